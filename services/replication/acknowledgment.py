@@ -1,25 +1,26 @@
 """Unacknowledged messages of each destination, and the waiters for them (design.md 4, "Two
 acknowledgments").
 
-*stored* is: on disk at the destination. *persisted* is: durable there, on disk and persisted at
-every sync destination to which it was routed from there. A sync link waits for persisted.
+A message is *stored* at an instance when it is on disk there. It is *persisted* there when it is
+also on disk and persisted at every sync destination to which that instance routes it. A sync link
+waits for persisted.
 
-Whose answer waits? An instance is *awaited* for a message when a client published it here or when
-it came marked awaited. The instance where the client published is the *root* of that wait, and the
-mark names it: a client that fails over publishes one message at two instances, and each of the two
-owes its own answer. For each root, the first awaited arrival makes its sender the message's
-*waiter*. Only the waiter's answer waits for durability; every other sender is answered when the
-message is stored. What arrives with no mark is of root 0, and its first sender is its waiter there.
+An instance is *awaited* for a message when a client published the message here, or when the message
+arrived with the awaited mark. The instance where the client published is the *root* of the wait,
+and the mark names the root: a client that fails over publishes one message at two instances, and
+each of the two owes its own answer. For each root, the sender of the first awaited arrival is the
+message's *waiter*. Only the waiter's answer waits for durability; every other sender is answered
+when the message is stored. An arrival without a mark has root 0, and its first sender is the waiter
+of that root.
 
-So for one root the waits form a tree that grows from the root along the sync links: a waiter was
-awaited before the instance it waits for, hence no circle; and the root's wait ends when every
-instance that the tree reached has the message on disk, hence nothing is acknowledged early. (One
-waiter a message for all roots together answers a second root before the first one's tree is
-complete: the simulator shows it, tests/sim.)
+For one root, the waits form a tree that grows from the root along the sync links. An instance waits
+only for instances that became awaited after it, so there is no circle. The root's wait ends when
+every instance that the tree reached has the message on disk, so nothing is acknowledged early. (A
+single waiter for all roots of a message would answer a second root before the first one's tree is
+complete: the simulator shows this, tests/sim.)
 
-Answers name the root they are for. So an answer given before an instance became awaited, or before
-a link was upgraded, can never be taken for the answer to the question asked then: it is the answer
-for another root.
+Each answer names its root. So an answer that was given before an instance became awaited, or before
+a link was upgraded, is never mistaken for the answer to a later request, which has another root.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ from raylay.services.replication.link.content import DestinationFilters
 from raylay.services.replication.link.routing import DestinationRoute, Router
 
 CLIENT = 0
-"""The sender of what a client published here. No incarnation is 0."""
+"""The sender of messages that a client published here. No incarnation is 0."""
 
 UNAWAITED = 0
-"""The root of what nobody is awaited for."""
+"""The root of messages for which no instance is awaited."""
 
 
 class RootedRanges:
-    """PublisherRanges for each root."""
+    """Sequence ranges by publisher, kept for each root."""
 
     __slots__ = ("roots",)
 
@@ -65,27 +66,28 @@ class RootedRanges:
         return found.get(publisher) if found is not None else None
 
     def remove_ranges(self, root: int, publisher: int, ranges: Iterable[Range]) -> None:
-        """Takes ranges out."""
+        """Removes ranges of one publisher from one root."""
         found = self.roots.get(root)
         if found is not None:
             found.remove_ranges(publisher, ranges)
 
     def take(self, root: int, publisher: int, ranges: Sequence[Range]) -> list[Range]:
-        """Takes ranges out; returns those of them that were in it."""
+        """Removes ranges of one publisher from one root; returns the part of them that was
+        present."""
         found = self.roots.get(root)
         return found.take(publisher, ranges) if found is not None else []
 
     def copy(self) -> RootedRanges:
-        """Sets of its own with the same content."""
+        """Returns a deep copy, whose sets can change independently."""
         return RootedRanges({root: ranges.copy() for root, ranges in self.roots.items()})
 
     def __bool__(self) -> bool:
-        # Nearly always nothing at all, and asked some times a message.
+        # Nearly always empty, and called several times for each message.
         return bool(self.roots) and any(self.roots.values())
 
     @property
     def count(self) -> int:
-        """Number of sequences, each as often as roots have it."""
+        """Returns the number of sequences; a sequence of several roots counts once for each."""
         return sum(each.count for each in self.roots.values())
 
     def __repr__(self) -> str:
@@ -110,8 +112,8 @@ class RootedRanges:
 class DestinationLedger:
     """The messages that one destination has not acknowledged to this instance.
 
-    Invariants: owed holds only what is committed here and routed there; while persisted acks do
-    not wait for it, everything it owes is of root 0.
+    Invariants: the unacknowledged messages are committed here and routed to the destination; while
+    persisted acks do not wait for the destination, all of them have root 0.
     """
 
     __slots__ = (
@@ -152,30 +154,32 @@ class DestinationLedger:
     ) -> None:
         self.destination = destination
         self.servers = set(servers)
-        """Names of all instances that it ever was connected to: an address may be that of several
-        (wide IP)."""
+        """Names of all instances that this destination's link ever connected to: with wide IP, one
+        address may belong to several instances."""
         self.carries_all = carries_all
-        """Whether everything that clients may publish here, and that is journaled, goes there."""
+        """Whether the destination gets every journaled message that clients may publish here."""
         self.stranded = PublisherRanges()
-        """Messages that clients published here and the server is not known to hold: since it
-        connected what it lacked then, and what a client published here again that is not routed
-        there because it had come from elsewhere."""
+        """Messages that clients published here and that the connected server is not known to hold:
+        those that it lacked at the connect, and those that a client published here again and that
+        are not routed there because they first came from elsewhere."""
         self.router = Router(destination, contents)
         self.sync = destination.sync
-        """Whether persisted acks wait for it now."""
+        """Whether persisted acks wait for this destination now."""
         self.incarnation = incarnation
-        """Incarnation of the server last connected, 0 while unknown."""
+        """Incarnation of the server to which the link connected last; 0 while unknown."""
         self.owed = RootedRanges()
         self.unsure = PublisherRanges()
-        """Messages that it owes for nobody: held by a server that had not answered for them, so
-        that the next one may need them from here; not known to be routed there."""
+        """Unacknowledged messages that may not be routed to the destination: an earlier server held
+        them without having acknowledged them, so the next server may need them from here."""
         self.unsure_absent = PublisherRanges()
-        """Messages of `unsure` that the connected server lacked, and that its link has not
-        passed."""
+        """Messages of `unsure` that the connected server lacked at the connect, and that the link's
+        resync has not yet reached."""
         self.came_late = PublisherRanges()
-        """Messages that were unavailable here when the link connected, and have come since."""
+        """Messages that were unavailable here when the link connected, and that have arrived
+        since."""
         self.at_connect: PublisherRanges | None = None
-        """Messages that the connected server held; kept only while this instance is not ready."""
+        """Messages that the server held when the link connected; kept only until this instance
+        admits clients."""
         self.connected = False
         self.caught_up = False
         self.proved = False
@@ -183,38 +187,41 @@ class DestinationLedger:
         self.stored_txid = 0
         self.skipped = 0
         self.persisted = 0
-        """Messages that it answered, since the process began: for metrics."""
+        """Number of messages that the destination acknowledged since the process began (a
+        metric)."""
         self.further_on = False
         self.downgrade_refused = False
         self.downgraded_at_us = 0
         self.downgraded_by_hand = False
-        """Whether an operator downgraded it: until an operator upgrades it, or the instance
-        restarts, no age brings it back."""
+        """Whether an operator downgraded the destination. Its age then never upgrades it; only an
+        operator or a restart of the instance does."""
         self._ages = AgeLog()
 
     @property
     def has_met_several(self) -> bool:
-        """Returns whether more than one server may hold what this instance sent."""
+        """Returns whether more than one server of this destination may hold messages that this
+        instance sent."""
         return len(self.destination.addresses) > 1 or len(self.servers) > 1
 
     @property
     def has_several_servers(self) -> bool:
-        """Returns whether the next server may be another one: *stored* by the connected one, which
-        then dies, would be stored nowhere."""
+        """Returns whether the link may reach another server next time. A message that is *stored*
+        only at the connected server is lost to the destination when that server dies."""
         return self.destination.has_several_servers or self.has_met_several
 
     @property
     def safe(self) -> bool:
-        """Returns whether a client may fail over to it: everything acked here is persisted there.
-        What reaches it over another instance does not count: nobody here hears when that link is
-        downgraded."""
+        """Returns whether a client may fail over to this destination: everything acknowledged here
+        is persisted there. Messages that reach the destination through another instance do not
+        count, because this instance is not told when that instance's link is downgraded."""
         if not (self.sync and self.proved and self.carries_all):
             return False
         return not self.stranded.sets or not self.stranded
 
     @property
     def whole(self) -> bool:
-        """Returns whether everything that is journaled here goes there, whoever sent it."""
+        """Returns whether every message journaled here goes to this destination, whoever sent
+        it."""
         destination = self.destination
         passing = destination.pass_through
         return (
@@ -226,7 +233,8 @@ class DestinationLedger:
 
     @property
     def why_unsafe(self) -> str:
-        """The reason why no client may fail over to it; empty when one may."""
+        """Returns the reason why no client may fail over to this destination; empty when clients
+        may."""
         if not self.sync:
             return "persisted acks do not wait for it"
         if not self.carries_all:
@@ -248,36 +256,39 @@ class DestinationLedger:
         time_us: int,
         txid: int = AGAIN_TXID,
     ) -> None:
-        """Notes that these are committed here, from `txid` on, and routed there. Without a `txid`:
-        a resync found them missing there, or they are asked for again."""
+        """Records messages as unacknowledged: they are committed here, from `txid` on, and routed
+        to this destination. Without a `txid`, a resync found the messages missing there, or the
+        destination is asked for them again."""
         owed = self.owed.of(root if self.sync else UNAWAITED).of(publisher)
         for a, b in ranges:
             owed.add(a, b)
             self._ages.add(time_us, txid, publisher, a, b)
 
     def owe_unsure(self, publisher: int, wanted: SequenceSet, time_us: int) -> None:
-        """A server holds these and has not answered for them, and they are committed here. A copy
-        of this instance holds what is never routed there, too: that is found out by a server that
-        lacks it, to which the link does not send it."""
+        """Records messages that a server holds without having acknowledged them. They are committed
+        here, but may not be routed to this destination, for instance where the server began as a
+        copy of this instance. The next server that lacks them shows this: the link does not send
+        them."""
         self.owe(UNAWAITED, publisher, list(wanted), time_us)
         self.unsure.of(publisher).update(wanted)
 
     def server_holds(self, held: PublisherRanges) -> None:
-        """Notes that its link begins with a server that holds these."""
+        """Notes the messages that the server holds with which the link begins a connection."""
         self.unsure_absent = self.unsure.copy()
         self.unsure_absent.difference_update(held)
 
     def resent(self, publisher: int, ranges: Sequence[Range], time_us: int) -> None:
-        """Notes that its link found these missing there, or asks there for what came there since:
-        they are routed there, and owed."""
+        """Records messages that the link sends again, or asks for, as unacknowledged: this proves
+        that they are routed to this destination."""
         self.owe(UNAWAITED, publisher, ranges, time_us)
         if self.unsure.sets:
             self.unsure.remove_ranges(publisher, ranges)
             self.unsure_absent.remove_ranges(publisher, ranges)
 
     def resync_ended(self) -> bool:
-        """Notes that its link has passed all that the server lacked. What was not sent of that is
-        not routed there, and owed no more; returns whether there was any."""
+        """Notes that the link has passed every message that the server lacked. Those of
+        `unsure_absent` that were not sent are not routed there, and no longer count as
+        unacknowledged. Returns whether there were any."""
         if not self.unsure_absent.sets:
             return False
         for publisher, ranges in self.unsure_absent.sets.items():
@@ -289,16 +300,17 @@ class DestinationLedger:
     def owe_again(
         self, root: int, publisher: int, ranges: Iterable[Range], time_us: int, txid: int
     ) -> None:
-        """Notes that these were committed here before, none with a transaction id below `txid`, and
-        are routed there: they are asked for again."""
+        """Records messages as unacknowledged again: they were committed here before, with
+        transaction ids of at least `txid`, are routed to this destination, and the destination is
+        asked for them again."""
         owed = self.owed.of(root if self.sync else UNAWAITED).of(publisher)
         for a, b in ranges:
             owed.add(a, b)
             self._ages.add_again(time_us, txid, publisher, a, b)
 
     def answered(self, answers: Rooted) -> Rooted:
-        """Takes answers; returns what they settled. Whatever its root, an answer says as much as
-        one of root 0."""
+        """Removes acknowledged messages; returns the part of them that was unacknowledged. An
+        answer for any root also settles root 0."""
         settled: Rooted = {}
         for root, ranges_of in answers.items():
             for publisher, ranges in ranges_of.items():
@@ -311,19 +323,21 @@ class DestinationLedger:
         return settled
 
     def brought(self, answers: Rooted) -> None:
-        """Notes that these are there: not stranded any more."""
+        """Notes that the destination holds these messages, so that they are not stranded any
+        more."""
         for ranges_of in answers.values():
             for publisher, ranges in ranges_of.items():
                 self.stranded.remove_ranges(publisher, ranges)
 
     def forget(self, conflicts: Ranges) -> None:
-        """Forgets what was refused for good."""
+        """Removes messages that the destination refused for good."""
         for publisher, ranges in conflicts.items():
             for root in self.owed.roots:
                 self.owed.remove_ranges(root, publisher, ranges)
 
     def stop_waiting(self) -> None:
-        """Persisted acks wait for it no more."""
+        """Stops persisted acks from waiting for this destination: all unacknowledged messages move
+        to root 0."""
         self.sync = False
         self.proved = False
         self.further_on = False
@@ -334,21 +348,24 @@ class DestinationLedger:
                 del self.owed.roots[root]
 
     def oldest_owed(self) -> tuple[int, int] | None:
-        """(time in microseconds, first transaction id) of the oldest message owed. Only reads."""
+        """Returns (time in microseconds, first transaction id) of the oldest unacknowledged
+        message. Changes nothing."""
         return self._ages.oldest(self.owed.roots)
 
     def settle_ages(self) -> None:
-        """Settles the ages after something was taken out of what it owes."""
+        """Drops the ages of acknowledged messages. To be called after messages were removed from
+        the unacknowledged ones."""
         self._ages.settle(self.owed.roots)
 
     def must_prove(self, last_txid: int) -> None:
-        """Demands a proof after an upgrade, reconnect or restart: it is safe again when everything
-        up to `last_txid` is persisted there."""
+        """Demands a proof after an upgrade, reconnect or restart: the destination is safe again
+        when everything up to `last_txid` is persisted there."""
         self.proved = False
         self.prove_txid = last_txid
 
     def update_proof(self) -> bool:
-        """Returns whether it became proved by this look."""
+        """Returns whether this call found the proof that the destination persisted all that
+        `must_prove` demanded."""
         if self.proved or not (self.caught_up and self.connected):
             return False
         oldest = self.oldest_owed()
@@ -359,28 +376,29 @@ class DestinationLedger:
 
 
 class Route(NamedTuple):
-    """The destinations for which pending messages wait, and the properties of their run that a
-    router needs."""
+    """The destinations for which pending messages wait, and the properties of those messages' run
+    that a router reads."""
 
     sender: int
-    """Incarnation, or CLIENT."""
+    """Incarnation of the sender, or CLIENT."""
     topic: bytes
     message_type: bytes
     path: tuple[int, ...]
     group: str
     flags: int
-    """Flags that a router asks for."""
+    """Flags of the run (`Flag`) that a router reads."""
     passed: tuple[str, ...] = ()
-    """The content filters that let them through, in order."""
+    """The content filters that the messages pass, in order."""
 
 
 def route_of(run: Run, sender: int) -> Route:
-    """The route of a run's messages for which this sender waits, where no filter looks at them."""
+    """Returns the route of a run's messages from this sender, for topics that no content filter
+    reads."""
     return Route(sender, run.topic, run.message_type, run.path, run.group, run.flags & Flag.CROSSED)
 
 
 class WaitingMessages(NamedTuple):
-    """Pending messages of one publisher for one root, on disk here."""
+    """Messages of one publisher that are on disk here and pending for one root."""
 
     root: int
     publisher: int
@@ -389,7 +407,7 @@ class WaitingMessages(NamedTuple):
 
 
 class _Waits(SharedMap[dict[Route, SequenceSet]]):
-    """The messages that wait for one root: publisher to route to sequences."""
+    """The messages that wait for one root: sequences by publisher and route."""
 
     __slots__ = ()
 
@@ -401,10 +419,13 @@ class _Waits(SharedMap[dict[Route, SequenceSet]]):
 
 
 class WaiterTable:
-    """The waiters for pending messages, root by root, with the routes of those messages: a link
-    that is upgraded, or reaches another server, is asked for them without a look into the journal.
+    """The waiters for pending messages by root, with the routes of those messages. From the routes,
+    a link that is upgraded or reaches another server is asked for its messages without a read of
+    the journal.
 
-    Invariant: holds exactly what is on disk and not durable. A waiter is never replaced."""
+    Invariant: holds exactly the messages that are on disk and not durable. A waiter is never
+    replaced.
+    """
 
     __slots__ = ("roots",)
 
@@ -415,20 +436,20 @@ class WaiterTable:
         return any([waits.sets for waits in self.roots.values()])
 
     def of(self, root: int) -> _Waits:
-        """Returns the messages that wait for a root, made when nothing does."""
+        """Returns the table of one root; creates an empty table where there is none."""
         found = self.roots.get(root)
         if found is None:
             found = self.roots[root] = _Waits()
         return found
 
     def copy(self) -> WaiterTable:
-        """A table of its own with the same content."""
+        """Returns a deep copy, which can change independently."""
         other = WaiterTable()
         other.roots = {root: waits.copy() for root, waits in self.roots.items()}
         return other
 
     def assign(self, root: int, route: Route, publisher: int, ranges: Iterable[Range]) -> None:
-        """Makes the route's sender the waiter of these."""
+        """Makes the route's sender the waiter of these messages."""
         routes = self.of(root).of(publisher)
         waits = routes.get(route)
         if waits is None:
@@ -439,8 +460,8 @@ class WaiterTable:
     def settle(
         self, root: int, publisher: int, ranges: list[Range]
     ) -> list[tuple[int, list[Range]]]:
-        """Takes the waiters of durable messages off the table, and returns (sender, what it waited
-        for) of each."""
+        """Removes durable messages from the table; returns (sender, ranges that the sender waited
+        for) of each waiter."""
         answers: dict[int, list[Range]] = {}
         publishers = self.roots.get(root)
         if publishers is None or publisher not in publishers.sets:
@@ -468,8 +489,8 @@ class WaiterTable:
     def not_waited(
         self, root: int, sender: int, publisher: int, ranges: list[Range]
     ) -> list[Range]:
-        """Returns the messages of `ranges` that this sender does not wait for: it is answered for
-        them now."""
+        """Returns the part of `ranges` for which this sender is not the waiter: the sender is
+        answered for that part now."""
         left = ranges
         publishers = self.roots.get(root)
         routes = publishers.get(publisher) if publishers is not None else None
@@ -479,7 +500,7 @@ class WaiterTable:
         return left
 
     def __iter__(self) -> Iterator[WaitingMessages]:
-        """All of it, with the sets of the table itself."""
+        """Iterates over all waiting messages. The sets are the table's own, not copies."""
         for root, publishers in self.roots.items():
             for publisher, routes in publishers.sets.items():
                 for route, waits in routes.items():

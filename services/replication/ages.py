@@ -1,5 +1,5 @@
-"""The age of what is outstanding: what destinations have not acknowledged, what is not durable
-(design.md 4)."""
+"""Ages of outstanding messages: those that a destination has not acknowledged, and those that are
+not durable (design.md 4)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from heapq import heappop, heappush
 from raylay.services.messages.ranges import PublisherRanges
 
 AGAIN_TXID = 0
-"""Stands for the transaction id of what is asked for again: below every real one."""
+"""Stands for the transaction id of messages that are asked for again: lower than every real id."""
 
 AGE_BUCKET_US = 50_000
-"""Ages are kept per bucket of 50 ms, so that a day of outage is a list and not a log."""
+"""Width of a bucket of ages: 50 ms. Even after a day of outage the buckets are a short list."""
 
 Outstanding = Mapping[int, PublisherRanges]
 """Outstanding messages, root by root."""
@@ -23,7 +23,7 @@ _Buckets = deque[tuple[int, int, dict[int, list[int]]]]
 
 
 class _TxidFloor:
-    """The lowest transaction id of what is outstanding, where ids do not rise with time."""
+    """The lowest transaction id of outstanding messages whose ids do not rise with time."""
 
     __slots__ = ("_heap",)
 
@@ -32,27 +32,29 @@ class _TxidFloor:
         """(lowest txid, publisher, first, last)."""
 
     def add(self, txid: int, publisher: int, a: int, b: int) -> None:
-        """Something of a..b is outstanding; none of it has a transaction id below `txid`."""
+        """Adds a..b of a publisher, some of which is outstanding, with transaction ids of at least
+        `txid`."""
         heappush(self._heap, (txid, publisher, a, b))
 
     def settle(self, outstanding: Outstanding) -> None:
-        """Drops what is not outstanding any more, from the lowest on; see `AgeLog.settle`."""
+        """Drops entries of which nothing is outstanding any more, from the lowest transaction id
+        on; see `AgeLog.settle`."""
         heap = self._heap
         while heap and not _touched(outstanding, heap[0][1], heap[0][2:]):
             heappop(heap)
 
     def lowest(self, default: int) -> int:
-        """The lowest transaction id of what was outstanding at the last `settle`."""
+        """Returns the lowest transaction id that was outstanding at the last `settle`."""
         return self._heap[0][0] if self._heap else default
 
 
 class AgeLog:
     """The age of the oldest outstanding message, in time and in transaction ids.
 
-    Buckets hold, for each publisher, the span of sequences that became outstanding in it. A span
-    goes by `settle`, when nothing in it is outstanding any more, and a bucket with its last one.
-    Transaction ids rise from bucket to bucket; what becomes outstanding again, with an id of long
-    before, is kept apart.
+    A bucket holds, for each publisher, the span of sequences that became outstanding in its 50 ms.
+    `settle` removes a span when nothing in it is outstanding any more, and a bucket when its last
+    span goes. Transaction ids rise from bucket to bucket. Messages that become outstanding again,
+    with an old id, are kept in buckets of their own.
     """
 
     __slots__ = ("_again", "_again_floor", "_buckets")
@@ -63,36 +65,38 @@ class AgeLog:
         self._again_floor = _TxidFloor()
 
     def add(self, time_us: int, txid: int, publisher: int, a: int, b: int) -> None:
-        """a..b of the publisher became outstanding; none has a transaction id below `txid`, which
-        is none below that of any call before. `AGAIN_TXID`: again, with any id."""
+        """Notes that a..b of the publisher became outstanding, with transaction ids of at least
+        `txid`, which must not be below the `txid` of any earlier call. With `AGAIN_TXID` the
+        messages are outstanding again, with any id."""
         if txid == AGAIN_TXID:
             self.add_again(time_us, txid, publisher, a, b)
         else:
             _add(self._buckets, time_us, txid, publisher, a, b)
 
     def add_again(self, time_us: int, txid: int, publisher: int, a: int, b: int) -> None:
-        """Adds messages as `add` does, with any `txid`."""
+        """Adds messages as `add` does, with any `txid`, in any order of ids."""
         _add(self._again, time_us, txid, publisher, a, b)
         self._again_floor.add(txid, publisher, a, b)
 
     def settle(self, outstanding: Outstanding) -> None:
-        """Drops what is not outstanding any more, from the oldest on: whoever takes something out
-        of `outstanding` calls it, so that `oldest` has little to look at."""
+        """Drops messages that are not outstanding any more, from the oldest on. To be called
+        whenever something is removed from `outstanding`, so that `oldest` reads few buckets."""
         if self._buckets:
             for ranges in outstanding.values():
                 if ranges.sets:
                     _settle(self._buckets, outstanding)
                     break
             else:
-                # Publishers go with their last sequence: nothing is, as behind each single message.
+                # The usual case, after each single message: nothing is outstanding, so all buckets
+                # go.
                 self._buckets.clear()
         if self._again:
             _settle(self._again, outstanding)
             self._again_floor.settle(outstanding)
 
     def oldest(self, outstanding: Outstanding) -> tuple[int, int] | None:
-        """(time in microseconds, lowest transaction id) of what is outstanding; None when nothing
-        is. Only reads."""
+        """Returns (time in microseconds, lowest transaction id) of the oldest outstanding message;
+        None when nothing is outstanding. Changes nothing."""
         first = _oldest_bucket(self._buckets, outstanding)
         again = _oldest_bucket(self._again, outstanding)
         if again is None:
@@ -135,7 +139,7 @@ def _settle(buckets: _Buckets, outstanding: Outstanding) -> None:
 
 def _oldest_bucket(buckets: _Buckets, outstanding: Outstanding) -> tuple[int, int] | None:
     for time_us, txid, spans in buckets:
-        # From behind, where `settle` stopped.
+        # In reverse order, from where `settle` stopped.
         for publisher, span in reversed(spans.items()):
             if _touched(outstanding, publisher, span):
                 return time_us, txid

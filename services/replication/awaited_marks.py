@@ -14,7 +14,8 @@ _AWAITED = int(Flag.AWAITED)
 
 
 def clear_awaited(batch: list[Run], settled: list[tuple[int, list[Range]]]) -> list[Run]:
-    """A batch whose runs at these places are awaited only as far as said."""
+    """Returns the batch with the AWAITED flag cleared, in the runs at the given places, on all
+    ranges except those listed for each place."""
     made: list[Run] = []
     at = 0
     for place, waits in settled:
@@ -35,8 +36,8 @@ def clear_awaited(batch: list[Run], settled: list[tuple[int, list[Range]]]) -> l
 def move_marks(
     marks: RootedRanges, flagged: int, publisher: int, ranges: list[Range], into: RootedRanges
 ) -> SequenceSet:
-    """Moves what is marked of a run's ranges into `into`, but for the root that its own flag names.
-    Returns what was moved there."""
+    """Moves the marks on a run's ranges from `marks` into `into`, except those of the root
+    `flagged`, which the run's own flag names. Returns the sequences whose marks were moved."""
     taken = SequenceSet()
     for root, marked in marks.roots.items():
         found = marked.get(publisher)

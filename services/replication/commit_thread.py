@@ -1,10 +1,11 @@
 """The choice of the thread of the next commit: the instance's loop at the end of its turn, or the
 journal's writer thread (design.md 3).
 
-A hand-over to the thread and back costs as much as the commit itself where nothing else is to be
-done meanwhile. Under load, with much to write, or where the disk is slow, the loop goes on with
-other work while the thread waits for the disk. In the order of commits both are one: what the
-thread has was staged before, so nothing is committed on the loop while the thread has anything.
+A hand-over to the thread and back costs as much as the commit itself when the loop has nothing else
+to do meanwhile. Under load, with much to write, or where the disk is slow, the loop goes on with
+other work while the thread waits for the disk. The order of commits is the same on both: runs in
+the thread were staged earlier, so nothing is committed on the loop while the thread has anything to
+commit.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from __future__ import annotations
 from enum import Enum
 
 STAGED_BYTES_MAX = 64 * 1024
-"""Payload that is committed on the loop: a commit of more takes long enough for a hand-over."""
+"""Payload bytes that are committed on the loop at most: a larger commit takes long enough to be
+worth a hand-over."""
 SLOW_COMMIT_NS = 2_000_000
-"""A disk that usually takes longer must not hold up the loop."""
+"""Usual commit time in nanoseconds above which the disk is too slow for commits on the loop."""
 _USUAL_OF = 8
-"""Commits of which about the usual time is the mean."""
+"""Number of commits over which the moving average of the commit time is taken, roughly."""
 
 
 class CommitThread(Enum):
@@ -29,7 +31,7 @@ class CommitThread(Enum):
 
 
 class CommitThreadPolicy:
-    """Decides it, turn by turn.
+    """Decides on which thread the commit of each turn is made.
 
     Owner: the instance's loop; `took` may be called on the writer thread.
 
@@ -41,16 +43,16 @@ class CommitThreadPolicy:
 
     def __init__(self, slow_commit_ns: int = SLOW_COMMIT_NS) -> None:
         self.usual_ns = 0
-        """Usual time of a commit lately."""
+        """Moving average of the commit time, in nanoseconds."""
         self._slow_commit_ns = slow_commit_ns
         self._staged_bytes = 0
 
     def staged(self, payload_bytes: int) -> None:
-        """Notes that as much was staged in this turn."""
+        """Adds payload bytes that were staged in this turn."""
         self._staged_bytes += payload_bytes
 
     def took(self, commit_ns: int) -> None:
-        """A commit took so long, wherever it was made."""
+        """Adds the duration of a commit, on whichever thread, to the average."""
         self.usual_ns += (commit_ns - self.usual_ns) // _USUAL_OF
 
     def choose(self, *, thread_idle: bool, pending: bool) -> CommitThread:

@@ -1,7 +1,7 @@
-"""The policy of downgrades: when an instance looks at its sync destinations, and which it
-downgrades or upgrades (seed: "Downgrading Acknowledgments for a Destination"; behaviour.md 1.8).
+"""The policy of downgrades: when an instance checks its sync destinations, and which it downgrades
+or upgrades (seed: "Downgrading Acknowledgments for a Destination"; behaviour.md 1.8).
 
-Pure: times are given, nothing is kept but when the next look is due.
+Pure: times are arguments, and the only state is when the next check is due.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from raylay.services.replication.timetable import Occasion, Timetable
 
 @dataclass(frozen=True, slots=True)
 class AgeCheck:
-    """One more look for what is to be downgraded or upgraded, on a schedule of its own.
+    """An additional check for destinations to downgrade or upgrade, on a schedule of its own.
 
     Attributes:
-        downgrade_age_ms: what is older is downgraded; None: nothing is.
-        upgrade_age_ms: what is younger is upgraded; None: nothing is.
-        when: each of these.
-        grace_period_ms: after the start nothing is done for so long.
+        downgrade_age_ms: age in milliseconds above which a destination is downgraded; None: none
+            is.
+        upgrade_age_ms: age below which a destination is upgraded; None: none is.
+        when: the occasions of the check.
+        grace_period_ms: time after the start during which the check does nothing.
     """
 
     downgrade_age_ms: int | None = None

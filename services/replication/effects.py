@@ -18,19 +18,21 @@ Ranges = dict[int, list[Range]]
 """Publisher to inclusive ranges."""
 
 Rooted = dict[int, Ranges]
-"""Root to ranges: see `acknowledgment.py`. Root 0 is what nobody is awaited for."""
+"""Publisher ranges by root (see `acknowledgment.py`). Root 0 holds messages for which no instance
+is awaited."""
 
 
 @dataclass(slots=True)
 class Append:
-    """Stage this run for the next commit; its transaction ids are assigned."""
+    """Request to stage this run for the next commit; its transaction ids are assigned."""
 
     run: Run
 
 
 @dataclass(slots=True)
 class RunsCommitted:
-    """Report that these runs are on disk now, in order: deliver them, wake the links."""
+    """Report that these runs are on disk now, in order: the shell delivers them and wakes the
+    links."""
 
     runs: list[Run]
     last_txid: int
@@ -38,11 +40,11 @@ class RunsCommitted:
 
 @dataclass(slots=True)
 class AckClient:
-    """Persisted ack: everything of this session up to `sequence` is durable.
+    """Persisted ack to a client session: everything of the session up to `sequence` is durable.
 
     With `reason`, `sequence` alone is refused instead. With `command_id`, the ack answers one
-    publish that the server numbered. Of those that it covers and no ack did before, `unjournaled`
-    went to live subscribers only.
+    publish that the server numbered. `unjournaled` counts the messages first covered by this ack
+    that went to live subscribers only.
     """
 
     session: int
@@ -55,7 +57,7 @@ class AckClient:
 
 @dataclass(slots=True)
 class RefuseClient:
-    """Each sequence of these ranges of a session is refused, before the ack that covers them."""
+    """Refusal of each sequence of these ranges of a session; precedes the ack that covers them."""
 
     session: int
     ranges: list[Range]
@@ -65,8 +67,9 @@ class RefuseClient:
 
 @dataclass(slots=True)
 class AckUpstream:
-    """Answer to one upstream connection: batches up to `number` are stored; `held` came here by
-    other ways; `persisted` is answered; `conflicts` is refused for good."""
+    """Answer to one upstream connection: batches up to `number` are stored; the messages in `held`
+    came here by other paths; those in `persisted` are answered; those in `conflicts` are refused
+    for good."""
 
     connection: int
     number: int
@@ -77,7 +80,7 @@ class AckUpstream:
 
 @dataclass(slots=True)
 class CloseUpstream:
-    """End an upstream connection and tell it why."""
+    """Request to end an upstream connection and to tell the upstream the reason."""
 
     connection: int
     reason: str
@@ -86,7 +89,7 @@ class CloseUpstream:
 
 @dataclass(slots=True)
 class CloseSession:
-    """End a client session and tell it why."""
+    """Request to end a client session and to tell the client the reason."""
 
     session: int
     reason: str
@@ -95,8 +98,8 @@ class CloseSession:
 
 @dataclass(slots=True)
 class NotifyLink:
-    """Notice to one link: ask the destination about `awaited`, all of it committed here up to
-    `last_txid`."""
+    """Request to one link to ask its destination about the messages in `awaited`, which are all
+    committed here up to `last_txid`."""
 
     destination: str
     awaited: Rooted
@@ -105,8 +108,8 @@ class NotifyLink:
 
 @dataclass(slots=True)
 class SetLinkMode:
-    """Instruction to one link: mark what it sends as awaited (`sync`) or not. Holds for every
-    transaction id above those it was told of so far."""
+    """Instruction to one link: mark the messages it sends as awaited (`sync`), or leave them
+    unmarked. Holds for transaction ids above all those that the link was told of so far."""
 
     destination: str
     sync: bool
@@ -114,49 +117,50 @@ class SetLinkMode:
 
 @dataclass(slots=True)
 class SafetyChanged:
-    """Tell every client session which peers are safe to fail over to. Comes before the acks that
-    the change releases."""
+    """Request to tell every client session which peers are safe to fail over to. Precedes the acks
+    that the change releases."""
 
 
 @dataclass(slots=True)
 class RemovalBound:
-    """Law 4: the journal may remove what lies below this transaction id, and nothing else. One that
-    is lower than the one before holds at once: a destination may have come back with less."""
+    """Law 4: the journal may remove entries below this transaction id, and no others. A bound lower
+    than the one before holds at once, because a destination may have come back with less."""
 
     before_txid: int
 
 
 @dataclass(slots=True)
 class PlacementsChanged:
-    """Instances were moved: dial them where they live now, and tell all who are connected."""
+    """Report that instances were moved: links dial the new addresses, and all connected clients and
+    peers are told."""
 
     news: dict[str, InstancePlacement]
 
 
 @dataclass(slots=True)
 class InstanceRetirement:
-    """Report that this instance was moved while it ran: it is over here, for good. Its sessions and
-    upstream connections are closed already."""
+    """Report that this instance was moved while it ran, so that this incarnation has ended for
+    good. Its sessions and upstream connections are closed already."""
 
     text: str
 
 
 @dataclass(slots=True)
 class StaleCopyDetected:
-    """Report that this instance's data directory is an older state of what it was: it begins anew
-    as another incarnation. Its sessions and upstream connections are closed already."""
+    """Report that this instance's data directory is an older copy of itself: the instance begins
+    anew as another incarnation. Its sessions and upstream connections are closed already."""
 
     text: str
 
 
 @dataclass(slots=True)
 class BecameReady:
-    """Clients may be admitted now."""
+    """Report that the instance is ready: clients may be admitted from now on."""
 
 
 @dataclass(slots=True)
 class EventReport:
-    """An event for people: logs, `fabric.events()`."""
+    """An event for people, which appears in the logs and in `fabric.events()`."""
 
     event: str
     details: dict[str, Any] = field(default_factory=dict)
@@ -187,17 +191,17 @@ class SendBatch:
     """Request of a link machine: send this batch downstream.
 
     Attributes:
-        number: running number in this connection, from 1.
+        number: number of the batch in this connection, from 1.
         runs: whole runs, in journal order.
         marked: whether the runs' AWAITED flags count (the link is sync); a flagged run's root is
             the first incarnation of its path, or the sender where the path is empty.
-        awaited: awaited arrivals beyond the flags: of runs in this batch, or notices.
-        caught_up: the resync that began with the connection ends with this batch.
-        lacks: what the sender once had or heard of, has no more, and the destination has not;
-            known once a resync ends.
-        whole: everything that the sender has is routed there.
-        yours: some of what came by way of the destination's own incarnation, and of which the
-            destination did not say that it holds it; since the connect, what came here by others.
+        awaited: messages awaited beyond the flags: those of runs in this batch, or of a notice.
+        caught_up: whether this batch ends the resync that began with the connection.
+        lacks: messages that the sender once had or heard of, has no more, and that the destination
+            lacks; known once a resync ends.
+        whole: whether everything that the sender has is routed to the destination.
+        yours: some of the messages that passed through the destination's own incarnation, came here
+            through others since the connect, and that the destination did not say it holds.
     """
 
     number: int
@@ -212,7 +216,7 @@ class SendBatch:
 
 @dataclass(slots=True)
 class LinkAnswered:
-    """Report of a link machine to its instance: the destination answered these."""
+    """Report of a link machine to its instance: the destination answered for these messages."""
 
     persisted: Rooted
     conflicts: Ranges
@@ -220,13 +224,15 @@ class LinkAnswered:
 
 @dataclass(slots=True)
 class LinkProgress:
-    """Report of a link machine to its instance on how far it is.
+    """Report of a link machine to its instance on its progress.
 
     Attributes:
-        stored_txid: everything routed up to here is on disk at the connected server.
-        resending: what a resync found missing and sends: owed again.
-        caught_up: the resync is over.
-        skipped: surplus records not sent because the receiver was seen to hold them.
+        stored_txid: transaction id up to which everything routed is on disk at the connected
+            server.
+        resending: messages that a resync found missing and sends; they are unacknowledged again.
+        caught_up: whether the resync is over.
+        skipped: number of surplus records that were not sent because the receiver was seen to hold
+            them.
     """
 
     stored_txid: int
@@ -237,7 +243,8 @@ class LinkProgress:
 
 @dataclass(slots=True)
 class LinkLacks:
-    """Report of a link machine to its instance: these will never be sent, they are removed here."""
+    """Report of a link machine to its instance: these messages will never be sent, because they are
+    removed here."""
 
     ranges: Ranges
 
@@ -251,5 +258,5 @@ def ranges_of(sets: PublisherRanges) -> Ranges:
 
 
 def rooted_of(sets: dict[int, PublisherRanges]) -> Rooted:
-    """Returns the sets as plain ranges, root by root."""
+    """Returns the sets as plain ranges, by root."""
     return {root: ranges_of(ranges) for root, ranges in sets.items() if ranges}

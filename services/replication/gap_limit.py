@@ -1,21 +1,22 @@
 """Limits on the gaps in the sequences of one publisher and of one user, and on the size of one gap.
 
-What an instance has of a publisher is kept in pieces: stretches of whole chunks of 4,096 sequences,
-and chunks that are not whole. Sequences that follow one another are a few pieces; so is what a
-filter leaves of them. Each sequence that is far from all others is a piece of its own, for good:
-with 250,000 of them a publisher takes some 90 MB in what an instance has, as much again in what it
-is awaited for, and 3.5 MB of every logon of a link (measured). A client without a publish store
-makes such a piece with each life behind one that did not end in good order (unused_sequences.py).
+An instance keeps the sequences of a publisher in pieces: stretches of whole chunks of 4,096
+sequences, and partial chunks. Consecutive sequences need few pieces, and so do those that a filter
+leaves over. A sequence far from all others takes a piece of its own, for good: with 250,000 of them
+a publisher takes some 90 MB in the set of held messages, as much again in the set of awaited ones,
+and 3.5 MB of every logon of a link (measured). A client without a publish store begins such a piece
+in each life, unless the life before ended in good order (unused_sequences.py).
 
-A client chooses its name, so one user could leave as much under each of many. All publishers of a
-user together have a limit as well. What they hold outlives their connections and the instance's
-process: whose a publisher is is written down once it has gaps.
+A client chooses its name, so one user could leave that many pieces under each of many names.
+Therefore all publishers of a user together have a limit as well. The pieces outlive the connections
+and the instance's process, so the user of a publisher is written down once the publisher has gaps.
 
-A publisher goes on behind its highest sequence, so a single one near the end of the numbers would
-use them all up, for good and for whoever has that name later. Nobody numbers like that: sequences
-begin at 1 or at the clock in microseconds. No clock is asked here, as one that is wrong would
-refuse everybody. Who numbers above that already may go on in steps that are as large as gaps are
-rare: before the numbers are used up there are too many of these.
+A publisher continues above its highest sequence, so one sequence near the largest number would use
+up all numbers, for good and for whoever takes that name later. No client numbers like that:
+sequences begin at 1 or at the clock in microseconds. The check does not ask a clock, because a
+wrong clock would refuse everybody. A publisher that already numbers above the plausible range may
+go on in large steps, as many as it may have gaps: it reaches the limit of pieces before it runs out
+of numbers.
 """
 
 from __future__ import annotations
@@ -27,18 +28,20 @@ from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 
 PIECES_MAX = 250_000
 USER_PIECES_MAX = 2 * PIECES_MAX
-"""The pieces of all publishers of one user that have gaps."""
+"""Limit on the pieces of all publishers of one user that have gaps."""
 PIECES_FREE = 8
-"""The pieces that every publisher may have: sequences without gaps lie in two or three."""
+"""Number of pieces that every publisher may have freely: sequences without gaps lie in two or
+three."""
 PIECES_UNCOUNTED = 1_024
-"""The pieces by which a session may grow before they are counted for its user; a batch of as many
-messages may bring them. At its end all are counted."""
+"""Number of pieces by which a session may grow before they are counted for its user. One batch of
+that many messages may add them. At the end of a session all are counted."""
 TOO_MANY_GAPS = "too_many_gaps"
 SEQUENCES_PLAUSIBLE = 1 << 52
-"""Up to here any sequence is plausible: the clock in microseconds is there in the year 2112."""
+"""Sequence up to which any number is plausible: the clock in microseconds reaches it in the year
+2112."""
 STEP_MAX = 1 << 40
-"""Distance by which a sequence may lie above its publisher's highest one; 12 days of 1,000,000 a
-second."""
+"""Distance by which a sequence may lie above its publisher's highest one: 12 days of 1,000,000
+messages a second."""
 IMPLAUSIBLE_SEQUENCE = "implausible_sequence"
 
 
@@ -47,14 +50,15 @@ def check_step(source: str, sequence: int, highest: int, known: SequenceSet | No
     would be used up.
 
     Args:
-        source: whoever brings it.
-        sequence: the highest of a batch.
-        highest: the highest that is here of its publisher; 0: none is.
-        known: what is here of it.
+        source: the client or link that brings the sequence.
+        sequence: the highest sequence of a batch.
+        highest: the publisher's highest sequence held here; 0: none.
+        known: the publisher's sequences held here.
     """
     if sequence <= SEQUENCES_PLAUSIBLE or sequence <= highest:
         return
-    # A link's are not refused for their gaps. So many are the end of this, too.
+    # Publishers that come over a link are not refused for their gaps, so a limit on them ends large
+    # steps as well.
     has_steps_left = known is None or known.pieces < PIECES_MAX
     allowed = max(SEQUENCES_PLAUSIBLE, highest + STEP_MAX if has_steps_left else highest)
     if sequence > allowed:
@@ -67,8 +71,8 @@ def check_step(source: str, sequence: int, highest: int, known: SequenceSet | No
 
 
 def check_gaps(client: str, known: SequenceSet | None, ranges: Iterable[Range]) -> None:
-    """Raises RemoteProtocolError where a client's publishes would leave too many gaps. What came
-    from elsewhere, by a link, is never refused: it is acknowledged there."""
+    """Raises RemoteProtocolError where a client's publishes would leave too many gaps. Messages
+    that arrive over a link are never refused: the instance that sent them has acknowledged them."""
     held = known if known is not None else SequenceSet()
     pieces = held.pieces_with(ranges)
     if pieces > PIECES_MAX and pieces > held.pieces:
@@ -82,15 +86,16 @@ def check_gaps(client: str, known: SequenceSet | None, ranges: Iterable[Range]) 
 
 
 class UserGaps:
-    """The gaps of each user's publishers. Where nobody asks who somebody is, an address is a user.
+    """The gaps of each user's publishers. Where no authentication module names the user, the
+    client's address stands for the user.
 
-    Invariants: the sums are those of the publishers; a publisher with `PIECES_FREE` pieces or fewer
-    is not remembered.
-    Owner: the instance's machine. Lifecycle: as long as that.
+    Invariants: the totals are the sums over the publishers; a publisher with `PIECES_FREE` pieces
+    or fewer is not remembered.
+    Owner: the instance's machine. Lifecycle: as long as the machine.
 
     Attributes:
-        unwritten: whose a publisher is, to be written down; empty: nobody's any more. Whoever does
-            that clears it.
+        unwritten: user of each publisher that is still to be written down; empty: the publisher has
+            no user any more. Whoever writes them down clears it.
     """
 
     __slots__ = ("_pieces", "_totals", "_users", "unwritten")
@@ -98,7 +103,7 @@ class UserGaps:
     def __init__(self) -> None:
         self._users: dict[int, str] = {}
         self._pieces: dict[int, int] = {}
-        """Pieces by publisher, of those with gaps."""
+        """Number of pieces by publisher, for publishers with gaps."""
         self._totals: dict[str, int] = {}
         self.unwritten: dict[int, str] = {}
 
@@ -113,8 +118,8 @@ class UserGaps:
                 self.unwritten[publisher] = ""
 
     def begins(self, user: str, publisher: int, known: SequenceSet | None) -> int:
-        """A session of this user begins. The pieces that it may have before it must be asked again;
-        an empty user is nobody in particular, who is not limited."""
+        """Returns the number of pieces that a new session of this user may have before the limit is
+        checked again. An empty user is unknown, and is not limited."""
         if not user:
             return PIECES_MAX
         return self._granted(user, publisher, 0 if known is None else known.pieces)
@@ -127,7 +132,8 @@ class UserGaps:
         known: SequenceSet | None,
         ranges: Iterable[Range],
     ) -> int:
-        """A session publishes these. The pieces that it may have before it must be asked again.
+        """Counts the pieces that a session's publishes add. Returns the number of pieces that the
+        session may have before the limit is checked again.
 
         Raises:
             RemoteProtocolError: its user has too many; with reason `too_many_gaps`.
@@ -149,7 +155,8 @@ class UserGaps:
         return self._granted(user, publisher, pieces)
 
     def ends(self, user: str, publisher: int, known: SequenceSet | None) -> None:
-        """Notes that a publisher's session has ended: without gaps the publisher counts no more."""
+        """Notes the end of a publisher's session: a publisher without gaps is not counted any
+        more."""
         if user:
             self._count(user, publisher, 0 if known is None else known.pieces)
 

@@ -1,7 +1,7 @@
-"""The frames of one connection in order, each taken when the journal look-up that it needs is done.
+"""The frames of one connection in order, each taken once the journal look-up that it needs is done.
 
-Values in, values out: the shell reads what `came` and `fetched` return, in a thread, and calls
-`fetched` when that is done. Other connections go on meanwhile.
+Pure: `came` and `fetched` return a look-up task. The shell runs the task in a thread and then calls
+`fetched`. Other connections proceed meanwhile.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from raylay.services.replication.journal_lookup import LookupRequest, LookupResu
 
 
 class InboundQueue:
-    """One connection's. Invariant: nothing is taken before what came earlier is.
+    """Frames of one connection that wait for a journal look-up. Invariant: no frame is taken before
+    an earlier one.
 
     Args:
-        take: takes something, or says what must be read first; then it is asked again, with the
-            answers. Where the connection is over it drops it.
+        take: takes a frame, or returns what must be read first; it is then called again with the
+            answers. Where the connection is over, it drops the frame.
     """
 
     __slots__ = ("_answers", "_take", "_waiting", "waiting_bytes")
@@ -27,14 +28,14 @@ class InboundQueue:
         self._take = take
         self._answers = LookupResult()
         self._waiting: deque[tuple[Any, int]] = deque()
-        """The first is what a fetch is under way for."""
+        """Waiting frames and their sizes in bytes. A look-up is under way for the first one."""
         self.waiting_bytes = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def came(self, what: Any, size_bytes: int = 0) -> LookupTask | None:
-        """Takes it, or lets it wait. Returns what is to be read now."""
+        """Takes a frame, or lets it wait. Returns the look-up that is to be run now, if any."""
         if not self._waiting:
             questions = self._take(what, self._answers)
             if not questions:
@@ -53,8 +54,8 @@ class InboundQueue:
         self.waiting_bytes += size_bytes
 
     def fetched(self) -> LookupTask | None:
-        """Takes what waited for a read that is done, and what came behind. Returns what is to be
-        read now."""
+        """Takes the frame whose look-up is done, and those behind it, until one needs a look-up.
+        Returns that look-up, if any."""
         waiting = self._waiting
         while waiting:
             what, size_bytes = waiting.popleft()
@@ -72,7 +73,7 @@ class InboundQueue:
         self._answers = LookupResult()
 
     def clear(self) -> None:
-        """The connection is over."""
+        """Drops all waiting frames: the connection is over."""
         self._answers.close()
         self._waiting.clear()
         self.waiting_bytes = 0

@@ -1,13 +1,13 @@
 """Journal look-ups that the machine needs before it takes a batch: asked on the event loop, read in
 a thread, and answered together with the batch.
 
-The machine itself never waits for a disk. What comes again (`InstanceMachine.asks`) makes it want
-to know, of messages that are on disk: whether they say the same, where they are routed to, and for
-one that came late, what came behind it on its topic. `LookupTask` reads that, a part at a time, and
-keeps of it only what is asked: no payload outlives its part.
+The machine itself never waits for a disk. For messages that arrive again, `InstanceMachine.asks`
+names what must be read about the copies on disk: whether their content is the same, where they are
+routed to, and, for a late message, the sequences that followed it on its topic. `LookupTask` reads
+that, a part at a time, and keeps only what was asked: payloads are dropped after their part.
 
-What was read stays true: committed runs never change, and what is removed never comes back. (But
-for what was the highest on a topic; see `InstanceMachine.asks`.)
+Answers stay true: committed runs never change, and removed ones never come back. (The exception is
+the highest sequence on a topic; see `InstanceMachine.asks`.)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from raylay.services.replication.link.content import DestinationFilters
 from raylay.services.replication.staged import RoutedMessages, StagedLog, routes_of
 
 READS_IN_STEP = 4
-"""Stretches of the log that one step reads: others wait for the reading thread, too."""
+"""Number of reads of the log in one step: other tasks wait for the reading thread, too."""
 
 
 class RunLookupProtocol(Protocol):
@@ -32,21 +32,22 @@ class RunLookupProtocol(Protocol):
 
     @property
     def reads(self) -> int:
-        """The number of times that it has read the log."""
+        """Returns the number of times that the log was read."""
 
     def look_anew(self) -> None:
-        """Forgets what was removed since it was read."""
+        """Forgets stretches that were read before, and removed from the journal since."""
 
     def part(self, publisher: int, wanted: SequenceSet) -> list[Run]:
-        """Committed runs that hold some of `wanted`, which is not empty; takes out of it what it
-        has found and what is not here."""
+        """Returns committed runs that hold some of `wanted`, which is not empty; removes from
+        `wanted` the sequences that were found and those that the journal lacks."""
 
     def highest_on_topic(self, publisher: int, topic: bytes, wanted: SequenceSet) -> int:
-        """The highest of `wanted` that is on the topic, or in no segment any more; 0: none."""
+        """Returns the highest of `wanted` that is on the topic or in no segment any more; 0:
+        none."""
 
 
 class RunOverlap(NamedTuple):
-    """A run that came, and those of its sequences that are on disk."""
+    """A run that arrived, and those of its sequences that are on disk here."""
 
     run: Run
     wanted: SequenceSet
@@ -56,7 +57,7 @@ class LookupRequest:
     """The look-up that an arrival needs. Lifecycle: until a `LookupTask` has been through it.
 
     Args:
-        contents: the filters that say where messages go.
+        contents: the content filters of the destinations, which routes need.
     """
 
     __slots__ = ("compared", "contents", "looking", "routed", "topics")
@@ -65,9 +66,10 @@ class LookupRequest:
         self.contents = contents if contents is not None else DestinationFilters()
         self.compared: list[RunOverlap] = []
         self.routed = PublisherRanges()
-        """Messages of which only the route is asked."""
+        """Messages whose route alone is asked for."""
         self.topics: dict[tuple[int, bytes], SequenceSet] = {}
-        """(publisher, topic), and among which sequences the highest on it is asked."""
+        """For each (publisher, topic), the sequences among which the highest on the topic is asked
+        for."""
         self.looking: list[PendingLookup] = []
         """Look-ups of topics with state, outside the journal."""
 
@@ -91,9 +93,9 @@ class LookupResult:
 
     def __init__(self) -> None:
         self.decoded: Any = None
-        """The arrival, as it was decoded when it was asked for."""
+        """The arrival in decoded form, so that it is not decoded again when it is taken."""
         self.failures = 0
-        """Number of commits that had failed when it was asked for."""
+        """Number of failed commits at the time of the request."""
         self._compared: dict[int, RunOverlap] = {}
         self._differing: dict[int, SequenceSet] = {}
         self._routed = PublisherRanges()
@@ -102,64 +104,66 @@ class LookupResult:
         self._looking: dict[int, PendingLookup] = {}
 
     def looks(self, looking: Iterable[PendingLookup]) -> list[PendingLookup]:
-        """Takes over what is looked for, until `close`; what of it is not done."""
+        """Takes over look-ups of topics with state, until `close`; returns those that are not
+        done."""
         found = list(looking)
         for each in found:
             self._looking[id(each)] = each
         return [each for each in found if not each.done]
 
     def close(self) -> None:
-        """The arrival was taken, or never will be."""
+        """Closes the look-ups: the arrival was taken, or never will be."""
         for each in self._looking.values():
             each.close()
         self._looking.clear()
 
     def clear(self) -> None:
-        """Forgets what was read."""
+        """Forgets all answers."""
         for each in (self._compared, self._differing, self._routes, self._highest):
             each.clear()
         self._routed = PublisherRanges()
 
     def not_compared(self, run: Run, wanted: SequenceSet) -> SequenceSet:
-        """Takes out of `wanted` what the run was compared with."""
+        """Removes from `wanted` the sequences with which the run was compared; returns the rest."""
         found = self._compared.get(id(run))
         if found is not None:
             wanted.difference_update(found.wanted)
         return wanted
 
     def not_routed(self, publisher: int, wanted: SequenceSet) -> SequenceSet:
-        """Takes out of `wanted` what was looked for."""
+        """Removes from `wanted` the sequences whose routes were read; returns the rest."""
         found = self._routed.get(publisher)
         if found is not None:
             wanted.difference_update(found)
         return wanted
 
     def hold_for(self, part: Run, whole: Run) -> None:
-        """Keeps what was read for a run for a part of it, too: as long as that lives."""
+        """Makes the comparison of a whole run count for a part of the run, too."""
         found = self._compared.get(id(whole))
         if found is not None:
             self._compared[id(part)] = found
             self._differing[id(part)] = self._differing[id(whole)]
 
     def differing(self, run: Run) -> SequenceSet:
-        """Returns the sequences of the run that are on disk with another content."""
+        """Returns the sequences of the run that are on disk with other content."""
         return self._differing.get(id(run)) or SequenceSet()
 
     def routes(self, publisher: int, sender: int, wanted: SequenceSet) -> Iterable[RoutedMessages]:
-        """Returns where those of `wanted` go to that are on disk, for a sender who waits for
-        them."""
+        """Returns the routes of those messages of `wanted` that are on disk, with `sender` as their
+        waiter."""
         for route, found in self._routes.get(publisher, {}).items():
             part = found.ranges.intersection(wanted)
             if part:
                 yield RoutedMessages(route._replace(sender=sender), found.first_txid, part)
 
     def highest_on(self, publisher: int, topic: bytes) -> int | None:
-        """The highest of the sequences asked for that is on the topic; None: it was not asked."""
+        """Returns the highest of the sequences asked for that is on the topic; None: the topic was
+        not asked for."""
         return self._highest.get((publisher, topic))
 
     # -- reading -----------------------------------------------------------------------------
     def was_compared(self, asked: RunOverlap, differing: SequenceSet) -> None:
-        """The run was compared with all that is on disk of what was asked."""
+        """Notes that a run was compared with everything on disk that was asked for."""
         at = id(asked.run)
         before = self._compared.get(at)
         if before is None:
@@ -171,12 +175,12 @@ class LookupResult:
         self.was_routed(asked.run.publisher, asked.wanted)
 
     def was_routed(self, publisher: int, wanted: SequenceSet) -> None:
-        """All that is on disk of these was looked at."""
+        """Notes that the routes of all these messages, as far as they are on disk, were read."""
         self._routed.of(publisher).update(wanted)
 
     def route(self, publisher: int, found: list[Run], contents: DestinationFilters) -> None:
-        """Notes where these go to. Of one route they are told together, by the lowest transaction
-        id: there may be a run for each message."""
+        """Notes the routes of runs. Messages with the same route are joined under their lowest
+        transaction id, since there may be a run for each message."""
         routes = self._routes.setdefault(publisher, {})
         for run in found:
             first_txid = run.first_txid
@@ -194,14 +198,16 @@ class LookupResult:
 
 
 class LookupPlanner:
-    """Says what must be read of the journal. Owner: the machine, whose tables these are.
+    """Plans what must be read from the journal. Owner: the machine, to which the tables given here
+    belong.
 
     Args:
-        known: what is held, staged included.
+        known: all messages held here, staged ones included.
         highest: the highest sequence of each publisher.
-        topics: ... on each topic, as far as it is known.
-        staged: what is not on disk yet, or just came there, and is compared in memory.
-        contents: the filters that say where messages go.
+        topics: the highest sequence of each publisher on each topic, as far as it is known.
+        staged: runs that are not on disk yet, or have just been committed: they are compared in
+            memory.
+        contents: the content filters of the destinations, which routes need.
     """
 
     __slots__ = ("_contents", "_highest", "_known", "_staged", "_topics", "failures")
@@ -220,11 +226,11 @@ class LookupPlanner:
         self._topics = topics
         self._staged = staged
         self.failures = 0
-        """Number of commits that failed: then the machine forgets what was the highest on a
-        topic."""
+        """Number of failed commits. After each the machine forgets the highest sequences on
+        topics."""
 
     def of(self, runs: Iterable[Run], answers: LookupResult) -> LookupRequest:
-        """Returns the look-up that these runs need. None of it, for all that is new."""
+        """Returns the look-up that these runs need; an empty one where all of them are new."""
         questions = LookupRequest(self._contents)
         if answers.failures != self.failures:
             answers.clear()
@@ -245,7 +251,7 @@ class LookupPlanner:
         if is_known or answers.highest_on(publisher, topic) is not None:
             return
         if any(self._known.of(publisher).missing(a, b) for a, b in ranges):
-            # A part of it may be late.
+            # A part of the run is new and may be late.
             behind = self.on_disk(publisher, [(run.first_sequence, self._highest[publisher])])
             if behind:
                 questions.topics.setdefault((publisher, topic), SequenceSet()).update(behind)
@@ -253,13 +259,14 @@ class LookupPlanner:
     def routes(
         self, questions: LookupRequest, publisher: int, ranges: list[Range], answers: LookupResult
     ) -> None:
-        """Adds what is asked of messages that are held and noted."""
+        """Adds messages to the look-up whose routes are needed, because they are held and were
+        asked for in a notice."""
         wanted = answers.not_routed(publisher, self.on_disk(publisher, ranges))
         if wanted:
             questions.routed.of(publisher).update(wanted)
 
     def on_disk(self, publisher: int, ranges: list[Range]) -> SequenceSet:
-        """Returns the ranges that are known and not in memory."""
+        """Returns the part of the ranges that is held here and not in memory."""
         known = self._known.get(publisher)
         if known is None or not ranges:
             return SequenceSet()
@@ -272,12 +279,12 @@ class LookupPlanner:
 
 
 class LookupTask:
-    """Reads what was asked for, in bounded parts. Owner: one thread at a time; it touches nothing
-    that another one changes. Lifecycle: `step` until it has said that it is done; then `look`, on
-    the instance's loop, until that has.
+    """Reads what a request asks for, in bounded parts. Owner: one thread at a time; the task
+    touches nothing that another thread changes. Lifecycle: `step` in the reading thread until it
+    returns True; then `look` on the instance's loop, until it returns True.
 
     Args:
-        answers: where it notes what it reads.
+        answers: takes the answers.
     """
 
     def __init__(self, questions: LookupRequest, answers: LookupResult) -> None:
@@ -292,12 +299,13 @@ class LookupTask:
 
     @property
     def waits_for_turn(self) -> bool:
-        """True where it asks for another turn of the loop and for nothing else."""
+        """Returns whether everything is read and found, so that the task only waits for another
+        turn of the loop."""
         is_read = not (self._compared or self._routed or self._topics)
         return is_read and all(each.done for each in self._looking)
 
     def step(self, lookup: RunLookupProtocol) -> bool:
-        """Reads on. Whether all is read.
+        """Reads the next part. Returns whether everything is read.
 
         Raises:
             StorageError: the journal cannot be read.
@@ -318,8 +326,8 @@ class LookupTask:
         return not (self._compared or self._routed or self._topics)
 
     def look(self, most: int) -> bool:
-        """Looks on for what topics with state are asked, at so many records at most. Whether all
-        is found.
+        """Continues the look-ups of topics with state, over at most `most` records. Returns whether
+        all are done.
 
         Raises:
             StorageError: what is on disk cannot be read.
@@ -363,7 +371,7 @@ class LookupTask:
 
 
 def read_all(questions: LookupRequest, lookup: RunLookupProtocol) -> LookupResult:
-    """Reads it all at once. Blocks."""
+    """Reads everything that a request asks for at once. Blocks."""
     answers = LookupResult()
     fetch = LookupTask(questions, answers)
     is_done = False
@@ -375,8 +383,8 @@ def read_all(questions: LookupRequest, lookup: RunLookupProtocol) -> LookupResul
 def with_records(
     run: Run, ranges: list[Range], contents: DestinationFilters, lookup: RunLookupProtocol
 ) -> Iterator[tuple[Run, list[Range]]]:
-    """Yields ranges of a committed run of which only the header may have been read, in pieces with
-    their records where a content filter looks at them. Blocks."""
+    """Yields ranges of a committed run in pieces that have their records where a content filter
+    needs them; of the run itself only the header may have been read. Blocks."""
     if run.payload or not contents.looks_at(run.topic, run.message_type):
         yield run, ranges
         return
@@ -389,7 +397,7 @@ def with_records(
 
 
 class RunComparison:
-    """A run that came, beside those that hold some of the same messages."""
+    """The comparison of a run that arrived with other runs that hold some of the same messages."""
 
     def __init__(self, asked: RunOverlap) -> None:
         self._run, self._wanted = asked
@@ -399,12 +407,14 @@ class RunComparison:
         self.differing = SequenceSet()
 
     def look(self, others: Iterable[Run]) -> None:
-        """Notes what others hold with another content."""
+        """Compares other runs, and adds the sequences that they hold with other content to
+        `differing`."""
         run = self._run
         for other in others:
             first = max(self._first, other.first_sequence)
             last = min(self._last, other.last_sequence)
-            # Most come again as they came: then one comparison of bytes tells for all of them.
+            # Most runs arrive again unchanged: then one comparison of bytes settles all their
+            # messages.
             if first > last or other.payload == run.payload:
                 continue
             contents = self._contents

@@ -1,8 +1,8 @@
-"""A link's batch that takes long, decoded a slice at a time and taken in parts, so that a turn of
-the loop stays short.
+"""A long batch of a link, decoded a slice at a time and taken in parts, so that a turn of the loop
+stays short.
 
-Nothing of a batch is taken before all of it is decoded, as of one that is decoded at once: what is
-wrong in its last run refuses its first one, too.
+Nothing of the batch is taken before all of it is decoded, exactly as in a batch that is decoded at
+once: a fault in the last run refuses the first one, too.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from raylay.services.messages.records import Run, check_records, decode_run
 from raylay.services.replication.effects import Rooted
 
 SLICE_BYTES = 256 * 1024
-"""Bytes of runs that are decoded in one turn; a run is decoded at once."""
+"""Bytes of runs that are decoded in one turn; a single run is decoded at once."""
 PART_RUNS = 200
-"""Runs that are decoded, or taken, in one turn: 3 ms, with their commit."""
+"""Number of runs that are decoded, or taken, in one turn: 3 ms, with their commit."""
 PART_RANGES = 500
-"""Ranges for which answers are asked that are looked up in one turn."""
+"""Number of awaited ranges that are looked up in one turn."""
 Part = tuple[list[Run], Rooted]
 
 
 def is_long(block: bytes, awaited: Rooted) -> bool:
-    """Returns whether a batch takes more than one turn.
+    """Returns whether a batch needs more than one turn.
 
     Args:
-        block: its runs, as bytes.
-        awaited: the ranges for which it asks answers.
+        block: the runs of the batch, as bytes.
+        awaited: the ranges for which the batch asks answers.
     """
     if len(block) > SLICE_BYTES:
         return True
@@ -38,19 +38,21 @@ def _count(awaited: Rooted) -> int:
 
 
 class LinkBatchParts:
-    """See the file's docstring. Lifecycle: `decode` until `is_decoded`; then `part` is taken and
-    `go_on` called, until the part that is taken `is_last`.
+    """Decodes one batch in slices, and hands it out in parts.
+
+    Lifecycle: `decode` until `is_decoded`; then, until the part `is_last`: take `part`, call
+    `go_on`.
 
     Args:
-        block: the batch's runs, as bytes.
-        awaited: the ranges for which it asks answers.
+        block: the runs of the batch, as bytes.
+        awaited: the ranges for which the batch asks answers.
         checks: whether each record is compared with its run's header (`check_records`).
 
     Attributes:
-        runs: those that are decoded.
-        is_decoded: whether all are.
-        part: what is to be taken now.
-        is_last: whether nothing comes behind that part.
+        runs: the decoded runs.
+        is_decoded: whether all runs are decoded.
+        part: the part that is to be taken now.
+        is_last: whether no part follows that one.
     """
 
     __slots__ = (
@@ -78,7 +80,7 @@ class LinkBatchParts:
 
     @property
     def is_last(self) -> bool:
-        """True where nothing comes behind the part that is to be taken."""
+        """Returns whether no part follows the one that is to be taken."""
         return self._next is None
 
     def decode(self) -> None:
@@ -104,7 +106,7 @@ class LinkBatchParts:
             self.go_on()
 
     def go_on(self) -> None:
-        """The part was taken: the next one is to be taken."""
+        """Moves to the next part, after the current one was taken."""
         self.part = self._next or ([], {})
         self._next = next(self._parts, None)
 
@@ -112,7 +114,7 @@ class LinkBatchParts:
         runs = self.runs
         for at in range(0, len(runs), PART_RUNS):
             yield runs[at : at + PART_RUNS], {}
-        # Behind the runs: it may ask for answers of these.
+        # After the runs, because the batch may ask for answers of its own messages.
         part: Rooted = {}
         left = PART_RANGES
         for root, asked in self._awaited.items():

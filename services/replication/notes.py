@@ -1,4 +1,4 @@
-"""WAITER notes: what the journal holds of who waits for messages that were here before.
+"""WAITER notes: journal entries that say who waits for messages that were here before.
 
 payload: root u64, sender's incarnation u64 (0: a client), both little-endian, then the set
 """
@@ -14,12 +14,12 @@ _NOTE = struct.Struct("<QQ")
 
 
 def encode_note(root: int, sender: int, publisher: int, ranges: list[Range]) -> Run:
-    """A WAITER note, which is no record that anybody published."""
+    """Returns a WAITER note, a journal entry that no client published."""
     payload = _NOTE.pack(root, sender) + SequenceSet(ranges).to_bytes()
     return Run(publisher, ranges[0][0], ranges[-1][1], 1, payload, flags=0, kind=int(Kind.WAITER))
 
 
 def decode_note(run: Run) -> tuple[int, int, list[Range]]:
-    """(root, sender, ranges) of a WAITER note."""
+    """Returns (root, sender, ranges) of a WAITER note."""
     root, sender = _NOTE.unpack_from(run.payload)
     return root, sender, list(SequenceSet.from_bytes(run.payload[_NOTE.size :]))

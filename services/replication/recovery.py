@@ -1,19 +1,20 @@
 """The recovery point that an instance writes from time to time, so that a restart need not read all
-its journal.
+of its journal.
 
-Up to `committed_txid` the point says all of it: what this instance is awaited for, and of that, and
-of the rest, what waits for an answer, with all that decides where it goes. What is behind it, a
-restart reads from the journal. So one message that waits makes nothing else wait again.
+Up to `committed_txid` the point is complete: it holds the messages for which the instance is
+awaited, and the messages that wait for an answer, with everything that decides where they are
+routed. A restart reads later entries from the journal. So one message that waits for long does not
+make a restart read all entries behind it.
 
-Each publisher's part has a key of its own, and only what changed since the last point is written,
-all in one transaction:
+Each publisher's part has a key of its own, and only the parts that changed since the last point are
+written, all in one transaction:
 
     recovery/point           msgpack: durable_txid, committed_txid, incarnation, an array of the
                              topics, types and texts of the content filters
-    recovery/a/root/p        what of publisher p the instance is awaited for: a SequenceSet
+    recovery/a/root/p        messages of publisher p awaited here: a SequenceSet
     recovery/w/root/p        msgpack, an array for each route: its seven values, a SequenceSet
-    recovery/r/p             what destinations refused of p
-    recovery/u/p             what of p no upstream had any more
+    recovery/r/p             messages of p that destinations refused
+    recovery/u/p             messages of p that no upstream had any more
 
 Roots and publishers are 16 hexadecimal digits.
 """
@@ -47,14 +48,16 @@ class RecoveryPoint:
     """A point from which a restart may begin. Never changed once it is made.
 
     Attributes:
-        durable_txid: every record up to this transaction id is durable.
-        awaited: what of the journal the instance is awaited for.
-        refused: what destinations refused for good.
-        unavailable: what no upstream had any more.
-        committed_txid: the point is complete up to this transaction id.
-        waiting: what of that is not durable, and who waits for it.
-        incarnation: who wrote it; what is of this root was published there. 0: it does not say.
-        filters: (topic, message type, text) of the content filters that judged what is waiting.
+        durable_txid: transaction id up to which every record is durable.
+        awaited: messages for which the instance is awaited, by root.
+        refused: messages that destinations refused for good.
+        unavailable: messages that no upstream had any more.
+        committed_txid: transaction id up to which the point is complete.
+        waiting: messages up to there that are not durable, with their waiters.
+        incarnation: incarnation that wrote the point; messages of this root were published there.
+            0: not known.
+        filters: (topic, message type, text) of the content filters that judged the waiting
+            messages.
     """
 
     durable_txid: int = 0
@@ -67,8 +70,8 @@ class RecoveryPoint:
     filters: tuple[tuple[str, str, str], ...] = ()
 
     def within(self, held: PublisherRanges, removed: PublisherRanges) -> RecoveryPoint:
-        """Returns the recovery point reduced to what is held. What was removed since waits no more:
-        it was durable by then."""
+        """Returns the recovery point reduced to messages that are held. Messages that were removed
+        since do not wait any more: they were durable by then."""
         waiting = self.waiting.copy()
         for each in self.waiting:
             over = _not_held(each, held, removed)
@@ -86,18 +89,18 @@ class RecoveryPoint:
         )
 
     def judged_by(self, filters: Iterable[tuple[str, str, str]]) -> RecoveryPoint:
-        """Returns the recovery point for an instance with these content filters. What waits was not
-        judged by those that are new to the configuration: it is read from the journal again, like
-        all that is not durable."""
+        """Returns the recovery point for an instance with these content filters. Where some of the
+        filters are new, they have not judged the waiting messages, so everything that is not
+        durable is read from the journal again."""
         if set(filters) <= set(self.filters):
             return self
         return replace(self, committed_txid=self.durable_txid, waiting=WaiterTable())
 
     def read_by(self, incarnation: int) -> RecoveryPoint:
-        """Returns the recovery point for another incarnation of its directory: what clients
-        published there, whatever it was called, they published here. What came back since then from
-        peers under a name that the directory had has its root there still: it waits for the peer
-        that brought it."""
+        """Returns the recovery point for another incarnation of the directory: messages that
+        clients published under the old incarnation get the new one as their root. Messages that
+        peers brought back since then, with an old root, keep it: it waits for the peer that brought
+        them."""
         before = self.incarnation
         if before in (0, incarnation):
             return self
@@ -113,7 +116,7 @@ class RecoveryPoint:
 
 
 class RecoveryLog:
-    """Writes recovery points down, of each what changed since the last one.
+    """Writes recovery points down, each time only the parts that changed since the last one.
 
     Invariant: what is on disk is the point that `written` was told of last.
     Owner: the instance; it is used on the thread that writes.
@@ -129,7 +132,8 @@ class RecoveryLog:
         self.point = self._written = _read(stored)
 
     def changes(self, point: RecoveryPoint) -> dict[str, bytes | None]:
-        """Returns what is to be written, in one transaction, for this to be the point on disk."""
+        """Returns the values to write, in one transaction, so that this becomes the point on
+        disk."""
         before = self._written
         values: dict[str, bytes | None] = {}
         for key, ranges in (
@@ -152,19 +156,20 @@ class RecoveryLog:
         return values
 
     def written(self, point: RecoveryPoint) -> None:
-        """The changes for this point are on disk."""
+        """Notes that the changes for this point are on disk."""
         self._written = point
 
 
 def committed_txid_of(stored: Mapping[str, bytes]) -> int:
-    """Up to where the stored point says that the journal was on disk; 0 where there is none."""
+    """Returns the transaction id up to which the stored point says that the journal was on disk; 0
+    where there is none."""
     point = stored.get(POINT_KEY)
     return int(msgpack.unpackb(point)[1]) if point is not None else 0
 
 
 def cut_to(last_txid: int, stored: Mapping[str, bytes]) -> dict[str, bytes | None]:
-    """Returns what is to be written where the journal ends at this transaction id, which may be
-    before what the stored point says."""
+    """Returns the values to write where the journal ends at this transaction id, which may be
+    before the stored point."""
     if POINT_KEY not in stored:
         return {}
     durable_txid, committed_txid, *others = msgpack.unpackb(stored[POINT_KEY])
@@ -229,7 +234,8 @@ def _changed_by_root(
 
 
 def _held(sets: PublisherRanges, held: PublisherRanges) -> PublisherRanges:
-    """Returns the part of the sets that is held; those of which all is stay the same objects."""
+    """Returns the part of the sets that is held; sets that are held completely stay the same
+    objects."""
     found = sets.copy()
     for publisher, ranges in sets.sets.items():
         theirs = held.get(publisher)

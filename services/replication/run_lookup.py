@@ -1,5 +1,9 @@
 """Finds committed runs by their publisher and sequences.
 
+The look-up serves messages that arrive again, are asked for again, or are late (journal_lookup.py).
+A run is found by the ranges of its sequences, never by its first and last one: the sequences in its
+gaps are in other runs, which may be anywhere in the log.
+
 It is asked for what comes again, what is asked for again, what is late (journal_lookup.py). A run
 is found by the ranges of its sequences, never by its first and last: what fills its holes is in
 other runs, which may stand anywhere in the log.
@@ -17,31 +21,35 @@ from raylay.services.messages.records import Kind, Run
 
 STRETCH_BYTES = 256 * 1024
 STRETCHES_KEPT = 8
-"""Reads of so many stretches of the log: two links that both resync are in different places."""
+"""Number of stretches of the log that stay in memory after they were read: two links that both
+resync are in different places."""
 
 
 class RunSource(Protocol):
-    """The reads of a journal; `storage.journal.JournalReader` has the meaning of the answers."""
+    """The reads of a journal that a look-up needs; `storage.journal.JournalReader` documents the
+    answers."""
 
     @property
     def first_txid(self) -> int:
-        """The oldest transaction id still here."""
+        """Returns the oldest transaction id in the journal."""
 
     def read(self, after_txid: int, bytes_max: int) -> list[Run]:
-        """Committed runs behind `after_txid`, in order, about `bytes_max` of them."""
+        """Returns committed runs behind `after_txid`, in order, about `bytes_max` bytes of them."""
 
     def find_sequence(self, publisher: int, sequence: int) -> int | None:
-        """The transaction id of a message, or None when it is not here."""
+        """Returns the transaction id of a message, or None when the journal lacks it."""
 
     def first_held(self, publisher: int, first: int, last: int) -> int | None:
-        """The lowest sequence in first..last that is here; None when none of them is."""
+        """Returns the lowest sequence in first..last that the journal has; None when it has none of
+        them."""
 
     def highest_on_topic(self, publisher: int, topic: bytes, wanted: SequenceSet) -> int:
-        """The highest of `wanted` that is on the topic, or in no segment any more; 0: none."""
+        """Returns the highest of `wanted` that is on the topic or in no segment any more; 0:
+        none."""
 
 
 class _Piece(NamedTuple):
-    """Sequences without a gap, and the run that holds them."""
+    """Consecutive sequences, and the run that holds them."""
 
     first: int
     last: int
@@ -49,7 +57,7 @@ class _Piece(NamedTuple):
 
 
 _Stretch = dict[int, list[_Piece]]
-"""Publisher to its pieces in one stretch of the log, in the order of their sequences."""
+"""The pieces of each publisher in one stretch of the log, in the order of their sequences."""
 
 
 class RunLookup:
@@ -70,11 +78,12 @@ class RunLookup:
         self._stretches: deque[_Stretch] = deque(maxlen=STRETCHES_KEPT)
         self._first_txid = 0
         self.reads = 0
-        """Number of times that it has read the log."""
+        """Number of times that the log was read."""
 
     def look_anew(self) -> None:
-        """Forgets, before `part` is asked, what was read of segments that were removed since. Who
-        is asked for a message would ask its destinations for it, and could send it to none of them.
+        """Forgets stretches that were read from segments that have since been removed. To be called
+        before `part`: an instance that is asked for a removed message could send it to none of its
+        destinations.
 
         Raises:
             StorageError: the journal cannot be read.
@@ -86,13 +95,14 @@ class RunLookup:
             self._stretches = deque(kept, STRETCHES_KEPT)
 
     def part(self, publisher: int, wanted: SequenceSet) -> list[Run]:
-        """Committed runs that hold some of `wanted`, in the order of the log, as far as one stretch
-        of it has them; takes out of `wanted`, which is not empty, what it has found and what is not
-        here. Of a run the part before the first one asked for may be cut off.
+        """Returns committed runs that hold some of `wanted`, in the order of the log, as far as one
+        stretch of it has them; removes from `wanted`, which is not empty, the sequences that were
+        found and those that the journal lacks. Of the first run, the part before the first sequence
+        may be cut off.
 
-        A message is looked up, then the log is read on from there: a publisher's runs mostly follow
-        one another. What the last reads brought is looked through first: a link that sends again
-        what is held asks for run after run of the same stretch.
+        A message is looked up, then the log is read on from there, since a publisher's runs mostly
+        follow one another. The stretches in memory are searched first: a link that sends again what
+        is held here asks for run after run of the same stretch.
 
         Raises:
             StorageError: the journal cannot be read.
@@ -102,7 +112,7 @@ class RunLookup:
         assert sequence is not None and last is not None
         place = self._place_of(publisher, sequence)
         if place is None:
-            # Staged, or in a segment that was removed.
+            # Staged only, or in a removed segment.
             here = self._source.first_held(publisher, sequence + 1, last)
             wanted.remove(sequence, last if here is None else here - 1)
             return []
@@ -121,8 +131,8 @@ class RunLookup:
         return self._source.highest_on_topic(publisher, topic, wanted)
 
     def _place_of(self, publisher: int, sequence: int) -> tuple[list[_Piece], int] | None:
-        """The publisher's pieces in one stretch of the log, and which of them holds the sequence;
-        None where it is not to be had."""
+        """Returns the publisher's pieces in one stretch of the log, and the index of the one that
+        holds the sequence; None where the journal lacks it."""
         for stretch in self._stretches:
             place = _place_in(stretch, publisher, sequence)
             if place is not None:

@@ -1,5 +1,5 @@
 """Runs that an instance has staged and its journal has not committed yet, in the journal's order;
-and the last committed runs, for copies that come by another path a moment later."""
+and the last committed runs, for copies that arrive by another path a moment later."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from raylay.services.replication.effects import Ranges, Rooted
 from raylay.services.replication.link.content import DestinationFilters
 
 RECENT_BYTES_MAX = 4 * 1024 * 1024
-"""Bytes of the runs that were committed last, kept in memory by a server."""
+"""Bytes of the last committed runs that a server keeps in memory."""
 RECENT_RUNS_MAX = 4_096
 
 
 @dataclass(slots=True)
 class RunStaged:
-    """Records on their way to the disk; `sender`: incarnation, or CLIENT."""
+    """Records on their way to the disk; `sender` is an incarnation, or CLIENT."""
 
     txid: int
     run: Run
@@ -31,18 +31,19 @@ class RunStaged:
 
 
 class RoutedMessages(NamedTuple):
-    """The destinations of noted messages of one run."""
+    """Messages of one run, or of several with the same route, and where they are routed."""
 
     route: Route
     first_txid: int
-    """First transaction id of the run, or of a part of it with all of them."""
+    """First transaction id of the runs that hold the messages."""
     ranges: SequenceSet
 
 
 def routes_of(
     run: Run, sender: int, ranges: list[Range], contents: DestinationFilters
 ) -> list[tuple[Route, list[Range]]]:
-    """The routes of these messages of a run, with its records where a filter looks at them."""
+    """Returns the routes of these messages of a run; the run needs its records where a content
+    filter looks at them."""
     route = route_of(run, sender)
     if not contents.looks_at(run.topic, run.message_type):
         return [(route, ranges)]
@@ -55,7 +56,7 @@ def routes_of(
 
 @dataclass(slots=True)
 class NoteStaged:
-    """A note on its way to the disk: `sender` waits for these, for `root`."""
+    """A note on its way to the disk: `sender` waits for the messages of the note, for `root`."""
 
     txid: int
     run: Run
@@ -64,12 +65,12 @@ class NoteStaged:
     publisher: int
     ranges: list[Range]
     routes: list[RoutedMessages] = field(default_factory=list)
-    """Routes of all that is noted, as far as it is in the journal."""
+    """Routes of the messages of the note, as far as the journal has them."""
 
 
 @dataclass(slots=True)
 class BatchStaged:
-    """An upstream's batch is stored when all up to `txid` is committed."""
+    """An upstream's batch; it counts as stored when everything up to `txid` is committed."""
 
     txid: int
     connection: int
@@ -77,22 +78,22 @@ class BatchStaged:
     touched: Rooted
     caught_up: bool
     conflicts: Ranges = field(default_factory=dict)
-    """Messages that it brought with another content than there is here."""
+    """Messages of the batch that are held here with other content."""
 
 
 Entry = RunStaged | NoteStaged | BatchStaged
 
 
 class StagedLog:
-    """A queue of entries, with its runs to be found by their sequences: an upstream that sends
-    again what another one has just sent asks for that with every run.
+    """A queue of staged entries whose runs can be found by their sequences: an upstream that sends
+    messages that another one has just sent needs that for every run.
 
-    Of the runs that were taken out the last stay to be found: were they looked up on disk, the
-    second copy of each message would wait for a read, and the link that brings it would be shown
-    too late that it comes by another one.
+    The last committed runs can still be found. If they were looked up on disk, the second copy of
+    each message would wait for a read, and the link that brings it would be told too late that the
+    messages arrive by another path.
 
     Args:
-        recent_bytes_max: payload of those; 0: none stays.
+        recent_bytes_max: payload bytes of the committed runs that are kept; 0: none.
     """
 
     __slots__ = (
@@ -108,20 +109,20 @@ class StagedLog:
 
     def __init__(self, recent_bytes_max: int = 0) -> None:
         self._recent: deque[Run] = deque()
-        """Committed, the oldest first."""
+        """Committed runs that are kept, the oldest first."""
         self._recent_bytes = 0
         self._bytes_max = recent_bytes_max
         self._runs_max = RECENT_RUNS_MAX if recent_bytes_max else 0
         self._gone = 0
-        """Runs that are found no more since the widest were last looked for."""
+        """Number of runs that were dropped since the widest runs were last determined."""
         self._entries: deque[Entry] = deque()
         self._runs: dict[int, list[Run]] = {}
         """Runs by publisher, in the order of their first sequences."""
         self._spans: dict[int, int] = {}
-        """Last minus first sequence of the widest run, by publisher."""
+        """Width of the widest run of each publisher: last minus first sequence."""
 
     def append(self, entry: Entry) -> None:
-        """Takes an entry that comes behind all others."""
+        """Appends an entry."""
         self._entries.append(entry)
         if isinstance(entry, RunStaged):
             run = entry.run
@@ -140,12 +141,13 @@ class StagedLog:
                 self._spans[publisher] = span
 
     def in_memory(self) -> Iterator[Run]:
-        """All runs that are found here, those that are taken out among them."""
+        """Returns all runs that can be found here, including the committed ones that are kept."""
         for runs in self._runs.values():
             yield from runs
 
     def committed(self, last_txid: int) -> Entry | None:
-        """Takes the oldest entry out, if all of it up to this transaction id is committed."""
+        """Removes and returns the oldest entry, if all of it is committed at this transaction
+        id."""
         if not self._entries or self._entries[0].txid > last_txid:
             return None
         entry = self._entries.popleft()
@@ -172,7 +174,8 @@ class StagedLog:
             del runs[at]
         self._gone += 1
         if self._gone > RECENT_RUNS_MAX:
-            # A wide one makes every search for its publisher's long: not for ever.
+            # A wide run lengthens every search for its publisher, so the widths are determined anew
+            # from time to time.
             self._gone = 0
             for publisher, found in self._runs.items():
                 self._spans[publisher] = max(
@@ -180,9 +183,9 @@ class StagedLog:
                 )
 
     def refuse(self, publisher: int, refused: SequenceSet) -> list[tuple[int, list[Range]]]:
-        """A destination refused these for good, of which notes and batches that bring them again
-        may be on their way to the disk: nobody is to wait for them by a note, and no batch has
-        brought them. Returns (connection, which of them) of each batch that does."""
+        """Takes messages that a destination refused for good, and removes them from staged notes
+        and batches, so that no note makes anybody wait for them and no batch counts as having
+        brought them. Returns (connection, refused messages) of each such batch."""
         told = []
         for entry in self._entries:
             if isinstance(entry, NoteStaged) and entry.publisher == publisher:
@@ -198,8 +201,8 @@ class StagedLog:
         return told
 
     def clear(self) -> None:
-        """Forgets everything, also what was committed last: the highest on a topic is read of the
-        journal then, and all that is in it must be looked at."""
+        """Forgets everything, including the committed runs: the highest sequences on topics are
+        read from the journal afterwards, which must then cover all of them."""
         self._entries.clear()
         self._recent.clear()
         self._recent_bytes = self._gone = 0
@@ -207,7 +210,8 @@ class StagedLog:
         self._spans.clear()
 
     def runs(self, publisher: int, first: int, last: int) -> list[Run]:
-        """The runs of a publisher, staged or just committed, that may hold any of first..last."""
+        """Returns the runs of a publisher, staged or just committed, that may hold any of
+        first..last."""
         runs = self._runs.get(publisher)
         if runs is None:
             return []

@@ -1,5 +1,8 @@
-"""Schedules of recurring work: every so often, or at a time of the day or week (behaviour.md 8,
+"""Schedules of recurring work: at intervals, or at a time of the day or week (behaviour.md 8,
 `amps-action-on-schedule`).
+
+Pure: times are arguments. Intervals are measured by the steady clock, which nobody sets; times of
+the day by the wall clock, in the host's time zone unless they end with Z (UTC).
 
 Pure: times are given. Intervals count by the steady clock, which nobody sets; times of the day by
 the one on the wall, in the host's time zone unless they end with Z (UTC).
@@ -16,8 +19,8 @@ from raylay.services.errors import ConfigurationError
 DAY_MS = 86_400_000
 WEEK_MS = 7 * DAY_MS
 LATE_US_MAX = 3_600_000_000
-"""A moment noticed later than this was leaped over by a clock that was set, or passed while the
-process stood still: nothing is done for it."""
+"""Microseconds after which a missed moment is not made up for: the clock was set past it, or the
+process stood still."""
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _TIME_OF_DAY = re.compile(
     rf"(?:(?P<day>{'|'.join(_WEEKDAYS)})\s+at\s+)?"
@@ -28,18 +31,18 @@ _TIME_OF_DAY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Occasion:
-    """The time of recurring work: one of the two.
+    """The time of recurring work: either an interval or a moment of the day or week.
 
     Attributes:
-        every_ms: so often, in milliseconds; 0, and `at` empty: whenever it is looked.
-        at: `00:32`, `Saturday at 11:00`; with Z at its end in UTC.
+        every_ms: interval in milliseconds; 0 with an empty `at`: due at every call.
+        at: `00:32` or `Saturday at 11:00`; with Z at the end in UTC.
     """
 
     every_ms: int = 0
     at: str = ""
 
     def check(self, what: str) -> None:
-        """Raises ConfigurationError where there is no such moment."""
+        """Raises ConfigurationError where the moment does not exist."""
         if self.every_ms < 0:
             raise ConfigurationError(f"{what}: every_ms is {self.every_ms}: give 0 or more")
         if self.at and not is_time_of_day(self.at):
@@ -49,7 +52,7 @@ class Occasion:
             )
 
     def between_ms(self) -> int:
-        """The time from one to the next, in milliseconds."""
+        """Returns the time between two occasions, in milliseconds."""
         if not self.at:
             return self.every_ms
         return WEEK_MS if " " in self.at.strip() else DAY_MS
@@ -61,14 +64,14 @@ def is_time_of_day(text: str) -> bool:
 
 
 def next_us(at: str, wall_us: int) -> int:
-    """The first such moment behind `wall_us`, both in microseconds since 1970. Where summer time
-    leaves a moment out it is an hour later, where it comes twice it is the first."""
+    """Returns the first such moment after `wall_us`, both in microseconds since 1970. A moment that
+    summer time leaves out is an hour later; of one that comes twice, the first counts."""
     found = _TIME_OF_DAY.fullmatch(at.strip())
     assert found is not None, at
     zone = UTC if found["utc"] else None
     moment = time(int(found["hour"]), int(found["minute"]), int(found["second"] or 0))
     weekday = _WEEKDAYS.index(found["day"].lower()) if found["day"] else None
-    # From yesterday on: a zone's days do not begin where UTC's do.
+    # Begins a day early, because days in a time zone do not begin when UTC's do.
     date = datetime.fromtimestamp(wall_us / 1e6, zone).date() - timedelta(days=1)
     while True:
         if weekday is None or date.weekday() == weekday:
@@ -79,8 +82,12 @@ def next_us(at: str, wall_us: int) -> int:
 
 
 class Timetable:
-    """The due times of one thing. Owner: who does it. Lifecycle: one start of the instance; what
-    was due while it was down is not made up for.
+    """The due times of one recurring task. Owner: the object that performs the task. Lifecycle: one
+    start of the instance; occasions during its downtime are not made up for.
+
+    With an interval, the first occasion is after the grace period, and the others follow one
+    interval after each call that found it due; a clock that was set back makes the next one due at
+    once.
 
     By interval: the first behind the grace period, then one an interval; a look that comes late is
     not made up for, and a clock that was set back makes the next one due at once.
@@ -94,15 +101,15 @@ class Timetable:
         self._grace_us = grace_period_ms * 1000
         self._due_us: int | None = None
         self._from_us: int | None = None
-        """Time by the steady clock before which the grace period of a time of the day lasts."""
+        """Time by the steady clock at which the grace period of a time of the day ends."""
         self._last_us = 0
 
     def is_due(self, now_us: int, wall_us: int) -> bool:
-        """Returns whether it is time; the first call is the start.
+        """Returns whether the task is due; the first call marks the start.
 
         Args:
-            now_us: by the steady clock.
-            wall_us: by the one on the wall, microseconds since 1970.
+            now_us: time by the steady clock.
+            wall_us: time by the wall clock, microseconds since 1970.
         """
         return self._at_is_due(now_us, wall_us) if self._at else self._interval_is_due(now_us)
 
@@ -110,7 +117,8 @@ class Timetable:
         set_back = now_us < self._last_us
         self._last_us = now_us
         if self._due_us is None:
-            # In the grace period nothing; without one, an interval after the start as ever after.
+            # Nothing is due in the grace period; without one, the first occasion is one interval
+            # after the start.
             self._due_us = now_us + max(self._grace_us, self._every_us)
             return self._due_us == now_us
         if set_back:
@@ -138,12 +146,12 @@ class Timetable:
 
 @dataclass(frozen=True, slots=True)
 class JournalAction:
-    """Something done to old journal segments on a schedule.
+    """An action on old journal segments, on a schedule.
 
     Attributes:
         do: `compress`, `archive` or `remove`.
-        age_ms: of segments into which nothing was written for so long.
-        when: each of these.
+        age_ms: minimum time since a segment was last written to, in milliseconds.
+        when: the occasions of the action.
     """
 
     do: str
@@ -169,8 +177,9 @@ class JournalSchedule:
         self._tables = [(each, [Timetable(when) for when in each.when]) for each in actions]
 
     def due(self, now_us: int, wall_us: int) -> list[JournalAction]:
-        """Returns what is to be done now, in the order given; see `Timetable.is_due`."""
-        # Each is asked, although one is enough: it counts from when it was asked last.
+        """Returns the actions that are due now, in the configured order; see `Timetable.is_due`."""
+        # Every timetable is asked, although one would decide, because each counts from when it was
+        # asked last.
         return [
             action
             for action, tables in self._tables

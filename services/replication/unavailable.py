@@ -1,13 +1,13 @@
 """Messages that an instance lacks and that no upstream has any more (design.md 4, Resync).
 
-An upstream says at the end of a resync what it once had, has removed, and believes to be missing at
-the other end. Another one may still bring that. So it is judged when all connected upstreams have
-caught up: what is still missing then is noted in the journal, which keeps the note until a recovery
-point tells it. A note is void for what comes later after all, and nobody waits for an upstream that
-is away.
+At the end of a resync, an upstream names the messages that it once had, has removed, and believes
+to be missing at the other end. Another upstream may still bring them. So the instance decides when
+all connected upstreams have caught up: messages that are still missing are noted in the journal,
+which keeps the note until a recovery point holds it. A note does not apply to messages that arrive
+later after all, and the decision does not wait for an upstream that is away.
 
-Only an upstream whose link carries everything can say that something removed is missing here. One
-that carries a part has forgotten which of the removed messages had those topics.
+Only an upstream whose link carries everything can tell that a removed message is missing here. One
+that carries a part has forgotten which of the removed messages were on its topics.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from raylay.services.replication.effects import EventReport
 
 RANGES_SHOWN_MAX = 8
 PIECES_MAX = 250_000
-"""The pieces that are remembered of what upstreams say, until it is judged: some 90 MB (see
+"""Number of pieces that are remembered of what upstreams lack, until the decision: some 90 MB (see
 gap_limit.py)."""
 
 
 class UnavailableMessages:
-    """See the file's docstring.
+    """Decides which messages are unavailable, from what the upstreams lack.
 
     Invariant: `ranges` holds nothing that is known here.
-    Owner: the instance's machine. Lifecycle: as long as that.
+    Owner: the instance's machine. Lifecycle: as long as the machine.
 
     Args:
-        ranges: what was unavailable, as far as the notes that are read again do not tell.
-        known: everything that is held here; the machine's own, which grows.
+        ranges: messages known to be unavailable, except those whose notes are read again.
+        known: everything that is held here; the machine's own set, which grows.
     """
 
     __slots__ = ("_known", "_lacking", "_pieces", "_told", "_unwritten", "ranges")
@@ -41,21 +41,22 @@ class UnavailableMessages:
         self._known = known
         self._lacking = PublisherRanges()
         self._pieces = 0
-        """The pieces of `_lacking`, at most."""
+        """Upper bound of the number of pieces of `_lacking`."""
         self._told: dict[int, int] = {}
-        """Largest number of messages that were said to be missing, by upstream incarnation."""
+        """Largest number of messages that an upstream named as missing, by its incarnation."""
         self._unwritten: tuple[int, int] | None = None
-        """First and last transaction id of the notes that no recovery point on disk tells of."""
+        """First and last transaction id of the notes that no recovery point on disk covers; None:
+        there are none."""
 
     @property
     def removable_before(self) -> int | None:
-        """The journal is kept from this transaction id on, which alone tells what is unavailable;
-        None: a recovery point does."""
+        """Returns the transaction id from which the journal must be kept, because only its notes
+        tell what is unavailable; None: a recovery point tells it."""
         return self._unwritten[0] if self._unwritten is not None else None
 
     def written(self, committed_txid: int) -> bool:
-        """A recovery point that is complete up to this transaction id is on disk. Whether journal
-        may be removed that was kept until now."""
+        """Notes that a recovery point, complete up to this transaction id, is on disk. Returns
+        whether journal may be removed that was kept until now."""
         if self._unwritten is None or self._unwritten[1] > committed_txid:
             return False
         self._unwritten = None
@@ -63,20 +64,20 @@ class UnavailableMessages:
 
     @property
     def is_judging(self) -> bool:
-        """Returns whether it is still to be found out if something is unavailable."""
+        """Returns whether messages are still to be decided on."""
         return bool(self._lacking.sets)
 
     def reduce(self, lacks: PublisherRanges) -> None:
-        """Takes from what an upstream says that is missing here what is not, or is known to be.
-        Only that one's words change."""
+        """Removes from the messages that an upstream names those that are known here, or are
+        already known to be unavailable. Changes only the argument."""
         lacks.difference_update(self._known)
         lacks.difference_update(self.ranges)
 
     def upstream_lacks(
         self, name: str, incarnation: int, lacks: PublisherRanges, whole: bool
     ) -> EventReport | None:
-        """An upstream lacks these, which `reduce` has reduced. `whole`: all that it had was routed
-        here."""
+        """Takes messages that an upstream lacks, after `reduce`. `whole`: everything that the
+        upstream had was routed here."""
         pieces = sum(each.pieces for each in lacks.sets.values())
         if whole and self._pieces + pieces <= PIECES_MAX:
             self._pieces += pieces
@@ -87,7 +88,8 @@ class UnavailableMessages:
         return None
 
     def judged(self) -> list[Run]:
-        """All connected upstreams have caught up: the notes to journal, without their ids."""
+        """Returns the notes to journal, without transaction ids, because all connected upstreams
+        have caught up."""
         lacking, self._lacking = self._lacking, PublisherRanges()
         self._pieces = 0
         lacking.difference_update(self._known)
@@ -95,11 +97,12 @@ class UnavailableMessages:
         return [encode_unavailable(*item) for item in lacking.sets.items() if item[1]]
 
     def not_noted(self, run: Run) -> None:
-        """A note could not be written: it is judged again."""
+        """Returns the messages of a note to those to be decided on, because the note could not be
+        written."""
         self._lacking.update(decode_unavailable(run))
 
     def noted(self, run: Run) -> list[EventReport]:
-        """A note is on disk."""
+        """Notes that a note is on disk; returns the events to report."""
         first_txid = self._unwritten[0] if self._unwritten is not None else run.first_txid
         self._unwritten = first_txid, run.last_txid
         missing = decode_unavailable(run)
@@ -130,7 +133,7 @@ def _report(event: str, publisher: int, ranges: list[Range]) -> EventReport:
 
 
 def encode_unavailable(publisher: int, missing: SequenceSet) -> Run:
-    """An UNAVAILABLE note: its payload is the set."""
+    """Returns an UNAVAILABLE note, whose payload is the set."""
     first, last = missing.first(), missing.last()
     assert first is not None and last is not None
     payload = missing.to_bytes()

@@ -1,4 +1,4 @@
-"""Values that an instance's machine, its links and its shells hand to one another."""
+"""Values that an instance's machine, its links and its shells exchange."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from raylay.services.replication.acknowledgment import RootedRanges
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of an instance. `incarnation`: 64 random bits, made with its data directory.
-    `generation`: the number of its moves when that was made. `in_fabric`: instances of its fabric
-    prove who they are, and what would end this incarnation counts from no other. `life`: random
-    bits, drawn anew at each start of its process."""
+    """The identity of an instance. `incarnation`: 64 random bits, drawn with its data directory.
+    `generation`: number of times that the instance had been moved when the directory was made.
+    `in_fabric`: whether the instances of its fabric prove their identity; then only proved ones can
+    end this incarnation. `life`: random bits, drawn at each start of the process."""
 
     name: str
     group: str
@@ -25,8 +25,8 @@ class Identity:
 
 
 class LogonAnswer(NamedTuple):
-    """The answer to a client's logon. `unused`: the sequences that an earlier life of it left,
-    which it goes on with."""
+    """The answer to a client's logon. `unused`: the sequences that an earlier life of the client
+    left, with which it continues."""
 
     publisher: int
     durable: list[Range]
@@ -35,8 +35,8 @@ class LogonAnswer(NamedTuple):
 
 
 class UpstreamAnswer(NamedTuple):
-    """The answer to an upstream link's logon: what is stored here, and the part of it for which
-    this upstream still waits."""
+    """The answer to an upstream link's logon: the messages that are stored here, and those of them
+    for which this upstream still waits."""
 
     held: PublisherRanges
     waited: RootedRanges
@@ -46,13 +46,15 @@ class LinkStart(NamedTuple):
     """The state that a link is given when it has connected.
 
     Attributes:
-        sync: whether it marks what it sends.
-        notice: awaited messages that the destination has and has not answered: sent as a notice.
-        mark: awaited messages that it has not: marked when they are sent, whatever their run says.
-        own_root: of what clients published at the link's instance.
-        last_txid: committed up to here.
-        unavailable: what this instance itself never got, as no upstream has it any more.
-        whole: whether everything journaled here goes there.
+        sync: whether the link marks what it sends as awaited.
+        notice: awaited messages that the destination has and has not answered: a notice asks for
+            their answers.
+        mark: awaited messages that the destination lacks: marked when they are sent, whatever their
+            run says.
+        own_root: the root of messages that clients published at the link's instance.
+        last_txid: transaction id up to which the journal is committed.
+        unavailable: messages that this instance never got, as no upstream has them any more.
+        whole: whether everything journaled here is routed to the destination.
     """
 
     sync: bool
@@ -68,11 +70,11 @@ class DirectLinkState(NamedTuple):
     """The state that a link's machine hands over with its connection, when nothing is on its way.
 
     Attributes:
-        downstream: incarnation of the server that is connected.
-        held: what is stored there.
-        cursor: everything up to here is stored there, or is not routed there.
-        number: of the last batch.
-        own_root, sync, unavailable, whole: as in LinkStart, but of now.
+        downstream: incarnation of the connected server.
+        held: messages that are stored there.
+        cursor: transaction id up to which everything is stored there, or is not routed there.
+        number: number of the last batch.
+        own_root, sync, unavailable, whole: as in LinkStart, with the present values.
     """
 
     downstream: int
@@ -87,7 +89,7 @@ class DirectLinkState(NamedTuple):
 
 @dataclass(slots=True)
 class Counters:
-    """Counts since the start, for status and metrics."""
+    """Counts since the start of the process, for status and metrics."""
 
     published: int = 0
     replicated_in: int = 0
@@ -95,7 +97,7 @@ class Counters:
     late: int = 0
     conflicts: int = 0
     passed_over: int = 0
-    """Messages of topics that are not in the log here."""
+    """Number of messages passed over because the log here does not take their topics."""
     commits: int = 0
     persisted: int = 0
     downgrades: int = 0

@@ -29,15 +29,16 @@ from raylay.services.replication.values import Identity
 
 
 class InstanceAdmission:
-    """See the file's docstring.
+    """Decides whom the instance admits: clients, upstream links, and the servers its own links
+    reach.
 
-    Invariant: once `retired` or `went_back` says why, it says so for good.
-    Owner: the instance's machine. Lifecycle: as long as that.
+    Invariant: once `retired` or `went_back` holds a reason, it keeps it.
+    Owner: the instance's machine. Lifecycle: as long as the machine.
 
     Args:
-        placements: what is known of instances that were moved.
-        destinations: their ledgers; only read.
-        ready: whether clients are let in from the start.
+        placements: what is known of moved instances.
+        destinations: the ledgers of the destinations; only read.
+        ready: whether clients are admitted from the start.
     """
 
     __slots__ = (
@@ -72,9 +73,11 @@ class InstanceAdmission:
         )
         self.ready = ready
         self.retired = ""
-        """Reason why this instance is over here; empty: it is not."""
+        """Reason why this incarnation has ended, because the instance was moved; empty while it has
+        not."""
         self.went_back = ""
-        """Reason why it must begin anew, as another incarnation; empty: it need not."""
+        """Reason why the instance must begin anew as another incarnation, because its data is an
+        old copy; empty while it need not."""
 
     # -- clients -----------------------------------------------------------------------------
     def become_ready(self) -> None:
@@ -99,9 +102,9 @@ class InstanceAdmission:
         self.become_ready()
 
     def risk(self, senders: Iterable[str], held: PublisherRanges) -> str:
-        """Returns what clients admitted now may miss; empty: nothing, every peer of the group is
-        known to have held no more, when a link of this instance connected to it, than is on disk
-        here."""
+        """Returns which messages clients that are admitted now may miss, as text. Empty: none,
+        because every peer of the group, when a link of this instance last connected to it, held no
+        more than is on disk here."""
         compared: set[str] = set()
         for name, ledger in self._destinations.items():
             destination = ledger.destination
@@ -140,16 +143,17 @@ class InstanceAdmission:
         address: str = "",
         proven: bool = False,
     ) -> tuple[str, str] | None:
-        """(reason, sentence) when this upstream may not connect; None when it may.
+        """Returns (reason, sentence) when this upstream may not connect; None when it may.
 
         Args:
-            connected_as: the Destination, at the upstream, of the link by which it is connected
-                already; None: it is not.
-            generation: that of its incarnation.
-            address: where it says that others reach it; empty: it does not know.
-            salvages: it brings what a retired data directory holds: of one that is not retired
-                that is refused.
-            proven: it has proved that it is of this instance's fabric.
+            connected_as: name of the Destination, at the upstream, over whose link the upstream is
+                already connected; None: it is not connected.
+            generation: generation of the upstream's incarnation.
+            address: address at which the upstream says that others reach it; empty: it does not
+                know.
+            salvages: whether the link brings the content of a retired data directory; refused when
+                the incarnation is not retired.
+            proven: whether the upstream has proved that it belongs to this instance's fabric.
         """
         mine = self._identity
         if self.retired:
@@ -183,7 +187,8 @@ class InstanceAdmission:
         return ("unproven", impostor) if impostor else None
 
     def refusal_by_placement(self, name: str, *, salvages: bool) -> tuple[str, str]:
-        """(reason, sentence) for an upstream that is retired, or is not and would salvage."""
+        """Returns (reason, sentence) for an upstream that is retired and does not salvage, or
+        salvages and is not retired."""
         placement = self.placements.get(name)
         if placement is None or salvages:
             return "not_retired", (
@@ -195,13 +200,13 @@ class InstanceAdmission:
     def refuse_downstream(
         self, destination: str, name: str, incarnation: int, generation: int, address: str
     ) -> str:
-        """Returns why a link may not go on to the server that it has reached; empty: it may. One
-        that was moved and does not know it must not be given what its successor is to have."""
+        """Returns why a link must not use the server that it has reached; empty when it may. A
+        server that was moved and does not know it must not get messages meant for its successor."""
         placement = self.placements.get(name)
         if placement is not None and self.placements.is_retired(name, generation):
             return f"retired: {retired_text(name, placement)}"
-        # Its address is of this instance's configuration: what a link from elsewhere says of itself
-        # must not keep this one from it.
+        # The link's address comes from this instance's configuration: claims that a foreign link
+        # makes about itself must not keep this one from its server.
         clash = self.meetings.clash(
             destination, name, incarnation, generation, address, proven=True
         )
@@ -209,8 +214,8 @@ class InstanceAdmission:
 
     # -- the end of an incarnation -------------------------------------------------------------
     def learn(self, told: Mapping[str, InstancePlacement]) -> dict[str, InstancePlacement]:
-        """Somebody told where instances live now. Returns the news in it; of what is over here
-        none counts any more."""
+        """Learns placements that a peer told, and reports each news as an event. Returns the news;
+        for an incarnation that has ended, always none."""
         placements = self.placements
         generations = {name: placements.generation(name) for name in told}
         news = placements.learn(told)
@@ -229,7 +234,7 @@ class InstanceAdmission:
         return news
 
     def moved_by(self, news: Mapping[str, InstancePlacement]) -> str:
-        """Returns why this incarnation is over, by these news; empty: it is not."""
+        """Returns why these placements end this incarnation; empty when they do not."""
         mine = self._identity
         own = news.get(mine.name)
         if own is None or not self.placements.is_retired(mine.name, mine.generation):

@@ -1,7 +1,7 @@
 """A long batch of a client, checked a slice at a time, so that a turn of the loop stays short.
 
-Nothing of a batch is taken before all of it is checked, as of one that is checked at once: what is
-wrong in its last record refuses its first one, too.
+Nothing of the batch is taken before all of it is checked, exactly as in a batch that is checked at
+once: a fault in the last record refuses the first one, too.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from raylay.services.messages.records import (
 from raylay.services.messages.topic_book import TopicBook
 
 SLICE_BYTES = 128 * 1024
-"""Bytes of a slice: some 0.5 ms of the loop; 4 ms where each record is a run of its own."""
+"""Bytes of a slice: about 0.5 ms of the loop; 4 ms where each record is a run of its own."""
 Gaps = tuple[list[Range], list[Range], list[Range]]
-"""The sequences of a batch: on topics that are journaled, on topics that are declared as not
-journaled, and on those that nobody declared."""
+"""The sequences of a batch, in three groups: on journaled topics, on topics declared as not
+journaled, and on undeclared topics."""
 
 
 class BatchScan:
-    """See the file's docstring. Lifecycle: `take` until it says that all is checked; then `end`.
+    """Checks a client's batch slice by slice. Lifecycle: `take` until it returns that all is
+    checked; then `end`.
 
     Args:
         payload: the records of the batch.
-        topics: where they go.
-        check: of each slice what is in it; raises what refuses the batch.
-        check_end: of the whole the number of its records, and their sequences; likewise.
+        topics: the rules that say which topics are journaled.
+        check: checks the content of each slice; raises what refuses the batch.
+        check_end: checks the number of the batch's records and their sequences; raises as well.
     """
 
     __slots__ = (
@@ -63,12 +64,13 @@ class BatchScan:
         self._offset = 0
         self._count = 0
         self._open: Chunk | None = None
-        """The last chunk, with which the next slice may go on."""
+        """The last chunk, which the next slice may extend."""
         self._runs: list[Run] = []
         self._gaps: Gaps = [], [], []
 
     def take(self) -> bool:
-        """Checks the next slice: one record at least. Whether it was the last one.
+        """Checks the next slice, which has at least one record. Returns whether it was the last
+        one.
 
         Raises:
             CorruptRecord, RemoteProtocolError: nothing of the batch may be taken.
@@ -102,7 +104,7 @@ class BatchScan:
         return self._offset >= len(payload)
 
     def end(self) -> list[Run]:
-        """The runs of the batch.
+        """Returns the runs of the batch, once all of it is checked.
 
         Raises:
             RemoteProtocolError: nothing of the batch may be taken.

@@ -1,5 +1,9 @@
-"""Destinations and the links to them: what each owes, what a link begins with, who is safe, and
-downgrade and upgrade.
+"""Destinations and the links to them: what each has not acknowledged, what a link begins with, who
+is safe, and downgrade and upgrade.
+
+A message counts as unacknowledged by a destination from its commit here, if it is routed there,
+until the destination's answer. A destination is safe to fail over to when it has proved, since its
+link connected, that it has everything that is acknowledged here.
 
 A destination owes from the commit of what is routed there to its answer. Safe to fail over to is
 one that is proved, since its link connected, to have everything that is acknowledged here.
@@ -42,15 +46,16 @@ from raylay.services.replication.values import Counters, LinkStart
 
 
 class Destinations:
-    """See the file's docstring.
+    """Keeps the ledgers of all destinations, and decides on their links' connects, answers,
+    downgrades and upgrades.
 
     Invariant: what waits is owed by some sync destination.
     Owner: the instance's machine. Lifecycle: as long as that.
 
     Args:
-        ledgers: by the name of the destination; others only read them.
-        book: where it writes what a destination refused.
-        admission: told who is connected.
+        ledgers: the ledger of each destination, by name; other parts only read them.
+        book: replies due: takes the messages that a destination refused.
+        admission: is told which servers are connected.
         contents: the content filters of all destinations.
     """
 
@@ -91,7 +96,8 @@ class Destinations:
         self._admission = admission
         self._schedule = DowngradeSchedule(policy)
         self._removable_before = 0
-        """The floor for removal that the journal was told last; of an earlier life none holds."""
+        """Transaction id below which the journal was last told that it may remove entries; 0 at the
+        start, since no bound of an earlier life holds."""
 
     # -- what is on disk ---------------------------------------------------------------------
     def restore(
@@ -103,8 +109,8 @@ class Destinations:
         now_us: int,
         durable_txid: int,
     ) -> None:
-        """Restores what waited at the recovery point; none has a transaction id below
-        `durable_txid`, or that one."""
+        """Restores messages that waited at the recovery point; all of them have transaction ids
+        above `durable_txid`."""
         waits, first_txid = False, durable_txid + 1
         for ledger in self.ledgers.values():
             if ledger.router.takes(route, ledger.incarnation):
@@ -118,7 +124,8 @@ class Destinations:
     def commit_run(
         self, run: Run, root: int, sender: int, ranges: list[Range], time_us: int
     ) -> None:
-        """A run is on disk: who is owed by whom, or that it is durable."""
+        """Notes that a run is on disk: records it as unacknowledged by each destination to which it
+        is routed, and as durable where no sync destination is among them."""
         if self._intake.missing.ranges.sets:
             came = self._intake.missing.came(run.publisher, ranges)
             if came is not None:
@@ -149,8 +156,9 @@ class Destinations:
             self._durability.durable(root, publisher, ranges)
 
     def _wait(self, run: Run, root: int, sender: int, ranges: list[Range], time_us: int) -> None:
-        """Lets these messages of a run wait, apart by the filters that let them through: what they
-        wait for may be asked when their records are not at hand."""
+        """Makes messages of a run wait for durability, in one group for each set of content filters
+        that they pass. The filters are kept because the records may not be at hand when the route
+        is asked for again."""
         for route, theirs in routes_of(run, sender, ranges, self._contents):
             self._durability.wait(root, route, run.publisher, theirs, time_us, run.first_txid)
 
@@ -163,8 +171,8 @@ class Destinations:
         routes: list[RoutedMessages],
         now_us: int,
     ) -> None:
-        """Notes that this instance became awaited for messages that it has: it asks its sync
-        destinations for this root, and the sender waits."""
+        """Notes that this instance became awaited for messages that it already has: asks the sync
+        destinations about them for this root, and makes the sender their waiter."""
         asked = self._ask(root, publisher, routes, now_us)
         if sender == CLIENT:
             self._strand(publisher, routes)
@@ -179,8 +187,9 @@ class Destinations:
             self._durability.durable(root, publisher, list(left))
 
     def _strand(self, publisher: int, routes: list[RoutedMessages]) -> None:
-        """A client that failed over published these again. They are acknowledged here, but to where
-        they are not routed, having come from elsewhere, nobody may fail over for them."""
+        """Marks messages as stranded that a client published again after a failover. They are
+        acknowledged here, but some sync destinations do not get them from here, because they first
+        came from elsewhere: no client may fail over to those."""
         changed = False
         for ledger in self.ledgers.values():
             if not ledger.destination.sync:
@@ -197,7 +206,8 @@ class Destinations:
     def _ask(
         self, root: int, publisher: int, routes: list[RoutedMessages], now_us: int
     ) -> SequenceSet:
-        """Asks the sync destinations that these are routed to. Returns what waits."""
+        """Asks the sync destinations to which these messages are routed. Returns the messages that
+        now wait."""
         asked = SequenceSet()
         for ledger in self.ledgers.values():
             if not ledger.sync or not routes:
@@ -212,14 +222,15 @@ class Destinations:
         return asked
 
     def _ask_again(self, ledger: DestinationLedger, now_us: int) -> None:
-        """Asks a destination for all that waits and is routed there."""
+        """Asks a destination again for all messages that wait and are routed there."""
         waiting = self._durability.waiting_for(ledger)
         self._owe_and_ask(ledger, waiting, now_us, self._durability.floor_txid() + 1)
 
     def _owe_and_ask(
         self, ledger: DestinationLedger, asked: RootedRanges, now_us: int, first_txid: int
     ) -> RootedRanges:
-        """Makes a destination owe these, and sends it a notice. Returns what it owes by that."""
+        """Records messages as unacknowledged by a destination, and sends the destination a notice.
+        Returns the messages."""
         self._owe_again(ledger, asked, now_us, first_txid)
         if asked:
             self._notify(ledger, rooted_of(asked.roots))
@@ -239,9 +250,11 @@ class Destinations:
     def compare(
         self, destination: str, plan: ResyncPlan, slice_publishers: int = SLICE_PUBLISHERS
     ) -> tuple[bool, bool]:
-        """A link has reached its destination: works a slice of the comparison off. Whether anything
-        was answered by it, and whether there is enough left for another turn; if not, `connected`
-        does the rest.
+        """Compares a slice of publishers after a link has reached its destination. Returns whether
+        any message was answered by the comparison, and whether enough is left for another turn; if
+        not, `connected` does the rest.
+
+        Messages that the destination holds are answered, whether or not the link ever begins.
 
         What is there is answered, whether or not the link ever begins."""
         ledger = self.ledgers[destination]
@@ -268,17 +281,18 @@ class Destinations:
         """A link has connected and exchanged ranges with its destination.
 
         Args:
-            plan: the comparison of what is here and there, as far as `compare` brought it.
-            server, generation, address: of the instance there; empty: it does not say.
+            plan: the comparison of the messages here and there, as far as `compare` brought it.
+            server, generation, address: of the instance at the other end; empty: it does not say.
         """
         ledger = self.ledgers[destination]
         self._admission.meetings.met(
             destination, server, incarnation, generation, address, dialled=True
         )
         if ledger.incarnation != incarnation:
-            # Another server, or one that lost its disk. What came from the one before is routed to
-            # this one, so what still waits waits for it too. (What came from this one, and is owed
-            # because nobody knew that, it holds: it answers.)
+            # The link reached another server, or one that lost its disk. Messages that came from
+            # the server before are routed to this one, so messages that still wait also wait for
+            # it. (Messages that came from this very server are unacknowledged as well, since their
+            # origin was not known: the server holds them, and answers.)
             ledger.incarnation = incarnation
             if ledger.sync:
                 floor = self._durability.floor_txid() + 1
@@ -292,8 +306,8 @@ class Destinations:
         if ledger.safe:
             self._out.emit(SafetyChanged())
         ledger.must_prove(self._durability.committed_txid)
-        # All that clients ever published here and that is not there. What is routed there is sent
-        # and answered; what is left then, nobody brings there from here.
+        # All messages that clients ever published here and that the server lacks. Those routed to
+        # it are sent and answered. The rest never reaches it from here.
         plan.look(ledger.owed, self._durability.awaited.of(self._durability.own_root))
         answered = plan.work()
         ledger.stranded = plan.stranded
@@ -326,8 +340,8 @@ class Destinations:
             )
 
     def _owe_what_waits(self, ledger: DestinationLedger, waited: RootedRanges, now_us: int) -> None:
-        """Makes unacknowledged what the server holds and has not answered yet, although this
-        instance may have forgotten that in a restart: the next server may not have it."""
+        """Records as unacknowledged what the server holds and has not answered yet. A restart may
+        have made this instance forget that, and the next server may lack these messages."""
         on_disk = self._intake.held() if waited else PublisherRanges()
         for ranges in waited.roots.values():
             for publisher, waits in ranges.sets.items():
@@ -348,7 +362,7 @@ class Destinations:
         return all(ledger.connected for ledger in self.ledgers.values())
 
     def disconnected(self, destination: str, why: str) -> None:
-        """A link lost its connection, or could not get one."""
+        """Notes that a link lost its connection, or could not get one."""
         ledger = self.ledgers[destination]
         if ledger.connected:
             self._out.report("link_disconnected", destination=destination, why=why)
@@ -358,7 +372,8 @@ class Destinations:
         self.release()
 
     def answered(self, destination: str, persisted: Rooted, conflicts: Ranges) -> None:
-        """A destination answered."""
+        """Takes the answer of a destination: messages persisted there, and conflicts that it
+        refused."""
         ledger = self.ledgers[destination]
         if conflicts and (conflicts := self._intake.known_of(conflicts)):
             self._refused_downstream(ledger, conflicts)
@@ -368,9 +383,9 @@ class Destinations:
             self._ask_for_what_went_unmarked(ledger, persisted[UNAWAITED])
 
     def _ask_for_what_went_unmarked(self, ledger: DestinationLedger, stored: Ranges) -> None:
-        """The destination has these, and did not know that an answer is waited for: they were sent
-        before the link heard of an upgrade, by a link that is woken ahead of this machine. It is
-        asked in a notice, or the answer would never come."""
+        """Asks for messages that the destination stored without knowing that an answer is awaited:
+        the link sent them before it heard of an upgrade, because the writer thread wakes links
+        ahead of this machine. Without a notice their answer would never come."""
         for root, owing in ledger.owed.roots.items():
             if root == UNAWAITED:
                 continue
@@ -397,8 +412,8 @@ class Destinations:
         self._update_proof(ledger, was_safe)
 
     def _refused_downstream(self, ledger: DestinationLedger, conflicts: Ranges) -> None:
-        """The destination holds other contents under these identities: their publisher is told,
-        they are never acknowledged."""
+        """Takes messages whose identities the destination holds with other contents: they are never
+        acknowledged, and their publisher is told."""
         ledger.forget(conflicts)
         for other in self.ledgers.values():
             other.brought({UNAWAITED: conflicts})
@@ -420,7 +435,7 @@ class Destinations:
         skipped: int,
         now_us: int,
     ) -> None:
-        """A link tells how far it is. `LinkProgress` tells what the values mean."""
+        """Takes a link's progress. `LinkProgress` explains the values."""
         ledger = self.ledgers[destination]
         for publisher, ranges in resending.items():
             ledger.resent(publisher, ranges, now_us)
@@ -434,21 +449,23 @@ class Destinations:
         self._update_proof(ledger)
 
     def lacks(self, destination: str, ranges: Ranges) -> None:
-        """Notes that its link will never send these, they are removed here. What the destination
-        is owed nevertheless was removed by force: it is not safe until it has them from
-        elsewhere, and is not waited for where no persisted ack waits. Where one does, it waits
-        until a downgrade."""
+        """Notes messages that a link will never send, because they are removed here. Those that are
+        unacknowledged nevertheless were removed by force: the destination is not safe until it has
+        them from elsewhere. Where a persisted ack waits for them, it waits until a downgrade;
+        otherwise nothing waits."""
         ledger = self.ledgers[destination]
         was_safe = ledger.safe
         lost = 0
         for publisher, theirs in ranges.items():
             came = ledger.came_late.get(publisher)
             if came is not None:
-                # The link says what it was told when it connected.
+                # The link passes on what it was told when it connected; messages that came since
+                # are not lacked.
                 theirs = [piece for a, b in theirs for piece in came.missing(a, b)]
             if not ledger.has_met_several:
-                # Removed when the destination had it, on a disk that is lost: nobody is to have it
-                # any more. Of several servers another one may have been the one that had it.
+                # Removed here when the destination had them, on a disk that is lost since: nobody
+                # needs to get them any more. Where the destination has several servers, another one
+                # may have been the one that had them.
                 ledger.stranded.remove_ranges(publisher, theirs)
             owed = ledger.owed.get(UNAWAITED, publisher)
             if owed is not None:
@@ -469,8 +486,9 @@ class Destinations:
 
     # -- downgrade and upgrade ---------------------------------------------------------------
     def downgrade(self, destination: str, now_us: int, why: str, *, force: bool) -> bool:
-        """Downgrades a destination by hand: persisted acks do not wait for it from now on, until it
-        is upgraded by hand or the instance restarts; what waited only for it is released.
+        """Downgrades a destination by hand: from now on persisted acks do not wait for it, until an
+        operator upgrades it or the instance restarts; messages that waited only for it are
+        released.
 
         Returns:
             Whether acks waited for it until now. One that an age downgraded before stays so, too.
@@ -506,7 +524,8 @@ class Destinations:
         self._settle_ages(ledger)
 
     def upgrade(self, destination: str, now_us: int, why: str) -> None:
-        """Back to the configured sync: new acks wait again, and what is pending is asked again."""
+        """Sets a destination back to the configured sync: new acks wait for it again, and it is
+        asked for all pending messages."""
         self.ledgers[destination].downgraded_by_hand = False
         self._upgrade(self.ledgers[destination], now_us, why)
 
@@ -522,7 +541,12 @@ class Destinations:
             self._update_proof(ledger)
 
     def tick(self, now_us: int) -> bool:
-        """Downgrades and upgrades by age, when that is due. Whether any was downgraded.
+        """Downgrades and upgrades destinations by age, when a check is due. Returns whether any was
+        downgraded.
+
+        The criterion is the age of the oldest message that the destination has not answered. Where
+        the destination stored everything without persisting it, the fault lies behind it: the
+        instance nearest to the fault acts first, so this one waits one more check.
 
         The criterion is the age of the oldest message that the destination has not answered. Where
         all is stored there but not persisted, the fault is further on: the instance nearest to it
@@ -574,7 +598,12 @@ class Destinations:
 
     # -- removal -----------------------------------------------------------------------------
     def removable_before(self) -> int:
-        """Law 4: every destination has what is routed to it from below this transaction id.
+        """Returns the transaction id below which entries may be removed (law 4): every destination
+        has what is routed to it from below.
+
+        Where a destination has several servers, a message *stored* by a server that then dies would
+        be lost to the destination, so only *persisted* counts there. Entries about unavailable
+        messages stay until a recovery point holds them.
 
         Where a destination has several servers, *stored* by one that then dies would be stored
         nowhere: there *persisted* counts. And what is unavailable is told by a recovery point.
@@ -594,15 +623,16 @@ class Destinations:
         return floor
 
     def release(self) -> None:
-        """Tells the journal what it may remove. A link that connects or is lost, and a note, do so
-        at once: what the other side, or the next server, has, nobody knows before it caught up."""
+        """Tells the journal what it may remove. To be called at once when a link connects or is
+        lost and when a note is journaled: until the link has caught up, this instance does not know
+        what the other server has."""
         if (before_txid := self.removable_before()) != self._removable_before:
             self._removable_before = before_txid
             self._out.emit(RemovalBound(before_txid))
 
     def _settle_ages(self, *ledgers: DestinationLedger) -> None:
-        """Settles the ages after something was answered, released or refused. What asks for ages
-        only reads."""
+        """Drops the ages of messages that were answered, released or refused. Functions that read
+        ages change nothing."""
         for ledger in ledgers:
             ledger.settle_ages()
         self._durability.settle_ages()

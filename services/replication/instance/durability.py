@@ -1,5 +1,9 @@
 """Messages that are on disk here and not durable yet, with their waiters and ages (design.md 4,
-"Two acknowledgments"; services/replication/acknowledgment.py has roots and waiters).
+"Two acknowledgments"; services/replication/acknowledgment.py explains roots and waiters).
+
+A part that journals a message calls `stage`. After the commit, the destinations call `wait` where a
+sync destination must still answer, else `durable`. A destination's answer makes those messages
+durable for which no other sync destination must still answer.
 
 Whoever journals says `stage`; whoever finds out, behind the commit, that a sync destination is owed
 says `wait`, else `durable`; a destination's answer makes that durable which nothing hinders.
@@ -23,24 +27,25 @@ from raylay.services.replication.instance.pending_replies import PendingReplies
 
 
 class Durability:
-    """See the file's docstring.
+    """Keeps the messages that are not durable yet, and decides when they become durable.
 
-    Invariants: pending, of all roots, is what is staged and what waits; awaited never shrinks while
-    the instance lives, but for what failed or was refused; nothing refused is awaited.
-    Owner: the instance's machine. Lifecycle: as long as that.
+    Invariants: `pending` holds, over all roots, exactly the staged and the waiting messages;
+    `awaited` never shrinks while the instance lives, except for messages whose append failed or
+    that were refused; no refused message is awaited.
+    Owner: the instance's machine. Lifecycle: as long as the machine.
 
     Args:
-        own_root: the root of what clients publish here.
-        destinations: their ledgers; only read.
-        book: where it writes who is to be answered.
-        committed_txid: of the journal that was recovered.
-        awaited: what the instance is awaited for.
-        refused: what destinations refused for good.
+        own_root: the root of messages that clients publish here.
+        destinations: the ledgers of the destinations; only read.
+        book: replies due: takes who is to be answered.
+        committed_txid: last transaction id of the recovered journal.
+        awaited: messages for which this instance is awaited, by root.
+        refused: messages that destinations refused for good.
 
     Attributes:
-        pending: what is not durable; others only read.
-        settlements: how often something became durable or was refused: what is written down has
-            changed.
+        pending: messages that are not durable, by root; other parts only read it.
+        settlements: number of times that messages became durable or were
+        refused: a change of it means that the recovery point must be written again.
     """
 
     __slots__ = (
@@ -73,8 +78,8 @@ class Durability:
         self.pending = RootedRanges()
         self.awaited = awaited if awaited is not None else RootedRanges()
         self.refused = refused if refused is not None else PublisherRanges()
-        """Messages that a destination refused for good before they were durable here: never
-        acknowledged."""
+        """Messages that a destination refused for good before they were durable here: they are
+        never acknowledged."""
         for publisher, ranges in self.refused.sets.items():
             for root in self.awaited.roots:
                 self.awaited.remove_ranges(root, publisher, ranges)
@@ -84,20 +89,20 @@ class Durability:
 
     # -- what comes, and what fails ----------------------------------------------------------
     def stage(self, root: int, publisher: int, first: int, last: int) -> None:
-        """Notes that first..last is on its way to the disk, and not durable before it is there."""
+        """Notes that first..last is on its way to the disk, and pending from now on."""
         self.pending.of(root).of(publisher).add(first, last)
         if root != UNAWAITED:
             self.awaited.of(root).of(publisher).add(first, last)
 
     def stage_ranges(self, root: int, publisher: int, ranges: list[Range]) -> None:
-        """Notes several ranges as `stage` does. Where they are on the disk already, another root
-        waits for them now."""
+        """Notes several ranges as `stage` does. Messages that are on disk already become pending
+        for another root."""
         self.pending.of(root).add_ranges(publisher, ranges)
         if root != UNAWAITED:
             self.awaited.of(root).add_ranges(publisher, ranges)
 
     def undo(self, root: int, publisher: int, ranges: list[Range]) -> None:
-        """Undoes messages that never came to the disk."""
+        """Forgets messages whose append failed."""
         self.awaited.remove_ranges(root, publisher, ranges)
         self.pending.remove_ranges(root, publisher, ranges)
 
@@ -121,8 +126,8 @@ class Durability:
         time_us: int,
         first_txid: int,
     ) -> None:
-        """Notes that these are on disk here from `first_txid` on, and a sync destination owes the
-        answer."""
+        """Notes that messages are on disk here, from `first_txid` on, and that a sync destination
+        must still answer for them."""
         self.waiters.assign(root, route, publisher, ranges)
         for a, b in ranges:
             self._ages.add(time_us, first_txid, publisher, a, b)
@@ -136,15 +141,15 @@ class Durability:
         time_us: int,
         first_txid: int,
     ) -> None:
-        """Waits for messages that were committed before, as `wait` does: none of them below
-        `first_txid`."""
+        """Notes, as `wait` does, messages that were committed before, with transaction ids of at
+        least `first_txid`."""
         self.waiters.assign(root, route, publisher, ranges)
         for a, b in ranges:
             self._ages.add_again(time_us, first_txid, publisher, a, b)
 
     def waiting_for(self, ledger: DestinationLedger) -> RootedRanges:
-        """Returns what somebody is awaited for, and is routed to this destination, whatever it
-        answered."""
+        """Returns all waiting messages that have a root and are routed to this destination,
+        including those that it has answered before."""
         found = RootedRanges()
         for root, publisher, route, ranges in self.waiters:
             if root != UNAWAITED and ledger.router.takes(route, ledger.incarnation):
@@ -153,8 +158,8 @@ class Durability:
 
     # -- durable -----------------------------------------------------------------------------
     def durable(self, root: int, publisher: int, ranges: list[Range]) -> None:
-        """Notes that these are on disk here and at every sync destination they are routed to, for
-        this root: the tree that grew from here is complete."""
+        """Notes that messages are durable for this root: they are on disk here and at every sync
+        destination to which they are routed, so the tree of waits from here is complete."""
         self.pending.remove_ranges(root, publisher, ranges)
         self._is_durable(root, publisher, ranges)
 
@@ -167,31 +172,35 @@ class Durability:
             self._book.durable.append((publisher, ranges))
 
     def answered(self, root: int, publisher: int, candidates: list[Range]) -> None:
-        """A sync destination answered these: those are durable that nothing keeps from it."""
+        """Takes messages that a sync destination answered: those become durable that are
+        unacknowledged by no other sync destination."""
         for ledger in self._destinations.values():
             if ledger.sync and ledger.owed.get(root, publisher) is not None:
                 durable = self._unhindered(root, publisher, candidates)
                 if durable:
                     self.durable(root, publisher, durable)
                 return
-        # It is owed by nobody, as with one sync destination.
+        # No sync destination has anything unacknowledged here; the usual case with one of them.
         durable = self.pending.take(root, publisher, candidates)
         if durable:
             self._is_durable(root, publisher, durable)
 
     def release(self) -> None:
-        """There is a sync destination less: what waited only for it is durable."""
+        """Makes those waiting messages durable that no sync destination has still to answer. To be
+        called after a sync destination stopped being one."""
         waiting = [(each.root, each.publisher, list(each.ranges)) for each in self.waiters]
         for root, publisher, ranges in waiting:
             self.answered(root, publisher, ranges)
 
     def _unhindered(self, root: int, publisher: int, candidates: list[Range]) -> list[Range]:
-        """Returns the candidates that are pending and owed by no sync destination."""
+        """Returns the candidates that are pending and that no sync destination has still to
+        answer."""
         pending = self.pending.get(root, publisher)
         if pending is None:
             return []
         found = [piece for a, b in candidates for piece in pending.within(a, b)]
-        # One range that nobody owes, as with a message and one sync destination, is all of it.
+        # A single range stays whole where no destination has still to answer for it, as with one
+        # message and one sync destination.
         left = SequenceSet(found) if len(found) > 1 else None
         for ledger in self._destinations.values():
             if ledger.sync and found:
@@ -203,8 +212,9 @@ class Durability:
         return found if left is None else left.ranges()
 
     def refuse(self, publisher: int, ranges: list[Range]) -> SequenceSet:
-        """A destination refused these for good. Returns what of it was not durable: it is off the
-        awaited ones, too, or it would pass for durable: at a logon, and when it comes again."""
+        """Takes messages that a destination refused for good. Returns those that were not durable.
+        They are removed from the awaited ones as well; otherwise they would pass for durable at a
+        logon, and when they come again."""
         self.settlements += 1
         refused = SequenceSet()
         for root in self.pending.roots:
@@ -237,6 +247,6 @@ class Durability:
         return self.committed_txid if oldest is None else min(oldest[1] - 1, self.committed_txid)
 
     def settle_ages(self) -> None:
-        """Settles the ages after something was answered, released or refused. What asks for ages
-        only reads."""
+        """Drops the ages of messages that were answered, released or refused. Functions that read
+        ages change nothing."""
         self._ages.settle(self.pending.roots)

@@ -1,5 +1,5 @@
-"""The effects of the step at hand: each part of the machine adds its own, the machine hands all of
-them to the shell."""
+"""The effects of the step at hand: each part of the machine adds its own effects, and the machine
+hands all of them to the shell."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class EffectList:
     Owner: the machine; its parts only add. Lifecycle: as long as the machine; empty between steps.
 
     Attributes:
-        emit: adds one; no call of Python's, there are some in every step.
-        is_changing: whether a step has begun to change the machine, and has not ended. Set by what
-            changes it, behind the last check of what came.
-        taken: how often effects were handed to the shell; see `Steps.performed`.
+        emit: adds one effect. It is the list's own `append`, since each step has several calls.
+        is_changing: whether a step has begun to change the machine, and has not ended. Set where
+            the change begins, after the last check of the input.
+        taken: number of times that effects were handed to the shell; see `Steps.performed`.
     """
 
     __slots__ = ("_effects", "emit", "is_changing", "taken")
@@ -29,15 +29,15 @@ class EffectList:
         self.taken = 0
 
     def report(self, event: str, **details: object) -> None:
-        """Adds what people are told."""
+        """Adds an event for people."""
         self._effects.append(EventReport(event, details))
 
     def insert(self, at: int, effect: Effect) -> None:
-        """Adds one ahead of those that came when there were `at`."""
+        """Inserts an effect before the one at index `at`."""
         self._effects.insert(at, effect)
 
     def take(self) -> list[Effect]:
-        """All of them; none is left."""
+        """Returns all effects and empties the list."""
         self.is_changing = False
         effects = self._effects.copy()
         if effects:
@@ -46,7 +46,7 @@ class EffectList:
         return effects
 
     def forget(self) -> None:
-        """Drops all of them."""
+        """Drops all effects."""
         self._effects.clear()
 
     def __len__(self) -> int:

@@ -1,5 +1,8 @@
-"""The intake of the machine: whether a message is known, late, or different from the content that
-is here; and the part of it that goes to the journal, which may fail to write it.
+"""The intake of the machine: decides whether a message is known, late, or different from the
+content that is here, and keeps what goes to the journal, which may fail to write it.
+
+Before it hands runs in, the shell asks `asks` what must be read from the journal, has that read in
+a thread, and passes the answers to `begin`.
 
 Of what came the shell asks `asks` first, has that read aside, and hands the answers in: `begin`.
 """
@@ -39,31 +42,33 @@ from raylay.services.replication.unavailable import UnavailableMessages
 from raylay.services.replication.values import Counters
 
 TOPICS_KNOWN_MAX = 100_000
-"""Pairs of a publisher and a topic whose highest sequence is kept, some 170 bytes each; with more
-the journal is asked again, where a message comes late."""
+"""Number of pairs of a publisher and a topic whose highest sequence is kept in memory, about 170
+bytes each. Above that number they are forgotten, and the journal is asked again when a message
+arrives late."""
 
 
 class Intake:
-    """See the file's docstring.
+    """Decides on every message that arrives, and stages those that are new.
 
     Invariants: known = held (committed) + staged; transaction ids are given in the order of
     `staged`, and `next_txid` is the next one.
-    Owner: the instance's machine. Lifecycle: as long as that.
+    Owner: the instance's machine. Lifecycle: as long as the machine.
 
     Args:
-        next_txid, known: what the journal recovered.
-        missing: what no upstream has any more.
-        recent_bytes_max: of what was committed last, kept to answer in the journal's stead.
+        next_txid, known: as recovered from the journal.
+        missing: messages that no upstream has any more.
+        recent_bytes_max: bytes of the last committed runs that are kept in memory, to answer
+            instead of the journal.
         contents: the content filters of all destinations.
-        states: of all topics that have one.
-        suspects: what earlier processes ended with; None: nothing, and nobody takes notes.
+        states: the states of all topics that have one.
+        suspects: messages during which earlier processes crashed; None: no crash is recorded.
 
     Attributes:
-        known: all that is on disk here or staged; others only read.
-        highest: the highest sequence of each publisher; others only read.
-        staged: what is on its way to the disk; the machine takes out what is committed.
-        wall_offset_us: what the clock on the wall is ahead of `now_us`, which no setting of the
-            clock moves: ages count by the latter, records bear the former.
+        known: all messages that are on disk here or staged; other parts only read it.
+        highest: the highest sequence of each publisher; other parts only read it.
+        staged: entries on their way to the disk; the machine removes committed ones.
+        wall_offset_us: microseconds by which the wall clock is ahead of `now_us`. `now_us` is
+            steady and measures ages; records carry wall-clock times.
     """
 
     __slots__ = (
@@ -121,16 +126,18 @@ class Intake:
         self._asking = LookupPlanner(
             known, self.highest, self._topic_highest, self.staged, self._contents
         )
-        self._answers = LookupResult()  # To what the arrival that is being taken made it ask.
+        self._answers = LookupResult()
+        """Answers to the look-up for the arrival that is being taken."""
 
     # -- asking ------------------------------------------------------------------------------
     def asks(
         self, runs: Iterable[Run], answers: LookupResult, noted: Rooted | None
     ) -> LookupRequest:
-        """Returns what must be read of the journal before these come in, beside what is among the
-        answers."""
+        """Returns what must be read from the journal before these runs are taken, beyond what
+        `answers` already holds."""
         if self._topics_known > self._topics_kept + TOPICS_KNOWN_MAX:
-            # Here, where what is not known is asked for, and nowhere between that and its use.
+            # Forgotten here, before a look-up is asked for, and never between a look-up and the use
+            # of its answers.
             self._out.is_changing = True
             self._forget_topics()
             self._out.is_changing = False
@@ -143,7 +150,7 @@ class Intake:
         return questions
 
     def begin(self, answers: LookupResult) -> None:
-        """Takes what the shell has read for what comes in now."""
+        """Takes what the shell has read for the arrival that is taken next."""
         self._answers = answers
 
     # -- what comes in -----------------------------------------------------------------------
@@ -153,30 +160,30 @@ class Intake:
         """Returns what a client published on a topic with state, as that would have it journaled.
 
         Args:
-            permission: of the client; None: it may write everything.
+            permission: the client's write permission; None: the client may write everything.
         """
         return self.in_hand(
             run, lambda each: state.prepare(each, now_us + self.wall_offset_us, now_us, permission)
         )
 
     def in_hand(self, run: Run, work: Callable[[Run], PreparedRun]) -> PreparedRun:
-        """Returns the result of work on a client's run, which is not journaled. Where the process
-        ends meanwhile, the next one knows of which messages."""
+        """Returns the result of work on a client's run, which is not journaled. Meanwhile the
+        messages are written down as suspects: if the process crashes, the next one knows them."""
         suspects = self.suspects
         suspects.begin(run)
         try:
             made = work(run)
         except RaylayError:
-            suspects.end()  # No message is to blame for what we say of a disk.
+            suspects.end()  # A disk fault is not the fault of a message.
             raise
         suspects.end()
         return made
 
     def append(self, run: Run, root: int, sender: int, now_us: int, state: Stateful | None) -> None:
-        """Takes what is new: it is known from here on, and goes to the journal.
+        """Takes a new run: its messages are known from here on, and go to the journal.
 
         Args:
-            state: of its topic, which is to know the value as it is staged.
+            state: state of the run's topic, which is told the value as it is staged.
         """
         publisher = run.publisher
         run.first_txid = self.next_txid
@@ -207,8 +214,8 @@ class Intake:
         self._out.emit(Append(run))
 
     def _forget_topics(self) -> None:
-        """All but those of topics of which something is in memory: the journal is not asked for
-        that, and it may itself be late."""
+        """Forgets the highest sequences on topics, except those with a run in memory: the journal
+        is not asked for those, and their runs may be late themselves."""
         known = self._topic_highest.copy()
         self._topic_highest.clear()
         for run in self.staged.in_memory():
@@ -216,15 +223,16 @@ class Intake:
             if highest is not None:
                 self._topic_highest.setdefault(run.publisher, {})[run.topic] = highest
         self._topics_known = self._topics_kept = sum(map(len, self._topic_highest.values()))
-        # What the journal said before, it may have said before others came that are forgotten now.
+        # Earlier answers of the journal may be older than runs whose sequences are forgotten now.
         self._asking.failures += 1
 
     def _mark_late(self, run: Run) -> None:
-        """Late: behind a higher sequence of its publisher on its topic (law 3)."""
+        """Flags a run as late when a higher sequence of its publisher is known on its topic (law
+        3)."""
         topics = self._topic_highest.setdefault(run.publisher, {})
         highest = topics.get(run.topic)
         if highest is None:
-            # Not seen since the start, or since a failed commit: the journal knows.
+            # Unknown since the start or a failed commit: asks the journal.
             highest = topics[run.topic] = self._highest_in_journal(run)
             self._topics_known += 1
         if run.first_sequence < highest:
@@ -239,23 +247,23 @@ class Intake:
             )
 
     def _highest_in_journal(self, run: Run) -> int:
-        """The highest journaled sequence of the run's publisher on its topic, as far as it lies
-        above the run. Where segments were removed it may be any that was in them: better flagged
-        late for nothing than not flagged."""
+        """Returns the publisher's highest journaled sequence on the run's topic, as far as it lies
+        above the run. In removed segments the topic of a sequence is unknown, so a sequence there
+        counts: a message flagged late for nothing is better than a late one that is not flagged."""
         publisher, topic = run.publisher, run.topic
         found = self._answers.highest_on(publisher, topic)
         if found is None:
             behind = [(run.first_sequence, self.highest[publisher])]
             if self._asking.on_disk(publisher, behind):
                 raise _unread(f"the highest on {topic!r}", publisher)
-            return 0  # What lies above it is in memory, on other topics.
+            return 0  # The higher sequences are in memory, on other topics.
         return found
 
     def note(
         self, root: int, sender: int, publisher: int, ranges: list[Range], now_us: int
     ) -> None:
-        """An awaited arrival of messages that are known: where none was awaited before for this
-        root, the sender becomes their waiter, on disk first."""
+        """Takes an awaited arrival of messages that are known. Where this instance was not awaited
+        for them for this root, a note goes to disk, and the sender becomes their waiter."""
         news = self._durability.not_awaited(root, publisher, ranges)
         if not news:
             return
@@ -270,7 +278,7 @@ class Intake:
         self._out.emit(Append(run))
 
     def routes_of(self, sender: int, publisher: int, ranges: list[Range]) -> list[RoutedMessages]:
-        """Returns where these go to, as far as they are staged or in the journal."""
+        """Returns the routes of these messages, as far as they are staged or in the journal."""
         wanted = SequenceSet(ranges)
         found = []
         for run in self.staged.runs(publisher, *_span(ranges)):
@@ -291,16 +299,18 @@ class Intake:
     def batch(
         self, connection: int, number: int, touched: Rooted, caught_up: bool, contested: Ranges
     ) -> None:
-        """All of an upstream's batch came in: it is stored when all that is staged is."""
-        # The other contents may only be staged: of them, too, nothing is told before its commit.
+        """Notes that all of an upstream's batch came in: the batch counts as stored when everything
+        that is staged now is on disk."""
+        # The differing content may itself only be staged: nothing is told of it before its commit,
+        # either.
         last_txid = self.next_txid - 1
         self.staged.append(
             BatchStaged(last_txid, connection, number, touched, caught_up, contested)
         )
 
     def conflicts(self, run: Run, old: list[Range]) -> list[Range]:
-        """Returns the sequences of `old` that are held with another content than the run's records
-        have."""
+        """Returns the sequences of `old` that are held here with other content than the run's
+        records have."""
         on_disk = self._asking.on_disk(run.publisher, old)
         found = SequenceSet()
         if on_disk:
@@ -314,7 +324,8 @@ class Intake:
             found.update(comparison.differing)
         refused = self._durability.refused.get(run.publisher)
         if refused is not None:
-            # The same as here, and another than at a destination: it is acknowledged to nobody.
+            # The content here equals the run's, and differs from a destination's: it is
+            # acknowledged to nobody.
             for a, b in old:
                 for piece in refused.within(a, b):
                     found.add(*piece)
@@ -323,7 +334,8 @@ class Intake:
     def keep_conflict(
         self, run: Run, ranges: list[Range], upstream: int, group: str, now_us: int
     ) -> None:
-        """Writes down what an upstream brought with another content than there is here."""
+        """Journals a note about messages that an upstream brought with other content than is held
+        here."""
         part = run.select(ranges)
         assert part is not None
         note = Run(
@@ -346,12 +358,13 @@ class Intake:
         self._out.emit(Append(note))
 
     def report_conflict(self, source: str, publisher: int, ranges: list[Range]) -> None:
-        """Counts and tells what a source, a client or an instance, has with another content."""
+        """Counts and reports messages that a source (a client or an instance) has with other
+        content."""
         self._counters.conflicts += sum(b - a + 1 for a, b in ranges)
         self._out.report("conflict", source=source, publisher=publisher, ranges=ranges[:8])
 
     def judge_missing(self) -> None:
-        """Nobody brings any more what is missing: writes that down."""
+        """Journals notes about missing messages that no upstream can bring any more."""
         for run in self.missing.judged():
             run.first_txid = self.next_txid
             self.next_txid += 1
@@ -361,8 +374,8 @@ class Intake:
 
     # -- what did not come to the disk -------------------------------------------------------
     def undo(self) -> list[Entry]:
-        """The journal could not write what is staged: forgets all of it, and returns it. What was
-        the highest on a topic is read of the journal then."""
+        """Forgets all that is staged, because the journal could not write it, and returns it. The
+        highest sequences on topics are read from the journal from then on."""
         self._asking.failures += 1
         undone = list(self.staged)
         self.staged.clear()
@@ -371,7 +384,7 @@ class Intake:
             if isinstance(entry, NoteStaged):
                 if entry.run.kind == Kind.UNAVAILABLE:
                     self.missing.not_noted(entry.run)
-                # A note stands only for what was not awaited before.
+                # The ranges of a note were not awaited before it, so undoing them loses nothing.
                 self._durability.undo(entry.root, entry.publisher, entry.ranges)
             elif isinstance(entry, RunStaged):
                 publisher, ranges = entry.run.publisher, entry.run.ranges()
@@ -387,7 +400,7 @@ class Intake:
 
     # -- questions ---------------------------------------------------------------------------
     def held(self) -> PublisherRanges:
-        """Every sequence that is on disk here: a copy."""
+        """Returns every sequence that is on disk here, as a copy."""
         held = self.known.copy()
         for entry in self.staged:
             if isinstance(entry, RunStaged):
@@ -396,13 +409,14 @@ class Intake:
 
     @property
     def messages_on_disk(self) -> int:
-        """The number of sequences in `held`, without copying it: each is a message of the log, or
-        was one before its segment was removed."""
+        """Returns the number of sequences in `held`, without copying it: each is a message of the
+        log, or was one before its segment was removed."""
         staged = sum(entry.run.count for entry in self.staged if isinstance(entry, RunStaged))
         return self.known.count - staged
 
     def known_of(self, theirs: Ranges) -> Ranges:
-        """The part of the ranges that is known here. Nothing else can have been sent from here."""
+        """Returns the part of the ranges that is known here. Other messages cannot have been sent
+        from here."""
         found: Ranges = {}
         for publisher, ranges in theirs.items():
             known = self.known.get(publisher)
@@ -426,6 +440,6 @@ def _span(ranges: list[Range]) -> Range:
 
 
 def _unread(what: str, publisher: int) -> RuntimeError:
-    """An error of the shell: `asks` would have said so. There is no going on from here: it is in
-    the middle of a step of the machine."""
+    """Returns an error of the shell, which did not read what `asks` returned. The machine cannot go
+    on: it is in the middle of a step."""
     return RuntimeError(f"{what} of publisher {publisher} were not read before it came in")

@@ -1,4 +1,10 @@
-"""The instance's replication machine: what comes in, what is journaled, who is told what and when.
+"""The instance's replication machine: what comes in, what is journaled, and who is told what and
+when.
+
+Pure: no socket, clock, disk or randomness. The shell stages the run of each `Append`, tells
+`committed` what the journal synced, and performs the effects in order. The machine reads no
+journal, either: before an arrival the shell asks `asks`, has the journal read in a thread, and
+hands the answers in.
 
 Values in, values out: no socket, clock, disk or randomness. The shell stages what `Append` names,
 tells `committed` what the journal synced, and performs the effects in order. It reads no journal,
@@ -79,7 +85,7 @@ from raylay.services.replication.values import (
 
 @dataclass(frozen=True, slots=True)
 class MachineParts:
-    """The classes that a machine is put together from; a planted mistake replaces one."""
+    """The classes from which a machine is put together; a planted mistake replaces one."""
 
     ledger: type[DestinationLedger] = DestinationLedger
     admission: type[InstanceAdmission] = InstanceAdmission
@@ -91,8 +97,12 @@ class MachineParts:
 
 
 class InstanceMachine:
-    """See the file's docstring. Owner: the Instance actor. Lifecycle: built at start from what the
-    journal recovered, fed with `recover`, lives as long as the actor."""
+    """Replicates for one instance: takes every input of the instance's shell, and returns the
+    effects to perform (see the module docstring).
+
+    Owner: the Instance actor. Lifecycle: built at start from what the journal recovered, fed with
+    `recover`, lives as long as the actor.
+    """
 
     def __init__(
         self,
@@ -119,21 +129,24 @@ class InstanceMachine:
     ) -> None:
         """
         Args:
-            topics: what holds for each of them.
-            next_txid, held: what the journal recovered.
-            awaited: what this instance is awaited for, up to where `recover` begins.
-            refused: what destinations refused for good, in an earlier life.
-            unavailable: what no upstream had any more, as far as `recover` does not tell.
+            topics: the rules of all topics: which are journaled, which have a state.
+            next_txid, held: as recovered from the journal.
+            awaited: messages for which this instance is awaited, by root, up to where `recover`
+                begins.
+            refused: messages that destinations refused for good in an earlier life.
+            unavailable: messages that no upstream had any more, as far as `recover` does not tell
+                them.
             incarnations: last known incarnation of each destination's server.
-            servers: names of the instances that each destination ever was connected to.
-            placements: what is known of instances that were moved.
-            lookup: into the journal, for `recover` alone.
-            former: incarnations that its data directory, or what that is a copy of, had before.
+            servers: names of the instances to which each destination's link ever connected.
+            placements: what is known of moved instances.
+            lookup: look-up into the journal, for `recover` alone.
+            former: earlier incarnations of the data directory, or of the one that it is a copy of.
             ready: False for an instance that must catch up with a peer before it admits clients.
-            recent_bytes_max: of what was committed last, kept to answer in its stead.
-            filters: what content filters are written in; None: they do not run.
-            suspects: messages that earlier processes ended with.
-            parts: the classes of its parts.
+            recent_bytes_max: bytes of the last committed runs that are kept in memory, to answer
+                instead of the journal.
+            filters: the language of the content filters; None: content filters do not run.
+            suspects: messages during which earlier processes crashed.
+            parts: the classes of the machine's parts.
         """
         self._out = EffectList()
         self._emit = self._out.emit
@@ -202,9 +215,9 @@ class InstanceMachine:
 
     # -- recovery ----------------------------------------------------------------------------
     def restore(self, waiting: Iterable[WaitingMessages], durable_txid: int, now_us: int) -> None:
-        """Takes what waited at the recovery point that this instance begins from, before `recover`
-        takes what is behind it. `durable_txid`: none of it has a lower transaction id, or that one.
-        Emits nothing."""
+        """Takes the messages that waited at the recovery point from which this instance begins,
+        before `recover` takes what follows it. All of them have transaction ids above
+        `durable_txid`. Emits nothing."""
         for each in waiting:
             publisher = each.publisher
             root = self._root_recovered(each.root, each.route.sender)
@@ -222,7 +235,12 @@ class InstanceMachine:
         self._upstreams.forget()
 
     def recover(self, runs: Iterable[Run], now_us: int) -> None:
-        """Takes the committed runs behind the recovery point, in order, headers being enough.
+        """Takes the committed runs behind the recovery point, in order; their headers are enough.
+
+        Ages count from `now_us`: the time that this instance was down is not a destination's delay.
+
+        Messages count as pending where a sync destination may not have answered for them, until the
+        links have connected and heard the answers. Emits nothing. Reads the journal.
 
         Ages count from `now_us`: the time that this instance was down is nobody's lag.
 
@@ -255,8 +273,10 @@ class InstanceMachine:
         self._forget_effects()
 
     def _root_recovered(self, root: int, sender: int) -> int:
-        """Assigns what clients published here, under any name, to its own root. What peers brought
-        back under a former name is not: that would close a circle over the peer that waits."""
+        """Returns the root of a recovered message: messages that clients published here, under any
+        earlier incarnation, get this instance's own root. Messages that peers brought back with an
+        earlier root keep it; with the own root, the wait would close a circle over the peer that
+        waits."""
         return self.own_root if sender == CLIENT and root in self._former else root
 
     def _root_of(self, run: Run) -> int:
@@ -275,8 +295,8 @@ class InstanceMachine:
 
     @property
     def is_changing(self) -> bool:
-        """Returns whether a step has changed something and not ended: between steps, that a fault
-        did."""
+        """Returns whether a step has changed something and not ended: between steps this means that
+        a fault interrupted one."""
         return self._out.is_changing
 
     def durable_floor(self) -> int:
@@ -304,7 +324,8 @@ class InstanceMachine:
         )
 
     def recovery_written(self, point: RecoveryPoint) -> list[Effect]:
-        """The shell has written this down: what only the journal told may be removed."""
+        """Notes that the shell has written this recovery point: entries that only the journal held
+        until now may be removed."""
         self._out.is_changing = True
         if self.missing.written(point.committed_txid):
             self._links.release()
@@ -314,10 +335,12 @@ class InstanceMachine:
     def asks(
         self, runs: Iterable[Run], answers: LookupResult, noted: Rooted | None = None
     ) -> LookupRequest:
-        """Returns what must be read before these are given to the machine, beside what is answered.
+        """Returns what must be read from the journal before these runs are given to the machine,
+        beyond what `answers` already holds.
 
         Args:
-            noted: what an upstream asks for in a notice; None: a client published these.
+            noted: messages that an upstream asks for in a notice; None: a client published the
+                runs.
         """
         if noted is None:
             return self._publishers.asks(runs, answers)
@@ -334,7 +357,7 @@ class InstanceMachine:
         takes_unused: bool = False,
         user: str = "",
     ) -> LogonAnswer:
-        """A client logged on. `Publishers.logged_on` tells what the values mean."""
+        """Logs a client on. `Publishers.logged_on` explains the values."""
         self._out.is_changing = True
         answer = self._publishers.logged_on(
             session,
@@ -353,7 +376,8 @@ class InstanceMachine:
         return self._publishers.gaps
 
     def client_logged_off(self, session: int, unused: Range, now_us: int) -> None:
-        """A client is about to end. `Publishers.logged_off` tells what the values mean."""
+        """Notes that a client is about to end in good order. `Publishers.logged_off` explains the
+        values."""
         if self._hears_all:
             self._out.is_changing = True
             self._publishers.logged_off(session, unused, now_us)
@@ -361,13 +385,13 @@ class InstanceMachine:
 
     @property
     def _hears_all(self) -> bool:
-        """Returns whether no link is known to be down, or behind, by which this instance hears of
-        clients of others."""
+        """Returns whether every link is connected and every upstream caught up, so that this
+        instance hears of the publishes of clients elsewhere."""
         upstreams = self._upstreams
         return self._links.all_connected and not upstreams.absent and upstreams.all_caught_up
 
     def client_left(self, session: int) -> None:
-        """A client's connection ended."""
+        """Notes that a client's connection ended."""
         self._out.is_changing = True
         self._publishers.left(session)
         self._out.is_changing = False
@@ -379,11 +403,11 @@ class InstanceMachine:
         count: int = 0,
         types: frozenset[bytes] = frozenset(),
     ) -> list[Run]:
-        """The runs of a client's records, for `client_published`. See `Publishers.runs`."""
+        """Returns the runs of a client's records, for `client_published`. See `Publishers.runs`."""
         return self._publishers.runs(session, payload, count, types)
 
     def batch_scan(self, session: int, data: bytes, n: int, types: frozenset[bytes]) -> BatchScan:
-        """Reads a batch as `client_runs` does, a slice at a time."""
+        """Checks a batch as `client_runs` does, a slice at a time."""
         return self._publishers.batch_scan(session, data, n, types)
 
     def client_published(
@@ -394,7 +418,7 @@ class InstanceMachine:
         answers: LookupResult,
         resent: Resent = None,
     ) -> tuple[list[Effect], list[Run]]:
-        """A client's records came in, and all that `asks` asked is answered.
+        """Takes a client's records; everything that `asks` asked for is in `answers`.
 
         Returns the effects, and the runs of topics that are not journaled: they are delivered at
         once and count as durable.
@@ -408,7 +432,8 @@ class InstanceMachine:
     def client_published_unnumbered(
         self, session: int, run: Run, command_id: str, now_us: int
     ) -> tuple[list[Effect], RefusedRecords | None]:
-        """One publish that the server numbered (`number_for`), and why it is refused, if it is."""
+        """Takes one publish that the server numbered (`number_for`). Returns the effects, and the
+        refusal if the publish is refused."""
         self._out.is_changing = True
         refused = self._publishers.published_unnumbered(session, run, command_id, now_us)
         return self._take(), refused
@@ -420,7 +445,8 @@ class InstanceMachine:
         return self._take()
 
     def number_for(self, client: str) -> tuple[int, int]:
-        """Publisher id and next sequence for a client that does not number its publishes.
+        """Returns the publisher id and the next sequence for a client that does not number its
+        publishes.
 
         Raises:
             RemoteProtocolError: there is no next one: a client of that very name took the last.
@@ -442,8 +468,8 @@ class InstanceMachine:
         address: str = "",
         proven: bool = False,
     ) -> tuple[str, str] | None:
-        """(reason, sentence) when this upstream may not connect; None when it may.
-        `InstanceAdmission.refuse_upstream` tells what the values mean."""
+        """Returns (reason, sentence) when this upstream may not connect; None when it may.
+        `InstanceAdmission.refuse_upstream` explains the values."""
         return self.admission.refuse_upstream(
             name,
             group_expected,
@@ -472,7 +498,8 @@ class InstanceMachine:
         address: str = "",
         proven: bool = False,
     ) -> tuple[list[Effect], UpstreamAnswer]:
-        """An upstream link logged on; its epoch is on disk. An older connection of it ends."""
+        """Logs an upstream link on; its epoch is on disk. An older connection of the upstream is
+        closed."""
         self._out.is_changing = True
         self._upstreams.logged_on(
             connection,
@@ -489,13 +516,14 @@ class InstanceMachine:
         believed = proven or not self.identity.in_fabric
         ledger = self.destinations.get(name) if believed and not salvages else None
         if ledger is not None and not ledger.incarnation and ledger.destination.group == group:
-            # Two-way replication, the other direction first: what comes from there need not go
-            # back, and its sender need not wait for our own link to have connected once.
+            # The upstream is also a destination, and its direction of the replication is first.
+            # Messages from there need not go back, and their sender need not wait until our own
+            # link has connected once.
             ledger.incarnation = incarnation
         return self._take(), UpstreamAnswer(self.held(), self.waiters.waited_by(incarnation))
 
     def upstream_left(self, connection: int) -> None:
-        """An upstream connection ended."""
+        """Notes that an upstream connection ended."""
         self._out.is_changing = True
         self._upstreams.left(connection)
         self._publishers.parted()
@@ -513,8 +541,8 @@ class InstanceMachine:
         answers: LookupResult,
         is_part: bool = False,
     ) -> list[Effect]:
-        """A batch came over an upstream connection, and all that `asks` asked is answered.
-        `SendBatch` tells what the values mean, `Upstreams.batch` what a part is."""
+        """Takes a batch from an upstream connection; everything that `asks` asked for is in
+        `answers`. `SendBatch` explains the values, `Upstreams.batch` the parts."""
         self.intake.begin(answers)
         upstreams = self._upstreams
         if upstreams.batch(connection, number, runs, marked, awaited, caught_up, now_us, is_part):
@@ -523,14 +551,14 @@ class InstanceMachine:
         return self._out.take()
 
     def upstream_lacks(self, connection: int, lacks: PublisherRanges, whole: bool) -> list[Effect]:
-        """An upstream says what it once had, has removed, and believes to be missing here. `whole`:
-        everything that it has is routed here."""
+        """Takes messages that an upstream once had, has removed, and believes to be missing here.
+        `whole`: everything that the upstream has is routed here."""
         self._upstreams.lacks(connection, lacks, whole)
         return self._take()
 
     # -- the journal -------------------------------------------------------------------------
     def committed(self, last_txid: int, now_us: int) -> list[Effect]:
-        """Everything up to this transaction id is on disk."""
+        """Notes that everything up to this transaction id is on disk."""
         self._out.is_changing = True
         durability = self.durability
         durability.committed_txid = max(durability.committed_txid, last_txid)
@@ -542,7 +570,8 @@ class InstanceMachine:
     def _drain(self, now_us: int) -> None:
         staged, committed_txid = self.intake.staged, self.durability.committed_txid
         runs: list[Run] = []
-        # Told first, so that a link and a subscriber hear of a commit before the acks it releases.
+        # Reported first, so that links and subscribers hear of a commit before the acks that it
+        # releases.
         at = len(self._out)
         while (entry := staged.committed(committed_txid)) is not None:
             if isinstance(entry, RunStaged):
@@ -550,8 +579,9 @@ class InstanceMachine:
                 run = entry.run
                 ranges = run.ranges()
                 self._links.commit_run(run, entry.root, entry.sender, ranges, now_us)
-                # What clients published is not shown: an upstream may have what another client of
-                # that name did, which is seen only where the records meet.
+                # Messages that clients published are not shown to other upstreams: an upstream may
+                # have different messages of a client with the same name, which shows only where the
+                # records meet.
                 if entry.sender != CLIENT:
                     self._upstreams.came_elsewhere(entry.sender, run.publisher, ranges)
             elif isinstance(entry, NoteStaged):
@@ -588,28 +618,29 @@ class InstanceMachine:
         return self._take()
 
     def admission_risk(self, senders: Iterable[str]) -> str:
-        """Returns what clients admitted now may miss; empty: nothing."""
+        """Returns which messages clients that are admitted now may miss; empty: none."""
         return self.admission.risk(senders, self.held())
 
     @property
     def ready(self) -> bool:
-        """Returns whether clients are let in."""
+        """Returns whether clients are admitted."""
         return self.admission.ready
 
     @property
     def retired(self) -> str:
-        """The reason why this instance is over here; empty: it is not."""
+        """Returns the reason why this incarnation has ended; empty while it has not."""
         return self.admission.retired
 
     @property
     def went_back(self) -> str:
-        """The reason why it must begin anew, as another incarnation; empty: it need not."""
+        """Returns the reason why the instance must begin anew as another incarnation; empty while
+        it need not."""
         return self.admission.went_back
 
     def append_failed(self, first_txid: int, reason: str, text: str, now_us: int) -> list[Effect]:
-        """The journal could not write what is staged from `first_txid` on: all of it is forgotten,
-        and whoever sent it is told and sends it again later. What is below is on disk, whether or
-        not that was told before."""
+        """Takes an append failure: the journal could not write what is staged from `first_txid` on.
+        All of that is forgotten, and its senders are told and send it again later. Everything below
+        is on disk, whether or not that was told before."""
         self._out.is_changing = True
         durability = self.durability
         durability.committed_txid = max(durability.committed_txid, first_txid - 1)
@@ -633,13 +664,13 @@ class InstanceMachine:
 
     # -- answers -----------------------------------------------------------------------------
     def _flush(self) -> None:
-        """Says to sessions and upstreams what there is to say, once per call from outside."""
+        """Emits what sessions and upstreams are to be told, once per call from outside."""
         self._publishers.flush()
         self._upstreams.flush()
 
     # -- moved instances ---------------------------------------------------------------------
     def placed(self, told: Mapping[str, InstancePlacement]) -> list[Effect]:
-        """Somebody told where instances live now. What is news in it is on disk already."""
+        """Takes placements that a peer told. Those that are news are on disk already."""
         self._out.is_changing = True
         news = self.admission.learn(told)
         if not news:
@@ -661,8 +692,9 @@ class InstanceMachine:
 
     # -- an old copy of the data directory ---------------------------------------------------
     def upstream_shows(self, connection: int, yours: Ranges) -> list[Effect]:
-        """An upstream holds these, they came by way of this incarnation, and this instance did not
-        say that it has them when the link connected."""
+        """Takes messages that an upstream holds, that passed through this incarnation, and that
+        this instance did not name as held when the link connected: they may prove that this data
+        directory is an old copy."""
         self._out.is_changing = True
         found = self._upstreams.shows(connection, yours)
         if found:
@@ -670,9 +702,9 @@ class InstanceMachine:
         return self._take()
 
     def epoch_refused(self, destination: str) -> list[Effect]:
-        """A destination refused the epoch of a link's connection as stale. Each is on disk here
-        before it is used, and this was the last: a later one was written to a later state of this
-        data directory, or is being written to another copy of it."""
+        """Takes a destination's refusal of a link's epoch as stale. Each epoch is on disk here
+        before it is used, and this was the last one here. So a later epoch was written to a later
+        state of this data directory, or is being written to another copy of it."""
         self._out.is_changing = True
         self._go_back(f"{destination} has seen later connections of it than its last one")
         return self._take()
@@ -698,8 +730,11 @@ class InstanceMachine:
     def compare(
         self, destination: str, plan: ResyncPlan, slice_publishers: int = SLICE_PUBLISHERS
     ) -> tuple[list[Effect], bool]:
-        """A link has reached its destination: works a slice of the comparison off. Whether there is
-        enough left for another turn; if not, `link_connected` does the rest.
+        """Compares a slice of publishers after a link has reached its destination. Returns the
+        effects, and whether enough is left for another turn; if not, `link_connected` does the
+        rest.
+
+        Messages that the destination holds are answered, whether or not the link ever begins.
 
         What is there is answered, whether or not the link ever begins."""
         self._out.is_changing = True
@@ -719,8 +754,8 @@ class InstanceMachine:
         generation: int = 0,
         address: str = "",
     ) -> tuple[list[Effect], LinkStart]:
-        """A link has connected and exchanged ranges with its destination. `Destinations.connected`
-        tells what the values mean."""
+        """Notes that a link has connected and exchanged ranges with its destination.
+        `Destinations.connected` explains the values."""
         self._out.is_changing = True
         start = self._links.connected(
             destination,
@@ -735,14 +770,15 @@ class InstanceMachine:
         return self._take(), start
 
     def link_disconnected(self, destination: str, why: str) -> list[Effect]:
-        """A link lost its connection, or could not get one."""
+        """Notes that a link lost its connection, or could not get one."""
         self._out.is_changing = True
         self._links.disconnected(destination, why)
         self._publishers.parted()
         return self._take()
 
     def link_answered(self, destination: str, persisted: Rooted, conflicts: Ranges) -> list[Effect]:
-        """A destination answered."""
+        """Takes the answer of a destination: messages persisted there, and conflicts that it
+        refused."""
         self._out.is_changing = True
         self._links.answered(destination, persisted, conflicts)
         self._flush()
@@ -757,13 +793,13 @@ class InstanceMachine:
         skipped: int,
         now_us: int,
     ) -> list[Effect]:
-        """A link tells how far it is. `LinkProgress` tells what the values mean."""
+        """Takes a link's progress. `LinkProgress` explains the values."""
         self._out.is_changing = True
         self._links.progressed(destination, stored_txid, resending, caught_up, skipped, now_us)
         return self._take()
 
     def link_lacks(self, destination: str, ranges: Ranges) -> list[Effect]:
-        """Notes that its link will never send these, they are removed here."""
+        """Notes messages that a link will never send, because they are removed here."""
         self._out.is_changing = True
         self._links.lacks(destination, ranges)
         return self._take()
@@ -772,8 +808,8 @@ class InstanceMachine:
     def downgrade(
         self, destination: str, now_us: int, why: str = "by hand", *, force: bool = False
     ) -> list[Effect]:
-        """Lets persisted acks no longer wait for this destination from now on; what waited only for
-        it is released. Without effect where it is async already.
+        """Downgrades a destination: persisted acks do not wait for it from now on, and messages
+        that waited only for it are released. Without effect where the destination is async already.
 
         Raises:
             DowngradeRefused: there would be fewer sync destinations than the policy asks for, and
@@ -785,16 +821,19 @@ class InstanceMachine:
         return self._take()
 
     def upgrade(self, destination: str, now_us: int, why: str = "by hand") -> list[Effect]:
-        """Back to the configured sync: new acks wait again, and what is pending is asked again."""
+        """Sets a destination back to the configured sync: new acks wait for it again, and it is
+        asked for all pending messages."""
         self._out.is_changing = True
         self._links.upgrade(destination, now_us, why)
         return self._take()
 
     def tick(self, now_us: int) -> list[Effect]:
-        """Downgrades and upgrades by age, when that is due; call once per check interval."""
+        """Downgrades and upgrades destinations by age, when that is due. To be called once per
+        check interval."""
         self._out.is_changing = True
         if self.missing.is_judging and self._upstreams.all_caught_up:
-            # Those that catch up may still bring it; nobody waits for one that is away.
+            # Upstreams that still catch up may bring them; an upstream that is away is not waited
+            # for.
             self.intake.judge_missing()
         if self._links.tick(now_us):
             self._flush()
@@ -803,7 +842,7 @@ class InstanceMachine:
     # -- questions ---------------------------------------------------------------------------
     @property
     def next_txid(self) -> int:
-        """The transaction id of what comes next."""
+        """Returns the transaction id of the next entry."""
         return self.intake.next_txid
 
     @property
@@ -827,16 +866,18 @@ class InstanceMachine:
 
     @property
     def committed_txid(self) -> int:
-        """Up to here everything is on disk, as far as this machine was told."""
+        """Returns the transaction id up to which everything is on disk, as far as this machine was
+        told."""
         return self.durability.committed_txid
 
     @property
     def settlements(self) -> int:
-        """Counts what became durable or was refused: what is written down has changed."""
+        """Returns the number of times that messages became durable or were refused: a change of it
+        means that the recovery point must be written again."""
         return self.durability.settlements
 
     def held(self) -> PublisherRanges:
-        """Every sequence that is on disk here: a copy."""
+        """Returns every sequence that is on disk here, as a copy."""
         return self.intake.held()
 
     def staged_runs(self) -> list[Run]:
@@ -844,15 +885,18 @@ class InstanceMachine:
         return [entry.run for entry in self.intake.staged if not isinstance(entry, BatchStaged)]
 
     def removable_before(self) -> int:
-        """Law 4: every destination has what is routed to it from below this transaction id."""
+        """Returns the transaction id below which entries may be removed (law 4): every destination
+        has what is routed to it from below."""
         return self._links.removable_before()
 
     def fully_durable_txid(self) -> int:
-        """Every record up to here is durable: a bookmark subscriber's persisted ack."""
+        """Returns the transaction id up to which every record is durable: the persisted ack of
+        bookmark subscribers."""
         return self.durability.floor_txid()
 
     def received_of(self, session: int) -> int:
-        """The highest sequence that came over this session; 0 for none, or where it is gone."""
+        """Returns the highest sequence that came over this session; 0 for none, or where the
+        session is gone."""
         return self._publishers.received_of(session)
 
     def sessions(self) -> int:
@@ -864,7 +908,7 @@ class InstanceMachine:
         return [(u.name, u.group, u.incarnation) for u in self._upstreams.values()]
 
     def check_invariants(self) -> None:
-        """Raises AssertionError where one does not hold. For tests and the simulator."""
+        """Raises AssertionError where an invariant does not hold. For tests and the simulator."""
         kept: list[tuple[str, RootedRanges]] = [
             ("pending", self.pending),
             ("awaited", self.awaited),

@@ -1,5 +1,5 @@
-"""Replies that are due: durability writes them down, publishers and upstreams take those that
-concern them. So none of the three calls another one."""
+"""Replies that are due: the durability part adds them, and the publishers and upstreams parts take
+those that concern them. So none of the three parts calls another one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from raylay.services.messages.ranges import Range, SequenceSet
 
 
 class DestinationRefusal(NamedTuple):
-    """A destination refused messages of one publisher for good.
+    """A destination's refusal of messages of one publisher, for good.
 
     Attributes:
-        ranges: what it refused.
-        undone: those of them that were not durable here: never acknowledged.
+        ranges: the refused messages.
+        undone: those of the refused messages that were not durable here: they are never
+            acknowledged.
     """
 
     destination: str
@@ -23,17 +24,20 @@ class DestinationRefusal(NamedTuple):
 
 
 class PendingReplies:
-    """Passive: lists to which one side appends and that the other side clears, in the same step.
+    """Lists to which one side appends and that the other side clears, in the same step.
 
     Owner: the machine. Lifecycle: as long as that; empty between steps.
 
     Attributes:
-        durable: (publisher, ranges) of what clients published here and is durable now.
-        refused: what destinations refused, for those who published it.
-        persisted: (sender, root, publisher, ranges) of what senders, incarnations, waited for.
-        conflicts: (sender, publisher, ranges) of what they waited for and is refused.
-        contested: (connection, publisher, ranges) of what a batch on its way to the disk brings,
-            and is refused.
+        durable: (publisher, ranges) of messages that clients published here and that became
+            durable.
+        refused: the refusals of destinations, for the clients that published the messages.
+        persisted: (sender, root, publisher, ranges) of messages that became persisted, for the
+            sender (an incarnation) that waited for them.
+        conflicts: (sender, publisher, ranges) of messages that a sender waited for and that are
+            refused.
+        contested: (connection, publisher, ranges) of refused messages that are also in a batch on
+            its way to the disk.
     """
 
     __slots__ = ("conflicts", "contested", "durable", "persisted", "refused")
@@ -46,6 +50,6 @@ class PendingReplies:
         self.contested: list[tuple[int, int, list[Range]]] = []
 
     def forget(self) -> None:
-        """Nobody is to be answered."""
+        """Drops all replies."""
         for each in (self.durable, self.refused, self.persisted, self.conflicts, self.contested):
             each.clear()

@@ -1,5 +1,8 @@
-"""Client sessions: what each of them published, what is numbered for those who do not number, and
-what they are told of it.
+"""Client sessions: what each session published, the numbering for clients that do not number, and
+what each client is told.
+
+A client's message is never acknowledged as a duplicate: a message that is sent again is
+acknowledged when it is durable here.
 
 A client is never answered as a duplicate: what it sends again is acknowledged when it is durable
 here.
@@ -45,19 +48,19 @@ from raylay.services.replication.values import Counters, Identity, LogonAnswer
 
 _COMMANDS = int(Flag.COMMANDS)
 Resent = str | None
-"""Whether a client has sent records before: to the instance of this name first; empty: it does not
-know to which. None: it sends them for the first time."""
+"""Name of the instance to which a client sent these records first; empty: the client does not know
+it. None: the client sends them for the first time."""
 
 
 class Judge(WritePermission, Protocol):
-    """Judge of what a client may publish."""
+    """The judge of what a client may publish."""
 
     def __call__(self, run: Run, *, by_record: bool = False) -> PreparedRun:
-        """Parts of a run that it may publish, and those that it may not.
+        """Returns the parts of a run that the client may publish, and those that it may not.
 
         Args:
-            by_record: what the messages say is judged by their topic's state, which knows the
-                records that they change (`Stateful.prepare`).
+            by_record: whether the topic's state judges each message, because the permission depends
+                on the record that the message changes (`Stateful.prepare`).
         """
 
 
@@ -69,29 +72,31 @@ class _Session:
     received: int = 0
     acked: int = 0
     counted: int = 0
-    """Up to here its publishes are in the counter of persisted ones; from its first one on."""
+    """Sequence up to which the session's publishes are in the counter of persisted messages."""
     failures: dict[int, tuple[str, str]] = field(default_factory=dict)
     unjournaled: SequenceSet = field(default_factory=SequenceSet)
-    """Delivered to live subscribers only, and not acknowledged yet."""
+    """Sequences that were delivered to live subscribers only, and are not acknowledged yet."""
     refused: SequenceSet = field(default_factory=SequenceSet)
-    """Sequences refused for their topic, or by its state, or since the session may not publish
-    them, and not covered by an acknowledgment yet."""
+    """Sequences that were refused and that no acknowledgment covers yet: for their topic, by the
+    topic's state, or because the session may not publish them."""
     judge: Judge | None = None
     user: str = ""
-    """User as whom a module knows it; empty: nobody in particular."""
+    """User as an authentication module knows the client; empty: unknown."""
     pieces_max: int = 0
-    """The pieces that its sequences may lie in before its gaps are looked at."""
+    """Number of pieces in which the session's sequences may lie before its gaps are checked."""
 
 
 class Publishers:
-    """See the file's docstring.
+    """Keeps the client sessions: takes their publishes, and tells them what became durable or was
+    refused.
 
-    Invariant: a session's `acked` is below every sequence of it that is pending.
-    Owner: the instance's machine. Lifecycle: as long as that; a session from its logon to its end.
+    Invariant: a session's `acked` is below every pending sequence of the session.
+    Owner: the instance's machine. Lifecycle: as long as the machine; a session lives from its logon
+    to its end.
 
     Args:
-        topics: what holds for each of them.
-        book: from which it takes what is durable and what was refused.
+        topics: the rules of all topics.
+        book: replies due: gives the messages that became durable or were refused.
     """
 
     __slots__ = (
@@ -130,9 +135,10 @@ class Publishers:
         self._sessions: dict[int, _Session] = {}
         self._session_of: dict[int, _Session] = {}
         self._dirty: set[int] = set()
-        """Sessions that may have to be told something."""
+        """Sessions that may have to be told something when the step ends."""
         self._unnumbered: dict[tuple[int, int], tuple[int, str]] = {}
-        """(publisher, sequence) of what was numbered here: (session, its command)."""
+        """(session, command id) of each publish that was numbered here, by (publisher,
+        sequence)."""
         self._unused = UnusedSequences()
         self.gaps = gap_limit.UserGaps()
 
@@ -140,7 +146,8 @@ class Publishers:
         return len(self._sessions)
 
     def received_of(self, session: int) -> int:
-        """The highest sequence that came over this session; 0 for none, or where it is gone."""
+        """Returns the highest sequence that came over this session; 0 for none, or where the
+        session is gone."""
         found = self._sessions.get(session)
         return found.received if found is not None else 0
 
@@ -155,14 +162,15 @@ class Publishers:
         takes_unused: bool = False,
         user: str = "",
     ) -> LogonAnswer:
-        """A client logged on.
+        """Logs a client on.
 
         Args:
-            user: who the gaps that it leaves count for, as a module knows it, or by address;
-                empty: nobody in particular.
-            low: its lowest sequence that it does not know to be durable.
-            judge: what of a run it may publish; None: all.
-            takes_unused: it has numbered nothing yet, and goes on with what an earlier life left.
+            user: the user for whom the client's gaps count, as an authentication module knows it,
+                or by address; empty: unknown.
+            low: the client's lowest sequence that it does not know to be durable.
+            judge: decides which parts of a run the client may publish; None: all.
+            takes_unused: whether the client has numbered nothing yet, and may continue with
+                sequences that an earlier life left unused.
         """
         publisher = publisher_id(client)
         pieces_max = self.gaps.begins(user, publisher, self._intake.known.get(publisher))
@@ -178,7 +186,7 @@ class Publishers:
         return LogonAnswer(publisher, durable, highest, unused)
 
     def logged_off(self, session: int, unused: Range, now_us: int) -> None:
-        """A client is about to end, and has not used these sequences."""
+        """Takes the sequences that a client, which is about to end, has not used."""
         found = self._sessions.get(session)
         if found is None:
             return
@@ -187,11 +195,12 @@ class Publishers:
         self._unused.hand_over(publisher, unused, highest, now_us + self._intake.wall_offset_us)
 
     def parted(self) -> None:
-        """A link is down: clients may publish elsewhere, and nothing of it is heard here."""
+        """Drops the unused sequences: a link is down, so clients may publish elsewhere without this
+        instance hearing of it."""
         self._unused.clear()
 
     def left(self, session: int) -> None:
-        """A client's connection ended."""
+        """Notes that a client's connection ended."""
         found = self._sessions.pop(session, None)
         if found is not None and self._session_of.get(found.publisher) is found:
             del self._session_of[found.publisher]
@@ -207,11 +216,11 @@ class Publishers:
         count: int = 0,
         types: frozenset[bytes] = frozenset(),
     ) -> list[Run]:
-        """The runs of a client's records that came in, for `client_published`.
+        """Returns the runs of a client's records that came in, for `client_published`.
 
         Args:
-            count: how many, where it is given.
-            types: the message types that its transport is for; none: any.
+            count: the number of records that the client announced, if it did.
+            types: the message types of the client's transport; none: any.
 
         Raises:
             CorruptRecord, RemoteProtocolError: nothing of the payload may be taken.
@@ -241,7 +250,7 @@ class Publishers:
         count: int = 0,
         types: frozenset[bytes] = frozenset(),
     ) -> BatchScan:
-        """Reads a client's batch as `runs` does, a slice at a time."""
+        """Checks a client's batch as `runs` does, a slice at a time."""
         found = self._sessions[session]
 
         def check_end(found_count: int, gaps: Gaps) -> None:
@@ -296,13 +305,15 @@ class Publishers:
         return found_count + pieces > session.pieces_max
 
     def _check_step(self, session: _Session, sequence: int, known: SequenceSet | None) -> None:
-        # It ends the session: sequences ascend on one, so what came behind would lie as high.
+        # The fault ends the session: sequences ascend within a session, so later ones would lie as
+        # high.
         highest = self._intake.highest.get(session.publisher, 0)
         gap_limit.check_step(f"client {session.client}", sequence, highest, known)
 
     def _check_gaps(self, session: _Session, known: SequenceSet | None, ranges: Gaps) -> None:
         gap_limit.check_gaps(session.client, known, ranges[0])
-        # These are held until they are acknowledged, which is at once: one batch may be anything.
+        # These sets stay until they are acknowledged, which is at once: one batch may have any
+        # gaps.
         for held, more in ((session.unjournaled, ranges[1]), (session.refused, ranges[2])):
             if held.pieces >= gap_limit.PIECES_MAX:
                 gap_limit.check_gaps(session.client, held, more)
@@ -311,15 +322,15 @@ class Publishers:
         )
 
     def asks(self, runs: Iterable[Run], answers: LookupResult) -> LookupRequest:
-        """Returns what must be read before these are published, and what topics' states look
-        for."""
+        """Returns what must be read from the journal before these runs are published, and what the
+        topics' states must look up."""
         questions = self._intake.asks(runs, answers, None)
         for run in runs:
             if run.flags & _COMMANDS:
                 session = self._session_of.get(run.publisher)
                 judge = None if session is None else session.judge
                 if judge is not None and not judge.writes_all(run.topic):
-                    continue  # A delete is refused, and nothing else looks for anything.
+                    continue  # A delete is refused there, and nothing else needs a look-up.
                 state = self._topics[run.topic, run.message_type].state_of(run)
                 fresh = None if state is None else self._fresh(run)
                 if state is not None and fresh is not None:
@@ -343,7 +354,11 @@ class Publishers:
         answers: LookupResult,
         resent: Resent = None,
     ) -> list[Run]:
-        """A client's records came in, and all that `asks` asked is answered.
+        """Takes a client's records; everything that `asks` asked for is in `answers`.
+
+        Returns the runs of topics that are declared as not journaled: they are delivered at once
+        and count as durable. Messages that nothing would store (`_refusal`), and those that their
+        topic's state does not accept, are refused.
 
         Returns the runs of topics that are declared as not journaled: they are delivered at once
         and count as durable. What nobody would keep (`_refusal`), and what its topic's state does
@@ -397,9 +412,10 @@ class Publishers:
     def _judged(
         self, session: _Session, judge: Judge, runs: list[Run], answers: LookupResult, now_us: int
     ) -> list[Run]:
-        """Returns the part of them that the session may publish. What is here already is not judged
-        again: it would be called refused, and is in the log. Without a log nothing is: it goes out
-        once more."""
+        """Returns the parts of the runs that the session may publish. Messages that are here
+        already are not judged again: otherwise they would be called refused although the log has
+        them. Messages of topics without a log are always judged, because they are delivered once
+        more."""
         left: list[Run] = []
         for run in runs:
             entry = self._topics[run.topic, run.message_type]
@@ -423,7 +439,8 @@ class Publishers:
         return left
 
     def _isolated(self, session: _Session, runs: list[Run], answers: LookupResult) -> list[Run]:
-        """The runs with each message apart that an earlier process may have ended by."""
+        """Splits the runs so that each message that may have crashed an earlier process stands
+        alone."""
         left: list[Run] = []
         for run in runs:
             known = self._intake.known.of(run.publisher)
@@ -439,7 +456,7 @@ class Publishers:
     def _refuse_unseen(
         self, session: _Session, run: Run, refused: Sequence[RefusedRecords]
     ) -> None:
-        """Refuses records of a run that came and is not looked at any further."""
+        """Refuses records of a run without examining the run any further."""
         if refused:
             if not session.received:
                 session.counted = run.first_sequence - 1
@@ -447,8 +464,8 @@ class Publishers:
             self._refuse(session, refused)
 
     def _refusal(self, run: Run) -> RefusedRecords | None:
-        """Returns why nobody would keep a client's run, or do what it says; None: somebody
-        would."""
+        """Returns why a client's run is refused that nothing would store or execute; None where it
+        is accepted."""
         entry = self._topics[run.topic, run.message_type]
         if not entry.declared:
             text = self._topics.undeclared(run.topic, run.message_type)
@@ -460,15 +477,15 @@ class Publishers:
         return None
 
     def _claim(self, queues: Iterable[ClaimingQueue], given: str, now_us: int, run: Run) -> None:
-        """Journals a claim of ownership before what is sent again, is new here and is taken: it may
-        be at another instance, too, as published there. The claim alone does no harm."""
+        """Journals a claim of ownership ahead of a message that is sent again and is new here:
+        another instance may have it as well, as published there. The claim alone does no harm."""
         wall_us = now_us + self._intake.wall_offset_us
         for queue in queues:
             claims = queue.claims(run.publisher, run.ranges(), given, wall_us)
             self.authored(claims, now_us)
 
     def _refuse(self, session: _Session, refused: Iterable[RefusedRecords]) -> None:
-        """Refuses records, which is said before the ack that covers their sequences."""
+        """Refuses records. The refusals are sent before the ack that covers their sequences."""
         for ranges, reason, text in refused:
             for first, last in ranges:
                 session.refused.add(first, last)
@@ -483,10 +500,10 @@ class Publishers:
         state: Stateful | None,
         claim: Callable[[Run], None] | None,
     ) -> None:
-        """Journals what is new here, as its topic's state would have it.
+        """Journals the new part of a run as its topic's state would have it.
 
         Args:
-            claim: called before each part of it that is journaled; None: nothing is.
+            claim: called before each part that is journaled; None: no claim is needed.
         """
         runs: Sequence[Run] = (run,)
         if state is not None:
@@ -504,8 +521,8 @@ class Publishers:
     def published_unnumbered(
         self, session: int, run: Run, command_id: str, now_us: int
     ) -> RefusedRecords | None:
-        """One publish that the server numbered (`number_for`), of which the session's judge has
-        said that it may be published. Why it is refused; None: it is taken, and answered when it is
+        """Takes one publish that the server numbered (`number_for`) and that the session's judge
+        has allowed. Returns why it is refused; None: it is taken, and answered when it is
         durable."""
         refusal = self._refusal(run)
         if refusal is not None:
@@ -526,8 +543,8 @@ class Publishers:
         return None
 
     def authored(self, runs: Sequence[Run], now_us: int) -> None:
-        """Journals what the instance itself wrote (self_publisher.py) and waits for it as if a
-        client had published it; nobody is told. Nothing is added to it by a topic's state.
+        """Journals records that the instance itself wrote (self_publisher.py), and waits for them
+        as for a client's, but tells nobody. The topic's state adds nothing to them.
 
         Raises:
             LocalProtocolError: a topic is not in the transaction log; nothing was taken.
@@ -544,7 +561,11 @@ class Publishers:
             self._intake.append(run, self._durability.own_root, CLIENT, now_us, state)
 
     def number_for(self, client: str) -> tuple[int, int]:
-        """Publisher id and next sequence for a client that does not number its publishes.
+        """Returns the publisher id and the next sequence for a client that does not number its
+        publishes.
+
+        Each life of the instance has ids of its own: an old copy of the data directory that was put
+        back neither knows that it is one, nor which numbers its lost tail used, which peers hold.
 
         Each life of the instance has ids of its own: an old copy of the data directory that was put
         back knows neither that it is one nor which numbers its lost tail had, which peers hold.
@@ -571,8 +592,8 @@ class Publishers:
         state: Stateful | None,
         claim: Callable[[Run], None] | None,
     ) -> None:
-        """A client's run of which a part may be known already: it is never answered as a duplicate,
-        but when it is durable here."""
+        """Takes a client's run of which a part may be known already. It is not acknowledged as a
+        duplicate, but when it is durable here."""
         publisher = run.publisher
         ranges = run.ranges()
         known = self._intake.known.of(publisher)
@@ -603,14 +624,14 @@ class Publishers:
 
     # -- ends --------------------------------------------------------------------------------
     def senders_of(self, undone: RunStaged | NoteStaged) -> set[int]:
-        """The sessions that sent what never came to the disk."""
+        """Returns the sessions that sent an entry whose append failed."""
         found: set[int] = set()
         run = undone.run
         session = self._session_of.get(run.publisher)
         if undone.sender == CLIENT and session is not None:
             found.add(session.number)
         if isinstance(undone, RunStaged):
-            # Numbered here: its publisher has no session, its command has one.
+            # A publish that was numbered here: its publisher has no session, but its command has.
             asked = self._unnumbered.pop((run.publisher, run.first_sequence), None)
             if asked is not None:
                 found.add(asked[0])
@@ -627,12 +648,12 @@ class Publishers:
             self.close(session, reason, text)
 
     def forget(self) -> None:
-        """Nobody is to be told anything."""
+        """Drops all pending answers."""
         self._dirty.clear()
 
     # -- answers -----------------------------------------------------------------------------
     def flush(self) -> None:
-        """Tells sessions what there is to tell, once a step."""
+        """Emits what sessions are to be told, once per step."""
         book = self._book
         if book.durable:
             for publisher, ranges in book.durable:
@@ -654,12 +675,13 @@ class Publishers:
             self._dirty.clear()
 
     def _refused(self, refusal: DestinationRefusal) -> None:
-        """Tells those who published these that a destination holds other contents."""
+        """Tells the publishing sessions that a destination holds other contents under these
+        identities."""
         destination, publisher, ranges, undone = refusal
         session = self._session_of.get(publisher)
         if session is not None and session.received:
-            # What came on this session and is not answered. What an earlier one was told it has
-            # forgotten, and what it will send again is refused then.
+            # Messages that came on this session and are not answered. A client has forgotten the
+            # answers of an earlier session, and messages that it sends again are refused then.
             for a, b in ranges:
                 for sequence in range(a, b + 1):
                     if sequence > session.counted:
@@ -709,7 +731,7 @@ class Publishers:
             self._success(session, settled)
 
     def _success(self, session: _Session, upto: int) -> None:
-        """Everything up to here is durable, but for what was said to be not."""
+        """Acknowledges everything up to `upto` as durable, except what was refused."""
         unjournaled = _taken(session.unjournaled, upto)
         aside = unjournaled + _taken(session.refused, upto)
         self._counters.persisted += max(upto - session.counted - aside, 0)
@@ -719,7 +741,7 @@ class Publishers:
 
 
 def _taken(sequences: SequenceSet, upto: int) -> int:
-    """Removes those that lie up to there, and returns their number."""
+    """Removes the sequences up to `upto`, and returns their number."""
     if not sequences:
         return 0
     count = sum(b - a + 1 for a, b in sequences.within(1, upto))

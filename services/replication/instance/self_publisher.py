@@ -1,4 +1,14 @@
-"""Records that the instance itself makes: transfers, grants, what expires.
+"""Records that the instance itself makes: ownership transfers, grants, expirations.
+
+They are journaled and replicated like a client's, in batches, under a publisher id made from the
+author's name, the incarnation and the life of the process. The life is part of it because an old
+copy of the data directory that was put back would otherwise reuse the numbers of its lost tail.
+
+The author is not called back. A record takes effect when the committed run is read back
+(`committed`), like every other record, whoever made it: so a restart, which reads the same journal,
+reaches the same state. Where the append fails, all drafts that were not committed are undone
+(`failed`), since each draft relies on those before it. The author then drafts again by what is true
+at that time.
 
 They are journaled and replicated like those of a client, in batches, under a publisher id of their
 own: of the author's name, the incarnation, and the life of the process. Without the last an old
@@ -30,16 +40,16 @@ from raylay.services.messages.records import (
 from raylay.services.replication.values import Identity
 
 RUN_BYTES_MAX = 256 * 1024
-"""Bytes of the drafts that one run is made of: more are several; a record alone may be larger."""
+"""Bytes of drafts in one run; further drafts make another run. A single record may be larger."""
 BUILDERS_MAX = 1_024
-"""Topics whose builders are kept."""
+"""Number of topics whose record builders are kept."""
 
 
 class PendingRecord(NamedTuple):
-    """A record that was made and is not in the journal.
+    """A record that was made and is not in the journal yet.
 
     Attributes:
-        sequence: its number, which no other draft gets.
+        sequence: its sequence, which no other draft gets.
         record: its bytes.
     """
 
@@ -50,18 +60,19 @@ class PendingRecord(NamedTuple):
 
 
 class SelfPublisher:
-    """Publishes what one part of the instance writes into the journal. See the file's docstring.
+    """Publishes the records that one part of the instance writes into the journal.
 
-    Invariants: each draft is taken up or undone, once, in the order of their numbers; no number is
-    given twice, not even that of one that was undone: what failed to be written may be there still.
+    Invariants: each draft is committed or undone exactly once, in the order of the sequences; no
+    sequence is given twice, not even that of an undone draft, since a failed write may have reached
+    the disk.
     Owner: the part of the instance that drafts, on its loop. Lifecycle: one life of the instance.
 
     Args:
-        name: of the author; unique in the instance.
-        identity: of the instance, in this life.
+        name: name of the author; unique in the instance.
+        identity: identity of the instance in this life.
 
     Attributes:
-        publisher: the id under which it writes.
+        publisher: publisher id of the records.
     """
 
     __slots__ = ("_builders", "_drafts", "_last", "_under_way", "publisher")
@@ -72,11 +83,10 @@ class SelfPublisher:
         self._builders: dict[tuple[str, str], RecordBuilder] = {}
         self._drafts: list[PendingRecord] = []
         self._under_way: deque[tuple[Run, list[PendingRecord]]] = deque()
-        """Runs that were handed out and are not committed yet, and the records that they are made
-        of."""
+        """Runs that were handed out and are not committed yet, with the records that they hold."""
 
     def __len__(self) -> int:
-        """The number of drafts that are neither taken up nor undone."""
+        """Returns the number of drafts that are neither committed nor undone."""
         return len(self._drafts) + sum(len(drafts) for _, drafts in self._under_way)
 
     def draft(
@@ -92,11 +102,11 @@ class SelfPublisher:
         expiration_s: int = 0,
         bytes_max: int = RECORD_BYTES_MAX,
     ) -> int:
-        """Drafts a record, of which nothing is true yet. Returns its sequence.
+        """Drafts a record, which has no effect yet. Returns its sequence.
 
         Args:
-            now_us: by the clock on the wall: its origin time.
-            bytes_max: of the record.
+            now_us: origin time of the record, by the wall clock.
+            bytes_max: limit on the bytes of the record.
 
         Raises:
             LocalProtocolError: it can be no record; nothing was drafted.
@@ -144,13 +154,13 @@ class SelfPublisher:
         return [run for run, _ in made]
 
     def committed(self, runs: Iterable[Run]) -> list[PendingRecord]:
-        """Returns the part of these committed runs that is of this author, in order: it takes
-        effect now."""
+        """Takes committed runs. Returns this author's records in them, in order: they take effect
+        now."""
         found: list[PendingRecord] = []
         for run in runs:
             if run.publisher == self.publisher and run.kind == Kind.RECORDS:
                 under_way, drafts = self._under_way[0]
-                # Where a commit is folded in turns, a run comes in parts.
+                # A commit that is folded in slices brings a run in parts.
                 assert run.last_txid <= under_way.last_txid, "runs are committed in their order"
                 if run.last_txid == under_way.last_txid:
                     self._under_way.popleft()
@@ -158,9 +168,9 @@ class SelfPublisher:
         return found
 
     def failed(self, committed_txid: int) -> list[PendingRecord]:
-        """The journal could not write what is behind this transaction id. What of it is of this
-        author is undone, and what was drafted behind that: returned, in order. What is on disk is
-        told by `committed`, before this or after it."""
+        """Takes an append failure: the journal could not write anything behind this transaction id.
+        Returns this author's undone records, including those drafted later, in order. Records on
+        disk come through `committed`, before this call or after it."""
         undone: list[PendingRecord] = []
         while self._under_way and self._under_way[-1][0].first_txid > committed_txid:
             undone[:0] = self._under_way.pop()[1]
@@ -170,8 +180,8 @@ class SelfPublisher:
 
 
 def _runs(drafts: list[PendingRecord]) -> list[tuple[Run, list[PendingRecord]]]:
-    """Drafts of one topic and type: a run of each stretch that may be one, which are messages, or
-    records of one command."""
+    """Returns the runs of the drafts of one topic and message type: one run for each stretch of
+    plain messages, or of records with the same command."""
     payload = b"".join(draft.record for draft in drafts)
     made: list[tuple[Run, list[PendingRecord]]] = []
     at = 0

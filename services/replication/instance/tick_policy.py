@@ -1,11 +1,11 @@
-"""The interval at which an instance looks at the ages of what is unacknowledged: each check
-interval, and rarely where nothing can have an age.
+"""The interval at which an instance checks the ages of unacknowledged messages: each check
+interval, and rarely while nothing can have an age.
 
-A fabric that nobody uses is most of what there is on a laptop, and in each of its instances a look
-ten times a second finds cold caches. So where no destination is owed anything, each sync one is
-waited for and no loss is to be judged, a look that found just that is enough for `QUIET_LOOK_US`.
-What comes next ends that: ages are of what is owed, and from its commit on there is a look at each
-interval.
+On a laptop most fabrics are idle, and in each idle instance a check ten times a second would find
+cold caches. While no destination has an unacknowledged message, every sync destination is waited
+for and no loss is to be judged, one check is enough for `QUIET_LOOK_US`. The next message ends
+that: ages begin at the commit of an unacknowledged message, and from then on there is a check at
+each interval.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     from raylay.services.replication.instance.machine import InstanceMachine
 
 QUIET_LOOK_US = 450_000
-"""Least time from one look of a quiet instance to the next one: each half second, by timers that
-may be early. Freed journal is told so much later, no more."""
+"""Least time between two checks of a quiet instance in microseconds: about half a second, since
+timers may be early. The only cost is that freed journal is reported that much later."""
 
 
 class TickPolicy:
-    """See the top of this file. Owner: who calls the machine's `tick`.
+    """Decides whether a check is due (see the module docstring). Owner: the caller of the machine's
+    `tick`.
 
     Attributes:
-        is_quiet: whether nothing could be of any age when `is_due` was asked last.
+        is_quiet: whether nothing could have an age when `is_due` was called last.
     """
 
     def __init__(self, machine: InstanceMachine) -> None:
@@ -33,13 +34,14 @@ class TickPolicy:
         self.is_quiet = False
 
     def is_due(self, now_us: int) -> bool:
-        """Returns whether the machine's `tick` is to be called; asked once a check interval.
+        """Returns whether the machine's `tick` is to be called. To be asked once per check
+        interval.
 
         Args:
-            now_us: of the clock that `tick` is given.
+            now_us: time by the clock that `tick` is given.
         """
         was_quiet, self.is_quiet = self.is_quiet, self._finds_quiet()
-        # Behind the last of what was owed comes one look that finds it gone.
+        # After the last unacknowledged message, one more check finds that none is left.
         if self.is_quiet and was_quiet and 0 <= now_us - self._looked_us < QUIET_LOOK_US:
             return False
         self._looked_us = now_us

@@ -1,4 +1,7 @@
-"""Links of upstreams: what they bring, and what they are told of it.
+"""Links of upstreams: what they bring, and what they are told.
+
+A batch is answered when all of it is on disk: which messages are stored, which of them nobody waits
+for any more, which came here by other paths, and which are here with other content.
 
 A batch is answered when all of it is on disk: what is stored, what of it nobody waits for any more,
 what came here by other ways, and what is here with another content.
@@ -32,16 +35,17 @@ from raylay.services.replication.staged import BatchStaged
 from raylay.services.replication.values import Counters, Identity
 
 ROOTS_MAX = 1_024
-"""The roots for which one connection may ask for answers, where its link does not prove to be of
-the fabric. Each may cost a note of all that it asks for. An instance is a root, each time that its
-disk is lost."""
+"""Number of roots for which one connection may ask for answers, where its link has not proved to
+belong to the fabric. Each root may cost a note of all the messages asked for. An instance adds a
+root each time it loses its disk."""
 ABSENT_MAX = 10_000
-"""The names that are remembered of upstreams that are gone: one may have invented them."""
+"""Number of names remembered of upstreams that are gone: an upstream may have invented its name."""
 HEARING_MAX = 10_000
-"""The incarnations that are remembered as hearing what others bring, where they do not prove to be
-of the fabric. Another one hears it in the connection in which it turned out, and no later one."""
+"""Number of incarnations remembered as wanting to hear what others bring, where they have not
+proved to belong to the fabric. Any further one hears it only within the connection in which it
+asked."""
 TOPICS_TOLD_MAX = 100
-"""Topics of one connection that are reported as passed over: each is an event."""
+"""Number of topics of one connection that are reported as passed over: each is an event."""
 _FLAGS_CARRIED_ON = Flag.CONTIGUOUS | Flag.TRACED | Flag.CROSSED
 
 
@@ -57,11 +61,11 @@ class Upstream:
     epoch: int
     generation: int = 0
     salvages: bool = False
-    """Whether it brings what a retired data directory holds, and is no peer."""
+    """Whether the link brings the content of a retired data directory, and is no peer."""
     proven: bool = False
-    """Whether it has proved that it is of this instance's fabric."""
+    """Whether the upstream has proved that it belongs to this instance's fabric."""
     doubted: bool = False
-    """Whether its word is not believed, which was reported."""
+    """Whether an unproved claim of the upstream was ignored and that was reported."""
     doubted_lacks: bool = False
     number: int = 0
     stored: int = 0
@@ -70,21 +74,23 @@ class Upstream:
     caught_up: bool = False
     held: PublisherRanges = field(default_factory=PublisherRanges)
     persisted: Rooted = field(default_factory=dict)
-    """Messages that it is to be answered: ranges in any order, some perhaps twice."""
+    """Messages that are to be answered to the upstream: ranges in any order, possibly repeated."""
     conflicts: PublisherRanges = field(default_factory=PublisherRanges)
     contested: PublisherRanges = field(default_factory=PublisherRanges)
-    """Messages that the batch at hand brings with another content than there is here."""
+    """Messages of the current batch that are held here with other content."""
     touched: Rooted = field(default_factory=dict)
-    """Messages that the parts of the batch at hand that were taken brought or asked for."""
+    """Messages that the parts taken so far of the current batch brought or asked for."""
     roots: set[int] = field(default_factory=set)
-    """The roots for which it asked for answers, where it does not prove to be of the fabric."""
+    """The roots for which the upstream asked for answers, where it has not proved to belong to the
+    fabric."""
     told_of: set[bytes] = field(default_factory=set)
-    """The topics that it sends and that are not in the log here, which was reported."""
+    """The topics that the upstream sends and the log here does not take, and that were reported."""
     passed_over: PublisherRanges = field(default_factory=PublisherRanges)
-    """The messages of those topics that it has sent over this connection."""
+    """The messages of those topics that came over this connection."""
 
     def answer(self, root: int, publisher: int, ranges: list[Range]) -> None:
-        """Notes that these are persisted, or stored where it does not wait for that."""
+        """Notes messages to be answered: they are persisted, or stored where the upstream does not
+        wait for persisted."""
         found = self.persisted.get(root)
         if found is None:
             found = self.persisted[root] = {}
@@ -94,7 +100,7 @@ class Upstream:
             found[publisher] = ranges.copy()
 
     def answered(self) -> Rooted:
-        """Takes what it is to be answered: ascending ranges, as few as possible."""
+        """Returns the messages to be answered, as ascending merged ranges, and clears them."""
         persisted, self.persisted = self.persisted, {}
         for ranges_of_root in persisted.values():
             for publisher, ranges in ranges_of_root.items():
@@ -104,16 +110,16 @@ class Upstream:
 
 
 class UpstreamTable:
-    """See the file's docstring.
+    """Keeps the upstream connections: takes their batches, and answers them.
 
-    Invariant: of an incarnation one connection counts, the last one.
-    Owner: the instance's machine. Lifecycle: as long as that; an upstream from its logon to the end
-    of its connection.
+    Invariant: of each incarnation, only the latest connection counts.
+    Owner: the instance's machine. Lifecycle: as long as the machine; an upstream lives from its
+    logon to the end of its connection.
 
     Args:
-        topics: what holds for each of them.
-        book: from which it takes what upstreams waited for.
-        admission: told who is connected, and that one has caught up.
+        topics: the rules of all topics.
+        book: replies due: gives the messages that upstreams waited for.
+        admission: is told who is connected, and who has caught up.
     """
 
     __slots__ = (
@@ -153,29 +159,30 @@ class UpstreamTable:
         self._counters = counters
         self._connected: dict[int, Upstream] = {}
         self.absent: set[str] = set()
-        """Names of those that were connected and are not; beyond `ABSENT_MAX` one empty name stands
-        for all others, and stays."""
+        """Names of upstreams that were connected and are not; beyond `ABSENT_MAX` one empty name
+        stands for all others, and stays."""
         self._of: dict[int, Upstream] = {}
-        """Upstreams by incarnation."""
+        """The upstream of each incarnation."""
         self._hearing: set[int] = set()
-        """Incarnations that hear what others bring."""
+        """Incarnations that are told which messages others bring."""
         self._dirty: set[int] = set()
-        """Connections that may have to be told something."""
+        """Connections that may have to be told something when the step ends."""
 
     def get(self, connection: int) -> Upstream | None:
         """The upstream of a connection; None: it has left."""
         return self._connected.get(connection)
 
     def values(self) -> Collection[Upstream]:
-        """All that are connected."""
+        """Returns all connected upstreams."""
         return self._connected.values()
 
     def connected_as(self, incarnation: int, *, proven: bool) -> str | None:
-        """The Destination, at the upstream, by which it is connected; None: it is not.
+        """Returns the name of the Destination, at the upstream, over whose link this incarnation is
+        connected; None: it is not.
 
         Args:
-            proven: it asks for one who has proved to be of the fabric, whom the others do not keep
-                out.
+            proven: whether the asking link has proved to belong to the fabric: connections that
+                have not proved it do not keep it out.
         """
         found = self._of.get(incarnation)
         if found is None or (proven and not found.proven):
@@ -184,7 +191,7 @@ class UpstreamTable:
 
     @property
     def all_caught_up(self) -> bool:
-        """Returns whether each that is connected has brought what it had."""
+        """Returns whether every connected upstream has finished its resync."""
         return all(upstream.caught_up for upstream in self._connected.values())
 
     # -- connections -------------------------------------------------------------------------
@@ -202,7 +209,8 @@ class UpstreamTable:
         address: str = "",
         proven: bool = False,
     ) -> None:
-        """An upstream link logged on; its epoch is on disk. An older connection of it ends."""
+        """Logs an upstream link on; its epoch is on disk. An older connection of the upstream is
+        closed."""
         if proven:
             for other in list(self._connected.values()):
                 if not other.proven and name == other.name:
@@ -214,7 +222,8 @@ class UpstreamTable:
         found = Upstream(
             connection, name, group, incarnation, destination, epoch, generation, salvages, proven
         )
-        # It would send them again before it were told what it need not send.
+        # Kept from an earlier connection: otherwise it would send those messages again before it is
+        # told that it need not.
         found.hears_what_comes = incarnation in self._hearing
         self._connected[connection] = self._of[incarnation] = found
         self.absent.discard(name)
@@ -225,7 +234,7 @@ class UpstreamTable:
         self._out.report("upstream_connected", peer=name, group=group, epoch=epoch)
 
     def left(self, connection: int) -> None:
-        """An upstream connection ended."""
+        """Notes that an upstream connection ended."""
         found = self._connected.pop(connection, None)
         self._admission.meetings.left(connection)
         if found is not None and self._of.get(found.incarnation) is found:
@@ -245,7 +254,7 @@ class UpstreamTable:
             self.close(connection, reason, text)
 
     def close_retired(self) -> None:
-        """Ends the connections of those that are known to be moved by now."""
+        """Closes the connections of upstreams that are known to have moved."""
         admission = self._admission
         for upstream in list(self._connected.values()):
             retired = admission.placements.is_retired(upstream.name, upstream.generation)
@@ -254,7 +263,7 @@ class UpstreamTable:
                 self.close(upstream.connection, *why)
 
     def close_sender(self, incarnation: int, reason: str, text: str) -> None:
-        """Ends the connection of one that has to send again."""
+        """Closes the connection of an upstream that has to send again."""
         upstream = self._of.get(incarnation)
         if upstream is not None:
             self.close(upstream.connection, reason, text)
@@ -271,12 +280,12 @@ class UpstreamTable:
         now_us: int,
         is_part: bool = False,
     ) -> bool:
-        """A batch came over an upstream connection. Whether it was taken. `SendBatch` tells what
-        the values mean.
+        """Takes a batch from an upstream connection. Returns whether it was taken. `SendBatch`
+        explains the values.
 
         Args:
-            is_part: more of the batch is to come: its sender is told of it behind the last part,
-                and until then it counts as one that did not come.
+            is_part: whether more of the batch follows. The sender is answered after the last part;
+                a connection that ends before it has sent nothing.
         """
         upstream = self._connected.get(connection)
         if upstream is None or not self._take_part(upstream, number, runs, marked, awaited, now_us):
@@ -313,7 +322,7 @@ class UpstreamTable:
             else:
                 passed_over.append(run)
         if not self._believes(upstream):
-            # It may bring these messages, and not use up the numbers of their publishers.
+            # The upstream may bring these messages, but not use up the numbers of their publishers.
             try:
                 self._check_steps(upstream, [run for run, _ in taken])
             except RemoteProtocolError as error:
@@ -335,8 +344,9 @@ class UpstreamTable:
             for publisher, ranges in asked_of.items():
                 passed = upstream.passed_over.get(publisher)
                 if passed is not None:
-                    # They are never stored here. They were answered as nobody waited for them, and
-                    # somebody does by now; a link that sends them asks in the same batch.
+                    # These messages are never stored here. They were answered when nobody waited
+                    # for them, and somebody does now; a link that sends them asks for the answer in
+                    # the same batch.
                     there = [piece for a, b in ranges for piece in passed.within(a, b)]
                     if there:
                         touched.setdefault(root, {}).setdefault(publisher, []).extend(there)
@@ -345,7 +355,8 @@ class UpstreamTable:
                             continue
                 known = self._intake.known.get(publisher)
                 if known is None or not all(known.covers(a, b) for a, b in ranges):
-                    # It cannot send these. It asks again when it hears that they are here.
+                    # The upstream cannot send these messages. It asks again when it hears that they
+                    # are here.
                     self._tell_what_comes(upstream)
                 if known is None:
                     continue
@@ -364,8 +375,9 @@ class UpstreamTable:
                     touched.setdefault(root, {}).setdefault(publisher, []).extend(asked)
         for root, noted in notes.items():
             if root == self._durability.own_root:
-                # Clients here wait for it themselves. An older copy of this directory that was put
-                # in place has forgotten that: it would wait for who waits for it, in a circle.
+                # Clients of this instance wait for them. An older copy of this directory that was
+                # put back has forgotten that, and would wait for the peer that waits for it, in a
+                # circle.
                 continue
             for publisher, ranges in noted.items():
                 self._intake.note(root, sender, publisher, ranges, now_us)
@@ -437,9 +449,9 @@ class UpstreamTable:
         self._intake.append(part, root, upstream.incarnation, now_us, state)
 
     def _pass_over(self, upstream: Upstream, run: Run, marked: bool, touched: Rooted) -> None:
-        """Passes over a run whose topic is not in the transaction log here, which no check has
-        refused (`txlog` is left out). Nobody is to wait for what is never stored, nor is the rest
-        of the link: it counts as answered, as what no filter lets through."""
+        """Passes over a run whose topic the log here does not take and that no validation check
+        refused (`txlog` is left out). Nothing may wait for messages that are never stored, so they
+        count as answered, as if a content filter had left them out."""
         root = self._root_of_arrival(run, upstream) if marked else UNAWAITED
         ranges = run.ranges()
         touched.setdefault(root, {}).setdefault(run.publisher, []).extend(ranges)
@@ -470,11 +482,11 @@ class UpstreamTable:
         return False
 
     def lacks(self, connection: int, lacks: PublisherRanges, whole: bool) -> None:
-        """An upstream says what it once had, has removed, and believes to be missing here. `whole`:
-        everything that it has is routed here."""
+        """Takes messages that an upstream once had, has removed, and believes to be missing here.
+        `whole`: everything that the upstream has is routed here."""
         upstream = self._connected.get(connection)
         if upstream is not None and not self._believes(upstream):
-            # Anybody could fill the journal with it.
+            # Otherwise any client could fill the journal with such claims.
             if not upstream.doubted_lacks:
                 upstream.doubted_lacks = True
                 self._out.report(
@@ -493,19 +505,20 @@ class UpstreamTable:
                 self._out.emit(told)
 
     def _believes(self, upstream: Upstream) -> bool:
-        """Returns whether its word counts for more than the messages that it brings."""
+        """Returns whether the upstream's claims count, beyond the messages that it brings."""
         return upstream.proven or not self._identity.in_fabric
 
     def shows(self, connection: int, yours: Ranges) -> str:
-        """An upstream holds these, they came by way of this incarnation, and this instance did not
-        say that it has them when the link connected. It may have got them meanwhile. Else it was
-        given back an old copy of its data: its own path would keep its tail from it. Returns what
-        proves that; empty: nothing does."""
+        """Checks messages that an upstream holds, that passed through this incarnation, and that
+        this instance did not name as held when the link connected. Unless they arrived here
+        meanwhile, this data directory is an old copy, which would never get its tail back,
+        because its own incarnation is in the tail's paths. Returns the proof as text; empty:
+        there is none."""
         upstream = self._connected.get(connection)
         if upstream is None or upstream.salvages:
             return ""
         if not self._believes(upstream):
-            # Anybody could make it begin anew.
+            # Otherwise any client could make this instance begin anew.
             if not upstream.doubted:
                 upstream.doubted = True
                 self._out.report(
@@ -528,7 +541,7 @@ class UpstreamTable:
 
     # -- what is on disk ---------------------------------------------------------------------
     def stored(self, entry: BatchStaged) -> None:
-        """All of a batch is on disk."""
+        """Notes that all of a batch is on disk."""
         upstream = self._connected.get(entry.connection)
         if upstream is None:
             return
@@ -549,7 +562,7 @@ class UpstreamTable:
     def _answer_stored(
         self, upstream: Upstream, root: int, publisher: int, ranges: list[Range]
     ) -> None:
-        """The answer to a batch: all that its sender does not wait for is answered now."""
+        """Answers the messages of a batch for which its sender does not wait."""
         answered = self._durability.waiters.not_waited(
             root, upstream.incarnation, publisher, ranges
         )
@@ -557,27 +570,27 @@ class UpstreamTable:
             upstream.answer(root, publisher, answered)
 
     def _tell_what_comes(self, upstream: Upstream) -> None:
-        """Lets an upstream that sends what is here already, or asks for what is not, hear from now
-        on what others bring, in its later connections, too."""
+        """From now on, and in later connections, tells an upstream which messages others bring: it
+        sends messages that are here already, or asks for messages that are not."""
         upstream.hears_what_comes = True
         if len(self._hearing) < HEARING_MAX or self._believes(upstream):
             self._hearing.add(upstream.incarnation)
 
     def came_elsewhere(self, sender: int, publisher: int, ranges: list[Range]) -> None:
-        """A sender brought these: others that would send them need not, and who asked for them in
-        vain may ask again."""
+        """Notes messages that one sender brought: other upstreams need not send them, and those
+        that asked for them in vain may ask again."""
         for upstream in self._connected.values():
             if upstream.hears_what_comes and upstream.incarnation != sender:
                 upstream.held.add_ranges(publisher, ranges)
                 self._dirty.add(upstream.connection)
 
     def forget(self) -> None:
-        """Nobody is to be told anything."""
+        """Drops all pending answers."""
         self._dirty.clear()
 
     # -- answers -----------------------------------------------------------------------------
     def take(self) -> None:
-        """Takes what durability wrote down for upstreams."""
+        """Takes the replies that the durability part added for upstreams."""
         book = self._book
         if book.persisted:
             for sender, root, publisher, ranges in book.persisted:
@@ -602,7 +615,7 @@ class UpstreamTable:
             book.contested.clear()
 
     def flush(self) -> None:
-        """Tells upstreams what there is to tell, once a step."""
+        """Emits what upstreams are to be told, once per step."""
         book = self._book
         if book.persisted or book.conflicts or book.contested:
             self.take()

@@ -1,12 +1,12 @@
 """Content filters of destinations: which records of a run pass (design.md 4, "Routed").
 
-What else decides where a run goes is equal for all its records; a filter looks at each of them. It
-is a pure function of the record, so whoever has the record comes to the same verdict: the instance
-when it is committed, and the link when it reads it. Who has to know later where something goes
-that waits keeps the verdict (`Route.passed`), not the record.
+All other conditions of routing are equal for all records of a run; a filter looks at each of them.
+It is a pure function of the record, so whoever has the record reaches the same verdict: the
+instance when the record is committed, and the link when it reads the record. An instance that must
+know later where a waiting message goes keeps the verdict (`Route.passed`), not the record.
 
-Filters are written in a language that is behind `FilterLanguage` (content_language.py; the
-simulator has a shorter one). Where none is given they do not run: every record passes.
+The language of the filters is behind `FilterLanguage` (content_language.py; the simulator has a
+shorter one). Without a language, filters do not run: every record passes.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from raylay.services.messages.topics import TOPIC_CACHE_MAX, TopicKey, TopicMatc
 
 
 class RecordFilter(Protocol):
-    """A predicate over records: nothing else may decide, so that every instance agrees."""
+    """A predicate over records. It depends on the record alone, so that every instance reaches the
+    same verdict."""
 
     def passes(self, record: Record) -> bool:
-        """Returns whether the record goes on."""
+        """Returns whether the record passes."""
 
 
 class FilterLanguage(Protocol):
-    """The language of a filter."""
+    """A language in which content filters are written."""
 
     def compiled(self, text: str, where: str) -> RecordFilter:
-        """The filter that is written so.
+        """Returns the filter that a text describes.
 
         Raises:
             ConfigurationError: naming the text, the place and what is wrong.
@@ -39,12 +40,12 @@ class FilterLanguage(Protocol):
 
 
 class FilteredTopics(dict[TopicKey, tuple[str, ...]]):
-    """The filters of which one must pass, for each topic and type that some of the rules take; none
-    where all of it passes. `filtered[topic, message_type]` is never missing.
+    """The content filters of each topic and message type, of which one must pass; an empty tuple
+    where every message passes. A look-up of any (topic, message type) succeeds.
 
     Args:
-        rules: a topic that several of them take goes by all of them: one without a filter is enough
-            for all of it.
+        rules: the topic rules of the destination. Where several rules take a topic, a message
+            passes if it passes one of them, so one rule without a filter lets everything pass.
     """
 
     __slots__ = ("_rules",)
@@ -64,18 +65,18 @@ class FilteredTopics(dict[TopicKey, tuple[str, ...]]):
 class DestinationFilters:
     """The content filters of an instance's destinations, or of one of them.
 
-    Invariant: what was judged last is what `_passing` tells of.
-    Owner: the instance's machine, or a link's. Lifecycle: as long as that.
+    Invariant: `_passing` describes the run that was judged last.
+    Owner: the instance's machine, or a link's. Lifecycle: as long as that machine.
 
     Args:
-        rules: of all the destinations; those without a filter count for nothing.
-        language: None: filters do not run.
+        rules: the topic rules of all the destinations; those without a filter have no effect.
+        language: the language of the filters; None: filters do not run.
 
     Attributes:
         rules: (topic, message type, filter) of all filters that run, in order.
-        carried: the same of all topics, those without a filter included; empty where no filter
-            runs. What a link left out holds for these: a rule without a filter that joins the
-            others lets everything of its topics through.
+        carried: the same for all rules, those without a filter included; empty where no filter
+            runs. The sequences that a link left out are only valid for these
+        rules: an added rule without a filter lets everything of its topics through.
 
     Raises:
         ConfigurationError: a filter cannot be used.
@@ -98,21 +99,21 @@ class DestinationFilters:
         }
         self._judged: Run | None = None
         self._passing: dict[str, SequenceSet] = {}
-        """Sequences of the run that was judged last that pass, by filter."""
+        """Sequences that pass, by filter text, of the run that was judged last."""
 
     def __bool__(self) -> bool:
         return bool(self.rules)
 
     def looks_at(self, topic: bytes, message_type: bytes) -> bool:
-        """Returns whether a filter must see the records of this topic and type."""
+        """Returns whether a filter needs the records of this topic and message type."""
         return bool(self.rules) and bool(self._topics[topic, message_type])
 
     def passing(self, run: Run, texts: Iterable[str], ranges: list[Range]) -> list[Range]:
-        """Returns the part of the ranges that passes one of these filters: the very same list where
-        all of it does.
+        """Returns the part of the ranges that passes one of these filters; the same list object
+        where all of it passes.
 
         Args:
-            run: with its records, and it has all of the ranges.
+            run: a run with its records, which must include all of the ranges.
         """
         passed = SequenceSet()
         for text in texts:
@@ -121,7 +122,7 @@ class DestinationFilters:
         return ranges if found == ranges else found
 
     def verdicts(self, run: Run, ranges: list[Range]) -> list[tuple[tuple[str, ...], list[Range]]]:
-        """The ranges, apart by which filters they pass."""
+        """Returns the ranges in groups, one for each set of filters that they pass."""
         texts = self._topics[run.topic, run.message_type] if self.rules else ()
         found: list[tuple[tuple[str, ...], list[Range]]] = [((), ranges)]
         for text in texts:
@@ -137,7 +138,8 @@ class DestinationFilters:
 
     def _of(self, run: Run, text: str) -> SequenceSet:
         if self._judged is not run:
-            # All filters that look at it, record after record: each is parsed once for all of them.
+            # Applies all filters of the topic to one record after another, so that each record is
+            # parsed once.
             texts = self._topics[run.topic, run.message_type]
             self._judged, self._passing = run, {each: SequenceSet() for each in texts}
             asked = [(self._filters[each].passes, found) for each, found in self._passing.items()]

@@ -1,4 +1,7 @@
-"""The language of content filters as links and instances ask it (content.py, docs/filters.md).
+"""The language of content filters for links and instances (content.py, docs/filters.md).
+
+A message whose body cannot be read passes no filter. Everybody who has the record reaches this
+verdict, since it depends on the record alone.
 
 A message whose body cannot be read passes no filter: what is no order is no order of a region
 either. So does everybody decide who has the record, since nothing but the record counts.
@@ -17,11 +20,11 @@ from raylay.services.messages.types.base import MessageTypeTable
 
 
 class ExpressionLanguage:
-    """A `FilterLanguage`: the filters of this installation.
+    """The filter language of this installation (implements `FilterLanguage`).
 
     Args:
-        types: what bodies are read by.
-        functions: those that filters may use.
+        types: the message types, which parse bodies.
+        functions: the functions that filters may use.
     """
 
     __slots__ = ("_functions", "_message", "_record", "_types")
@@ -33,7 +36,7 @@ class ExpressionLanguage:
         self._message: dict[str, Any] | None = None
 
     def compiled(self, text: str, where: str) -> ExpressionFilter:
-        """The filter that is written so.
+        """Returns the filter that a text describes.
 
         Raises:
             ConfigurationError: naming the place, the text, the column and what is wrong.
@@ -44,8 +47,8 @@ class ExpressionLanguage:
             raise ConfigurationError(f"{where}: {refusal(text, error)}") from None
 
     def message(self, record: Record) -> dict[str, Any] | None:
-        """Returns the parsed body of a record; None where it cannot be read. It is parsed once for
-        all filters that ask for it in turn."""
+        """Returns the parsed body of a record; None where it cannot be read. The last record's
+        result is kept, for the filters that ask in turn."""
         if record is not self._record:
             try:
                 self._message = self._types[record.message_type].parse(record.body)
@@ -56,7 +59,8 @@ class ExpressionLanguage:
 
 
 class ExpressionFilter:
-    """A `ContentFilter`: an expression over what is in a record and nothing else."""
+    """A filter that evaluates an expression over the content of a record, and nothing else
+    (implements `RecordFilter`)."""
 
     __slots__ = ("_asks_around", "_language", "_matches")
 
@@ -66,7 +70,7 @@ class ExpressionFilter:
         self._asks_around = found.asks_around
 
     def passes(self, record: Record) -> bool:
-        """Returns whether the record goes on."""
+        """Returns whether the record passes."""
         message = self._language.message(record)
         if message is None:
             return False

@@ -1,6 +1,13 @@
 """The policy by which an instance takes over the connection of one of its links, and the link's
 machine at the instance.
 
+Each message that goes through a link wakes the link's process, and each answer does so again. So
+where a link has caught up, it hands over its connection: the instance then sends what it commits,
+and takes the acks, on the event loop that handles both anyway. The link still owns the destination.
+When a journal must be read, or the destination reads too slowly, the connection is closed; the link
+dials again and sends what is missing. That is correct at any moment, so there is no other way of
+handing a connection back.
+
 Each message that goes through a link wakes the link's process, and its answer does once more. So
 where a link has caught up, it hands over its connection: the instance sends what it commits, and
 takes the acks, on the loop that has both anyway. The link goes on owning the destination. Whatever
@@ -18,26 +25,29 @@ from raylay.services.replication.link.outbound import OutboundLink
 PAUSE_US_MIN = 500_000
 PAUSE_US_MAX = 60_000_000
 LASTING_US = 60_000_000
-"""A connection that was taken over for so long was worth it: the next one is taken over as soon."""
+"""Time in microseconds after which a taken-over connection was worth it: the next one is taken over
+without a longer pause."""
 BEHIND_BYTES_MAX = 4 * 1024 * 1024
 BEHIND_RUNS_MAX = 4_096
-"""Runs that are committed and not sent yet: a link has more in a file, an instance in memory."""
+"""Number of runs that are committed and not sent yet, at most: a link keeps its backlog in the
+journal, an instance would keep it in memory."""
 BATCH_BYTES = 512 * 1024
 
 _UNAVAILABLE = int(Kind.UNAVAILABLE)
 
 
 class DirectLinkPolicy:
-    """Decides when to ask a link for its connection, and keeps what was committed since it was
-    asked.
+    """Decides when to ask a link for its connection, and keeps the runs that are committed while it
+    is asked.
 
-    Invariant: what `taken` gives follows, without a gap, what the link has sent.
-    Owner: the instance, for each of its links. Lifecycle: as long as the link's supervisor;
-    `ended` with each connection.
+    Invariant: the runs that `taken` returns follow, without a gap, those that the link has sent.
+    Owner: the instance, for each of its links. Lifecycle: as long as the link's supervisor; `ended`
+    is called with each connection's end.
 
     Args:
-        is_allowed: False: never.
-        pause_us_min: how long a link is caught up before it is asked; longer after each failure.
+        is_allowed: False: the link is never asked.
+        pause_us_min: microseconds for which a link must be caught up before it is asked; doubled
+            after each failure.
     """
 
     __slots__ = (
@@ -63,7 +73,8 @@ class DirectLinkPolicy:
         self._direct_since_us: int | None = None
 
     def asks(self, *, caught_up: bool, committed_txid: int, now_us: int) -> bool:
-        """Called regularly: whether the link is to be asked now."""
+        """Returns whether the link is to be asked for its connection now. To be called
+        regularly."""
         if not self._is_allowed or self._is_asked or self._direct_since_us is not None:
             return False
         if not caught_up:
@@ -79,7 +90,7 @@ class DirectLinkPolicy:
         return True
 
     def committed(self, runs: list[Run]) -> None:
-        """Takes runs that are on disk. What comes while the link is asked is kept for `taken`."""
+        """Takes committed runs: while the link is being asked, they are kept for `taken`."""
         if self._kept is None:
             return
         self._kept += runs
@@ -88,12 +99,13 @@ class DirectLinkPolicy:
             self._kept = None
 
     def said(self) -> None:
-        """The link is told something else: it may have handed over its connection before it hears
-        that."""
+        """Notes that the instance tells the link something else meanwhile: the link may hand over
+        its connection before it takes that, so this hand-over must fail."""
         self._kept = None
 
     def kept(self, now_us: int, *, for_good: bool) -> None:
-        """The link keeps its connection: it is busy, or cannot hand over one of this kind."""
+        """Notes that the link keeps its connection: it is busy, or (`for_good`) cannot hand over a
+        connection of this kind."""
         self._is_asked = False
         self._kept = None
         self._later(now_us)
@@ -102,13 +114,14 @@ class DirectLinkPolicy:
             self._is_allowed = False
 
     def taken(self, cursor: int, now_us: int) -> list[Run] | None:
-        """The link hands over its connection, and has sent everything up to `cursor`.
+        """Takes the connection that the link hands over, after the link has sent everything up to
+        `cursor`.
 
         Returns:
             what is committed behind that. None: the connection cannot be gone on with.
         """
         kept, self._kept = self._kept, None
-        # Until it has `ended` the link is not asked again: it has no connection to hand over.
+        # Until `ended`, the link is not asked again: it has no connection to hand over.
         if kept is None or cursor < self._from_txid:
             return None
         behind = [run for run in kept if run.last_txid > cursor]
@@ -119,7 +132,7 @@ class DirectLinkPolicy:
         return behind
 
     def ended(self, now_us: int) -> None:
-        """The connection is over, whoever had it."""
+        """Notes that the connection has ended, at the link or at the instance."""
         direct_since_us, self._direct_since_us = self._direct_since_us, None
         was_asked, self._is_asked = self._is_asked, False
         self._kept = self._due_us = None
@@ -134,13 +147,13 @@ class DirectLinkPolicy:
 
 
 class DirectLink:
-    """A link's machine at its instance: fed with what is committed, not with a journal.
+    """A link's machine at its instance: it is fed with committed runs instead of reading a journal.
 
-    Invariant: what it has not sent yet follows its machine's cursor without a gap.
-    Owner: the instance. Lifecycle: one connection; useless once `trouble` says why.
+    Invariant: the runs that are not sent yet follow the machine's cursor without a gap.
+    Owner: the instance. Lifecycle: one connection; useless once `trouble` names a reason.
 
     Args:
-        machine: that has taken over the connection.
+        machine: the machine that has taken over the connection.
     """
 
     __slots__ = ("_unsent", "_unsent_bytes", "machine", "trouble")
@@ -148,17 +161,17 @@ class DirectLink:
     def __init__(self, machine: OutboundLink) -> None:
         self.machine = machine
         self.trouble = ""
-        """Reason why the connection is to be ended; empty: it is not."""
+        """Reason why the connection must be closed; empty while there is none."""
         self._unsent: list[Run] = []
         self._unsent_bytes = 0
 
     @property
     def due_us(self) -> int | None:
-        """The time at which `look_again` is to be called; None: nothing waits."""
+        """Returns the time at which `look_again` is to be called; None: nothing waits."""
         return self.machine.due_us
 
     def committed(self, runs: list[Run], now_us: int) -> list[LinkEffect]:
-        """Takes runs that are on disk, all that was committed since the last call."""
+        """Takes all runs that were committed since the last call."""
         if runs:
             if not self._unsent:
                 effects = self.machine.pass_by(runs)
@@ -173,7 +186,7 @@ class DirectLink:
     def acked(
         self, number: int, held: Ranges, persisted: Rooted, conflicts: Ranges, now_us: int
     ) -> list[LinkEffect]:
-        """An ack came; see OutboundLink.acked.
+        """Takes an ack; see `OutboundLink.acked`.
 
         Raises:
             RemoteProtocolError: it is of a batch that was not sent.
@@ -181,18 +194,18 @@ class DirectLink:
         return self.machine.acked(number, held, persisted, conflicts) + self.go_on(now_us)
 
     def notice(self, awaited: Rooted, last_txid: int, now_us: int) -> list[LinkEffect]:
-        """The destination is to be asked; see OutboundLink.notice."""
+        """Asks the destination about messages; see `OutboundLink.notice`."""
         return self.machine.notice(awaited, last_txid) + self.go_on(now_us)
 
     def look_again(self, now_us: int) -> list[LinkEffect]:
-        """Sends what has waited long enough for another path, if `due_us` is past."""
+        """Sends messages that have waited long enough for another path, if `due_us` is past."""
         due_us = self.machine.due_us
         if due_us is not None and due_us <= now_us:
             self.machine.look_again()
         return self.go_on(now_us)
 
     def go_on(self, now_us: int) -> list[LinkEffect]:
-        """Sends what may be sent."""
+        """Sends what may be sent now."""
         machine, effects = self.machine, []
         while self._unsent and machine.wants and not self.trouble:
             taken = self._next() if self._unsent_bytes >= BATCH_BYTES else self._unsent.copy()

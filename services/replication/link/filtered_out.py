@@ -1,12 +1,13 @@
-"""The sequences that the content filters of a link left out, so that it does not read a message a
-second time only to leave it out again.
+"""The sequences that the content filters of a link left out, so that the link does not read a
+message a second time only to leave it out again.
 
-A destination holds what passed, never the rest. By what it holds alone a link would have to read,
-at each reconnect, every stretch of the journal in which its filters left something out. A verdict
-never changes while the filters are the same: so what was left out counts, when the link looks where
-to begin, as what need not be sent.
+A destination only holds messages that passed. Judged by its holdings alone, a link would have to
+read, at each reconnect, every stretch of the journal in which its filters left something out. A
+verdict does not change while the filters stay the same. So when the link looks for where to begin,
+messages left out count as ones that need not be sent.
 
-It is kept by stretches of the journal, so that it goes with what is removed from there.
+The sequences are kept by stretches of the journal, so that they are dropped together with the
+removed part of the journal.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Run
 
 STRETCH = 1 << 20
-"""Transaction ids; every second one of them left out is 128 KiB."""
+"""Width of a stretch in transaction ids. With every second message left out, a stretch takes 128
+KiB."""
 
 
 class FilteredOut:
-    """Invariant: whatever is in it was judged by these filters, and did not pass.
+    """The sequences that a link's filters left out, by stretch of the journal.
 
-    Owner: a link's machine. Lifecycle: as long as the filters; over restarts by what `changed`
-    gave (services/processes/link/filtered_out_store.py).
+    Invariant: all of them were judged by these filters and did not pass.
+    Owner: a link's machine. Lifecycle: as long as the filters stay the same; a restart restores
+    what `changed` returned (services/processes/link/filtered_out_store.py).
     """
 
     __slots__ = ("_changed", "_stretches")
@@ -37,7 +40,7 @@ class FilteredOut:
         return bool(self._stretches)
 
     def add(self, run: Run, ranges: list[Range], passed: list[Range]) -> None:
-        """Notes that of a run's `ranges` only `passed` did."""
+        """Notes that of a run's `ranges` only `passed` passed the filters."""
         rest = SequenceSet(ranges)
         rest.difference_update(SequenceSet(passed))
         number = run.first_txid // STRETCH
@@ -45,7 +48,7 @@ class FilteredOut:
         self._changed.add(number)
 
     def update(self, number: int, ranges: PublisherRanges) -> None:
-        """Adds what was judged elsewhere, or in an earlier life, in one stretch."""
+        """Adds sequences of one stretch that were judged elsewhere, or in an earlier life."""
         self._of(number).update(ranges)
         self._changed.add(number)
 
@@ -53,19 +56,19 @@ class FilteredOut:
         return self._stretches.setdefault(number, PublisherRanges())
 
     def changed(self) -> Iterator[tuple[int, PublisherRanges | None]]:
-        """The stretches that were added to or forgotten (None) since the last call."""
+        """Yields the stretches that were added to, or forgotten (None), since the last call."""
         changed, self._changed = sorted(self._changed), set()
         for number in changed:
             yield number, self._stretches.get(number)
 
     def taken(self) -> dict[int, PublisherRanges]:
-        """All of it, which is in here no more."""
+        """Removes and returns everything."""
         found, self._stretches = self._stretches, {}
         self._changed.clear()
         return found
 
     def forget(self, first_txid: int) -> None:
-        """The journal begins here now."""
+        """Forgets the stretches below the journal's new first transaction id."""
         for number in [each for each in self._stretches if (each + 1) * STRETCH <= first_txid]:
             del self._stretches[number]
             self._changed.add(number)
@@ -78,8 +81,8 @@ class FilteredOut:
         publisher: int,
         ranges: Iterable[Range],
     ) -> bool:
-        """Returns whether each of these messages is held there or was left out. They lie in the
-        journal from `first_txid` to `last_txid`."""
+        """Returns whether each of these messages is held at the destination or was left out. The
+        messages lie in the journal from `first_txid` to `last_txid`."""
         theirs = held.get(publisher) if held is not None else None
         if theirs is not None and all(theirs.covers(a, b) for a, b in ranges):
             return True
@@ -88,7 +91,7 @@ class FilteredOut:
         rest = ranges.copy() if isinstance(ranges, SequenceSet) else SequenceSet(ranges)
         if theirs is not None:
             rest.difference_update(theirs)
-        # A run, or a segment, may reach into the next stretch.
+        # A run or a segment may extend into the next stretch.
         for number in range(first_txid // STRETCH, last_txid // STRETCH + 1):
             stretch = self._stretches.get(number)
             found = stretch.get(publisher) if stretch is not None else None
@@ -97,7 +100,7 @@ class FilteredOut:
         return not rest
 
     def settles_run(self, held: PublisherRanges | None, run: Run) -> bool:
-        """Returns whether each message of a run is held there or was left out; its header is
-        enough."""
+        """Returns whether each message of a run is held at the destination or was left out; the
+        run's header is enough."""
         ranges = [(run.first_sequence, run.last_sequence)]
         return self.settles(held, run.first_txid, run.last_txid, run.publisher, ranges)

@@ -1,19 +1,20 @@
 """The link's machine: what one destination has, and what it must be sent next (design.md 4).
 
-Values in, values out. The shell reads the journal behind `cursor` and no further than `told_txid`,
-gives the runs to `take`, sends the batches, and passes the downstream's acks to `acked`.
+Pure. The shell reads the journal behind `cursor`, up to `told_txid`, gives the runs to `take`,
+sends the batches, and passes the downstream's acks to `acked`.
 
-Invariants: stored_txid <= cursor <= told_txid; a batch's number is one above the last one's; what
-is held there or on its way there is never sent again in this connection; the window counts bytes
-that are not stored yet, never what is not persisted (simulated: windows freed by persisted
-deadlock).
+Invariants: stored_txid <= cursor <= told_txid; each batch's number is one above the last one's; a
+message that the destination holds, or that is on its way there, is never sent again in this
+connection; the window counts bytes that are not stored yet, never those that are not persisted (in
+the simulator, a window that waits for persisted deadlocks).
 
-Where several instances reach one destination, each message that one of them sends on is there by
-the others too, an instant apart. An async link therefore waits with what the destination was seen
-to get by another way: it is the turn of whoever published it, or is nearer to that one. While the
-destination goes on to show that it gets such messages they are skipped; when it stops, they are
-sent after a moment, and the link is slower to believe it again. Order is kept: what comes behind a
-message that waits, waits too. Nothing is skipped that was not shown to be there.
+Where several instances reach one destination, each message that one of them sends on is sent there
+by the others too, an instant apart. An async link therefore defers messages that the destination
+was seen to get by another path: the publisher's own instance, or an instance nearer to it, goes
+first. While the destination continues to show that it gets such messages, they are skipped. When it
+stops, they are sent after a moment, and the link takes longer to trust that path again. Order is
+kept: the messages behind a deferred one wait as well. Nothing is skipped unless the destination
+showed that it has it.
 """
 
 from __future__ import annotations
@@ -47,19 +48,22 @@ from raylay.services.replication.values import DirectLinkState, LinkStart
 WINDOW_BYTES_DEFAULT = 8 * 1024 * 1024
 WINDOW_BATCHES_MAX = 256
 YOURS_SHOWN_MAX = 16
-"""Ranges in one connection: one that is missing is enough to know."""
+"""Number of ranges shown to the destination in one connection as passing through it and missing
+there: one range is enough evidence."""
 CONFLATION_MS_MAX = 1_000
-"""Time for which acks may be held back; where it is longer, nothing waits for them."""
+"""Longest ack conflation of a destination, in milliseconds, with which messages are deferred; with
+a longer one nothing waits for another path."""
 WAYS_MAX = 10_000
 _RECORDS = int(Kind.RECORDS)
 
 Way = tuple[tuple[int, ...], bytes]
-"""Path and topic: messages that have both in common come by the same links."""
+"""Path and topic of messages: messages with the same way arrive over the same links."""
 
 
 class OutboundLink:
-    """See the file's docstring. Owner: the DestinationLink actor. Lifecycle: as long as the actor;
-    `connected` begins a connection anew."""
+    """Decides what one destination is sent (see the module docstring). Owner: the link's process,
+    or the instance for a direct link. Lifecycle: as long as the owner; `connected` begins a
+    connection anew."""
 
     def __init__(
         self,
@@ -70,8 +74,9 @@ class OutboundLink:
     ) -> None:
         """
         Args:
-            removed: what the journal held once and holds no more. Reads only; called on rare paths.
-            filters: what content filters are written in; None: they do not run.
+            removed: returns the messages that the journal once held and holds no more. Changes
+                nothing; called on rare paths.
+            filters: the language of the content filters; None: content filters do not run.
         """
         self._removed = removed
         self._unavailable = PublisherRanges()
@@ -89,24 +94,26 @@ class OutboundLink:
         self.sent_bytes = 0
         self.skipped = 0
         self.deferrals_ended = 0
-        """Number of times that a message was sent that had waited for another way."""
+        """Number of deferred messages that were sent after all."""
         self._elsewhere: dict[Way, AlternatePath] = {}
         self._ways: dict[int, Way] = {}
-        """Publisher to the way of its last message that others brought here."""
+        """Path and topic, by publisher, of its last message that came here from another
+        instance."""
         self._may_defer = (
             not destination.sync and destination.ack_conflation_ms <= CONFLATION_MS_MAX
         )
         self._deferred: Way | None = None
-        """Way of the message that waits."""
+        """Path and topic of the deferred message; None: no message is deferred."""
         self._deferred_txid = 0
         self._deferred_us = 0
         self._shown_upto: dict[int, int] = {}
-        """Publisher to the highest of its sequences that the destination got by other ways. What is
-        missing below it was passed by there: each way keeps a publisher's order."""
+        """Highest sequence, by publisher, that the destination showed to have got by another path.
+        A message below it will not come that way any more, since each path keeps a publisher's
+        order."""
         self._news_us = 0
         self._has_news = False
         self._jitter = 0
-        """Addition to each patience, in 32nds of it."""
+        """Addition to each wait for another path, in 32nds of the wait."""
         self._downstream = 0
         self._number = 0
         self._held = PublisherRanges()
@@ -117,14 +124,16 @@ class OutboundLink:
         self._own_root = 0
         self._mark = RootedRanges()
         self._once_more = PublisherRanges()
-        """Held there and marked nevertheless: sent once more in the resync, if it is still here."""
+        """Messages that the destination holds and that are marked nevertheless: the resync sends
+        them once more, as far as they are still in the journal."""
         self._looked_for = PublisherRanges()
         self._looked_to_txid = 0
-        """Transaction id up to which the journal is read for marked messages: what is still marked
-        then is in the journal no more."""
+        """Transaction id up to which the journal is read for marked messages. A message that is
+        still marked when the cursor gets there is not in the journal any more."""
         self._notices = RootedRanges()
         self._named = RootedRanges()
-        """Asked for by its name, and not known to be there: asked for again when it is shown."""
+        """Messages that were asked for by identity and that the destination may lack. They are
+        asked for again when the destination shows that it has them."""
         # (number, last txid before the batch, bytes)
         self._in_flight: deque[tuple[int, int, int]] = deque()
         self._bytes_in_flight = 0
@@ -135,12 +144,13 @@ class OutboundLink:
     def connected(
         self, downstream: int, held: PublisherRanges, start: LinkStart, first_txid: int
     ) -> list[LinkEffect]:
-        """The connection is made: ranges are exchanged, the instance was asked.
+        """Begins a connection, after both sides have exchanged the ranges that they hold and the
+        instance was asked for the start state.
 
         Args:
-            downstream: incarnation there.
-            held: what is stored there.
-            first_txid: oldest transaction id in the journal.
+            downstream: incarnation of the connected server.
+            held: the messages that are stored there.
+            first_txid: the oldest transaction id in the journal.
         """
         self.is_connected = True
         self._downstream = downstream
@@ -158,8 +168,9 @@ class OutboundLink:
             self._looked_for.update(marks)
         for root, asked in start.notice.roots.items():
             for publisher, ranges in asked.sets.items():
-                # Held there under the same identity, and not answered: sent once more instead of
-                # only named, so that the destination compares the contents before it answers.
+                # The destination holds these messages and has not answered for them. They are sent
+                # once more, instead of being named only, so that the destination compares the
+                # contents before it answers.
                 self._mark.of(root).add_ranges(publisher, ranges)
                 self._once_more.add_ranges(publisher, ranges)
                 self._looked_for.add_ranges(publisher, ranges)
@@ -181,12 +192,13 @@ class OutboundLink:
         return self.flush_notices()
 
     def disconnected(self) -> None:
-        """The connection ended."""
+        """Notes that the connection ended."""
         self.is_connected = False
 
     def hand_over(self) -> DirectLinkState | None:
-        """Returns the state with which a machine elsewhere goes on in this connection, which is
-        over for this one. None: not now, as something is to be sent, in flight, or asked for."""
+        """Returns the state with which another machine continues this connection, which ends for
+        this machine. None: not possible now, because something is to be sent, in flight, or asked
+        for."""
         if (
             not self.is_connected
             or self._at_connect is not None
@@ -202,7 +214,8 @@ class OutboundLink:
         return DirectLinkState(*there, self._own_root, self.sync, self._unavailable, self._whole)
 
     def take_over(self, state: DirectLinkState) -> None:
-        """Goes on in the connection of a machine elsewhere. Call it on a new machine."""
+        """Continues a connection that another machine handed over. To be called on a new
+        machine."""
         self.is_connected = True
         self._downstream, self._own_root = state.downstream, state.own_root
         self._jitter = (state.own_root ^ state.downstream) % 16
@@ -212,17 +225,18 @@ class OutboundLink:
         self._looked_to_txid = self._told_stored = state.cursor
 
     def told(self, last_txid: int) -> None:
-        """The instance committed up to here."""
+        """Notes that the instance committed everything up to this transaction id."""
         self.told_txid = max(self.told_txid, last_txid)
 
     def set_mode(self, sync: bool) -> None:
-        """Sets whether what is sent from now on is marked awaited."""
+        """Sets whether messages sent from now on are marked as awaited."""
         self.sync = sync
 
     def notice(self, awaited: Rooted, last_txid: int) -> list[LinkEffect]:
-        """The instance became awaited for these, committed up to `last_txid`, or was upgraded: ask
-        the destination. What it is not known to hold is marked when it is read, and asked for by
-        its name when there is nothing left to read it from."""
+        """Asks the destination for the answers of these messages, which are committed up to
+        `last_txid`: the instance became awaited for them, or the link was upgraded. Messages that
+        the destination may lack are marked when they are read, or asked for by identity when the
+        journal has them no more."""
         if not self.is_connected:
             return []
         for root, asked in awaited.items():
@@ -241,7 +255,7 @@ class OutboundLink:
         return self.flush_notices()
 
     def flush_notices(self) -> list[LinkEffect]:
-        """Sends waiting notices at once: control never waits for the window."""
+        """Sends waiting notices at once: notices do not wait for the window."""
         if not self.is_connected or not self._notices:
             return []
         return [self._batch([], RootedRanges(), 0)]
@@ -249,12 +263,13 @@ class OutboundLink:
     # -- the journal -------------------------------------------------------------------------
     @property
     def resyncing(self) -> bool:
-        """Returns whether the cursor is still in what was there when the connection began."""
+        """Returns whether the cursor is still in the part of the journal that existed when the
+        connection began."""
         return self.is_connected and self._at_connect is not None
 
     @property
     def wants(self) -> bool:
-        """Returns whether the shell should read behind the cursor and call `take`."""
+        """Returns whether the shell should read the journal behind the cursor and call `take`."""
         return (
             self.is_connected
             and (self.cursor < self.told_txid or self._at_connect is not None)
@@ -265,8 +280,8 @@ class OutboundLink:
 
     @property
     def due_us(self) -> int | None:
-        """The time at which a message that waits has waited long enough: the shell calls
-        `look_again` then. None: none waits."""
+        """Returns the time at which the deferred message has waited long enough, and the shell
+        calls `look_again`; None: no message is deferred."""
         elsewhere = self._elsewhere.get(self._deferred) if self._deferred is not None else None
         if elsewhere is None:
             return None
@@ -274,19 +289,19 @@ class OutboundLink:
         patience_us += patience_us * self._jitter // 32
         patience_us += 1_000 * self.destination.ack_conflation_ms
         since_us = self._deferred_us
-        # Other messages of the way say nothing of this one where the one before it was missed.
+        # After a wait in vain, other messages of the path say nothing about this one.
         if not elsewhere.misses:
             since_us = max(since_us, self._news_us)
         return min(since_us + patience_us, self._deferred_us + DEFERRED_US_MAX)
 
     def look_again(self) -> None:
-        """Has `take` look again at a message that waits."""
+        """Lets `take` decide again about the deferred message."""
         self._deferred = None
 
     def skip_segments(self, summaries: list[tuple[int, int, PublisherRanges]]) -> None:
         """Moves the cursor over sealed segments (oldest first) that the destination held whole when
-        the connection began. What it was seen to hold since then is for `take`: its answer is
-        still to be asked for."""
+        the connection began. Messages that it was seen to hold since then are left to `take`,
+        because their answers must still be asked for."""
         held = self._at_connect
         if held is None:
             return
@@ -302,8 +317,9 @@ class OutboundLink:
             self.cursor = last
 
     def skip_headers(self, runs: list[Run]) -> bool:
-        """Moves the cursor over runs that need not be sent, during a resync. True when all of
-        `runs` were skipped: read on; False: read with payloads from the cursor, for `take`."""
+        """Moves the cursor, during a resync, over runs that need not be sent. Returns True when all
+        of `runs` were skipped, so that the shell reads on; False when it must read from the cursor
+        with payloads, for `take`."""
         for run in runs:
             if run.last_txid <= self.cursor:
                 continue
@@ -314,20 +330,21 @@ class OutboundLink:
                     return False
             elif run.kind == Kind.RECORDS:
                 if self._downstream in run.path and not (run.contiguous or run.payload):
-                    return False  # only its records say which sequences it holds
+                    return False  # Only the records say which sequences the run holds.
                 self._ask_where_it_came_from(run)
             self.cursor = run.last_txid
         return True
 
     def take(self, runs: list[Run], now_us: int = 0) -> list[LinkEffect]:
-        """Takes committed runs read behind the cursor, in order, and makes one batch of what must
-        be sent. With no runs, ends a resync that has nothing left to send.
+        """Takes committed runs that were read behind the cursor, in order, and returns one batch of
+        the records that must be sent. Without runs, ends a resync that has nothing left to send.
 
         Args:
-            now_us: by a clock that only goes forward; 0: no message waits for another way.
+            now_us: time by a clock that never goes backwards; 0: no message is deferred.
         """
         before = self.cursor
-        # Removed by force before it could be sent: ids follow one another.
+        # Transaction ids have no gaps: the records between were removed by force before they could
+        # be sent.
         gap = bool(runs) and runs[0].first_txid > before + 1
         may_defer = self._may_defer and now_us > 0 and not gap and not self.sync
         if self._has_news:
@@ -346,7 +363,7 @@ class OutboundLink:
             if run.kind != _RECORDS:
                 self.cursor = last_txid
                 if run.kind == Kind.UNAVAILABLE and run.first_txid > self.resync_to:
-                    # Found out since the connect: the destination is to know it, too.
+                    # Found to be unavailable since the connect: the destination is to be told, too.
                     self._unavailable.update(decode_unavailable(run))
                     gap = True
                 continue
@@ -404,9 +421,10 @@ class OutboundLink:
         return effects
 
     def pass_by(self, runs: list[Run]) -> list[LinkEffect] | None:
-        """Moves the cursor over what was just committed where all of it came from the destination
-        and there is nothing to say of it, as with most of what the other one of a pair commits:
-        `take` comes to the same by a longer way. None: nothing was moved, `take` decides."""
+        """Moves the cursor over committed runs that all came from the destination itself, where
+        nothing needs to be sent. With a pair of instances this is the common case, and `take` would
+        reach the same result more slowly. Returns None where `take` must decide, and then moves
+        nothing."""
         asks = self._mark.roots or self._notices.roots or self._looked_for.sets or self._yours
         waits = self._at_connect is not None or self._deferred is not None or self._has_news
         if asks or waits or not self.is_connected or self.cursor != self.told_txid:
@@ -418,8 +436,8 @@ class OutboundLink:
         return [] if self._in_flight else self._progress(0)
 
     def _defers(self, run: Run, part: Run | None, now_us: int) -> bool:
-        """Returns whether what is missing of a run that others brought here waits for another
-        way."""
+        """Returns whether the missing part of a run that others brought here is deferred, because
+        the destination may get it by another path."""
         way = (run.path, run.topic)
         if len(self._ways) >= WAYS_MAX:
             self._ways.clear()
@@ -443,7 +461,7 @@ class OutboundLink:
         return False
 
     def _shown_elsewhere(self, held: Ranges) -> None:
-        """The destination got messages of these publishers by other ways."""
+        """Notes that the destination got messages of these publishers by other paths."""
         for publisher, ranges in held.items():
             way = self._ways.get(publisher)
             if way is None:
@@ -463,7 +481,7 @@ class OutboundLink:
             self._deferred = None
 
     def _tell_lacks(self, batch: SendBatch) -> list[LinkEffect]:
-        """Says in the batch what the destination lacks and cannot have from here."""
+        """Adds to the batch the messages that the destination lacks and cannot get from here."""
         lacks = self._removed()
         lacks.update(self._unavailable)
         for publisher in list(lacks.sets):
@@ -476,8 +494,8 @@ class OutboundLink:
         return [LinkLacks(ranges_of(lacks))]
 
     def _name_what_is_gone(self) -> None:
-        """Asks by name for what is awaited and is in no segment here any more when all of the
-        journal is read, as it cannot be sent: the destination may hold it."""
+        """Asks by identity for awaited messages that the journal no longer has, once all of the
+        journal is read: they cannot be sent, and the destination may hold them."""
         if not self._looked_for.sets or self.cursor < self._looked_to_txid:
             return
         for root, marks in self._mark.roots.items():
@@ -501,17 +519,19 @@ class OutboundLink:
         self._once_more, self._looked_for = PublisherRanges(), PublisherRanges()
 
     def _ask_where_it_came_from(self, run: Run) -> None:
-        """Owed by the downstream although it came from there, because nobody knew that then: it is
-        never sent, so a notice asks for its answer where one is waited for; else it is answered by
-        having been there."""
+        """Asks for the answers of a run that came from the destination. Such a run is never sent
+        back, but may be unacknowledged, because its origin was not known when it was recorded. A
+        notice asks for the answer where one is awaited; otherwise the run counts as answered
+        because it was there."""
         if self._downstream not in run.path:
             return
         at_connect = self._at_connect
         if at_connect is not None and run.last_txid <= self.resync_to:
             held = at_connect.get(run.publisher)
             if held is None or not held.covers(run.first_sequence, run.last_sequence):
-                # It came between the destination's account of what it holds and our connecting; or
-                # the destination was given back an old copy of its data: it is to look.
+                # The run either arrived between the destination's account of what it holds and this
+                # connect, or the destination was restored from an old copy of its data: it must
+                # check which.
                 self._came_from_there.add_ranges(run.publisher, run.ranges())
                 self._show(run, held)
         elif run.path[-1] != self._downstream:
@@ -535,9 +555,9 @@ class OutboundLink:
             self._yours.setdefault(run.publisher, []).extend(lacking)
 
     def _show_what_came_round(self, run: Run) -> None:
-        """Shows the destination a run that went through it once and came here by others since the
-        connect. If that was in a later state than the destination has now, nobody else may be there
-        to tell it."""
+        """Shows the destination a run that once passed through it and came here by others since the
+        connect. If the destination has lost it, by going back to an older copy of its data, there
+        may be nobody else to tell it."""
         shown = _lacking(run, self._held.get(run.publisher))
         if shown:
             self._yours.setdefault(run.publisher, []).extend(shown)
@@ -548,7 +568,8 @@ class OutboundLink:
         return self.router.routed(run, self._downstream)
 
     def _missing_part(self, run: Run) -> tuple[Run | None, list[Range]]:
-        """(what is to be sent, what is held there already) of what passes of a routed run."""
+        """Returns (the part to send, the ranges held at the destination already) of a routed run,
+        within what passes the filters."""
         held = self._held.get(run.publisher)
         if held is None or not held.touches(run.first_sequence, run.last_sequence):
             if not self.router.has_filter:
@@ -567,10 +588,10 @@ class OutboundLink:
         return (run.select(missing) if missing else None), surplus
 
     def _to_compare(self, run: Run, surplus: list[Range]) -> list[Range]:
-        """Returns the part of a run that is sent although it is held there: a client published it
-        here and waits for it, and that one has it from elsewhere, from a client that failed over or
-        from another one of the same name. Only where the records meet are their contents compared,
-        and one with another content is never to be acknowledged."""
+        """Returns the part of a run that is sent although the destination holds it: a client that
+        published it here waits for it, and the destination has it from elsewhere, from a client
+        that failed over or from another one of the same name. Contents are compared only where the
+        records meet, and a message with other content must never be acknowledged."""
         if not self.sync or run.path or not run.flags & Flag.AWAITED:
             return []
         return surplus if run.first_txid > self.resync_to else self._flagged_and_owed(run, surplus)
@@ -578,12 +599,13 @@ class OutboundLink:
     def _skip(
         self, run: Run, surplus: list[Range], answered: PublisherRanges, resending: Ranges
     ) -> int:
-        """Skips what is held there, but leaves its answer due: where this instance is awaited for
-        it, a notice asks for it; else it is answered by being held."""
+        """Skips messages that the destination holds, but still obtains their answers: a notice
+        asks where this instance is awaited for them; the others count as answered because they
+        are held."""
         if self._at_connect is not None and run.last_txid <= self.resync_to:
             known = self._at_connect.get(run.publisher)
             if known is not None:
-                # Held when the connection began: the instance has seen to these.
+                # The instance has taken care of messages that were held when the connection began.
                 surplus = [piece for a, b in surplus for piece in known.missing(a, b)]
         if not surplus:
             return 0
@@ -604,8 +626,12 @@ class OutboundLink:
         return count
 
     def _flagged_and_owed(self, run: Run, ranges: list[Range]) -> list[Range]:
-        """Returns the part of a run that was awaited once and is still waited for, of what a
-        destination lacks.
+        """Returns the part of a run's ranges that was flagged as awaited and for which somebody
+        still waits.
+
+        The rest was settled before, with a server that lost its disk since or by a downgrade. If it
+        were marked again, this instance, which has answered already, would become the destination's
+        waiter, and the real waiter would be answered too early.
 
         The rest was settled before: with a server that lost its disk since, or by a downgrade. Were
         it marked again, this instance would become the destination's waiter for it, which has
@@ -649,7 +675,7 @@ class OutboundLink:
     def acked(
         self, number: int, held: Ranges, persisted: Rooted, conflicts: Ranges
     ) -> list[LinkEffect]:
-        """An ack came: batches up to `number` are stored. `AckUpstream` tells the rest.
+        """Takes an ack: batches up to `number` are stored. `AckUpstream` explains the other values.
 
         Raises:
             RemoteProtocolError: it is of a batch that was not sent: journal would be freed by it.
@@ -679,9 +705,9 @@ class OutboundLink:
         return effects
 
     def _ask_for_what_is_shown(self, held: Ranges) -> None:
-        """Asks again for acks of messages that the destination has since got by another path: it
-        did
-        not know them when it was first asked for them by name, so that request was lost."""
+        """Asks again for the answers of messages that the destination has since got by another
+        path. It did not know them when it was first asked for them by identity, so the first
+        request had no effect."""
         for root, named in self._named.roots.items():
             for publisher, ranges in held.items():
                 sought = named.get(publisher)
@@ -695,7 +721,8 @@ class OutboundLink:
 
     @property
     def stored_txid(self) -> int:
-        """Everything routed up to here is on disk at the connected server."""
+        """Returns the transaction id up to which everything routed is on disk at the connected
+        server."""
         return self._in_flight[0][1] if self._in_flight else self.cursor
 
     def _progress(self, skipped: int, caught_up: bool = False) -> list[LinkEffect]:

@@ -1,5 +1,5 @@
-"""Coalesces a link's reports to its instance. What a publisher waits for goes at once, the rest
-soon and together, because each frame of a link wakes the instance."""
+"""Coalesces a link's reports to its instance. Answers that a publisher waits for go at once. The
+rest is sent together soon after, because each frame of a link wakes the instance."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ Told = LinkAnswered | LinkProgress | LinkLacks
 
 
 class ReportCoalescer:
-    """See the file's docstring.
+    """Coalesces the reports of one link.
 
-    Invariant: what is told soon is told before anything that is told at once.
-    Owner: the link, or the instance that has taken over its connection. Lifecycle: as long as that;
-    `disconnected` begins anew.
+    Invariant: reports that were held back are sent before any report that goes at once.
+    Owner: the link, or the instance that has taken over its connection. Lifecycle: as long as the
+    owner; `disconnected` begins anew.
 
     Args:
-        tell: takes what the instance is told, and when it was answered, in ns.
-        call_later: calls something after so many seconds; not where `flush` is called regularly.
-        waited_for: persisted acks wait for the destination, or may again.
+        tell: takes a report, and the time at which the destination answered, in ns.
+        call_later: calls a function after a number of seconds; without effect where `flush` is
+            called regularly.
+        waited_for: whether persisted acks wait for the destination, or may again.
     """
 
     def __init__(
@@ -38,13 +39,13 @@ class ReportCoalescer:
         self._call_later = call_later
         self._waited_for = waited_for
         self._answers = PublisherRanges()
-        """Answers that nobody waits for, and that the instance was not told of yet."""
+        """Answers that nobody waits for, held back until the next report."""
         self._stored: int | None = None
         self._skipped = 0
         self._is_due = False
 
     def answered(self, effect: LinkAnswered, at_ns: int) -> None:
-        """The destination answered."""
+        """Takes an answer of the destination."""
         unawaited = effect.persisted.get(UNAWAITED)
         if self._waited_for or effect.conflicts or len(effect.persisted) != 1 or not unawaited:
             self._tell_answers()
@@ -55,8 +56,8 @@ class ReportCoalescer:
         self._soon()
 
     def progress(self, effect: LinkProgress) -> None:
-        """Notes that the destination has stored more. What is sent again, and that it has caught
-        up, is told at once."""
+        """Takes progress. Messages that are sent again, and a finished resync, are reported at
+        once; stored messages soon."""
         self._skipped += effect.skipped
         if effect.resending or effect.caught_up:
             self._tell_progress(
@@ -67,13 +68,13 @@ class ReportCoalescer:
         self._soon()
 
     def lacks(self, effect: LinkLacks) -> None:
-        """Notes that the destination will never have these from here."""
+        """Reports messages that the destination will never get from here."""
         self._tell_answers()
         self._tell(effect, 0)
 
     def disconnected(self) -> None:
-        """Drops what was answered, for the next connection's comparison shows it. How far this one
-        was, another one is not."""
+        """Drops the answers that were held back, because the comparison at the next connect shows
+        them, and the progress, because it does not hold for the next connection."""
         self._answers = PublisherRanges()
         self._stored = None
 
@@ -83,7 +84,7 @@ class ReportCoalescer:
             self._call_later(SOON_S, self.flush)
 
     def flush(self) -> None:
-        """Tells what is to be told soon."""
+        """Sends the reports that were held back."""
         self._is_due = False
         self._tell_answers()
         stored, self._stored = self._stored, None

@@ -1,9 +1,9 @@
-"""The plan of a resync: what is unacknowledged by the destination, and what clients published here,
-compared with what the destination holds.
+"""The plan of a resync: compares the destination's unacknowledged messages, and the messages that
+clients published here, with what the destination holds.
 
-With 100,000 publishers the comparison takes half a second, so it is worked off a slice of
-publishers at a time, and the instance goes on meanwhile. What changes in between is seen when the
-maps are looked at again, and compared once more; the last look and the beginning are one step.
+With 100,000 publishers the comparison takes half a second, so it is done a slice of publishers at a
+time, and the instance goes on meanwhile. Publishers whose messages change in between are compared
+once more when the maps are looked at again. The last look and the begin of the link are one step.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges
 from raylay.services.replication.effects import Ranges
 
 SLICE_PUBLISHERS = 500
-"""About 2 ms of work."""
+"""Number of publishers compared in one slice: about 2 ms of work."""
 
 
 class ResyncPlan:
     """The comparison at one logon of a link.
 
-    Invariant: with nothing left, `notice`, `mark` and `stranded` are what the whole comparison
-    gives for the maps as they were at the last look.
-    Owner: the instance's event loop. Lifecycle: from a link's logon until it begins.
+    Invariant: with no publisher left, `notice`, `mark` and `stranded` equal the result of a whole
+    comparison of the maps as they were at the last look.
+    Owner: the instance's event loop. Lifecycle: from a link's logon until the link begins.
 
     Args:
-        held: what is stored at the destination; not changed any more.
-        waited: what of it this instance waits for there, in the destination's words.
+        held: messages stored at the destination; not changed any more.
+        waited: those of them for which this instance waits at the destination, as the destination
+            says.
 
     Attributes:
-        notice: what is awaited, and there: asked for in a notice.
-        mark: what is awaited, and not there: marked when it is sent.
-        stranded: what clients published here and is not there.
+        notice: awaited messages that the destination holds: a notice asks for their answers.
+        mark: awaited messages that the destination lacks: they are marked when they are sent.
+        stranded: messages that clients published here and the destination lacks.
     """
 
     def __init__(self, held: PublisherRanges, waited: RootedRanges) -> None:
@@ -44,11 +45,12 @@ class ResyncPlan:
         self._left: dict[int, None] = {}
 
     def look(self, owed: RootedRanges, published: PublisherRanges) -> int:
-        """Looks at what has changed; returns how many publishers are to be compared.
+        """Notes which publishers' messages have changed since the last look; returns how many
+        publishers are to be compared.
 
         Args:
-            owed: by the destination.
-            published: all that clients ever published here.
+            owed: messages that the destination has not acknowledged.
+            published: all messages that clients ever published here.
         """
         left = self._left
         left.update(dict.fromkeys(published.changed_since(self._published)))
@@ -60,8 +62,9 @@ class ResyncPlan:
         return len(left)
 
     def work(self, publishers_max: int | None = None) -> Ranges:
-        """Compares so many publishers, or all that are left. Returns what is answered by being
-        there: nobody waits for it at the destination."""
+        """Compares up to `publishers_max` publishers; None: all that are left. Returns the
+        messages that count as answered because the destination holds them and nobody waits for
+        them there."""
         left = self._left
         count = len(left) if publishers_max is None else min(len(left), publishers_max)
         answered: Ranges = {}
@@ -72,7 +75,7 @@ class ResyncPlan:
 
     @property
     def left(self) -> int:
-        """The number of publishers that are to be compared."""
+        """Returns the number of publishers that are still to be compared."""
         return len(self._left)
 
     def _compare(self, publisher: int, answered: Ranges) -> None:

@@ -2,13 +2,14 @@
 
 A message is routed to a destination when it is in the local log, its topic, message type and
 content filter match, it was published here or came from an instance whose group matches
-PassThrough, and the downstream incarnation is not in its path. All but the filter is equal for all
-records of a run (`routed`); a filter may let some of them through (`part`, content.py).
+PassThrough, and the downstream incarnation is not in its path. All conditions but the filter are
+equal for all records of a run (`routed`); a filter may let some of them through (`part`,
+content.py).
 
-PassThrough asks only who sent a message last. Between regions of several instances that lets a part
-of a region's messages go round: London-2 to Chicago-1 to Chicago-2, whose PassThrough `Chicago`
-takes what Chicago-1 sent, and back to London-1, which may then have a later message before an
-earlier one. `own_group_only` asks for the whole way instead.
+PassThrough reads only the group of the last sender. Between regions of several instances, this lets
+some messages of a region go round: London-2 to Chicago-1 to Chicago-2, whose PassThrough `Chicago`
+accepts messages from Chicago-1, and back to London-1, which may then get a later message before an
+earlier one. `own_group_only` also demands that the message never left its group.
 """
 
 from __future__ import annotations
@@ -29,26 +30,27 @@ class DestinationRoute:
     """One `DestinationRoute` of an instance (behaviour.md 1.1).
 
     Attributes:
-        name: unique in the instance; shown in logs and status.
-        group: must equal the remote instance's group, else no connection is made.
-        sync: whether persisted acks wait for it.
-        topics: union of matches.
-        pass_through: regular expression over the group of the direct sender; None passes only
-            what clients published here.
-        addresses: `host:port` in priority order; where it does not dial, the names of the servers,
-            if they are known.
-        own_group_only: only what was published in the instance's own group and never left it, in
-            addition to what PassThrough asks (Raylay's own; docs/deviations.md).
-        resync_pass_through: what PassThrough does not let on is let on when this expression matches
-            the sender's group, as long as a resync lasts; `own_group_only` does not bind it.
-        dials: whether it has addresses to dial; else it waits until one of its servers connects,
-            and pushes over that connection.
+        name: name of the destination, unique in the instance; shown in logs and status.
+        group: group that the remote instance must have, otherwise no connection is made.
+        sync: whether persisted acks wait for this destination.
+        topics: topic rules; a message that matches one of them is sent.
+        pass_through: regular expression over the group of the direct sender; None: only messages
+            that clients published here are sent.
+        addresses: `host:port` of the servers in priority order; with `dials` False, the names of
+            the servers as far as they are known.
+        own_group_only: whether only messages that were published in the instance's own group and
+            never left it are sent, in addition to PassThrough (Raylay's own; docs/deviations.md).
+        resync_pass_through: regular expression over the sender's group: as long as a resync lasts,
+            messages that match are sent although PassThrough does not let them; `own_group_only`
+            does not restrict them.
+        dials: whether the destination has addresses to dial; otherwise the link waits until one of
+            its servers connects, and sends over that connection.
         share_connection: whether a connection that one of the servers made is used before any is
             dialled.
-        wide_ip: whether several servers may answer at one of its addresses.
-        waits, waits_for: whether it uses, beside those that it dials, a server that connects: one
-            of these names; without any the one of its own name, else any of the group that no
-            other destination names.
+        wide_ip: whether several servers may answer at one of the addresses.
+        waits, waits_for: whether the link also uses a connection from a server that is not among
+            those it dials: one with a name in `waits_for`; with an empty `waits_for`, the server
+            named as the destination, else any of the group that no other destination names.
     """
 
     name: str
@@ -69,7 +71,7 @@ class DestinationRoute:
 
     @property
     def has_several_servers(self) -> bool:
-        """Returns whether it may reach another server than last time."""
+        """Returns whether the link may reach another server than last time."""
         return (
             self.wide_ip
             or self.waits
@@ -83,41 +85,43 @@ class Routable(Protocol):
 
     @property
     def topic(self) -> bytes:
-        """The topic of all its records."""
+        """Returns the topic of all records."""
 
     @property
     def message_type(self) -> bytes:
-        """The message type of all its records."""
+        """Returns the message type of all records."""
 
     @property
     def path(self) -> tuple[int, ...]:
-        """The incarnations that it came through."""
+        """Returns the incarnations through which the run came."""
 
     @property
     def group(self) -> str:
-        """The group of the last sender."""
+        """Returns the group of the last sender."""
 
     @property
     def flags(self) -> int:
-        """Flags of `Flag`."""
+        """Returns the flags of the run (`Flag`)."""
 
 
 class JudgedRun(Routable, Protocol):
-    """The properties of a run's part that are needed when its records are gone."""
+    """The properties of a part of a run that a router needs when the records are gone."""
 
     @property
     def passed(self) -> tuple[str, ...]:
-        """The content filters that it passes, of those that look at its topic."""
+        """Returns the content filters that the part passes, of those that its topic has."""
 
 
 class Router:
-    """The conditions of one destination.
+    """Decides which messages are routed to one destination.
 
     Args:
-        contents: the filters of this destination, and perhaps of others; None: filters do not run.
+        contents: the content filters of this destination, possibly with those of others; None:
+            content filters do not run.
 
     Attributes:
-        has_filter: whether any runs. Asked for each run: a plain value, no call.
+        has_filter: whether any content filter runs. A plain attribute, because it is read for each
+            run.
     """
 
     __slots__ = (
@@ -155,7 +159,7 @@ class Router:
         self._groups: dict[str, bool] = {}
 
     def passes(self, group: str) -> bool:
-        """Returns whether PassThrough lets messages received from this group on."""
+        """Returns whether PassThrough accepts messages received from this group."""
         found = self._groups.get(group)
         if found is None:
             found = self._pass_through is not None and self._pass_through.search(group)
@@ -163,12 +167,12 @@ class Router:
         return found
 
     def routed(self, run: Routable, downstream: int) -> bool:
-        """Returns whether a journaled run goes there by all that is equal for its records. A
-        content filter is asked besides: by `part`, `passing` or `takes`.
+        """Returns whether a journaled run is routed to the destination, by all conditions that are
+        equal for its records. The content filter is separate: `part`, `passing`, `takes`.
 
         Args:
-            run: its topic, message type, path, sender's group (which counts only when there is a
-                path) and flags are asked for.
+            run: a run, of which topic, message type, path, flags and the sender's group (only with
+                a path) are read.
             downstream: incarnation of the downstream instance, 0 while it is unknown.
         """
         path = run.path
@@ -180,13 +184,14 @@ class Router:
         )
 
     def part(self, run: Run, downstream: int, ranges: list[Range]) -> list[Range]:
-        """Returns the part of a journaled run that goes there: the very same list where all of it
-        does.
+        """Returns the part of a journaled run that is routed to the destination; the same list
+        object where all of it is.
 
         Args:
-            run: with its records, where a filter looks at them.
-            downstream: as in `routed`, which this says again: it stands in the way of each publish.
-            ranges: what of the run is asked.
+            run: a run, with its records where a content filter needs them.
+            downstream: as in `routed`, whose conditions are repeated here because this runs for
+                each publish.
+            ranges: the ranges of the run to decide on.
         """
         path = run.path
         if (
@@ -199,14 +204,15 @@ class Router:
         return ranges if self._filtered is None else self.passing(run, ranges)
 
     def passing(self, run: Run, ranges: list[Range]) -> list[Range]:
-        """Returns the part of the ranges that passes the content filter, wherever else the run
-        goes: the very same list where all of it does."""
+        """Returns the part of the ranges that passes the content filter, whatever the other
+        conditions say; the same list object where all of it passes."""
         filtered = self._filtered
         texts = filtered[run.topic, run.message_type] if filtered is not None else ()
         return self.contents.passing(run, texts, ranges) if texts else ranges
 
     def takes(self, judged: JudgedRun, downstream: int) -> bool:
-        """Returns whether what was judged when it was committed goes there."""
+        """Returns whether messages that were judged when they were committed are routed to the
+        destination."""
         if not self.routed(judged, downstream):
             return False
         filtered = self._filtered
@@ -214,8 +220,9 @@ class Router:
         return not texts or not set(texts).isdisjoint(judged.passed)
 
     def routed_in_resync(self, run: Routable, downstream: int) -> bool:
-        """`routed`, while a resync lasts: what is owed to the destination is sent in any case, and
-        what ResyncPassThrough lets on is sent in addition, owed to nobody."""
+        """Returns whether a run is sent while a resync lasts: runs that are routed (`routed`), and
+        in addition those that ResyncPassThrough lets through. The latter do not count as
+        unacknowledged."""
         if self.routed(run, downstream):
             return True
         found = self._resync_pass_through
@@ -228,8 +235,9 @@ class Router:
 
 
 def came_from(runs: list[Run], incarnation: int, upto_txid: int) -> int:
-    """The last transaction id of committed runs that follow `upto_txid` without a gap, where each
-    of them was sent here by this instance itself; 0 where one was not, or is a note."""
+    """Returns the last transaction id of committed runs that follow `upto_txid` without a gap,
+    where all of them were sent here by this instance itself; 0 where one of them was not, or is a
+    note."""
     for run in runs:
         path = run.path
         if (

@@ -1,18 +1,18 @@
 """Admission of a link at its logon (design.md 4, "Connecting").
 
-A logon takes time: placements that it tells and its epoch are written down first, its Destination
-is validated in a thread. Meanwhile its connection may end, and the instance may learn what retires
-the other side, or itself. So it is asked twice:
+A logon takes time: the placements that it tells and its epoch are written down first, and its
+Destination is validated in a thread. Meanwhile its connection may end, or the instance may learn
+what retires the upstream or itself. So admission is decided twice: `refused_before` runs first, so
+that nothing is written for a link that is refused anyway; `decide` runs when the epoch is on disk,
+and admits the link, refuses it, or finds its connection gone.
 
-    refused_before → nothing is written for a link that is refused anyway
-    decide → its epoch is on disk: in, refused, or gone meanwhile
+In a fabric that has a key, epochs, incarnations and names count only from links that prove that
+they have the key. Claims of other links are kept apart, in memory and up to a limit, and they can
+never take a name or incarnation that belongs to the fabric, whoever is connected at the moment.
+`is_anothers` tells `decide` that such a claim was made.
 
-In a fabric that has a key, epochs, incarnations and names count from those who prove that they have
-it: what another one says is kept apart, in memory and up to a limit, and none of it is ever theirs,
-whoever is connected at the moment. `decide` is told whether it would be.
-
-One whose connection is gone must not be taken in: nobody would ever say that it has left, and what
-waits for all upstreams to catch up would wait for it.
+A link whose connection is gone must not be admitted: nothing would ever report that it has left,
+and whatever waits for all upstreams to catch up would wait for it.
 """
 
 from __future__ import annotations
@@ -28,64 +28,66 @@ from raylay.services.replication.values import UpstreamAnswer
 
 EPOCH_KEYS = "epoch/"
 EPOCH_STEP_MAX = 1 << 40
-"""The most by which an epoch may be above the one before. An instance counts one up for each
-attempt of its links: a higher one is made up, and a few of these would use all epochs up."""
+"""The most by which an epoch may be above the one before. An instance raises it by one for each
+attempt of its links: a larger step is invented, and a few of them would use up all epochs."""
 UNPROVEN_MAX = 1_024
-"""The links, and the incarnations, that are remembered of those that prove nothing: each may be
-invented for one connection."""
+"""Number of links, and of incarnations, remembered of instances that prove nothing: each of them
+may be invented for one connection."""
 
 
 STORED_MAX = 4_096
-"""The links whose epochs are on disk, where there is no key and any instance can be invented."""
+"""Number of links whose epochs are on disk where the fabric has no key, so that any instance can be
+invented."""
 
 
 class LinkLogon(Protocol):
-    """The fields of a link's logon that decide here."""
+    """The fields of a link's logon that admission reads."""
 
     @property
     def name(self) -> str:
-        """The instance that it is of."""
+        """Returns the name of the link's instance."""
 
     @property
     def group(self) -> str:
-        """The group of that."""
+        """Returns the group of the link's instance."""
 
     @property
     def expect(self) -> str:
-        """The group that it expects here."""
+        """Returns the group that the link expects here."""
 
     @property
     def incarnation(self) -> int:
-        """Incarnation of the instance that the link is of."""
+        """Returns the incarnation of the link's instance."""
 
     @property
     def destination(self) -> str:
-        """Name of the link's destination at the instance that it is of."""
+        """Returns the name of the link's Destination at its instance."""
 
     @property
     def epoch(self) -> int:
-        """The epoch of this connection: each has a higher one."""
+        """Returns the epoch of this connection: each connection of a link has a higher one."""
 
     @property
     def generation(self) -> int:
-        """The number of its instance's moves."""
+        """Returns the generation of the link's instance: how often the instance was moved."""
 
     @property
     def salvages(self) -> bool:
-        """Returns whether it brings what a retired data directory holds."""
+        """Returns whether the link brings the content of a retired data directory."""
 
     @property
     def proven(self) -> bool:
-        """Returns whether it has proved that its instance is of this one's fabric."""
+        """Returns whether the link has proved that its instance belongs to this one's fabric."""
 
     @property
     def address(self) -> str | None:
-        """The address at which others reach its instance; None or empty: it does not know."""
+        """Returns the address at which others reach the link's instance; None or empty: the
+        instance does not know it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkRefused:
-    """Refusal of a link: it is told why, and its connection ends."""
+    """Refusal of a link: the link is told the reason, and its connection ends."""
 
     reason: str
     text: str
@@ -93,32 +95,34 @@ class LinkRefused:
 
 @dataclass(frozen=True, slots=True)
 class LinkAdmitted:
-    """Admission of a link: it is sent the answer, then the effects are performed."""
+    """Admission of a link: the answer is sent to the link, then the effects are performed."""
 
     answer: UpstreamAnswer
     effects: list[Effect]
 
 
 class UnprovenLinks:
-    """Statements of links that do not prove to be of the fabric, where it has a key.
+    """Epochs and incarnations that links claim without proving that they belong to the fabric,
+    where the fabric has a key.
 
-    None of it is on disk. An epoch keeps one connection apart from an older one of the same link,
+    They are kept in memory only: an epoch tells a connection from an older one of the same link,
     and no connection outlives the instance's process.
 
     Invariant: at most `UNPROVEN_MAX` epochs and as many incarnations are remembered.
-    Owner: the instance; `epochs` the thread of its state. Lifecycle: one life of the instance.
+    Owner: the instance; `epochs` belongs to the thread of the instance's state. Lifecycle: one life
+    of the instance.
     """
 
     __slots__ = ("_epochs", "_named")
 
     def __init__(self) -> None:
         self._epochs: dict[tuple[int, str], int] = {}
-        """Epochs by incarnation and destination; what was used last stands last."""
+        """Epochs by incarnation and destination, the most recently used one last."""
         self._named: set[int] = set()
 
     def take_epoch(self, logon: LinkLogon) -> int:
-        """The highest epoch of a link that was seen before; remembers this one where it is higher.
-        The link that was not heard of for longest is forgotten for a new one."""
+        """Returns the highest epoch that a link used before; remembers the logon's epoch where that
+        is higher. When the table is full, the least recently used link is forgotten."""
         key = logon.incarnation, logon.destination
         seen = self._epochs.pop(key, 0)
         self._epochs[key] = logon.epoch if counts(logon.epoch, seen) else seen
@@ -127,8 +131,8 @@ class UnprovenLinks:
         return seen
 
     def may_name(self, incarnation: int) -> bool:
-        """Returns whether queues are told of the name of this incarnation: they keep it for
-        good."""
+        """Returns whether the queues may be told the name of this incarnation, which they keep for
+        good: the number of such incarnations is limited."""
         if len(self._named) < UNPROVEN_MAX:
             self._named.add(incarnation)
         return incarnation in self._named
@@ -137,14 +141,15 @@ class UnprovenLinks:
 class StoredEpochs:
     """The links that have epochs on disk, of an instance without a fabric's key.
 
-    One that is forgotten and comes again is believed with whatever epoch it says: an older
-    connection of it, or an old copy of its data directory, is not told apart from it once.
+    A link that was forgotten and comes again is believed whatever epoch it claims: one time, an
+    older connection of the link, or an old copy of its data directory, is not told apart from it.
 
-    Invariant: at most `STORED_MAX` are on disk, beside those that are connected.
+    Invariant: at most `STORED_MAX` are on disk, besides those of connected links.
     Owner: the thread of the instance's state. Lifecycle: one life of the instance.
 
     Args:
-        stored: the keys that are on disk from earlier lives; asked once, when a link comes.
+        stored: returns the keys that are on disk from earlier lives; called once, when a link
+            comes.
     """
 
     __slots__ = ("_keys", "_stored")
@@ -152,14 +157,14 @@ class StoredEpochs:
     def __init__(self, stored: Callable[[], Iterable[str]]) -> None:
         self._stored = stored
         self._keys: dict[str, None] | None = None
-        """Keys in the order of their use: what was used last stands last."""
+        """Keys of the epochs on disk, the most recently used one last; None: not read yet."""
 
     def used(self, key: str, connected: Container[str]) -> list[str]:
-        """A link's epoch is written under this key. The keys that are to be forgotten for it: of
-        those that were not heard of for longest.
+        """Notes that a link's epoch is written under this key. Returns the keys to be removed for
+        it: those used least recently.
 
         Args:
-            connected: the keys of links that are connected, which stay.
+            connected: the keys of connected links, which are never removed.
         """
         if self._keys is None:
             self._keys = dict.fromkeys(self._stored())
@@ -177,22 +182,24 @@ class StoredEpochs:
 
 
 def epoch_key(logon: LinkLogon) -> str:
-    """The key of the highest epoch of a link that is on disk."""
+    """Returns the key under which a link's highest epoch is on disk."""
     return f"{EPOCH_KEYS}{logon.incarnation:016x}/{logon.destination}"
 
 
 def proven_keys(logon: LinkLogon) -> tuple[str, str]:
-    """The keys under which it is kept that an incarnation and a name are of the fabric."""
+    """Returns the keys under which it is written down that an incarnation and a name have proved to
+    belong to the fabric."""
     return f"proven/{logon.incarnation:016x}", f"proven_name/{logon.name}"
 
 
 def counts(epoch: int, epoch_seen: int) -> bool:
-    """Returns whether an epoch may be written down as the highest."""
+    """Returns whether an epoch may be written down as a link's highest one."""
     return epoch_seen < epoch <= epoch_seen + EPOCH_STEP_MAX
 
 
 def refused_before(machine: InstanceMachine, logon: LinkLogon) -> LinkRefused | None:
-    """Returns why it is refused whatever epochs were seen before; None when it is not."""
+    """Returns the refusal of a link that is refused whatever epochs it used before; None: it is
+    not."""
     return _refused(machine, logon, logon.epoch - 1)
 
 
@@ -205,18 +212,18 @@ def decide(
     is_open: bool,
     is_anothers: bool = False,
 ) -> LinkAdmitted | LinkRefused | None:
-    """Decides on a link whose epoch is on disk. None when its connection is gone: there is nobody
-    to tell.
+    """Decides on a link whose epoch is on disk. Returns None when the link's connection is gone, so
+    that there is nobody to tell.
 
     Args:
-        epoch_seen: the highest that was on disk before.
-        is_open: whether its connection is open at this moment.
-        is_anothers: it proves nothing, and one who did had its name or incarnation before
-            (`proven_keys`).
+        epoch_seen: the link's highest epoch on disk before this logon.
+        is_open: whether the link's connection is open at this moment.
+        is_anothers: whether the link proves nothing, while an instance that did had its name or
+            incarnation before (`proven_keys`).
     """
     if not is_open:
         return None
-    # What may have changed while the epoch was written counts as well.
+    # Changes that happened while the epoch was written count as well.
     refused = _refused(machine, logon, epoch_seen)
     if refused is not None:
         return refused

@@ -1,13 +1,13 @@
 """The conversion of a source's log in an instance that begins as a copy of it (design.md 4,
 Bootstrap).
 
-A copied message has taken the same hop as a replicated one: its path ends with the source, so that
-it is never sent back there, and its group is the source's. What the instance itself once published
-comes back as well, under the incarnation that it had then. The order is the source's, and so are
-the receive times, from which a replay by time begins.
+A copied message counts as having taken the same hop as a replicated one: its path ends with the
+source, so that it is never sent back there, and its group is the source's. Messages that the
+instance itself once published come back as well, under the incarnation that the instance had then.
+The order is the source's, and so are the receive times, by which a replay from a time starts.
 
-What the source has removed, or never got, is not made up: it is recorded as unavailable, and comes
-when another upstream has it still.
+Messages that the source has removed, or never got, are recorded as unavailable, and arrive when
+another upstream still has them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _FLAGS_COPIED = Flag.CONTIGUOUS | Flag.TRACED | Flag.CROSSED | Flag.LATE
 
 
 class BootstrapCopy:
-    """The log of one source, as it is copied.
+    """The copy of one source's log.
+
+    Invariants: transaction ids are given without a gap, from 1; no message is taken twice.
 
     Invariants: ids are given without a gap, from 1; no message is taken twice.
     Owner: the shell of an instance that does not serve yet. Lifecycle: one source; another one
@@ -38,7 +40,7 @@ class BootstrapCopy:
         self.messages = 0
         self.bytes = 0
         self.source_txid = 0
-        """The source's log is copied up to here."""
+        """Transaction id of the source's log up to which it is copied."""
         self.next_txid = 1
         self._identity = identity
         self._topics = topics
@@ -47,11 +49,12 @@ class BootstrapCopy:
         self._unavailable = PublisherRanges()
 
     def lacks(self, lacks: PublisherRanges) -> None:
-        """Returns what the source cannot give although it is to give everything."""
+        """Takes the messages that the source cannot give, although it is to give everything."""
         self._unavailable.update(lacks)
 
     def take(self, runs: list[Run], source_txid: int) -> list[Run]:
-        """The runs to journal for these of the source, whose log they end at `source_txid`.
+        """Returns the runs to journal for these runs of the source, which end at `source_txid` in
+        the source's log.
 
         Raises:
             RemoteProtocolError: with reason `bad_record`; the copy is of no further use.
@@ -108,7 +111,8 @@ class BootstrapCopy:
         )
 
     def end(self, now_us: int) -> list[Run]:
-        """The notes to journal when all is copied: what is unavailable."""
+        """Returns the notes to journal when everything is copied: they name the unavailable
+        messages."""
         self._unavailable.difference_update(self._held)
         notes = []
         for publisher, missing in self._unavailable.sets.items():
@@ -122,8 +126,8 @@ class BootstrapCopy:
 
 
 class BootstrapChoice:
-    """The part of a source's log that an instance asks for: what it journals, of the topics that
-    its Bootstrap names.
+    """The part of a source's log for which an instance asks: the topics that the instance journals,
+    within those that its Bootstrap names.
 
     Raises:
         ConfigurationError: an expression cannot be used, or all of them need too much.
@@ -136,7 +140,7 @@ class BootstrapChoice:
         self._journaled = TopicMatcher(journaled, "Topic", budget)
 
     def of(self, runs: Iterable[Run]) -> list[Run]:
-        """Returns the runs that are asked for."""
+        """Returns the runs for which the instance asks."""
         return [
             run
             for run in runs
@@ -146,5 +150,5 @@ class BootstrapChoice:
         ]
 
     def is_whole(self, log: tuple[TopicRule, ...]) -> bool:
-        """Returns whether everything of a log of these topics is asked for."""
+        """Returns whether the instance asks for everything in a log of these topics."""
         return all(carries_all(rules, log) for rules in self._rules)

@@ -26,10 +26,11 @@ class SharedConnection:
     """A connection that another instance's link made to this one.
 
     Attributes:
-        number: of the connection here.
-        name, group, incarnation: of that instance.
-        address: where it says that others reach its replication transport; empty: it does not know.
-        proven: its word counts for what would end this incarnation.
+        number: number of the connection here.
+        name, group, incarnation: identity of the other instance.
+        address: address at which the other instance says that others reach its replication
+            transport; empty: it does not know.
+        proven: whether the other instance has proved that it belongs to the fabric.
     """
 
     number: int
@@ -41,7 +42,7 @@ class SharedConnection:
 
 
 def uses_incoming(destination: DestinationRoute) -> bool:
-    """Returns whether a destination looks at incoming connections at all."""
+    """Returns whether a destination uses incoming connections at all."""
     return destination.share_connection or not destination.dials or destination.waits
 
 
@@ -51,11 +52,11 @@ def choose(
     reached: Collection[int],
     named_elsewhere: Collection[str],
 ) -> SharedConnection | None:
-    """The incoming connection that a destination uses; None while none fits.
+    """Returns the incoming connection that a destination uses; None while none fits.
 
     Args:
-        incoming: those that can carry a stream for it.
-        reached: incarnations that other links of this instance are connected to.
+        incoming: the incoming connections that can carry a stream for the destination.
+        reached: incarnations to which other links of this instance are connected.
         named_elsewhere: names of this instance's other destinations.
     """
     if not uses_incoming(destination):
@@ -73,7 +74,7 @@ def choose(
 def _rank(
     destination: DestinationRoute, each: SharedConnection, named_elsewhere: Collection[str]
 ) -> int | None:
-    """Returns how well it fits, the lowest best; None: not at all."""
+    """Returns how well a connection fits a destination, lower is better; None: it does not fit."""
     if destination.dials:
         address = _normal(each.address)
         addresses = [_normal(listed) for listed in destination.addresses]
@@ -100,18 +101,19 @@ def _rank_by_name(
 
 
 def _normal(address: str) -> str:
-    """Returns one text for addresses that are the same without asking anybody."""
+    """Returns one text for all spellings of an address that are equal without a name lookup."""
     host, _, port = address.lower().rpartition(":")
     return f"localhost:{port}" if host in _LOOPBACK else address.lower()
 
 
 def gives_way(name: str, incarnation: int, peer: str, peer_incarnation: int) -> bool:
-    """Returns, of two instances that dialled each other, whether this one gives up its own
-    connection and goes on over the other's. True for exactly one of the two."""
+    """Returns, for two instances that dialled each other, whether this one gives up its own
+    connection and uses the other's. True for exactly one of the two."""
     return (name, incarnation) > (peer, peer_incarnation)
 
 
 def awaits_dial(name: str, servers: Iterable[str]) -> bool:
     """Returns whether an instance that shares connections lets the other side dial first for a
-    moment: it would give way to one of the servers. Unknown ones are dialled at once."""
+    moment, because it would give way to one of the servers. Servers whose names are unknown are
+    dialled at once."""
     return any(server < name for server in servers)

@@ -21,13 +21,13 @@ class _KnownPeer(NamedTuple):
 
 
 class PeerIdentities:
-    """The identities of the instances that are connected to this one, in whichever direction.
+    """The identities of the instances that are connected to this one, in either direction.
 
     Owner: the instance's machine. Lifecycle: one life of the instance.
 
     Args:
-        in_fabric: instances of its fabric prove that they are: the word of others does not count
-            against theirs.
+        in_fabric: whether the instances of the fabric prove that they belong to it: a claim without
+            proof then never counts against a proved one.
     """
 
     __slots__ = ("_in_fabric", "_met", "_mine")
@@ -50,11 +50,12 @@ class PeerIdentities:
         proven: bool = False,
         dialled: bool = False,
     ) -> None:
-        """One has connected.
+        """Notes that an instance has connected.
 
         Args:
-            proven: it has shown that it is of this instance's fabric.
-            dialled: this instance has connected to it, at an address of its own configuration.
+            proven: whether the instance has proved that it belongs to this instance's fabric.
+            dialled: whether this instance made the connection, to an address of its own
+                configuration.
         """
         self._met[key] = _KnownPeer(name, incarnation, generation, address, proven, dialled)
 
@@ -63,8 +64,8 @@ class PeerIdentities:
         self._met.pop(key, None)
 
     def impostor(self, name: str, incarnation: int) -> str:
-        """Returns whose name or incarnation one bears that has not proved who it is; empty:
-        nobody's. It could end the connection of that one, and use up its epochs."""
+        """Returns, as text, which proved instance's name or incarnation an unproved link uses;
+        empty: none. Such a link could end the real one's connection, and use up its epochs."""
         for known in self._met.values():
             if known.proven and (known.name == name or known.incarnation == incarnation):
                 return (
@@ -85,14 +86,19 @@ class PeerIdentities:
         *,
         proven: bool = False,
     ) -> str:
-        """Returns which two have one name, if this one may not come in; empty: it may.
+        """Returns, as text, which two instances have one name, so that the new one is refused;
+        empty: none.
+
+        Where one of them was moved, generations tell which of the two has ended (placement.py).
+        Where one has lost its disk, its former connection ends in a moment.
 
         Of one that was moved, generations tell which of the two is over (placement.py); of one
         that has lost its disk, the former connection is known to be dead in a moment.
 
         Args:
-            key: of its connection: one that it replaces is no other instance.
-            proven: it is, or it was dialled: see `met`.
+            key: key of the new instance's connection: a connection that it replaces does not clash.
+            proven: whether the new instance has proved that it belongs to the fabric, or was
+                dialled: see `met`.
         """
         new = _KnownPeer(name, incarnation, generation, address)
         if _of_one_name(self._mine, new):
@@ -103,7 +109,7 @@ class PeerIdentities:
             )
         for other, known in self._met.items():
             if self._in_fabric and proven and not (known.proven or known.dialled):
-                continue  # It only says so.
+                continue  # An unproved claim does not keep a proved instance out.
             if other != key and _of_one_name(known, new):
                 return (
                     f"{name} is the name of two instances that are connected to {self._mine.name}: "

@@ -29,9 +29,10 @@ class _Servers:
     """Servers of one destination.
 
     Attributes:
-        names, addresses: as the configuration has them; no names where they are not known, and then
-            the addresses may be anybody's.
-        known: name to the address for clients, of those that were ever connected; empty: not known.
+        names, addresses: the servers as configured. Without names, the servers are unknown, and the
+            addresses may belong to anybody.
+        known: address for clients of each server that was ever connected, by name; empty: not
+            known.
     """
 
     names: tuple[str, ...] = ()
@@ -41,7 +42,11 @@ class _Servers:
 
 
 class PeerBook:
-    """See the file's docstring.
+    """Keeps the servers of all destinations, and tells clients their addresses and whether each is
+    safe.
+
+    Owner: the shell of an instance. Lifecycle: as long as the shell. The server reached last is on
+    disk, and is told again after a restart.
 
     Owner: the shell of an instance. Lifecycle: as long as that. Who was reached last is on disk,
     and told again after a restart.
@@ -51,22 +56,22 @@ class PeerBook:
         self._servers: dict[str, _Servers] = {}
 
     def add(self, destination: str, names: Iterable[str], addresses: Iterable[str]) -> None:
-        """A destination, with its servers and their `host:port` for clients as they are configured:
-        in the same order, or without the names."""
+        """Adds a destination with the names of its servers and their `host:port` for clients, as
+        configured: in the same order, or without the names."""
         self._servers[destination] = _Servers(tuple(names), tuple(addresses))
 
     def reached(self, destination: str, incarnation: int, name: str, address: str) -> None:
-        """A link has connected to this server. Told before the machine is told.
+        """Notes that a link has connected to this server. To be called before the machine is told.
 
         Args:
-            address: of the server for clients; empty: it did not say.
+            address: address of the server for clients; empty: the server did not tell.
         """
         servers = self._servers[destination]
         servers.reached = _LastServer(incarnation, name)
         servers.known[name] = address
 
     def moved(self, placements: Mapping[str, InstancePlacement]) -> None:
-        """Instances live elsewhere now."""
+        """Takes the new addresses of moved instances."""
         clients = {name: place.client_address for name, place in placements.items()}
         for servers in self._servers.values():
             servers.addresses = aimed(servers.names, servers.addresses, clients)
@@ -74,7 +79,7 @@ class PeerBook:
                 servers.known[name] = clients.get(name) or servers.known[name]
 
     def told(self, ledgers: Mapping[str, DestinationLedger]) -> list[dict[str, Any]]:
-        """The peers of a logon answer or of a notice: everyone by name, once."""
+        """Returns the peers for a logon answer or a notice: each instance once, by name."""
         found: dict[str, dict[str, Any]] = {}
         for destination, ledger in ledgers.items():
             servers = self._servers[destination]
@@ -95,13 +100,15 @@ class PeerBook:
                         "safe": False,
                     },
                 )
-                # Of two destinations that may reach it, the one that has it connected knows.
+                # Where two destinations may reach the same server, the one that is connected to it
+                # decides.
                 peer["safe"] = peer["safe"] or safe
                 peer["addresses"] += [each for each in addresses if each not in peer["addresses"]]
         return list(found.values())
 
     def _of(self, destination: str, servers: _Servers, met: Iterable[str]) -> dict[str, list[str]]:
-        """Name to addresses for clients; `met`: whom it was ever connected to."""
+        """Returns the addresses for clients of each server, by name. `met`: names of the servers
+        that were ever connected."""
         found: dict[str, list[str]] = {}
         if servers.reached is not None:
             found[servers.reached.name] = []
@@ -111,12 +118,13 @@ class PeerBook:
         for name in (*servers.names, *sorted(met)):
             found.setdefault(name, [])
         for name, address in servers.known.items():
-            # What a server says of itself goes before what is configured.
+            # The address that a server tells has precedence over the configured one.
             found[name] = [address] if address else found.get(name, [])
         reached = servers.reached
         if reached is not None and not found[reached.name]:
-            # It did not say where: at one of the addresses that are nobody else's.
+            # The server did not tell its address: it is at one of the addresses that belong to no
+            # other server.
             taken = {address for addresses in found.values() for address in addresses}
             found[reached.name] = [each for each in servers.addresses if each not in taken]
-        # Nobody was reached, and no name is known: what is told of it goes by the destination's.
+        # No server was reached, and no name is known: the destination's name stands for it.
         return found or {destination: list(servers.addresses)}

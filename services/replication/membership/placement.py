@@ -1,14 +1,15 @@
-"""The places where instances live, and those that are retired (design.md 2, Placement).
+"""The places where instances live, and which instances are retired (design.md 2, Placement).
 
 Moving an instance gives it a *generation*, one above any that is known of its name, with a new data
-directory and a new incarnation. An incarnation belongs to the generation in which it was made; of a
-lower one it is *retired*, for good: nobody lets it connect, it admits no clients. What is known
-spreads with every logon and on every open connection, and the moved instance's own logon says it as
-well, so that whoever was away hears of it from the first one that it meets.
+directory and a new incarnation. An incarnation belongs to the generation in which it was made. One
+of a lower generation is *retired*, for good: no peer lets it connect, and it admits no clients.
+Placements spread with every logon and on every open connection. The moved instance's own logon
+tells its placement as well, so that an instance that was away hears of it from the first peer that
+it meets.
 
-Generation 0 is that of an instance that never moved. It is written down only where its address has
-changed: its host came back with another one. That retires nothing: of one generation the address
-counts that was taken last.
+Generation 0 is that of an instance that never moved. Its placement is written down only when its
+address has changed, because its host came back with another one. This retires nothing: within one
+generation the most recent address counts.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ class InstancePlacement(NamedTuple):
     """The place where an instance lives.
 
     Attributes:
-        generation: how often it was moved.
-        address: `host:port` of its replication transport; empty: not known.
-        client_address: `host:port` for clients; empty: not known.
-        since_us: when the addresses became these, in microseconds since 1970; 0: they are those
-            that it began its generation with.
+        generation: number of times that the instance was moved.
+        address: `host:port` of the instance's replication transport; empty: not known.
+        client_address: `host:port` for the instance's clients; empty: not known.
+        since_us: time of the last change of the addresses, in microseconds since 1970; 0: they have
+            not changed within the generation.
     """
 
     generation: int
@@ -42,12 +43,16 @@ class InstancePlacement(NamedTuple):
 
     @property
     def order(self) -> tuple[int, int, str, str]:
-        """The order by which, of two of one name, the greater one counts."""
+        """Returns the sort key of placements of one name: the greatest one counts."""
         return self.generation, self.since_us, self.address, self.client_address
 
 
 class Placements:
-    """The highest generation that is known of each instance, by name.
+    """The most recent placement that is known of each instance, by name.
+
+    Invariant: the placement of a name only grows, by `InstancePlacement.order`, so that all
+    instances that exchange placements end with the same.
+    Owner: the instance's machine; a placement is on disk before it is acted upon.
 
     Invariant: what is known of a name only grows, by `InstancePlacement.order`, so that all who
     tell one another end with the same.
@@ -66,24 +71,25 @@ class Placements:
         return isinstance(other, Placements) and self._known == other._known
 
     def copy(self) -> Placements:
-        """One of its own."""
+        """Returns an independent copy."""
         return Placements(self._known)
 
     def get(self, name: str) -> InstancePlacement | None:
-        """Returns where an instance was moved to; None: nobody here knows that it ever was."""
+        """Returns the placement of an instance; None: no move of it is known here."""
         return self._known.get(name)
 
     def generation(self, name: str) -> int:
-        """The highest generation known of a name."""
+        """Returns the highest generation that is known of a name."""
         found = self._known.get(name)
         return found.generation if found is not None else 0
 
     def is_retired(self, name: str, generation: int) -> bool:
-        """Returns whether what an instance of this name made in that generation is retired."""
+        """Returns whether anything that an instance of this name made in that generation is
+        retired."""
         return generation < self.generation(name)
 
     def news(self, told: Mapping[str, InstancePlacement]) -> dict[str, InstancePlacement]:
-        """Returns the placements that are beyond what is known."""
+        """Returns those placements that are more recent than the known ones."""
         known = self._known
         return {
             name: placement
@@ -93,13 +99,13 @@ class Placements:
         }
 
     def learn(self, told: Mapping[str, InstancePlacement]) -> dict[str, InstancePlacement]:
-        """Takes what another one knows. Returns the news in it."""
+        """Takes placements that another instance knows. Returns those that are news."""
         news = self.news(told)
         self._known.update(news)
         return news
 
     def items(self) -> dict[str, InstancePlacement]:
-        """All that is known."""
+        """Returns all known placements."""
         return dict(self._known)
 
     def to_wire(self) -> list[list[Any]]:
@@ -109,7 +115,7 @@ class Placements:
 
 
 def to_wire(placements: Mapping[str, InstancePlacement]) -> list[list[Any]]:
-    """The inverse of `from_wire`."""
+    """Returns placements in the form that `from_wire` reads."""
     return [
         [name, *placement[:3], *([placement.since_us] if placement.since_us else [])]
         for name, placement in sorted(placements.items())
@@ -117,7 +123,8 @@ def to_wire(placements: Mapping[str, InstancePlacement]) -> list[list[Any]]:
 
 
 def from_wire(value: Any) -> dict[str, InstancePlacement]:
-    """Reads what `to_wire` made; nothing for None. Further values of an entry are passed over.
+    """Reads placements from the form that `to_wire` returns; None gives none. Additional values of
+    an entry are ignored.
 
     Raises:
         RemoteProtocolError: with reason `bad_placements`.
@@ -152,7 +159,7 @@ def _is_placement(
 
 
 def is_address(value: Any) -> bool:
-    """Returns whether it is an address as others tell it: `host:port`, or empty where it is not
+    """Returns whether a value is an address as peers tell it: `host:port`, or empty where it is not
     known."""
     if type(value) is not str or len(value) > TEXT_LENGTH_MAX:
         return False
@@ -169,12 +176,13 @@ def is_address(value: Any) -> bool:
 def renewed(
     known: InstancePlacement | None, now: InstancePlacement, now_us: int
 ) -> InstancePlacement:
-    """Returns an instance's own placement, so that it counts before what is known of it.
+    """Returns an instance's own placement in a form that has precedence over the known one.
 
     Args:
-        known: of its own generation, whoever says so; None: nobody says anything.
-        now: where it is reached.
-        now_us: microseconds since 1970.
+        known: the known placement of the instance's own generation, from whatever source; None:
+            none is known.
+        now: the placement with the addresses at which the instance is reached now.
+        now_us: current time in microseconds since 1970.
     """
     if known is not None and known[:3] == now[:3]:
         return known
@@ -185,11 +193,11 @@ def renewed(
 def aimed(
     names: Iterable[str], addresses: tuple[str, ...], placements: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """The addresses of a destination whose servers have these names, in their order, with those of
-    moved ones in place of the former ones.
+    """Returns the addresses of a destination's servers in their order, with the new addresses of
+    those that moved.
 
     Args:
-        placements: name to address.
+        placements: new address by server name.
     """
     found = list(addresses)
     for at, name in enumerate(names):
@@ -200,7 +208,7 @@ def aimed(
 
 
 def retired_text(name: str, placement: InstancePlacement) -> str:
-    """Returns the text for the holder of a retired incarnation."""
+    """Returns the text that tells a retired incarnation why it is refused."""
     where = f" at {placement.address}" if placement.address else ""
     return (
         f"{name} was moved and lives{where} as generation {placement.generation}: this data "

@@ -1,12 +1,12 @@
 """Sending what a retired data directory holds to those who lack it (design.md 2, Placement).
 
-The directory's journal is read once more by one link for each destination that its instance had,
-and by one to its successor: the four conditions of a destination decide what goes where, exactly as
-when the instance lived. A link finds out at its logon what the other side holds and sends the rest,
-under the identities that it has; what comes behind a higher sequence of its publisher is flagged
-late there. Nothing is asked to be acknowledged beyond *stored*: no client waits for it any more.
+The directory's journal is read once more by one link for each destination of its instance, and by
+one to the instance's successor. The conditions of each destination decide what goes there, exactly
+as when the instance lived. A link finds out at its logon what the other side holds and sends the
+rest, under the original identities; a message below a higher sequence of its publisher is flagged
+late there. Only *stored* is waited for: no client waits for these messages any more.
 
-It begins again as often as one likes: what is held is not sent.
+A salvage can be repeated at any time: messages that a destination holds are not sent again.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ SUCCESSOR = "successor"
 
 @dataclass(slots=True)
 class SalvageProgress:
-    """The progress at one destination.
+    """The progress of a salvage at one destination.
 
     Attributes:
-        server: the instance that it is, once connected.
-        sent: messages that it lacked and was sent, in the last connection.
-        done: it has all that is routed to it.
-        conflicts: what it holds with another content.
+        server: name of the connected instance; empty before the connect.
+        sent: number of messages that the instance lacked and was sent, in the last connection.
+        done: whether the instance has everything that is routed to it.
+        conflicts: number of messages that the instance holds with other content.
     """
 
     server: str = ""
@@ -48,10 +48,10 @@ class Salvage:
     Owner: the command, which holds the lock of the directory. Lifecycle: until `is_done`.
 
     Args:
-        identity: whose directory it is.
-        destinations: those that its instance had.
-        last_txid: of its journal.
-        filters: what content filters are written in; None: they do not run.
+        identity: identity of the instance to which the directory belonged.
+        destinations: the destinations of that instance.
+        last_txid: last transaction id of the directory's journal.
+        filters: the language of the content filters; None: content filters do not run.
     """
 
     def __init__(
@@ -64,7 +64,8 @@ class Salvage:
         self.identity = identity
         self._filters = filters
         self._last_txid = last_txid
-        # Nobody connects to a directory: those that waited for the other side are dialled.
+        # No server connects to a directory, so destinations that waited for one to connect are
+        # dialled.
         self.destinations = {
             each.name: replace(each, dials=True, share_connection=False) for each in destinations
         }
@@ -74,32 +75,34 @@ class Salvage:
 
     @property
     def is_done(self) -> bool:
-        """Returns whether nobody lacks anything any more."""
+        """Returns whether every destination has everything that is routed to it."""
         return all(progress.done for progress in self.progress.values())
 
     @property
     def conflicts(self) -> int:
-        """Messages that some destination holds with another content: those stay here."""
+        """Returns the number of messages that some destination holds with other content: those stay
+        in the directory."""
         found = PublisherRanges()
         for progress in self.progress.values():
             found.update(progress.conflicts)
         return found.count
 
     def link(self, destination: str, window_bytes: int) -> OutboundLink:
-        """The machine of one destination's link."""
+        """Returns the machine of the link to one destination."""
         return OutboundLink(
             self.destinations[destination], window_bytes, PublisherRanges, self._filters
         )
 
     def start(self, destination: str, server: str) -> LinkStart:
-        """A destination's link has connected: what it begins with."""
+        """Notes that the link to a destination has connected; returns the state with which it
+        starts."""
         progress = self.progress[destination]
         progress.server, progress.done, progress.sent = server, False, 0
         nothing = RootedRanges()
         return LinkStart(False, nothing, nothing, self.identity.incarnation, self._last_txid)
 
     def step(self, destination: str, effects: Iterable[LinkEffect]) -> None:
-        """Takes what a link's machine tells, its batches left to the caller."""
+        """Takes the reports among a link machine's effects; the caller sends the batches."""
         progress = self.progress[destination]
         for effect in effects:
             if isinstance(effect, LinkProgress):
@@ -111,7 +114,8 @@ class Salvage:
 
 
 def successor_of(identity: Identity) -> DestinationRoute:
-    """The instance of the same name that lives now, as a destination: it is to have everything."""
+    """Returns a destination for the instance of the same name that lives now: everything is sent
+    there."""
     return DestinationRoute(
         SUCCESSOR, identity.group, False, pass_through=".*", addresses=(identity.name,)
     )

@@ -1,24 +1,24 @@
 """Validation at connect (seed: "Replication Configuration Validation"; behaviour.md 1.5).
 
-When a link logs on it brings what its instance says of itself, a `InstanceDescription`; the
-instance downstream compares that with its own and refuses the link where a check fails. So that
-side detects, and says what to change; the link is told the same words.
+At its logon a link brings a description of its instance, an `InstanceDescription`. The instance
+downstream compares it with its own and refuses the link where a check fails. That instance reports
+what to change, and the link is told the same words.
 
-**What the topic is.** A check is made for each topic that the Destination brings to the instance
-downstream:
+**The topics of a check.** A check is made for each topic that the Destination brings to the
+instance downstream:
 
 - each name that either side writes anywhere (in a log, a destination, a SOW, a queue), is logged
-  upstream and matches a Topic of the Destination. A literal Topic goes before an expression, so its
-  checks are the ones that count for its name;
-- and where an expression of a Topic meets an expression of the log upstream, the names that nobody
-  wrote: those in both. They are covered by rules that certainly take all of either expression: the
-  same text, or what `topic_sets.includes` proves (`^fx` takes all of `^fx/eur`). What cannot be
-  proved fails: a check that guesses would let pass what it exists for. The same text on both sides,
-  or an exclusion, says what is meant.
+  upstream and matches a Topic of the Destination. A literal Topic has precedence over an
+  expression, so its checks are the ones that count for its name;
+- and, where an expression of a Topic meets an expression of the log upstream, the names that no
+  configuration mentions: those in both. They are covered by rules that certainly take all of either
+  expression: the same text, or what `topic_sets.includes` proves (`^fx` takes all of `^fx/eur`). An
+  inclusion that cannot be proved counts as a failure, since a check that guesses would let mistakes
+  pass. Writing the same text on both sides, or an exclusion, resolves it.
 
-**Who is replicated back to.** A destination downstream reaches the upstream instance when it names
-its group, and its servers where they are known. Where they are not, the Name decides: if one of
-that group's destinations is named after the upstream instance only that one counts, else each.
+**The destinations that lead back.** A destination downstream reaches the upstream instance when it
+names its group, and its servers where they are known. Where they are not, the Name decides: if one
+of that group's destinations is named after the upstream instance, only that one counts, else each.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class QueueTerms:
 
     Attributes:
         kind: one of QUEUE_KINDS.
-        underlying: its UnderlyingTopic as written; empty: its own name.
-        filter: as written; empty: none.
-        domain: of a group-local queue: GroupLocalQueueDomain; empty: the instance's Group.
-        initial_owner: of a group-local queue: InitialOwner; empty: it is not known.
+        underlying: the UnderlyingTopic as written; empty: the queue's own name.
+        filter: the filter as written; empty: none.
+        domain: GroupLocalQueueDomain of a group-local queue; empty: the instance's Group.
+        initial_owner: InitialOwner of a group-local queue; empty: not known.
     """
 
     name: str
@@ -92,7 +92,7 @@ class DestinationTerms:
     """The settings of a Destination that the checks need.
 
     Attributes:
-        servers: names of the instances that it may reach; empty: they are not known.
+        servers: names of the instances that the destination may reach; empty: not known.
     """
 
     name: str
@@ -104,8 +104,8 @@ class DestinationTerms:
 
 @dataclass(frozen=True, slots=True)
 class InstanceDescription:
-    """The description of an instance. One that comes over a link has one destination: that
-    link's."""
+    """The description of an instance for validation. A description that comes over a link has one
+    destination: that link's."""
 
     name: str
     group: str
@@ -120,8 +120,8 @@ class ValidationFailure(NamedTuple):
 
     Attributes:
         check: one of CHECKS.
-        topic: a topic, or an expression that stands for the topics nobody wrote.
-        text: what is wrong and what to change where.
+        topic: a topic, or an expression that stands for topics that no configuration mentions.
+        text: what is wrong, and what to change where.
     """
 
     check: str
@@ -131,21 +131,21 @@ class ValidationFailure(NamedTuple):
 
 
 def enforced(rule: TopicRule) -> frozenset[str]:
-    """The checks that a Topic of a Destination enforces: those included, without those excluded;
-    the two that cannot be excluded always."""
+    """Returns the checks that a Topic of a Destination enforces: the included ones without the
+    excluded ones, and always the two that cannot be excluded."""
     included = frozenset(CHECKS if rule.include_validation is None else rule.include_validation)
     return (included - frozenset(rule.exclude_validation)) | ALWAYS_CHECKED
 
 
 def stored_topics(rules: Iterable[TopicRule]) -> tuple[TopicRule, ...]:
-    """The rules of a Destination whose messages are sure to be stored there: where the check
-    `txlog` is left out, the other side may pass them over."""
+    """Returns the rules of a Destination whose messages are certain to be stored there: without the
+    check `txlog`, the other side may pass them over."""
     return tuple(rule for rule in rules if "txlog" in enforced(rule))
 
 
 def check_rule(rule: TopicRule, where: str) -> None:
-    """Raises ConfigurationError where IncludeValidation or ExcludeValidation of a Topic names what
-    is no check, or excludes one that cannot be."""
+    """Raises ConfigurationError where IncludeValidation or ExcludeValidation of a Topic names an
+    unknown check, or excludes one that cannot be excluded."""
     for element, names in (
         ("IncludeValidation", rule.include_validation or ()),
         ("ExcludeValidation", rule.exclude_validation),
@@ -165,7 +165,7 @@ def check_rule(rule: TopicRule, where: str) -> None:
 
 
 def told(failures: Iterable[ValidationFailure]) -> str:
-    """Failures as one text, the first `FAILURES_TOLD_MAX` of them in words."""
+    """Returns failures as one text, with the first `FAILURES_TOLD_MAX` of them in full."""
     found = list(failures)
     lines = [f"{failure.check}: {failure.text}" for failure in found[:FAILURES_TOLD_MAX]]
     if len(found) > FAILURES_TOLD_MAX:
@@ -176,10 +176,10 @@ def told(failures: Iterable[ValidationFailure]) -> str:
 def check(
     destination: DestinationTerms, upstream: InstanceDescription, downstream: InstanceDescription
 ) -> list[ValidationFailure]:
-    """Every check of every topic that fails; empty: the link may connect.
+    """Returns every failed check of every topic; empty: the link may connect.
 
     Args:
-        destination: of `upstream`, that leads to `downstream`.
+        destination: the destination of `upstream` that leads to `downstream`.
     """
     validation = _Validation(destination, upstream, downstream)
     found: dict[tuple[str, str, str], ValidationFailure] = {}
@@ -191,7 +191,7 @@ def check(
                 text = validation.run(name, subject, rule) if name in made else ""
                 if text:
                     found.setdefault(key, ValidationFailure(*key, text))
-    # What fails for all types of a topic is not said again for each.
+    # A check that fails for all types of a topic is not reported again for each type.
     return [
         failure
         for (name, topic, kind), failure in found.items()
@@ -216,14 +216,14 @@ class _Subject(NamedTuple):
 
 
 def _meet(one: str, other: str) -> str | None:
-    """The message types that both take; None: none."""
+    """Returns the message type that both rules take; None: none."""
     if one == ANY:
         return other
     return one if other in (ANY, one) else None
 
 
 class _Rules:
-    """Topic rules, found by topic."""
+    """Topic rules, indexed by topic."""
 
     __slots__ = ("_literals", "expressions")
 
@@ -237,7 +237,7 @@ class _Rules:
                 self._literals.setdefault(rule.name, []).append(rule)
 
     def matching(self, subject: _Subject) -> tuple[list[TopicRule], list[TopicRule]]:
-        """Literal rules and expressions that take some of a topic."""
+        """Returns the literal rules and the expressions that take some messages of a topic."""
         kind = subject.message_type
         literals = [
             rule for rule in self._literals.get(subject.name, ()) if _meet(rule.message_type, kind)
@@ -255,7 +255,8 @@ class _Rules:
         return literals, expressions
 
     def of(self, subject: _Subject) -> list[TopicRule]:
-        """The rules that decide for a topic; literal ones go before expressions."""
+        """Returns the rules that decide for a topic; literal ones have precedence over
+        expressions."""
         literals, expressions = self.matching(subject)
         kinds = (ANY, subject.message_type)
         if any(rule.message_type in kinds for rule in literals):
@@ -263,7 +264,7 @@ class _Rules:
         return literals + expressions
 
     def cover(self, subject: _Subject) -> bool:
-        """Returns whether they certainly take all messages of a topic."""
+        """Returns whether the rules certainly take all messages of a topic."""
         kinds = (ANY, subject.message_type)
         if subject.is_literal:
             literals, expressions = self.matching(subject)
@@ -292,7 +293,8 @@ def _names(description: InstanceDescription) -> Iterator[tuple[str, str]]:
 def _subjects(
     destination: DestinationTerms, upstream: InstanceDescription, downstream: InstanceDescription
 ) -> Iterator[tuple[_Subject, list[TopicRule]]]:
-    """The topics that the destination brings, each with the rules of it that decide there."""
+    """Yields the topics that the destination brings, each with those of its rules that decide for
+    the topic."""
     log = _Rules(upstream.log, f"TransactionLog of {upstream.name}")
     mine = _Rules(destination.topics, f"Destination {destination.name} of {upstream.name}")
     seen: set[_Subject] = set()
@@ -312,14 +314,15 @@ def _subjects(
     for rule, _ in mine.expressions:
         for entry, _ in log.expressions:
             if exact_names(rule.name) or exact_names(entry.name):
-                continue  # its names are known, and were looked at
+                continue  # The names are known, and were checked one by one.
             both = _meet(rule.message_type, entry.message_type)
             if both is not None and may_overlap(rule.name, entry.name):
                 yield _Subject(rule.name, entry.name, both), [rule]
 
 
 class _Validation:
-    """The checks, each for one topic: what is wrong, in words; empty: nothing."""
+    """The checks, one method each: for a topic, a method returns what is wrong as text; empty:
+    nothing."""
 
     def __init__(
         self,
@@ -446,7 +449,8 @@ class _Validation:
         return mine, theirs
 
     def _queue_of(self, subject: _Subject) -> tuple[QueueTerms | None, QueueTerms | None]:
-        """The queue upstream that needs one downstream, and that one."""
+        """Returns the queue upstream that needs a queue downstream, and that queue; None for each
+        where there is none."""
         if not subject.is_literal:
             return None, None
         for mine in self._queues_here.get(subject.name, ()):
@@ -513,7 +517,8 @@ class _Validation:
         return ""
 
     def _queue_left_out(self, subject: _Subject) -> str:
-        """A topic whose messages both sides have in a queue, while what is said of them stays."""
+        """Checks that a topic is not brought alone when both sides have a queue over it: the
+        queue's own records must be brought as well."""
         if not subject.is_literal:
             return ""
         for mine in self._upstream.queues:
@@ -532,8 +537,8 @@ class _Validation:
         return ""
 
     def _takes_some(self, topic: str, message_type: str) -> bool:
-        """Returns whether the destination takes a topic, or, of what an expression matches,
-        something."""
+        """Returns whether the destination takes the messages of a topic, or some that an expression
+        matches."""
         if not is_regex(topic):
             return bool(self._taken.of(_Subject(topic, "", message_type)))
         return any(
@@ -551,7 +556,7 @@ class _Validation:
             if not rules.of(subject) or self._is_only(terms):
                 continue
             if mine.kind == "group_local" and not mine.domain and terms.group != group:
-                continue  # It is no queue of theirs.
+                continue  # The instances of that destination do not share the queue.
             passing = terms.pass_through
             if passing is None or not compile_regex(passing, "PassThrough").search(group):
                 return (
@@ -561,8 +566,8 @@ class _Validation:
         return ""
 
     def _is_only(self, terms: DestinationTerms) -> bool:
-        """Returns whether a destination goes to the upstream instance and nowhere else: what came
-        from there never goes back."""
+        """Returns whether a destination leads to the upstream instance alone: messages from there
+        are never sent back."""
         name = self._upstream.name
         return terms.servers == (name,) or (not terms.servers and terms.name == name)
 
