@@ -3,10 +3,6 @@
 The look-up serves messages that arrive again, are asked for again, or are late (journal_lookup.py).
 A run is found by the ranges of its sequences, never by its first and last one: the sequences in its
 gaps are in other runs, which may be anywhere in the log.
-
-It is asked for what comes again, what is asked for again, what is late (journal_lookup.py). A run
-is found by the ranges of its sequences, never by its first and last: what fills its holes is in
-other runs, which may stand anywhere in the log.
 """
 
 from __future__ import annotations

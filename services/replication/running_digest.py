@@ -2,9 +2,6 @@
 
 Each logon of a link begins with the digest. Computing it anew over 100,000 publishers takes half a
 second, but few publishers change from one logon to the next.
-
-Each logon of a link begins with it. Taken anew over 100,000 publishers it takes half a second; from
-one logon to the next few publishers change.
 """
 
 from __future__ import annotations

@@ -3,9 +3,6 @@
 
 Pure: times are arguments. Intervals are measured by the steady clock, which nobody sets; times of
 the day by the wall clock, in the host's time zone unless they end with Z (UTC).
-
-Pure: times are given. Intervals count by the steady clock, which nobody sets; times of the day by
-the one on the wall, in the host's time zone unless they end with Z (UTC).
 """
 
 from __future__ import annotations
@@ -88,9 +85,6 @@ class Timetable:
     With an interval, the first occasion is after the grace period, and the others follow one
     interval after each call that found it due; a clock that was set back makes the next one due at
     once.
-
-    By interval: the first behind the grace period, then one an interval; a look that comes late is
-    not made up for, and a clock that was set back makes the next one due at once.
     """
 
     __slots__ = ("_at", "_due_us", "_every_us", "_from_us", "_grace_us", "_last_us")

@@ -32,9 +32,7 @@ class UnusedSequences:
     """Keeps the handed-over sequences of each publisher.
 
     Invariant: nothing is kept of a publisher that never published.
-
-    Invariant: of a publisher that never published nothing is kept.
-    Owner: the instance's machine. Lifecycle: as long as that.
+    Owner: the instance's machine. Lifecycle: as long as the machine.
     """
 
     __slots__ = ("_of",)

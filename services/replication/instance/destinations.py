@@ -4,9 +4,6 @@ is safe, and downgrade and upgrade.
 A message counts as unacknowledged by a destination from its commit here, if it is routed there,
 until the destination's answer. A destination is safe to fail over to when it has proved, since its
 link connected, that it has everything that is acknowledged here.
-
-A destination owes from the commit of what is routed there to its answer. Safe to fail over to is
-one that is proved, since its link connected, to have everything that is acknowledged here.
 """
 
 from __future__ import annotations
@@ -255,8 +252,7 @@ class Destinations:
         not, `connected` does the rest.
 
         Messages that the destination holds are answered, whether or not the link ever begins.
-
-        What is there is answered, whether or not the link ever begins."""
+        """
         ledger = self.ledgers[destination]
         published = self._durability.awaited.of(self._durability.own_root)
         if not plan.left:
@@ -547,10 +543,6 @@ class Destinations:
         The criterion is the age of the oldest message that the destination has not answered. Where
         the destination stored everything without persisting it, the fault lies behind it: the
         instance nearest to the fault acts first, so this one waits one more check.
-
-        The criterion is the age of the oldest message that the destination has not answered. Where
-        all is stored there but not persisted, the fault is further on: the instance nearest to it
-        acts first, so this one waits for one look more.
         """
         self.release()
         before = self._counters.downgrades
@@ -604,9 +596,6 @@ class Destinations:
         Where a destination has several servers, a message *stored* by a server that then dies would
         be lost to the destination, so only *persisted* counts there. Entries about unavailable
         messages stay until a recovery point holds them.
-
-        Where a destination has several servers, *stored* by one that then dies would be stored
-        nowhere: there *persisted* counts. And what is unavailable is told by a recovery point.
         """
         floor = self._durability.floor_txid() + 1
         noted_txid = self._intake.missing.removable_before

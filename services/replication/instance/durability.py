@@ -4,9 +4,6 @@
 A part that journals a message calls `stage`. After the commit, the destinations call `wait` where a
 sync destination must still answer, else `durable`. A destination's answer makes those messages
 durable for which no other sync destination must still answer.
-
-Whoever journals says `stage`; whoever finds out, behind the commit, that a sync destination is owed
-says `wait`, else `durable`; a destination's answer makes that durable which nothing hinders.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@ content that is here, and keeps what goes to the journal, which may fail to writ
 
 Before it hands runs in, the shell asks `asks` what must be read from the journal, has that read in
 a thread, and passes the answers to `begin`.
-
-Of what came the shell asks `asks` first, has that read aside, and hands the answers in: `begin`.
 """
 
 from __future__ import annotations

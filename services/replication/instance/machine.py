@@ -1,31 +1,24 @@
-"""The instance's replication machine: what comes in, what is journaled, and who is told what and
-when.
+"""The instance's replication machine: what comes in, what is journaled, who is told what and when.
 
 Pure: no socket, clock, disk or randomness. The shell stages the run of each `Append`, tells
 `committed` what the journal synced, and performs the effects in order. The machine reads no
 journal, either: before an arrival the shell asks `asks`, has the journal read in a thread, and
 hands the answers in.
 
-Values in, values out: no socket, clock, disk or randomness. The shell stages what `Append` names,
-tells `committed` what the journal synced, and performs the effects in order. It reads no journal,
-either: of what came the shell asks `asks` first, has that read aside, and hands the answers in.
+The machine has a method for each input; its parts own their state and only add effects:
 
-The machine is its doors, the way of a commit, recovery and what is true of the whole. Each part
-owns its own state and only adds to what is outgoing:
-
-  admission      who is let in                   publishers    client sessions
-  intake         what is known and staged        upstreams     links that bring
-  durability     what waits, and for whom        destinations  links that are sent to
-  answers        what durability has for publishers and upstreams, which take it when a step ends
+  admission      who is admitted                 publishers    client sessions
+  intake         which messages are known        upstreams     links that bring messages
+  durability     which messages wait, for whom   destinations  links that messages are sent to
 
 Invariants:
   known = held (committed) + staged; pending is part of known; durable = held - pending.
   Nothing is acknowledged, delivered or told to a link before its commit.
-  pending and awaited are kept root by root (services/replication/acknowledgment.py); each is part
-  of known; awaited never shrinks while the instance lives, but for what failed or was refused. A
+  pending and awaited are kept by root (services/replication/acknowledgment.py); each is part of
+  known; awaited never shrinks while the instance lives, except for failed or refused messages. A
   run's root is 0 when it is not flagged AWAITED, else the first incarnation of its path, else this
   instance.
-  A waiter is acted upon only when the run or note that names it is committed.
+  A waiter counts only when the run or note that names it is committed.
 """
 
 from __future__ import annotations
@@ -97,12 +90,9 @@ class MachineParts:
 
 
 class InstanceMachine:
-    """Replicates for one instance: takes every input of the instance's shell, and returns the
-    effects to perform (see the module docstring).
-
-    Owner: the Instance actor. Lifecycle: built at start from what the journal recovered, fed with
-    `recover`, lives as long as the actor.
-    """
+    """Takes every input of an instance's shell, and returns the effects to perform. Owner: the
+    Instance actor. Lifecycle: built at start from what the journal recovered, fed with `recover`,
+    lives as long as the actor."""
 
     def __init__(
         self,
@@ -131,19 +121,16 @@ class InstanceMachine:
         Args:
             topics: the rules of all topics: which are journaled, which have a state.
             next_txid, held: as recovered from the journal.
-            awaited: messages for which this instance is awaited, by root, up to where `recover`
-                begins.
+            awaited: messages for which this instance is awaited, up to where `recover` begins.
             refused: messages that destinations refused for good in an earlier life.
-            unavailable: messages that no upstream had any more, as far as `recover` does not tell
-                them.
+            unavailable: messages that no upstream had any more, besides those of `recover`.
             incarnations: last known incarnation of each destination's server.
             servers: names of the instances to which each destination's link ever connected.
             placements: what is known of moved instances.
             lookup: look-up into the journal, for `recover` alone.
             former: earlier incarnations of the data directory, or of the one that it is a copy of.
             ready: False for an instance that must catch up with a peer before it admits clients.
-            recent_bytes_max: bytes of the last committed runs that are kept in memory, to answer
-                instead of the journal.
+            recent_bytes_max: bytes of the last committed runs that are kept in memory.
             filters: the language of the content filters; None: content filters do not run.
             suspects: messages during which earlier processes crashed.
             parts: the classes of the machine's parts.
@@ -241,11 +228,6 @@ class InstanceMachine:
 
         Messages count as pending where a sync destination may not have answered for them, until the
         links have connected and heard the answers. Emits nothing. Reads the journal.
-
-        Ages count from `now_us`: the time that this instance was down is nobody's lag.
-
-        What they hold counts as pending where a sync destination is owed it, until the links have
-        connected and heard the answers. Emits nothing. Reads the journal.
         """
         for run in runs:
             if run.kind == Kind.RECORDS:
@@ -273,10 +255,9 @@ class InstanceMachine:
         self._forget_effects()
 
     def _root_recovered(self, root: int, sender: int) -> int:
-        """Returns the root of a recovered message: messages that clients published here, under any
-        earlier incarnation, get this instance's own root. Messages that peers brought back with an
-        earlier root keep it; with the own root, the wait would close a circle over the peer that
-        waits."""
+        """Returns the root of a recovered message: the own root where clients published it here,
+        under any incarnation. Messages that peers brought back keep an earlier root: with the own
+        one, the wait would close a circle over the peer that waits."""
         return self.own_root if sender == CLIENT and root in self._former else root
 
     def _root_of(self, run: Run) -> int:
@@ -295,8 +276,7 @@ class InstanceMachine:
 
     @property
     def is_changing(self) -> bool:
-        """Returns whether a step has changed something and not ended: between steps this means that
-        a fault interrupted one."""
+        """Returns whether a step has begun to change the machine: between steps, a fault did."""
         return self._out.is_changing
 
     def durable_floor(self) -> int:
@@ -324,8 +304,7 @@ class InstanceMachine:
         )
 
     def recovery_written(self, point: RecoveryPoint) -> list[Effect]:
-        """Notes that the shell has written this recovery point: entries that only the journal held
-        until now may be removed."""
+        """Notes that this recovery point is on disk: journal entries that it covers may go."""
         self._out.is_changing = True
         if self.missing.written(point.committed_txid):
             self._links.release()
@@ -339,8 +318,7 @@ class InstanceMachine:
         beyond what `answers` already holds.
 
         Args:
-            noted: messages that an upstream asks for in a notice; None: a client published the
-                runs.
+            noted: messages that an upstream asks for in a notice; None: runs of a client.
         """
         if noted is None:
             return self._publishers.asks(runs, answers)
@@ -376,8 +354,7 @@ class InstanceMachine:
         return self._publishers.gaps
 
     def client_logged_off(self, session: int, unused: Range, now_us: int) -> None:
-        """Notes that a client is about to end in good order. `Publishers.logged_off` explains the
-        values."""
+        """Notes that a client is about to end. `Publishers.logged_off` explains the values."""
         if self._hears_all:
             self._out.is_changing = True
             self._publishers.logged_off(session, unused, now_us)
@@ -432,8 +409,7 @@ class InstanceMachine:
     def client_published_unnumbered(
         self, session: int, run: Run, command_id: str, now_us: int
     ) -> tuple[list[Effect], RefusedRecords | None]:
-        """Takes one publish that the server numbered (`number_for`). Returns the effects, and the
-        refusal if the publish is refused."""
+        """Takes one publish that the server numbered (`number_for`). Returns any refusal, too."""
         self._out.is_changing = True
         refused = self._publishers.published_unnumbered(session, run, command_id, now_us)
         return self._take(), refused
@@ -498,8 +474,7 @@ class InstanceMachine:
         address: str = "",
         proven: bool = False,
     ) -> tuple[list[Effect], UpstreamAnswer]:
-        """Logs an upstream link on; its epoch is on disk. An older connection of the upstream is
-        closed."""
+        """Logs an upstream link on; its epoch is on disk. Closes an older connection of the link."""
         self._out.is_changing = True
         self._upstreams.logged_on(
             connection,
@@ -516,9 +491,8 @@ class InstanceMachine:
         believed = proven or not self.identity.in_fabric
         ledger = self.destinations.get(name) if believed and not salvages else None
         if ledger is not None and not ledger.incarnation and ledger.destination.group == group:
-            # The upstream is also a destination, and its direction of the replication is first.
-            # Messages from there need not go back, and their sender need not wait until our own
-            # link has connected once.
+            # It is a destination, too: its messages need not go back, and their sender need not
+            # wait until our own link has connected once.
             ledger.incarnation = incarnation
         return self._take(), UpstreamAnswer(self.held(), self.waiters.waited_by(incarnation))
 
@@ -570,8 +544,7 @@ class InstanceMachine:
     def _drain(self, now_us: int) -> None:
         staged, committed_txid = self.intake.staged, self.durability.committed_txid
         runs: list[Run] = []
-        # Reported first, so that links and subscribers hear of a commit before the acks that it
-        # releases.
+        # First, so that links and subscribers hear of a commit before the acks that it releases.
         at = len(self._out)
         while (entry := staged.committed(committed_txid)) is not None:
             if isinstance(entry, RunStaged):
@@ -579,9 +552,8 @@ class InstanceMachine:
                 run = entry.run
                 ranges = run.ranges()
                 self._links.commit_run(run, entry.root, entry.sender, ranges, now_us)
-                # Messages that clients published are not shown to other upstreams: an upstream may
-                # have different messages of a client with the same name, which shows only where the
-                # records meet.
+                # Publishes of clients are not shown: an upstream may have other messages of a
+                # client of that name, which shows only where the records meet.
                 if entry.sender != CLIENT:
                     self._upstreams.came_elsewhere(entry.sender, run.publisher, ranges)
             elif isinstance(entry, NoteStaged):
@@ -633,8 +605,7 @@ class InstanceMachine:
 
     @property
     def went_back(self) -> str:
-        """Returns the reason why the instance must begin anew as another incarnation; empty while
-        it need not."""
+        """Returns why the instance must begin as another incarnation; empty while it need not."""
         return self.admission.went_back
 
     def append_failed(self, first_txid: int, reason: str, text: str, now_us: int) -> list[Effect]:
@@ -692,9 +663,8 @@ class InstanceMachine:
 
     # -- an old copy of the data directory ---------------------------------------------------
     def upstream_shows(self, connection: int, yours: Ranges) -> list[Effect]:
-        """Takes messages that an upstream holds, that passed through this incarnation, and that
-        this instance did not name as held when the link connected: they may prove that this data
-        directory is an old copy."""
+        """Takes messages of an upstream that passed through this incarnation and that this instance
+        did not claim at the connect: they may prove that this data directory is an old copy."""
         self._out.is_changing = True
         found = self._upstreams.shows(connection, yours)
         if found:
@@ -730,13 +700,9 @@ class InstanceMachine:
     def compare(
         self, destination: str, plan: ResyncPlan, slice_publishers: int = SLICE_PUBLISHERS
     ) -> tuple[list[Effect], bool]:
-        """Compares a slice of publishers after a link has reached its destination. Returns the
-        effects, and whether enough is left for another turn; if not, `link_connected` does the
-        rest.
-
-        Messages that the destination holds are answered, whether or not the link ever begins.
-
-        What is there is answered, whether or not the link ever begins."""
+        """Compares a slice of publishers when a link has reached its destination. Returns the
+        effects, and whether enough is left for another turn; if not, `link_connected` does it.
+        """
         self._out.is_changing = True
         answered, more = self._links.compare(destination, plan, slice_publishers)
         if answered:
@@ -777,8 +743,7 @@ class InstanceMachine:
         return self._take()
 
     def link_answered(self, destination: str, persisted: Rooted, conflicts: Ranges) -> list[Effect]:
-        """Takes the answer of a destination: messages persisted there, and conflicts that it
-        refused."""
+        """Takes a destination's answer: messages persisted there, and conflicts."""
         self._out.is_changing = True
         self._links.answered(destination, persisted, conflicts)
         self._flush()
@@ -821,19 +786,16 @@ class InstanceMachine:
         return self._take()
 
     def upgrade(self, destination: str, now_us: int, why: str = "by hand") -> list[Effect]:
-        """Sets a destination back to the configured sync: new acks wait for it again, and it is
-        asked for all pending messages."""
+        """Upgrades a destination: new acks wait for it again, and it is asked for pending ones."""
         self._out.is_changing = True
         self._links.upgrade(destination, now_us, why)
         return self._take()
 
     def tick(self, now_us: int) -> list[Effect]:
-        """Downgrades and upgrades destinations by age, when that is due. To be called once per
-        check interval."""
+        """Downgrades and upgrades by age, when due. To be called once per check interval."""
         self._out.is_changing = True
         if self.missing.is_judging and self._upstreams.all_caught_up:
-            # Upstreams that still catch up may bring them; an upstream that is away is not waited
-            # for.
+            # Upstreams that still catch up may bring them; one that is away is not waited for.
             self.intake.judge_missing()
         if self._links.tick(now_us):
             self._flush()
@@ -866,14 +828,12 @@ class InstanceMachine:
 
     @property
     def committed_txid(self) -> int:
-        """Returns the transaction id up to which everything is on disk, as far as this machine was
-        told."""
+        """Returns the transaction id up to which this machine was told of commits."""
         return self.durability.committed_txid
 
     @property
     def settlements(self) -> int:
-        """Returns the number of times that messages became durable or were refused: a change of it
-        means that the recovery point must be written again."""
+        """Returns a number that changes whenever the recovery point must be written again."""
         return self.durability.settlements
 
     def held(self) -> PublisherRanges:
@@ -885,18 +845,15 @@ class InstanceMachine:
         return [entry.run for entry in self.intake.staged if not isinstance(entry, BatchStaged)]
 
     def removable_before(self) -> int:
-        """Returns the transaction id below which entries may be removed (law 4): every destination
-        has what is routed to it from below."""
+        """Returns the transaction id below which entries may be removed (law 4)."""
         return self._links.removable_before()
 
     def fully_durable_txid(self) -> int:
-        """Returns the transaction id up to which every record is durable: the persisted ack of
-        bookmark subscribers."""
+        """Returns the transaction id up to which every record is durable, for subscribers' acks."""
         return self.durability.floor_txid()
 
     def received_of(self, session: int) -> int:
-        """Returns the highest sequence that came over this session; 0 for none, or where the
-        session is gone."""
+        """Returns the highest sequence that came over this session; 0: none, or it is gone."""
         return self._publishers.received_of(session)
 
     def sessions(self) -> int:

@@ -3,9 +3,6 @@ what each client is told.
 
 A client's message is never acknowledged as a duplicate: a message that is sent again is
 acknowledged when it is durable here.
-
-A client is never answered as a duplicate: what it sends again is acknowledged when it is durable
-here.
 """
 
 from __future__ import annotations
@@ -359,10 +356,6 @@ class Publishers:
         Returns the runs of topics that are declared as not journaled: they are delivered at once
         and count as durable. Messages that nothing would store (`_refusal`), and those that their
         topic's state does not accept, are refused.
-
-        Returns the runs of topics that are declared as not journaled: they are delivered at once
-        and count as durable. What nobody would keep (`_refusal`), and what its topic's state does
-        not take, is refused.
         """
         found = self._sessions[session]
         publisher = found.publisher
@@ -566,9 +559,6 @@ class Publishers:
 
         Each life of the instance has ids of its own: an old copy of the data directory that was put
         back neither knows that it is one, nor which numbers its lost tail used, which peers hold.
-
-        Each life of the instance has ids of its own: an old copy of the data directory that was put
-        back knows neither that it is one nor which numbers its lost tail had, which peers hold.
 
         Raises:
             RemoteProtocolError: there is no next one.

@@ -9,15 +9,6 @@ The author is not called back. A record takes effect when the committed run is r
 reaches the same state. Where the append fails, all drafts that were not committed are undone
 (`failed`), since each draft relies on those before it. The author then drafts again by what is true
 at that time.
-
-They are journaled and replicated like those of a client, in batches, under a publisher id of their
-own: of the author's name, the incarnation, and the life of the process. Without the last an old
-copy of the data directory that was put in place would number anew what its lost tail had.
-
-Nobody is called back. A record takes effect when it is read back from the commit (`committed`),
-like every other one, whoever made it: so a restart, which reads the same journal, comes to the same
-state. Where the append fails, all that was not committed is undone (`failed`), for what was drafted
-last was drafted on what came before it. Who drafted it drafts again by what is true then.
 """
 
 from __future__ import annotations

@@ -2,9 +2,6 @@
 
 A batch is answered when all of it is on disk: which messages are stored, which of them nobody waits
 for any more, which came here by other paths, and which are here with other content.
-
-A batch is answered when all of it is on disk: what is stored, what of it nobody waits for any more,
-what came here by other ways, and what is here with another content.
 """
 
 from __future__ import annotations

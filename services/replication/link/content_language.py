@@ -2,9 +2,6 @@
 
 A message whose body cannot be read passes no filter. Everybody who has the record reaches this
 verdict, since it depends on the record alone.
-
-A message whose body cannot be read passes no filter: what is no order is no order of a region
-either. So does everybody decide who has the record, since nothing but the record counts.
 """
 
 from __future__ import annotations

@@ -7,13 +7,6 @@ and takes the acks, on the event loop that handles both anyway. The link still o
 When a journal must be read, or the destination reads too slowly, the connection is closed; the link
 dials again and sends what is missing. That is correct at any moment, so there is no other way of
 handing a connection back.
-
-Each message that goes through a link wakes the link's process, and its answer does once more. So
-where a link has caught up, it hands over its connection: the instance sends what it commits, and
-takes the acks, on the loop that has both anyway. The link goes on owning the destination. Whatever
-a journal has to be read for, and whoever reads too slowly, ends the connection; the link dials
-again and sends what is missing. That is correct at any moment, so nothing else is needed to take it
-back.
 """
 
 from __future__ import annotations

@@ -632,10 +632,7 @@ class OutboundLink:
         The rest was settled before, with a server that lost its disk since or by a downgrade. If it
         were marked again, this instance, which has answered already, would become the destination's
         waiter, and the real waiter would be answered too early.
-
-        The rest was settled before: with a server that lost its disk since, or by a downgrade. Were
-        it marked again, this instance would become the destination's waiter for it, which has
-        answered already, and who really waits would be answered too early."""
+        """
         marks = self._mark.roots.get(self._root_of(run))
         found = marks.get(run.publisher) if marks is not None else None
         if found is None:

@@ -30,9 +30,7 @@ class BootstrapCopy:
     """The copy of one source's log.
 
     Invariants: transaction ids are given without a gap, from 1; no message is taken twice.
-
-    Invariants: ids are given without a gap, from 1; no message is taken twice.
-    Owner: the shell of an instance that does not serve yet. Lifecycle: one source; another one
+    Owner: the shell of an instance that does not serve yet. Lifecycle: one source; another source
     begins with another copy.
     """
 

@@ -92,9 +92,6 @@ class PeerIdentities:
         Where one of them was moved, generations tell which of the two has ended (placement.py).
         Where one has lost its disk, its former connection ends in a moment.
 
-        Of one that was moved, generations tell which of the two is over (placement.py); of one
-        that has lost its disk, the former connection is known to be dead in a moment.
-
         Args:
             key: key of the new instance's connection: a connection that it replaces does not clash.
             proven: whether the new instance has proved that it belongs to the fabric, or was

@@ -47,9 +47,6 @@ class PeerBook:
 
     Owner: the shell of an instance. Lifecycle: as long as the shell. The server reached last is on
     disk, and is told again after a restart.
-
-    Owner: the shell of an instance. Lifecycle: as long as that. Who was reached last is on disk,
-    and told again after a restart.
     """
 
     def __init__(self) -> None:

@@ -53,10 +53,6 @@ class Placements:
     Invariant: the placement of a name only grows, by `InstancePlacement.order`, so that all
     instances that exchange placements end with the same.
     Owner: the instance's machine; a placement is on disk before it is acted upon.
-
-    Invariant: what is known of a name only grows, by `InstancePlacement.order`, so that all who
-    tell one another end with the same.
-    Owner: the instance's machine; on disk before it is acted upon.
     """
 
     __slots__ = ("_known",)
