@@ -474,7 +474,7 @@ class InstanceMachine:
         address: str = "",
         proven: bool = False,
     ) -> tuple[list[Effect], UpstreamAnswer]:
-        """Logs an upstream link on; its epoch is on disk. Closes an older connection of the link."""
+        """Logs an upstream link on; its epoch is on disk. Ends an older connection of it."""
         self._out.is_changing = True
         self._upstreams.logged_on(
             connection,
