@@ -11,8 +11,8 @@ from typing import Any
 
 from raylay.services.drills.faults import (
     FaultPlaces,
-    _signal_all,
     lost_disks,
+    signal_all,
 )
 from raylay.services.drills.head import bring_head_back, gcs_port, gcs_process
 from raylay.services.drills.scenario import DrillScenario
@@ -136,13 +136,13 @@ def mend(places: FaultPlaces) -> list[str]:
         ]
         pid = fabric.pid(name)
         if pid:
-            places.errand(name, _signal_all, [pid], signal.SIGCONT)
+            places.errand(name, signal_all, [pid], signal.SIGCONT)
         try:
             status = places.status(name)
             for destination, to in status.get("destinations", {}).items():
                 fabric.inject(name, "line", 0.0, destination=destination)
                 if to.get("pid"):
-                    places.errand(name, _signal_all, [int(to["pid"])], signal.SIGCONT)
+                    places.errand(name, signal_all, [int(to["pid"])], signal.SIGCONT)
             for kind in ("clock", "disk"):
                 fabric.inject(name, kind, 0.0)
         except FabricError as error:
@@ -151,5 +151,5 @@ def mend(places: FaultPlaces) -> list[str]:
             done.append(f"{name}: lines open, clock and disk as they were, running")
     with contextlib.suppress(FabricError):
         pid, *_ = gcs_process(gcs_port())
-        _signal_all([pid], signal.SIGCONT)
+        signal_all([pid], signal.SIGCONT)
     return done

@@ -1,37 +1,28 @@
-"""A drill's knowledge of its fabric, and the evidence that it collects for the verdict and the
-report."""
+"""The evidence that a drill collects for its verdict and its report, and the result of both."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import shutil
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from raylay.services.drills.drill_lock import check_allowed
-from raylay.services.drills.faults import (
-    FaultPlaces,
-    Injector,
-    LoseDisk,
-)
+from raylay.services.configuration.model import FabricSettings
+from raylay.services.drills.faults import LoseDisk
 from raylay.services.drills.history_builder import (
     ALARMS,
     ClockOffset,
     HistoryBuilder,
     alarms,
     members_of,
-    now_us,
 )
+from raylay.services.drills.journal_collector import JournalCollector
 from raylay.services.drills.judgement import (
     RunJudgement,
     judge_laws,
     judged,
     reaching,
-    read_journal,
     seen,
     unjudged,
 )
@@ -52,20 +43,15 @@ from raylay.services.drills.measure import (
     until_whole,
 )
 from raylay.services.drills.queue_load import QueueLoad
-from raylay.services.drills.queue_reading import Read, read_queue, with_names
-from raylay.services.drills.scenario import OF_A_LOAD, DrillScenario, Targets
-from raylay.services.drills.sow_load import SowLoad, read_changes
-from raylay.services.drills.step_conflicts import (
-    Part,
-    refuse_overlaps,
-)
+from raylay.services.drills.queue_reading import Read, with_names
+from raylay.services.drills.scenario import OF_A_LOAD, DrillScenario
+from raylay.services.drills.sow_load import SowLoad
+from raylay.services.drills.step_runner import StepRunner
 from raylay.services.drills.verdict import PublishRecord
 from raylay.services.drills.watcher import Watcher
-from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric
-from raylay.services.fabric.plan import instance_config
 from raylay.services.messages.records import Kind, Run, publisher_id
-from raylay.services.messages.topics import DRILL_QUEUE, DRILL_WORK_TOPIC
+from raylay.services.verification.history import HistoryMember
 from raylay.services.verification.laws.queue_delivery import ExcusedPeriod, QueueVerdict
 from raylay.services.verification.laws.slow_clients import (
     PoolUse,
@@ -79,14 +65,16 @@ from raylay.services.verification.laws.slow_clients import judge as judge_slow
 from raylay.services.verification.laws.sow_topics import SowVerdict, SowWrite
 
 EARLIER_TXIDS = 100_000
-THREADS = 64
 SLOW_TO_ACT = ("stop", "full_disk", "clock_jump")
-"""Faults during which an instance does not act on what came to it, or says another time."""
+"""Faults during which an instance does not act on what it received, or reports a wrong time."""
+
+Statuses = Mapping[str, Mapping[str, Any]]
+"""The status of each instance that answered, by its name."""
 
 
 @dataclass(slots=True)
 class DrillResult:
-    """The result of a drill."""
+    """The result of a drill. Times are microseconds since 1970; 0: not reached yet."""
 
     fabric: str
     number: str
@@ -109,200 +97,243 @@ class DrillResult:
     judgement: RunJudgement | None = None
     traces: Path | None = None
     kept: list[str] = field(default_factory=list)
-    """Directories that were put aside and are still there."""
+    """Directories with the content of lost disks that were not removed."""
 
     @property
     def valid(self) -> bool:
-        """Returns whether nothing is wrong."""
+        """Returns whether the verdict found no fault."""
         return self.judgement is not None and self.judgement.valid
 
 
+def regions_of(settings: FabricSettings) -> dict[str, list[str]]:
+    """Returns the names of the instances of each region."""
+    regions: dict[str, list[str]] = {}
+    for instance in settings.instances:
+        regions.setdefault(instance.group, []).append(instance.name)
+    return regions
+
+
+def members_of_fabric(fabric: Fabric) -> dict[str, HistoryMember]:
+    """Returns the members of a fabric that was started, with instance names for addresses."""
+    return members_of(
+        (
+            instance.name,
+            instance.group,
+            [
+                (found.destination(), found.server_names)
+                for found in fabric.instance_config(instance.name).destinations
+            ],
+        )
+        for instance in fabric.declared.instances
+    )
+
+
+def logs_of(fabric: Fabric) -> Path | None:
+    """Returns the directory of the instances' logs; None where they are not JSON files."""
+    options = fabric.declared.logs
+    if options.target != "file" or options.format != "json":
+        return None
+    return fabric.directory / (options.directory or "logs")
+
+
+class AlarmLog:
+    """The alarms that instances report during a drill.
+
+    Args:
+        logs: the directory of the instances' logs; None where they cannot be read here. What they
+            hold when this is created is left out.
+    """
+
+    def __init__(self, names: Iterable[str], logs: Path | None) -> None:
+        self._names = list(names)
+        self._logs = logs
+        self._before = self._read()
+
+    def _read(self) -> dict[str, dict[str, dict[str, Any]]]:
+        logs = self._logs
+        return {name: alarms(logs, name) if logs else {} for name in self._names}
+
+    def report(self, events: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Returns a sentence for each alarm since this was created, each once.
+
+        Args:
+            events: the events that the instances reported in their answers.
+        """
+        found = [(event["instance"], event) for event in events if event["event"] in ALARMS]
+        # The last alarm of a process that ended is in its log alone.
+        for name, logged in self._read().items():
+            found += [
+                (name, event) for line, event in logged.items() if line not in self._before[name]
+            ]
+        return list(
+            dict.fromkeys(f"{name} reports {e['event']}: {_details(e)}" for name, e in found)
+        )
+
+
+_FRAME = ("number", "time_us", "event", "instance", "time", "level", "process", "logger")
+"""Fields of every event, which an alarm's sentence leaves out."""
+
+
+def _details(event: Mapping[str, Any]) -> str:
+    # Through JSON, as in the log: an event that is reported in both ways gives one sentence.
+    plain = json.loads(json.dumps(event, default=str))
+    return ", ".join(f"{key} {value}" for key, value in plain.items() if key not in _FRAME)
+
+
+@dataclass(frozen=True, slots=True)
+class FinalState:
+    """The state of a fabric at the end of a drill.
+
+    Attributes:
+        statuses: the last status of each instance that answered.
+        look: samples of the moment at which the fabric was whole; empty: it never was.
+        unacked: the number of messages left in each publish store, by client.
+        complaints: the faults that were found while the fabric settled.
+    """
+
+    statuses: Statuses
+    look: Sequence[Sample]
+    unacked: Mapping[str, int]
+    complaints: Sequence[str]
+
+
 class EvidenceCollector:
-    """A drill as far as it only looks. `Drill` says when. Arguments as there."""
+    """Collects the evidence of one drill, and judges and measures by it.
+
+    Args:
+        before: the status of each instance before the drill.
+        alarms: created before the drill's load began.
+        result: takes the verdict and the measurements.
+    """
 
     def __init__(
         self,
         fabric: Fabric,
         scenario: DrillScenario,
+        result: DrillResult,
+        before: Statuses,
         *,
-        topic: str = "",
-        injectors: Mapping[str, Injector] | None = None,
-        tell: Callable[[str], None] = lambda _: None,
+        crowd: LoadClients,
+        sow: SowLoad,
+        queue: QueueLoad,
+        watcher: Watcher,
+        journals: JournalCollector,
+        disks: LoseDisk,
+        steps: StepRunner,
+        alarms: AlarmLog,
     ) -> None:
-        check_allowed(fabric)
-        self.fabric = fabric
-        self.scenario = scenario
-        self.number = f"{now_us() // 1000:x}"[-7:]
-        self._topic = topic
-        self._given = dict(injectors or {})
-        self._tell = tell
-        self._names = [instance.name for instance in fabric.declared.instances]
-        self._groups: dict[str, list[str]] = {}
-        for instance in fabric.declared.instances:
-            self._groups.setdefault(instance.group, []).append(instance.name)
-        # A wrong target is told before anything runs.
-        targets = Targets(fabric.declared, self._names[0])
-        self._slow_regions = {
-            targets.resolve(step).region for step in scenario.steps if step.fault == "slow_consumer"
-        }
-        for step in scenario.steps:
-            targets.resolve(step)
-        refuse_overlaps(scenario, fabric.declared)
-        self._held: dict[int, tuple[frozenset[Part], asyncio.Event]] = {}
-        """Steps that are on, by number: what each breaks, and the event that is set when that is
-        mended."""
-        self._places: FaultPlaces
-        self._crowd: LoadClients
-        self._sow: SowLoad
-        self._queue: QueueLoad
-        self._watcher: Watcher
-        self._injectors: dict[str, Injector] = {}
-        self._last_look: list[Sample] = []
-        """Samples of the look at which the fabric was whole in the end; empty: it was not."""
-        self._disks: LoseDisk
-        self._unread: list[str] = []
-        """Journals that could not be read to their end."""
-        self._aside: list[Path] = []
-        self._over = threading.Event()
-        self._impaired: list[tuple[InjectedFault, list[tuple[str, str]], int, int]] = []
-        """Steps with the lines that they impaired, from when until when."""
-        self._first_statuses: dict[str, dict[str, Any]] = {}
-        self._logged_before: dict[str, dict[str, dict[str, Any]]] = {}
-        self._result = DrillResult(
-            fabric.name, self.number, scenario, now_us(), groups=self._groups
-        )
+        self._fabric = fabric
+        self._scenario = scenario
+        self._result = result
+        self._before = before
+        self._after_txid = {name: int(found["committed_txid"]) for name, found in before.items()}
+        self._crowd = crowd
+        self._sow = sow
+        self._queue = queue
+        self._watcher = watcher
+        self._journals = journals
+        self._disks = disks
+        self._steps = steps
+        self._alarms = alarms
+        self._members = members_of_fabric(fabric)
 
-    def _records(self) -> dict[str, PublishRecord]:
-        """Returns, by region, the record of those whose messages reach it."""
-        reach = reaching(self._members(), self._crowd.topic, self._crowd.kind)
-        return {group: self._record_of(reach[group]) for group in self._groups}
+    def publish_records(self) -> dict[str, PublishRecord]:
+        """Returns, by region, the record of the publishers whose messages reach it."""
+        reach = reaching(self._members, self._crowd.topic, self._crowd.kind)
+        return {group: self._record_of(reach[group]) for group in self._result.groups}
 
     def _record_of(self, groups: set[str]) -> PublishRecord:
         record = PublishRecord()
-        for each in self._crowd.publishers:
-            if each.published:
-                # What reaches a place without being owed there is no mistake.
-                owed_upto = each.persisted if each.group in groups else 0
-                record.add(publisher_id(each.name), each.first, each.published, owed_upto)
+        for publisher in self._crowd.publishers:
+            if publisher.published:
+                # A message may reach a region that it is not owed to.
+                owed_upto = publisher.persisted if publisher.group in groups else 0
+                record.add(
+                    publisher_id(publisher.name), publisher.first, publisher.published, owed_upto
+                )
         return record
 
-    def _members(self) -> dict[str, Any]:
-        settings, record = self.fabric._known()
-        return members_of(
-            (
-                instance.name,
-                instance.group,
-                [
-                    (found.destination(), found.server_names)
-                    for found in instance_config(settings, record, instance).destinations
-                ],
-            )
-            for instance in settings.instances
-        )
-
-    def _archive(self, name: str, directory: Path) -> Path | None:
-        """Returns the directory of the archived segments of an instance whose data is in
-        `directory` now."""
-        settings, record = self.fabric._known()
-        chosen = instance_config(settings, record, settings.instance(name)).archive_directory
-        if chosen is None:
-            return None
-        own = self.fabric.data_directory(name)
-        path = Path(chosen)
-        return directory / path.relative_to(own) if path.is_relative_to(own) else path
-
     # -- the verdict -----------------------------------------------------------------------------
-    def _journals(self, after_txid: Mapping[str, int]) -> dict[str, list[Run]]:
-        publishers = [publisher_id(each.name) for each in self._crowd.publishers]
-        new = {lost.instance for lost in self._disks.lost}
-        # What others journaled just before the drill may have come here just after it began.
-        earlier = EARLIER_TXIDS if self.scenario.own_load else 0
-        journals: dict[str, list[Run]] = {}
-        for name in self._names:
-            directory = self._places.directory(name)
-            after = 0 if name in new else max(0, after_txid[name] - earlier)
-            try:
-                journals[name], why = self._places.errand(
-                    name, read_journal, directory, after, publishers,
-                    self._archive(name, directory),
-                )  # fmt: skip
-            except FabricError as error:
-                journals[name], why = [], str(error)
-            if why:
-                self._unread.append(f"the journal of {name} cannot be read further: {why}")
-        return journals
+    @property
+    def _new(self) -> set[str]:
+        """Instances that lost their disks, and so begin at transaction id 1 again."""
+        return {lost.instance for lost in self._disks.lost}
 
-    def _read_lost(self, name: str, aside: Path) -> list[Run]:
-        """Reads the journal of a disk that was lost."""
-        runs, why = read_journal(aside, 0, archive=self._archive(name, aside))
-        if why:
-            self._unread.append(f"the journal that {name} lost cannot be read further: {why}")
-        return runs
+    def _begin_txid(self, name: str, earlier: int = 0) -> int:
+        """The transaction id behind which an instance's journal is read.
 
-    def _judge(
-        self,
-        after_txid: Mapping[str, int],
-        statuses: Mapping[str, Mapping[str, Any]],
-        unacked: Mapping[str, int],
-        complaints: list[str],
-    ) -> RunJudgement:
-        crowd, watcher = self._crowd, self._watcher
-        journals = self._journals(after_txid)
-        members = self._members()
-        own_load = self.scenario.own_load
+        Args:
+            earlier: the number of transactions before the drill that are read too.
+        """
+        return 0 if name in self._new else max(0, self._after_txid[name] - earlier)
+
+    def judge(self, final: FinalState) -> RunJudgement:
+        """Judges the load, the laws, and the special loads. Blocks."""
+        crowd, watcher, members = self._crowd, self._watcher, self._members
+        own_load = self._scenario.own_load
+        publishers = [publisher_id(each.name) for each in crowd.publishers]
+        # What others journaled just before the drill may have arrived just after it began.
+        earlier = EARLIER_TXIDS if own_load else 0
+        journals = {
+            name: self._journals.runs(name, self._begin_txid(name, earlier), publishers)
+            for names in self._result.groups.values()
+            for name in names
+        }
         if own_load:
-            # Of one that does not answer, what it said last.
+            # An instance that does not answer counts with its last report.
             upto = {
                 name: int({**watcher.statuses.get(name, {}), **found}.get("committed_txid", 0))
-                for name, found in statuses.items()
+                for name, found in final.statuses.items()
             }
-            records, total = seen(journals, after_txid, upto, members, self._disks.lost)
+            records, total = seen(journals, self._after_txid, upto, members, self._disks.lost)
         else:
-            records, total = self._records(), crowd.record()
+            records, total = self.publish_records(), crowd.record()
         splits = bool(self._disks.lost) or any(
             not destination.own_group_only and instance.group != destination.group
-            for instance, destination in self.fabric.declared.links()
+            for instance, destination in self._fabric.declared.links()
         )
         verdict, late = judged(
-            self._groups,
+            self._result.groups,
             journals,
             {
                 group: {s.name: s.received for s in crowd.subscribers if s.group == group}
-                for group in self._groups
+                for group in self._result.groups
             },
             records,
             total,
             splits,
         )
-        recording = self._recording(members)
+        recorded = self._history_builder()
         if own_load:
-            us = self._first_journaled_us(recording, journals, after_txid)
-            times_us = {"the fabric's own load": us}
+            times_us = {"the fabric's own load": self._first_journaled_us(recorded, journals)}
         else:
             times_us = {each.name: [ack.time_us for ack in each.acks] for each in crowd.publishers}
+        complaints = list(final.complaints)
         complaints += unjudged(
-            times_us, recording.faults, "journaled" if own_load else "acknowledged"
+            times_us, recorded.faults, "journaled" if own_load else "acknowledged"
         )
-        found, history = judge_laws(recording, journals, statuses, unacked, own_load=own_load)
-        sow = None if own_load else self._judge_sow(after_txid, members)
+        found, history = judge_laws(
+            recorded, journals, final.statuses, final.unacked, own_load=own_load
+        )
+        sow = None if own_load else self._judge_sow()
         if sow is not None:
             found += sow.broken
             complaints += self._sow.complaints
-        queue = None if own_load else self._judge_queue(after_txid, statuses)
+        queue = None if own_load else self._judge_queue(final.statuses)
         if queue is not None:
             found += queue.broken
             complaints += self._queue.complaints
         slow = self._judge_slow()
         if slow is not None:
             found += slow.broken
-        complaints += self._unread + crowd.complaints
-        complaints += self._alarms()
-        first = {name: int(told["pid"]) for name, told in self._first_statuses.items()}
-        complaints += ended_unasked(first, watcher.samples, self._result.injected)
+        complaints += self._journals.unread + crowd.complaints
+        complaints += self._alarms.report(watcher.events)
+        first = {name: int(status["pid"]) for name, status in self._before.items()}
+        complaints += ended_unasked(first, watcher.samples, self._steps.injected)
         return RunJudgement(
             verdict,
-            [each for each in found if not each.separate],
-            [each for each in found if each.separate],
+            [violation for violation in found if not violation.separate],
+            [violation for violation in found if violation.separate],
             history is not None,
             late,
             complaints,
@@ -312,9 +343,10 @@ class EvidenceCollector:
         )
 
     def _judge_slow(self) -> SlowVerdict | None:
-        """Judges, by events and samples, how subscribers fared that were kept from reading."""
-        crowd, injected = self._crowd, self._result.injected
-        steps = {n: step for n, step in enumerate(self.scenario.steps, 1)}
+        """Judges, by events and samples, the subscribers that a step kept from reading; None: no
+        step did."""
+        crowd, injected = self._crowd, self._steps.injected
+        steps = {n: step for n, step in enumerate(self._scenario.steps, 1)}
         stalls = [
             Stall(
                 each.number, subscriber.name, subscriber.group, each.began_us, each.ended_us,
@@ -330,7 +362,7 @@ class EvidenceCollector:
         recorders = [each.recorder for each in crowd.subscribers if each.name in slow]
         return judge_slow(
             SlowEvidence(
-                f"drill-{self.number}-",
+                f"drill-{self._result.number}-",
                 stalls,
                 told_of(self._watcher.events, self._result.began_us),
                 [
@@ -354,72 +386,54 @@ class EvidenceCollector:
             )
         )
 
-    def _judge_sow(self, after_txid: Mapping[str, int], members: Mapping[str, Any]) -> SowVerdict:
+    def _judge_sow(self) -> SowVerdict:
         """Compares the instances' answers about the drills' SOW topic with their journals."""
-        new = {lost.instance for lost in self._disks.lost}
         journals: dict[str, list[SowWrite]] = {}
         for name in list(self._sow.rows):
-            directory = self._places.directory(name)
-            try:
-                journals[name], why = self._places.errand(
-                    name, read_changes, directory, 0 if name in new else after_txid[name],
-                    self._sow.publishers, self._archive(name, directory),
-                )  # fmt: skip
-            except FabricError as error:
-                why = str(error)
-            if why:
-                # What it has behind that is not known: nothing is compared.
-                self._unread.append(f"the journal of {name} cannot be read further: {why}")
+            writes = self._journals.sow_writes(name, self._begin_txid(name), self._sow.publishers)
+            if writes is None:
+                # The answer cannot be compared with a journal that is known in part.
                 del self._sow.rows[name]
+            else:
+                journals[name] = writes
         since = [e for e in self._watcher.events if e["time_us"] >= self._result.began_us]
-        return self._sow.judge(journals, members, new, is_excused=bool(new or downgrades(since)))
+        return self._sow.judge(
+            journals, self._members, self._new, is_excused=bool(self._new or downgrades(since))
+        )
 
-    def _judge_queue(
-        self, after_txid: Mapping[str, int], statuses: Mapping[str, Mapping[str, Any]]
-    ) -> QueueVerdict:
+    def _judge_queue(self, statuses: Statuses) -> QueueVerdict:
         """Compares the deliveries from the drills' queue with its publishers' records and the
         journals."""
-        new = {lost.instance for lost in self._disks.lost}
         read: dict[str, Read] = {}
         for name in self._queue.names:
-            directory = self._places.directory(name)
-            try:
-                read[name], why = self._places.errand(
-                    name, read_queue, directory, 0 if name in new else after_txid[name],
-                    DRILL_WORK_TOPIC, DRILL_QUEUE, self._queue.publishers,
-                    self._archive(name, directory),
-                )  # fmt: skip
-            except FabricError as error:
-                why = str(error)
-            if why:
-                self._unread.append(f"the journal of {name} cannot be read further: {why}")
-                read.pop(name, None)
+            found = self._journals.queue(name, self._begin_txid(name), self._queue.publishers)
+            if found is not None:
+                read[name] = found
         incarnations = {
             name: [
-                int(told[name]["incarnation"], 16)
-                for told in (self._first_statuses, statuses)
-                if "incarnation" in told.get(name, {})
+                int(known[name]["incarnation"], 16)
+                for known in (self._before, statuses)
+                if "incarnation" in known.get(name, {})
             ]
-            for name in self._names
+            for name in self._before
         }
         excuses = [
-            ExcusedPeriod(name, each.began_us, each.ended_us)
-            for each in self._result.injected
-            if each.fault in SLOW_TO_ACT
-            for name in each.instances
+            ExcusedPeriod(name, injected.began_us, injected.ended_us)
+            for injected in self._steps.injected
+            if injected.fault in SLOW_TO_ACT
+            for name in injected.instances
         ]
         return self._queue.judge(
             with_names(read, incarnations),
-            new,
+            self._new,
             excuses,
-            is_undisturbed={each.fault for each in self._result.injected} == {"kill_consumers"},
+            is_undisturbed={each.fault for each in self._steps.injected} == {"kill_consumers"},
         )
 
     def _first_journaled_us(
         self,
-        recording: HistoryBuilder,
+        recorded: HistoryBuilder,
         journals: Mapping[str, list[Run]],
-        after_txid: Mapping[str, int],
     ) -> list[int]:
         """Returns the times at which an instance was the first to journal something, since the
         drill began."""
@@ -427,81 +441,59 @@ class EvidenceCollector:
         lost = [(each.instance, each.runs) for each in self._disks.lost]
         new = {name for name, _ in lost}
         for name, runs in (*lost, *journals.items()):
-            after = 0 if name in new and runs is journals[name] else after_txid[name]
+            after = 0 if name in new and runs is journals[name] else self._after_txid[name]
             for run in runs:
                 if run.kind != Kind.RECORDS or run.path or run.first_txid <= after:
                     continue
                 time_us = run.receive_time_us
-                for clock in recording.clocks:
+                for clock in recorded.clocks:
                     if clock.instance == name:
                         time_us = clock.true_us(time_us)
                 found.append(time_us)
         return found
 
-    def _alarms(self) -> list[str]:
-        """Lists the events that no instance should ever report and that were reported during the
-        drill, in answers and in logs."""
-        found = [
-            (event["instance"], event) for event in self._watcher.events if event["event"] in ALARMS
-        ]
-        # The last that one said before it ended is in its log alone.
-        for name, told in self._logged().items():
-            found += [
-                (name, event)
-                for line, event in told.items()
-                if line not in self._logged_before[name]
-            ]
-        return list(
-            dict.fromkeys(f"{name} reports {e['event']}: {_details(e)}" for name, e in found)
+    def _history_builder(self) -> HistoryBuilder:
+        crowd, injected = self._crowd, self._steps.injected
+        steps = self._scenario.steps
+        recorders = []
+        for subscriber in crowd.subscribers:
+            if subscriber.recorder is not None:
+                subscriber.recorder.instance = subscriber.ended_at
+                subscriber.recorder.topic = crowd.topic
+                recorders.append(subscriber.recorder)
+        return HistoryBuilder(
+            self._members,
+            logs_of(self._fabric),
+            crowd.topic,
+            # Links over several addresses carry different parts while they change over.
+            uniform=len(self._result.groups) == 1,
+            since_us=self._result.began_us - 1,
+            notices=crowd.notices,
+            subscribers=recorders,
+            lost=self._disks.lost,
+            faults=[(each.began_us, each.text) for each in injected],
+            clocks=[
+                ClockOffset(
+                    name, each.began_us, each.ended_us, steps[each.number - 1].offset_ms * 1000
+                )
+                for each in injected
+                if each.fault == "clock_jump"
+                for name in each.instances
+            ],
+            missed=[*self._initial_events(), *self._watcher.events],
         )
 
-    def _logged(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """Returns, by instance, the alarms in its logs, where they can be read here."""
-        logs = self._logs()
-        return {name: alarms(logs, name) if logs else {} for name in self._names}
-
-    def _logs(self) -> Path | None:
-        settings, record = self.fabric._known()
-        logs = settings.logs
-        if logs.target != "file" or logs.format != "json":
-            return None
-        return Path(record.directory) / (logs.directory or "logs")
-
-    def _recording(self, members: Mapping[str, Any]) -> HistoryBuilder:
-        crowd = self._crowd
-        # Links over several addresses carry different parts while they change over.
-        recording = HistoryBuilder(members, None, crowd.topic, uniform=len(self._groups) == 1)
-        recording.since_us = self._result.began_us - 1
-        recording.logs = self._logs()
-        recording.said = crowd.said
-        for each in crowd.subscribers:
-            if each.recorder is not None:
-                each.recorder.instance = each.ended_at
-                each.recorder.topic = crowd.topic
-                recording.subscribers.append(each.recorder)
-        recording.lost = self._disks.lost
-        recording.faults = [(each.began_us, each.text) for each in self._result.injected]
-        steps = self.scenario.steps
-        recording.clocks = [
-            ClockOffset(name, each.began_us, each.ended_us, steps[each.number - 1].offset_ms * 1000)
-            for each in self._result.injected
-            if each.fault == "clock_jump"
-            for name in each.instances
-        ]
-        recording.missed = [*self._as_it_was(), *self._watcher.events]
-        return recording
-
-    def _as_it_was(self) -> list[dict[str, Any]]:
-        """Every instance as if it had started when the drill began, its links connected then."""
+    def _initial_events(self) -> list[dict[str, Any]]:
+        """Returns events as if every instance had started, and its links had connected, when the
+        drill began."""
         began_us = self._result.began_us
         found: list[dict[str, Any]] = []
-        for name in self._names:
-            first = self._first_statuses[name]
-            told = {"instance": name, "time_us": began_us}
-            found.append({**told, "event": "started", "incarnation": first["incarnation"]})
+        for name, first in self._before.items():
+            common = {"instance": name, "time_us": began_us}
+            found.append({**common, "event": "started", "incarnation": first["incarnation"]})
             found += [
                 {
-                    **told,
+                    **common,
                     "event": "link_connected",
                     "destination": destination,
                     "incarnation": int(to["incarnation"], 16),
@@ -510,26 +502,33 @@ class EvidenceCollector:
             ]
         return found
 
-    def _measure(self) -> None:
+    # -- the measurements ------------------------------------------------------------------------
+    def measure(self, look: Sequence[Sample]) -> None:
+        """Fills the result with what was watched and measured. Call after `judge`. Blocks.
+
+        Args:
+            look: see `FinalState`.
+        """
         result, crowd, watcher = self._result, self._crowd, self._watcher
         result.samples, result.events = watcher.samples, watcher.events
         result.failovers = crowd.failovers
+        result.injected = self._steps.injected
         since = [e for e in watcher.events if e["time_us"] >= result.began_us]
         result.downgrades = downgrades(since)
-        acks = [ack for each in crowd.publishers for ack in each.acks]
+        acks = [ack for publisher in crowd.publishers for ack in publisher.acks]
         result.acked_at_risk = acked_while_downgraded(acks, result.downgrades)
-        for injected, impaired, since_us, until_us in self._impaired:
-            injected.notes += [
+        for impaired in self._steps.impaired:
+            impaired.injected.notes += [
                 f"the line of {name} to {destination} was open for {open_ms / 1000:.1f} s of it"
                 for (name, destination), open_ms in open_meanwhile(
-                    watcher.events, impaired, since_us, until_us
+                    watcher.events, impaired.lines, impaired.since_us, impaired.until_us
                 ).items()
             ]
-        result.injected.sort(key=lambda each: each.began_us)
-        looks = until_whole(result.samples, self._last_look)
+        result.injected.sort(key=lambda injected: injected.began_us)
+        looks = until_whole(result.samples, look)
         moved = caused(result.injected, crowd.failovers)
         for injected in result.injected:
-            until_us = max(injected.ended_us, injected.began_us) + self.scenario.after_ms * 1000
+            until_us = max(injected.ended_us, injected.began_us) + self._scenario.after_ms * 1000
             result.recoveries.append(
                 recovery(
                     injected,
@@ -540,7 +539,7 @@ class EvidenceCollector:
                             for p in crowd.publishers
                             if p.group == group
                         }
-                        for group in self._groups
+                        for group in result.groups
                     },
                     deliveries={
                         group: {
@@ -548,32 +547,15 @@ class EvidenceCollector:
                             for s in crowd.subscribers
                             if s.group == group and not s.name.endswith("-slow")
                         }
-                        for group in self._groups
+                        for group in result.groups
                     },
                     failovers=moved.get(injected.number, ()),
                     samples=looks,
-                    names=self._names,
+                    names=list(self._before),
                 )
             )
         if result.judgement is not None:
             result.judgement.complaints += not_whole_again(result.injected, result.recoveries)
-        settings, record = self.fabric._known()
-        if settings.tracing.directory:
-            result.traces = Path(record.directory) / settings.tracing.directory
-
-    def _clear_disks(self) -> None:
-        for aside in self._disks.aside:
-            # Of a load of the fabric's own it may be the only copy of what was never acknowledged.
-            if self._result.valid and not self.scenario.own_load:
-                shutil.rmtree(aside, ignore_errors=True)
-            else:
-                self._result.kept.append(str(aside))
-
-
-_FRAME = ("number", "time_us", "event", "instance", "time", "level", "process", "logger")
-
-
-def _details(event: Mapping[str, Any]) -> str:
-    # As the log has it: of an event that is told twice one line is shown.
-    plain = json.loads(json.dumps(event, default=str))
-    return ", ".join(f"{key} {value}" for key, value in plain.items() if key not in _FRAME)
+        tracing = self._fabric.declared.tracing
+        if tracing.directory:
+            result.traces = self._fabric.directory / tracing.directory

@@ -68,16 +68,21 @@ class FaultPlaces:
     Asked once at the beginning, when Ray's head answers.
 
     Args:
-        over: set when the drill was interrupted: nobody waits for an instance any more.
+        over: set when the drill is interrupted: calls that wait for an instance then end.
+        known: the last status of each instance, where somebody asks for them regularly.
     """
 
-    def __init__(self, fabric: Fabric, over: threading.Event | None = None) -> None:
+    def __init__(
+        self,
+        fabric: Fabric,
+        over: threading.Event | None = None,
+        known: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
         self.fabric = fabric
         self._over = over or threading.Event()
         self.names = [instance.name for instance in fabric.declared.instances]
         here = os.getpid(), socket.gethostname()
-        self.known: Mapping[str, Mapping[str, Any]] = {}
-        """Last statuses of instances, where somebody asks for them regularly."""
+        self._known: Mapping[str, Mapping[str, Any]] = known if known is not None else {}
         self._here = {name: fabric.on_node_of(name, _who) == here for name in self.names}
 
     def is_here(self, name: str) -> bool:
@@ -106,7 +111,7 @@ class FaultPlaces:
         Raises:
             FabricError: it has to be asked, and does not answer.
         """
-        found = self.known.get(name)
+        found = self._known.get(name)
         if found is not None and self._here[name] and process_start(int(found.get("pid") or 0)):
             return dict(found)
         return self.status(name)
@@ -188,10 +193,10 @@ class KillInstances(MomentaryFault):
             for name in hit.instances:
                 places.errand(name, hold, places.directory(name), step.lasts_ms / 1000)
         local = [pid for name in hit.instances if places.is_here(name) for pid in pids[name]]
-        _signal_all(local, signal.SIGKILL)
+        signal_all(local, signal.SIGKILL)
         for name in hit.instances:
             if not places.is_here(name):
-                places.errand(name, _signal_all, pids[name], signal.SIGKILL)
+                places.errand(name, signal_all, pids[name], signal.SIGKILL)
         if self._links_too:
             return ["Ray's own processes there are spared: nothing of Ray's starts those again"]
         return []
@@ -213,7 +218,7 @@ class KillLink(MomentaryFault):
         """Kills it."""
         name, destination, _ = hit.ways[0]
         pid = self._places.link_pid(name, destination)
-        self._places.errand(name, _signal_all, [pid], signal.SIGKILL)
+        self._places.errand(name, signal_all, [pid], signal.SIGKILL)
         return []
 
 
@@ -241,7 +246,7 @@ class StopProcess(MomentaryFault):
         """Lets the process go on."""
         if step in self._pids:
             name, pid = self._pids.pop(step)
-            self._places.errand(name, _signal_all, [pid], signal.SIGCONT)
+            self._places.errand(name, signal_all, [pid], signal.SIGCONT)
 
 
 class InternalFault:
@@ -395,7 +400,7 @@ class LoseDisk(MomentaryFault):
                 f"{empty} cannot be made: {error.strerror}: nothing was broken"
             ) from None
         hold(directory, HOLD_S)
-        _signal_all([int(status["pid"])], signal.SIGKILL)
+        signal_all([int(status["pid"])], signal.SIGKILL)
         await_process_end(int(status["pid"]), END_S_MAX)
         hold(empty, HOLD_S)
         directory.rename(aside)
@@ -438,7 +443,7 @@ def _who() -> tuple[int, str]:
     return os.getpid(), socket.gethostname()
 
 
-def _signal_all(pids: Iterable[int], number: int) -> None:
+def signal_all(pids: Iterable[int], number: int) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)

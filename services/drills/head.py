@@ -16,7 +16,7 @@ from raylay.services.drills.faults import (
     POLL_S,
     FaultPlaces,
     MomentaryFault,
-    _signal_all,
+    signal_all,
     stop_for,
 )
 from raylay.services.drills.scenario import FaultHit, FaultStep
@@ -88,14 +88,14 @@ class HeadFault(MomentaryFault):
         # Before the kill: a drill that dies in between leaves no Ray without its head.
         self._head.keep(self._places.fabric.directory)
         self._guard = guard_gcs(self._head, away_s + GUARD_S_MAX, self._pid)
-        _signal_all([self._pid], signal.SIGKILL)
+        signal_all([self._pid], signal.SIGKILL)
         return ["it is started again by the same command, on its storage"]
 
     def heal(self, step: FaultStep, hit: FaultHit) -> None:
         """Lets the head go on, or starts it again."""
         if self._head is None:
             if self._pid:
-                _signal_all([self._pid], signal.SIGCONT)
+                signal_all([self._pid], signal.SIGCONT)
             return
         if self._guard is not None and self._guard.poll() is None:
             _let_start(self._guard)

@@ -251,7 +251,7 @@ class HistoryBuilder:
     """Whether nothing may come late: see Topology."""
     since_us: int = 0
     """Time before which the entries of logs are left out."""
-    said: list[ClientNotice] = field(default_factory=list)
+    notices: list[ClientNotice] = field(default_factory=list)
     subscribers: list[SubscriberRecorder] = field(default_factory=list)
     lost: list[LostDisk] = field(default_factory=list)
     faults: list[tuple[int, str]] = field(default_factory=list)
@@ -380,33 +380,33 @@ class HistoryBuilder:
 
     def _of_clients(self) -> Iterator[Operation]:
         refused = PublisherRanges()
-        for each in self.said:
+        for each in self.notices:
             if each.kind == "failed":
                 refused.add(each.publisher, each.first, each.last)
-        for said in self.said:
-            time_us, client, publisher, instance, session = said[1:6]
+        for notice in self.notices:
+            time_us, client, publisher, instance, session = notice[1:6]
             topic = self.topics.get(client, self.topic)
-            if said.kind == "published":
-                for sequence in range(said.first, said.last + 1):
+            if notice.kind == "published":
+                for sequence in range(notice.first, notice.last + 1):
                     yield MessagesPublished(time_us, client, publisher, sequence, topic)
-            elif said.kind == "acked":
+            elif notice.kind == "acked":
                 held = refused.get(publisher)
                 sequences = tuple(
                     sequence
-                    for sequence in range(said.first, said.last + 1)
+                    for sequence in range(notice.first, notice.last + 1)
                     if held is None or not held.covers(sequence, sequence)
                 )
                 if sequences:
                     yield AckGiven(time_us, instance, client, publisher, session, sequences, "ack")
                     yield PublishesDropped(time_us, client, publisher, sequences)
-            elif said.kind == "failed":
+            elif notice.kind == "failed":
                 yield PublishRefused(
-                    time_us, instance, client, publisher, session, said.first, said.names[0]
+                    time_us, instance, client, publisher, session, notice.first, notice.names[0]
                 )
-            elif said.kind == "safe":
-                yield SafetySent(time_us, instance, client, session, said.names)
-            elif said.kind == "used":
-                yield ServerUsed(time_us, client, instance, said.names[0])
+            elif notice.kind == "safe":
+                yield SafetySent(time_us, instance, client, session, notice.names)
+            elif notice.kind == "used":
+                yield ServerUsed(time_us, client, instance, notice.names[0])
         for subscriber in self.subscribers:
             for time_us, instance, publisher, first, last in subscriber.stretches:
                 sequences = tuple(range(first, last + 1))

@@ -105,7 +105,7 @@ class LoadPublisher:
     kind: str
     rate_per_s: float
     body_bytes: int
-    said: list[ClientNotice]
+    notices: list[ClientNotice]
     failovers: list[FailoverTime]
     client: Client | None = None
     store: MemoryPublishStore = field(default_factory=MemoryPublishStore)
@@ -121,7 +121,7 @@ class LoadPublisher:
 
     async def open(self, options: dict[str, Any]) -> None:
         """Connects."""
-        recorder = self.recorder = ClientRecorder(self.said.append)
+        recorder = self.recorder = ClientRecorder(self.notices.append)
         watch = FailoverWatch(self.name, "publisher", self.failovers)
 
         def told(event: ClientEvent) -> None:
@@ -322,13 +322,13 @@ class LoadClients:
         self._number = number
         base, kind = topic_for(fabric.declared, topic) if load.publishers else ("", "")
         self.topic, self.kind = base, kind
-        self.said: list[ClientNotice] = []
+        self.notices: list[ClientNotice] = []
         self.failovers: list[FailoverTime] = []
         groups = fabric.declared.groups()
         self.publishers = [
             LoadPublisher(
                 f"drill-{number}-{group}-pub{n}", group, base, kind, load.rate_per_s,
-                load.body_bytes, self.said, self.failovers,
+                load.body_bytes, self.notices, self.failovers,
             )
             for group in groups
             for n in range(1, load.publishers + 1)

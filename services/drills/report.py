@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from raylay.services.drills import report_queue, report_slow
-from raylay.services.drills.drill import DrillResult
+from raylay.services.drills.evidence import DrillResult
 from raylay.services.drills.judgement import RunJudgement
 from raylay.services.drills.measure import (
     InjectedFault,

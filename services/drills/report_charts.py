@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from raylay.services.drills.drill import DrillResult
+from raylay.services.drills.evidence import DrillResult
 from raylay.services.drills.load import LoadClients
 from raylay.services.drills.measure import FailoverTime, InjectedFault, Sample, rates, worst
 from raylay.services.drills.report_words import first_fault_us

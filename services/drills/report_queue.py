@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from raylay.services.drills.drill import DrillResult
+from raylay.services.drills.evidence import DrillResult
 from raylay.services.drills.judgement import RunJudgement
 from raylay.services.drills.measure import rates, worst
 from raylay.services.drills.report_charts import moments

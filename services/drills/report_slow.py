@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from raylay.services.configuration.units import about_bytes
-from raylay.services.drills.drill import DrillResult
+from raylay.services.drills.evidence import DrillResult
 from raylay.services.drills.judgement import RunJudgement
 from raylay.services.drills.load import LoadSubscriber
 from raylay.services.drills.measure import delivery_ms, percentile, rates
@@ -196,7 +196,7 @@ def latencies(result: DrillResult) -> list[tuple[int, float]]:
     assert result.crowd is not None
     published = [
         (each.publisher, each.first, each.last, each.time_us)
-        for each in result.crowd.said
+        for each in result.crowd.notices
         if each.kind == "published"
     ]
     return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from raylay.services.drills.drill import DrillResult
+from raylay.services.drills.evidence import DrillResult
 from raylay.services.drills.judgement import COPIES_MAX, RunJudgement
 from raylay.services.drills.measure import InjectedFault, RecoveryTimes
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
+from raylay.services.config.instance import InstanceConfig
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import (
     FabricSettings,
@@ -16,6 +17,7 @@ from raylay.services.fabric.locks import StartLocks
 from raylay.services.fabric.plan import (
     FabricRecord,
     data_directory,
+    instance_config,
 )
 from raylay.services.fabric.ray_access import (
     ask_head,
@@ -82,6 +84,15 @@ class FabricHandle(FabricBuilder):
         """An instance's data directory."""
         settings, record = self._known()
         return data_directory(record, settings.instance(name))
+
+    def instance_config(self, name: str) -> InstanceConfig:
+        """Returns the configuration with which an instance is started.
+
+        Raises:
+            FabricError: the fabric is not started.
+        """
+        settings, record = self._known()
+        return instance_config(settings, record, settings.instance(name))
 
     # -- helpers -----------------------------------------------------------------------------
     def _known(self) -> tuple[FabricSettings, FabricRecord]:

@@ -95,7 +95,7 @@ def test_rows_are_given_out_in_order(tmp_path: Path) -> None:
     assert (store.lowest, store.highest, store.messages) == (1, 1, 1)
     store.advance(1)
     assert bodies_of(store) == [(1, b"a")] and store.known_rows == 0
-    (record,) = (r for s, r in PacedRows("p", store._pending).replay() if s == 1)
+    (record,) = (r for s, r in PacedRows("p", store._rows._pending).replay() if s == 1)
     store.put(2, record)
     assert [sequence for sequence, _ in store.replay()] == [1, 2]
     with pytest.raises(StorageError, match="4 is not the row behind 2"):

@@ -356,7 +356,9 @@ class Soak:
         # What it was told of safety outlives it, as in a store on disk; its numbers do not.
         store.words = publisher.words
         recording = self.recordings.get(publisher.group)
-        recorder = publisher.recorder = ClientRecorder(recording.said.append) if recording else None
+        recorder = publisher.recorder = (
+            ClientRecorder(recording.notices.append) if recording else None
+        )
         client = Client(
             publisher.name,
             publish_store=store,
@@ -416,7 +418,7 @@ class Soak:
             told = json.loads(line)
             if "said" in told:
                 said = [ClientNotice(*each[:-1], tuple(each[-1])) for each in told["said"]]
-                self.recordings[killed.group].said += said
+                self.recordings[killed.group].notices += said
                 continue
             if not killed.first:
                 killed.first = told["first"]
@@ -718,7 +720,7 @@ class Soak:
             if killed.group == group:
                 unacked[killed.name] = killed.published - killed.persisted
                 # It may have died before it told what it published.
-                recording.said.append(
+                recording.notices.append(
                     ClientNotice(
                         "published", 0, killed.name, publisher_id(killed.name), "", 0,
                         killed.first, killed.published,

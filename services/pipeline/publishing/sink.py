@@ -337,20 +337,30 @@ class StagedReport(WriterCommitMessage):
     run: str = ""
 
 
-class _WriteJob:
-    """The common part of batch and stream."""
+class WriteJob:
+    """The staging and the publishing of a batch's or a stream's rows.
 
-    def __init__(self, options: WriteOptions, schema: StructType, directory: Path) -> None:
+    Args:
+        checked: the (topic, message type) pairs that the writer has checked already: their rows are
+            staged even while no server answers.
+    """
+
+    def __init__(
+        self,
+        options: WriteOptions,
+        schema: StructType,
+        directory: Path,
+        checked: Iterable[tuple[str, str]] = (),
+    ) -> None:
         check_schema(schema, options.topic)
         self.options = options
         self.directory = directory
         self._run = directory / f"run-{os.urandom(6).hex()}"
-        self._asked: set[tuple[str, str]] = set()
+        self._checked = set(checked)
 
     def _check_topics(self, topics: set[tuple[str, str]]) -> None:
-        # Those that were asked for at the beginning are staged even while no server answers.
-        if topics - self._asked:
-            check_target(self.options, topics - self._asked)
+        if topics - self._checked:
+            check_target(self.options, topics - self._checked)
 
     @plain_errors()
     def stage(self, iterator: Iterator[pa.RecordBatch]) -> StagedReport:
@@ -432,25 +442,27 @@ class _WriteJob:
         return pending
 
 
-class BatchWriter(_WriteJob, DataSourceArrowWriter):
+class BatchWriter(DataSourceArrowWriter):
     """One `save()`."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise ConfigurationError("a log cannot be overwritten: use mode append")
-        self._own, self._job = False, ""
+        self.options = options
+        self._own, self._name = False, ""
         if options.batch:
             directory = staging_of(options)
         else:
             self._own = not options.staging
             made = options.staging or tempfile.mkdtemp(prefix="raylay-staging-")
             directory = Path(made).absolute()
-            self._job = options.job or f"save-{os.urandom(8).hex()}"
-        super().__init__(options, schema, directory)
-        # A fabric that is down, or keeps nothing of the topic: told before anything is computed.
-        self._asked = set(fixed_topics(options, schema))
+            self._name = options.job or f"save-{os.urandom(8).hex()}"
+        self.directory = directory
+        # Checked before anything is computed: a fabric that is down, or does not journal the topic.
+        topics = set(fixed_topics(options, schema))
+        self._job = WriteJob(options, schema, directory, topics)
         try:
-            check_target(options, self._asked)
+            check_target(options, topics)
         except BaseException:
             if self._own:
                 shutil.rmtree(directory, ignore_errors=True)
@@ -458,25 +470,25 @@ class BatchWriter(_WriteJob, DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedReport:
         """Stages a task's rows."""
-        return self.stage(iterator)
+        return self._job.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publishes; a job or micro-batch that was published before does nothing."""
-        if not self._job:
-            self.commit_batch(int(self.options.batch), messages)
+        if not self._name:
+            self._job.commit_batch(int(self.options.batch), messages)
             return
-        published = self.commit_all(self._job, messages)
-        log.info("published %d messages as job %s", published, self._job)
+        published = self._job.commit_all(self._name, messages)
+        log.info("published %d messages as job %s", published, self._name)
         if self._own:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Removes what was staged."""
-        if not self.abort_all(messages) and self._own:
+        if not self._job.abort_all(messages) and self._own:
             shutil.rmtree(self.directory, ignore_errors=True)
 
 
-class StreamWriter(_WriteJob, DataSourceStreamArrowWriter):
+class StreamWriter(DataSourceStreamArrowWriter):
     """The micro-batches of one query."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
@@ -487,22 +499,22 @@ class StreamWriter(_WriteJob, DataSourceStreamArrowWriter):
         if options.job or options.batch:
             raise ConfigurationError("a stream is no job: its checkpoint says what is done")
         directory = staging_of(options)
-        super().__init__(options, schema, directory)
+        self._job = WriteJob(options, schema, directory)
         if not (directory / STATE_FILE).exists():
             # As for a batch: a fabric that is down is told before anything is computed.
             check_target(options, fixed_topics(options, schema))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedReport:
         """Stages a task's rows."""
-        return self.stage(iterator)
+        return self._job.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Publishes a micro-batch; one that was published before does nothing."""
-        self.commit_batch(batchId, messages)
+        self._job.commit_batch(batchId, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Removes what was staged."""
-        self.abort_all(messages)
+        self._job.abort_all(messages)
 
 
 def staging_of(options: WriteOptions) -> Path:

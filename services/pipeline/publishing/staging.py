@@ -479,18 +479,30 @@ class StagedRows:
 
     Invariant: the record of a sequence is the same bytes in every process.
     Owner: one client.
+
+    Attributes:
+        first, last: the sequences of the first and the last row.
     """
 
     words = b""
 
     def __init__(self, publisher: str, pending: PendingWrite) -> None:
         self.publisher = publisher
-        self._pending = pending
         self._publisher_id = publisher_id(publisher)
-        self._first = pending.first_sequence
-        self._last = pending.first_sequence + pending.rows - 1
-        self._gone = SequenceSet()
+        self.take(pending)
         self._builders: dict[tuple[str, str], RecordBuilder] = {}
+
+    def take(self, pending: PendingWrite) -> None:
+        """Holds another pending write in place of this one. None of its rows is known durable."""
+        self._pending = pending
+        self.first = pending.first_sequence
+        self.last = pending.first_sequence + pending.rows - 1
+        self._gone = SequenceSet()
+
+    @property
+    def durable(self) -> int:
+        """Number of rows that are known durable."""
+        return self._gone.count
 
     @property
     def full(self) -> bool:
@@ -510,13 +522,13 @@ class StagedRows:
     @property
     def lowest(self) -> int:
         """The lowest sequence that is not known durable; 0 when all are."""
-        left = self._gone.missing(self._first, self._last)
+        left = self._gone.missing(self.first, self.last)
         return left[0][0] if left else 0
 
     @property
     def highest(self) -> int:
         """The last sequence of the write."""
-        return self._last
+        return self.last
 
     def put(self, sequence: int, record: Any) -> None:
         """Refuses.
@@ -534,18 +546,18 @@ class StagedRows:
 
     def acknowledge(self, upto: int) -> None:
         """See PublishStore."""
-        self.drop([(self._first, upto)])
+        self.drop([(self.first, upto)])
 
     def drop(self, ranges: Iterable[Range]) -> None:
         """See PublishStore."""
         for first, last in ranges:
-            first, last = max(first, self._first), min(last, self._last)
+            first, last = max(first, self.first), min(last, self.last)
             if first <= last:
                 self._gone.add(first, last)
 
     def replay(self, first: int = 0) -> Iterator[tuple[int, Any]]:
         """See PublishStore. Read from the files as the iterator goes."""
-        sequence = self._first
+        sequence = self.first
         for path in self._pending.files:
             with pa.memory_map(path) as source:
                 reader = pa.ipc.open_file(source)

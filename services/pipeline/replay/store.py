@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from raylay.services.errors import ConfigurationError, StorageError
-from raylay.services.messages.ranges import Range, SequenceSet
+from raylay.services.messages.ranges import Range
 from raylay.services.pipeline.publishing.staging import PendingWrite, StagedRows
 from raylay.storage.files import fault_point
 
@@ -14,22 +14,25 @@ UNSETTLED_MAX = 50_000
 UNSETTLED_BYTES_MAX = 64 * 1024 * 1024
 
 
-class PacedRows(StagedRows):
-    """A publish store (`client.PublishStore`) over a pending write, of which some rows are given
-    out: those that were put, and those that a server has seen before.
+class PacedRows:
+    """A publish store (`client.PublishStore`) over the rows of a pending write, which a client gets
+    one by one. A row is *released* when it was put, or when a server had it before.
 
-    A client that logs on is told what the servers have of the write, and sends again what was
-    given out and is not durable. The rows behind are put in order.
+    At its logon a client learns which rows the servers have, and sends those again that are
+    released and not durable. The rows behind them are put in order.
 
-    Invariant: given out are always the rows up to `highest`.
+    Invariant: the released rows are those up to `highest`.
     Owner: one client. `take` may be called from another thread while nothing is unsettled.
     """
 
+    words = b""
+
     def __init__(self, publisher: str, pending: PendingWrite) -> None:
-        super().__init__(publisher, pending)
-        # A client whose store holds nothing and which no server knows would number by the clock:
-        # the very first row is given out from the start.
-        self._given = max(1, self._first - 1)
+        self.publisher = publisher
+        self._rows = StagedRows(publisher, pending)
+        # A client with an empty store, unknown to every server, would number by the clock: the very
+        # first row is released from the start.
+        self._released = max(1, self._rows.first - 1)
         self._kept: dict[int, bytes] = {}
         self._kept_bytes = 0
         self._seen = 0
@@ -37,72 +40,90 @@ class PacedRows(StagedRows):
         """Number of the first write's rows that were durable when the client first logged on."""
 
     def take(self, pending: PendingWrite) -> None:
-        """Goes on with the next write, which begins behind the last row of this one."""
-        if pending.first_sequence != self._given + 1:
+        """Goes on with the next write, which begins behind the last row of this one.
+
+        Raises:
+            StorageError: it begins at another sequence.
+        """
+        if pending.first_sequence != self._released + 1:
             raise StorageError(
-                f"sequence {pending.first_sequence} does not follow {self._given}: the staging "
+                f"sequence {pending.first_sequence} does not follow {self._released}: the staging "
                 "directory is not that of this replay"
             )
-        self._pending = pending
-        self._first = pending.first_sequence
-        self._last = pending.first_sequence + pending.rows - 1
-        self._gone = SequenceSet()
+        self._rows.take(pending)
 
     @property
     def full(self) -> bool:
-        """Returns whether a limit of what is not durable is reached."""
+        """Returns whether a limit of the rows that are not durable is reached."""
         return len(self._kept) >= UNSETTLED_MAX or self._kept_bytes >= UNSETTLED_BYTES_MAX
 
     @property
     def messages(self) -> int:
-        """Rows that are given out and not known durable."""
-        return max(0, self._given - self._first + 1 - self._gone.count)
+        """Number of rows that are released and not known durable."""
+        return max(0, self._released - self._rows.first + 1 - self._rows.durable)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the staged files in bytes."""
+        return self._rows.bytes
+
+    @property
+    def lowest(self) -> int:
+        """The lowest sequence that is not known durable; 0 when all are."""
+        return self._rows.lowest
 
     @property
     def highest(self) -> int:
-        """The last row given out."""
-        return self._given
+        """The sequence of the last row that is released."""
+        return self._released
 
     def put(self, sequence: int, record: Any) -> None:
         """See PublishStore.
 
         Raises:
-            StorageError: it is not the next row.
+            StorageError: `sequence` is not that of the next row.
         """
-        if sequence != self._given + 1 or sequence > self._last:
+        if sequence != self._released + 1 or sequence > self._rows.last:
             raise StorageError(
-                f"sequence {sequence} is not the row behind {self._given}: another client "
+                f"sequence {sequence} is not the row behind {self._released}: another client "
                 f"publishes as {self.publisher}"
             )
-        self._given = sequence
+        self._released = sequence
         self._kept[sequence] = record
         self._kept_bytes += len(record)
         fault_point("replay.put")
 
+    def flush(self) -> None:
+        """Nothing to do: the rows are on disk."""
+
     def advance(self, highest: int) -> None:
-        """Gives out what a server has seen before."""
+        """Releases the rows that a server has seen before."""
         self._seen = max(self._seen, highest)
         if self.known_rows is None:
-            self.known_rows = self._gone.count
-        self._given = max(self._given, min(highest, self._last))
+            self.known_rows = self._rows.durable
+        self._released = max(self._released, min(highest, self._rows.last))
 
     def check(self) -> None:
-        """Refuses where a server has seen more than there is.
+        """Checks that no server has seen more rows than this replay has come to.
 
         Raises:
-            ConfigurationError: the staging directory is not the one that was published from.
+            ConfigurationError: a server has: the staging directory is an older one.
         """
-        if self._seen > self._last:
+        if self._seen > self._rows.last:
             raise ConfigurationError(
                 f"a server knows sequence {self._seen} of {self.publisher}, this replay has come "
-                f"to {self._last}: its staging directory was put back to an older state; begin a "
-                "new job"
+                f"to {self._rows.last}: its staging directory was put back to an older state; "
+                "begin a new job"
             )
+
+    def acknowledge(self, upto: int) -> None:
+        """See PublishStore."""
+        self.drop([(self._rows.first, upto)])
 
     def drop(self, ranges: Iterable[Range]) -> None:
         """See PublishStore."""
         ranges = list(ranges)
-        super().drop(ranges)
+        self._rows.drop(ranges)
         kept = self._kept
         for first, last in ranges:
             if kept and first <= next(iter(kept)):
@@ -113,8 +134,11 @@ class PacedRows(StagedRows):
                     self._kept_bytes -= len(kept.pop(sequence))
 
     def replay(self, first: int = 0) -> Iterator[tuple[int, Any]]:
-        """See PublishStore. What was put comes as it was put, the rest from the files."""
-        for sequence, record in super().replay(first):
-            if sequence > self._given:
+        """See PublishStore. A row that was put comes as it was put, the others from the files."""
+        for sequence, record in self._rows.replay(first):
+            if sequence > self._released:
                 return
             yield sequence, self._kept.get(sequence, record)
+
+    def close(self) -> None:
+        """Nothing to give back."""

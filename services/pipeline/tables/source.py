@@ -209,8 +209,13 @@ class RaylaySource(DataSource):
         return StreamWriter(WriteOptions.of(self.options), schema, overwrite)
 
 
-class _StretchSource:
-    """The common part of batch and stream: the columns, and the reading of one stretch."""
+class StretchTable:
+    """The table that a batch and a stream read: its columns, its conditions, and the reading of one
+    stretch of a journal.
+
+    Attributes:
+        predicate: the conditions by which segments, runs and records are left out.
+    """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
@@ -290,8 +295,12 @@ def _of_topics(rows: pa.RecordBatch, wanted: TopicFilter) -> pa.RecordBatch:
     return rows.filter(pc.invert(pc.is_in(rows["topic"], pa.array(unwanted, pa.string()))))
 
 
-class BatchReader(_StretchSource, DataSourceReader):
+class BatchReader(DataSourceReader):
     """One batch read: a snapshot of what was committed when it was planned."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.table = StretchTable(options, schema)
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Takes what helps to leave out segments, runs and records; Spark evaluates all again."""
@@ -299,7 +308,7 @@ class BatchReader(_StretchSource, DataSourceReader):
             inner, prefix = (each.child, "Not ") if isinstance(each, Not) else (each, "")
             attribute: tuple[str, ...] = getattr(inner, "attribute", ())
             if len(attribute) == 1 and hasattr(inner, "value"):
-                self.predicate.push(attribute[0], prefix + type(inner).__name__, inner.value)
+                self.table.predicate.push(attribute[0], prefix + type(inner).__name__, inner.value)
         return filters
 
     @plain_errors()
@@ -321,7 +330,8 @@ class BatchReader(_StretchSource, DataSourceReader):
             if options.ending:
                 last = min(last, _bound(place, ends, options.ending))
             found += map(
-                InputPartition, plan(place, after, last, self.predicate, options.partition_bytes)
+                InputPartition,
+                plan(place, after, last, self.table.predicate, options.partition_bytes),
             )
         return found
 
@@ -329,7 +339,7 @@ class BatchReader(_StretchSource, DataSourceReader):
         """The rows of one partition; none where nothing was wanted."""
         if partition.value is None:
             return iter(())
-        return self.read_stretch(partition.value)
+        return self.table.read_stretch(partition.value)
 
 
 def _txids(name: str, text: str) -> dict[str, int] | None:
@@ -356,13 +366,14 @@ def _bound(place: JournalPlace, txids: dict[str, int] | None, text: str) -> int:
 
 
 # -- streams -------------------------------------------------------------------------------------
-class StreamReader(_StretchSource, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One stream. Its offsets, in Spark's checkpoint, are for each instance the incarnation of its
     data, the last transaction id read, and what tells that record from another one
     (`record_told`)."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        super().__init__(options, schema)
+        self.options = options
+        self.table = StretchTable(options, schema)
         self._target: dict[str, int] | None = None
         if options.ending:
             raise ConfigurationError("a stream has no ending: read a batch, or stop the query")
@@ -474,7 +485,7 @@ class StreamReader(_StretchSource, DataSourceStreamReader, SupportsTriggerAvaila
                 after = first - 1
             found += map(
                 InputPartition,
-                plan(place, after, last, self.predicate, self.options.partition_bytes),
+                plan(place, after, last, self.table.predicate, self.options.partition_bytes),
             )
         return found
 
@@ -482,7 +493,7 @@ class StreamReader(_StretchSource, DataSourceStreamReader, SupportsTriggerAvaila
         """The rows of one partition."""
         if partition.value is None:
             return iter(())
-        return self.read_stretch(partition.value)
+        return self.table.read_stretch(partition.value)
 
 
 def _offset(place: JournalPlace, txid: int) -> dict[str, Any]:

@@ -23,9 +23,10 @@ from raylay.services.cli import app
 from raylay.services.commands import drill as drill_commands
 from raylay.services.configuration.yaml_file import load
 from raylay.services.drills import drill as drill_module
-from raylay.services.drills import faults
+from raylay.services.drills import faults, step_runner
 from raylay.services.drills import head as head_faults
-from raylay.services.drills.drill import MARK_FILE, Drill, DrillLock, clean, to_the_end, unwhole
+from raylay.services.drills.drill import MARK_FILE, Drill, DrillLock, clean
+from raylay.services.drills.drill_run import unwhole
 from raylay.services.drills.faults import FaultPlaces
 from raylay.services.drills.head import (
     HEAD_FILE,
@@ -37,6 +38,7 @@ from raylay.services.drills.head import (
 )
 from raylay.services.drills.load import topic_for
 from raylay.services.drills.scenario import FaultHit, FaultStep, find
+from raylay.services.drills.step_runner import to_the_end
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import Fabric, Topic, registry
 from raylay.services.fabric.plan import FabricRecord, instance_config, record_of
@@ -202,13 +204,14 @@ def test_what_breaks_is_awaited_before_it_is_mended(
 
 
 async def interrupted_twice(slow: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drill_module, "RENEW_S", 0.01)
+    monkeypatch.setattr(step_runner, "RENEW_S", 0.01)
     injector = Slowly(slow)
-    drill = Drill(declared("allowed"), find("stop-gcs"), injectors={"stop_gcs": injector})
-    drill._crowd = SimpleNamespace(serving="near-1", unacknowledged=0)  # type: ignore[assignment]
-    drill._injectors = {"stop_gcs": injector}
-    (step, *_) = drill.scenario.steps
-    performing = asyncio.create_task(drill._perform(1, step))
+    scenario = find("stop-gcs")
+    crowd: Any = SimpleNamespace(serving="near-1", unacknowledged=0)
+    settings = declared("allowed").declared
+    runner = step_runner.StepRunner(scenario, settings, {"stop_gcs": injector}, crowd, print)
+    (step, *_) = scenario.steps
+    performing = asyncio.create_task(runner.run(1, step))
     if slow == "heal":
         while not injector.calls:
             await asyncio.sleep(0.01)

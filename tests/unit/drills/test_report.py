@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raylay.services.drills import report, report_slow
-from raylay.services.drills.drill import DrillResult
+from raylay.services.drills.evidence import DrillResult
 from raylay.services.drills.history_builder import ClientNotice, SubscriberRecorder
 from raylay.services.drills.judgement import RunJudgement
 from raylay.services.drills.load import LoadClients, LoadSubscriber
@@ -190,7 +190,7 @@ def with_slow(result: DrillResult) -> None:
         each.recorder.stretches = [
             (T0_US + n * 50_000 + 2_000 * n, "A-1", 7, n, n) for n in range(1, 150)
         ]
-    crowd.said += [
+    crowd.notices += [
         ClientNotice("published", T0_US + n * 50_000, "p", 7, "A-1", 1, n, n) for n in range(1, 150)
     ]
     result.samples = [

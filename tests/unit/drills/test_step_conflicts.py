@@ -9,9 +9,9 @@ import pytest
 
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
-from raylay.services.drills.drill import Drill
 from raylay.services.drills.scenario import Targets, built_in, parse
 from raylay.services.drills.step_conflicts import meet, parts, refuse_overlaps
+from raylay.services.drills.step_runner import StepRunner
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import Fabric
 
@@ -132,22 +132,21 @@ def test_who_serves_when_they_begin_decides() -> None:
         step("kill_instance", "serving", "3s"),
         step("kill_instance", "A-1", "5s"),
     )
-    drill = Drill(fabric, scenario)
+    crowd: Any = None
+    runner = StepRunner(scenario, fabric.declared, {}, crowd, print)
     wanted = [
         parts(each, Targets(fabric.declared, "A-1").resolve(each), fabric.declared)
         for each in scenario.steps
     ]
 
     async def course() -> None:
-        await drill._hold(1, wanted[0])
+        await runner.reserve(1, wanted[0])
         with pytest.raises(FabricError, match="steps 1 and 2 both break the process of A-1"):
-            await drill._hold(2, wanted[1])
-        waiting = asyncio.create_task(drill._hold(3, wanted[2]))
+            await runner.reserve(2, wanted[1])
+        waiting = asyncio.create_task(runner.reserve(3, wanted[2]))
         await asyncio.sleep(0.05)
         assert not waiting.done()
-        _, mended = drill._held.pop(1)
-        mended.set()
+        runner.release(1)
         await waiting
-        assert [*drill._held] == [3]
 
     asyncio.run(course())

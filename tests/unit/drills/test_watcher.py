@@ -11,10 +11,9 @@ from typing import Any, ClassVar
 import pytest
 
 from raylay.services.drills import history_builder
-from raylay.services.drills.drill import Drill
+from raylay.services.drills.evidence import AlarmLog
 from raylay.services.drills.history_builder import alarms, now_us
 from raylay.services.drills.measure import WaitingBytes
-from raylay.services.drills.scenario import find
 from raylay.services.drills.watcher import Watcher, sample_of
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric
@@ -93,21 +92,16 @@ def test_the_alarms_of_all_processes_of_an_instance(tmp_path: Path) -> None:
     assert sorted(told["event"] for told in found.values()) == ["conflict", "fatal"]
 
 
-def test_what_an_instance_said_last_is_a_complaint_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: Watcher
-) -> None:
-    drill = Drill(Fabric("shops", drills="allowed").region("near", instances=2), find("kill-link"))
-    monkeypatch.setattr(Drill, "_logs", lambda _: tmp_path)
+def test_what_an_instance_said_last_is_a_complaint_once(tmp_path: Path, watched: Watcher) -> None:
     path = tmp_path / "near-1-7.log"
     path.write_text(line("fatal", text="of an earlier day"))
-    drill._logged_before = drill._logged()
-    drill._watcher = watched
+    reported = AlarmLog(["near-1", "near-2"], tmp_path)
     more = line("fatal", text="near-1 42") + line("conflict", ranges=[[1, 2]])
     path.write_text(path.read_text() + more)
     watched.events.append(
         {"instance": "near-1", "number": 43, "event": "conflict", "ranges": [(1, 2)]}
     )
-    assert drill._alarms() == [
+    assert reported.report(watched.events) == [
         "near-1 reports fatal: text near-1 42",
         "near-1 reports conflict: ranges [[1, 2]]",
     ]
