@@ -1,4 +1,5 @@
-"""The mark of a fabric that a drill goes on on: who may begin, and what an interrupted one left."""
+"""The lock of a running drill: one drill at a time on a fabric, and the repair of what an
+interrupted drill left."""
 
 from __future__ import annotations
 
@@ -23,14 +24,15 @@ from raylay.services.server.fault_injection import REFUSED, release
 from raylay.storage.files import sync_directory, write_durably
 
 MARK_FILE = "drill.json"
-"""File in the fabric's directory while a drill goes on."""
+"""Name of the lock's file in the fabric's directory; the file exists while a drill runs."""
 
 
 class DrillLock:
-    """One drill at a time: a file in the fabric's directory that names the process.
+    """The lock that lets one drill at a time run on a fabric: a file in the fabric's directory that
+    names the drill's process.
 
-    Raises (on entering):
-        FabricError: another one runs.
+    Raises:
+        FabricError: on entering: another drill runs.
     """
 
     def __init__(self, fabric: Fabric, number: str, scenario: DrillScenario) -> None:
@@ -56,7 +58,7 @@ class DrillLock:
             refuse_running(self._path.parent, self._fabric)
             raise FabricError(
                 f"drill {_marked(self._path).get('scenario', '(unknown)')} on {self._fabric} did "
-                "not end in good order: its faults end by themselves; mend what is left with "
+                "not end in good order: its faults end by themselves; heal what is left with "
                 f"`raylay drill --clean --fabric {self._fabric}`"
             ) from None
         finally:
@@ -67,7 +69,7 @@ class DrillLock:
 
 
 def _marked(path: Path) -> dict[str, Any]:
-    """Returns the content of a mark file; an empty dict where there is none, or it is torn."""
+    """Returns the content of a lock file; an empty dict where the file is missing or torn."""
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -76,10 +78,10 @@ def _marked(path: Path) -> dict[str, Any]:
 
 
 def refuse_running(directory: Path, fabric: str) -> None:
-    """Refuses a fabric on which a drill goes on.
+    """Refuses a fabric on which a drill runs.
 
     Raises:
-        FabricError: one does; says which, and its process.
+        FabricError: a drill runs; the error names it and its process.
     """
     told = _marked(directory / MARK_FILE)
     try:
@@ -89,7 +91,8 @@ def refuse_running(directory: Path, fabric: str) -> None:
     if running:
         raise FabricError(
             f"drill {told.get('scenario', '(unknown)')} runs on {fabric} already, as process "
-            f"{told['pid']}: one at a time; Ctrl-C or SIGTERM ends it and mends what it broke"
+            f"{told['pid']}: wait until it ends, or end it with Ctrl-C or SIGTERM, which heals "
+            "its faults"
         )
 
 
@@ -97,19 +100,19 @@ def check_allowed(fabric: Fabric) -> None:
     """Refuses a fabric that is not marked for drills.
 
     Raises:
-        ConfigurationError: it is not.
+        ConfigurationError: the fabric is not marked.
     """
     if fabric.declared.drills != "allowed":
         raise ConfigurationError(f"fabric {fabric.name}: {REFUSED}")
 
 
 def clean(fabric: Fabric) -> list[str]:
-    """Mends at once what a drill left that was killed: nothing of it would last for long. Returns
-    what was done.
+    """Heals at once the faults that a killed drill left behind, which would otherwise end by
+    themselves a little later. Returns a sentence for each thing that was done.
 
     Raises:
         ConfigurationError: the fabric is not marked for drills.
-        FabricError: the drill goes on, or an instance refuses.
+        FabricError: the drill still runs, or an instance refuses.
     """
     check_allowed(fabric)
     refuse_running(fabric.directory, fabric.name)
@@ -124,14 +127,15 @@ def clean(fabric: Fabric) -> list[str]:
 
 
 def mend(places: FaultPlaces) -> list[str]:
-    """Mends whatever may be broken; returns what was done."""
+    """Heals every fault that may be left in a fabric. Returns a sentence for each thing that was
+    done."""
     done = []
     fabric = places.fabric
     for instance in fabric.declared.instances:
         name = instance.name
         places.errand(name, release, places.directory(name))
         done += [
-            f"{name}: what was on its lost disk is still in {path}: remove it if nobody misses it"
+            f"{name}: what was on its lost disk is still in {path}: remove it if you do not need it"
             for path in places.errand(name, lost_disks, places.directory(name))
         ]
         pid = fabric.pid(name)
@@ -148,7 +152,9 @@ def mend(places: FaultPlaces) -> list[str]:
         except FabricError as error:
             done.append(f"{name} cannot be asked: {error}")
         else:
-            done.append(f"{name}: lines open, clock and disk as they were, running")
+            done.append(
+                f"{name}: its lines are open, its clock and disk are as before, its process runs"
+            )
     with contextlib.suppress(FabricError):
         pid, *_ = gcs_process(gcs_port())
         signal_all([pid], signal.SIGCONT)

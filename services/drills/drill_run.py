@@ -181,7 +181,9 @@ class DrillRun:
         ]
         await asyncio.gather(*steps)
         await asyncio.sleep(scenario.after_ms / 1000)
-        self._tell("healed; waiting until everything owed has come")
+        self._tell(
+            "healed; waiting until every message and acknowledgment that is owed has arrived"
+        )
         result.quiet_us = now_us()
         await asyncio.gather(
             crowd.settle(HEAL_S_MAX),

@@ -1,12 +1,12 @@
-"""Fault injectors: for each fault of a scenario one that breaks something and mends it.
+"""Fault injectors: each breaks one thing for a fault of a scenario, and heals it.
 
-What lasts is a lease (`lease.py`): it is asked for again each second and ends by itself a few
-seconds after nobody asks any more, so that a drill which dies by SIGKILL leaves nothing broken. A
-stopped process is woken by a guard process of its own session; an instance that is kept away finds
-the time of its return in its data directory.
+A fault that lasts is a lease (`lease.py`): the drill renews it each second, and it expires a few
+seconds after the last renewal, so that a drill which dies by SIGKILL leaves nothing broken. A
+stopped process is woken by a guard process of its own session. An instance that must stay down
+reads the time of its return from its data directory.
 
-An injector of your own takes the place of one of these: `Drill(…, injectors={"drop": mine})`, say
-one that cuts real networks between hosts.
+An injector of your own takes the place of one of these: `Drill(…, injectors={"drop": mine})`, for
+instance one that cuts real networks between hosts.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from raylay.services.server.fault_injection import SECONDS_MAX, hold, release
 from raylay.storage.files import make_directory, sync_directory
 
 RUNS_S_MAX = 60.0
-"""Time for which a kill waits for a process of its target: Ray may be starting it again."""
+"""Most time that an injector waits for its target's process, which Ray may be starting again."""
 HOLD_S = 60.0
-"""Most time that an instance whose disk is being taken away waits."""
+"""Most time that an instance waits while its disk is taken away."""
 END_S_MAX = 30.0
 POLL_S = 0.2
 LOST = ".lost-by-drill-"
@@ -45,27 +45,27 @@ LOST = ".lost-by-drill-"
 
 
 class Injector(Protocol):
-    """Breaks and mends. Called in a thread; may block."""
+    """Injects one fault and heals it. Called in a thread; may block."""
 
     def inject(self, step: FaultStep, hit: FaultHit) -> list[str]:
         """Injects the fault. Returns remarks for the report of the drill.
 
         Raises:
-            FabricError: it cannot be broken; nothing is then.
+            FabricError: the fault could not be injected; nothing is broken then.
         """
 
     def renew(self, step: FaultStep, hit: FaultHit, left_s: float) -> None:
-        """Keeps the fault on for `left_s` more. Called each second."""
+        """Keeps the fault on for `left_s` more seconds. Called each second."""
 
     def heal(self, step: FaultStep, hit: FaultHit) -> list[str] | None:
-        """Ends the fault, or what is left of it. Called once, also when the drill is interrupted,
-        and never while one of the others runs. Returns remarks for the report, if any."""
+        """Heals the fault, or what is left of it. Called once, also when the drill is interrupted,
+        and never while `inject` or `renew` runs. Returns remarks for the report, if any."""
 
 
 class FaultPlaces:
     """The hosts of the instances, where faults are injected.
 
-    Asked once at the beginning, when Ray's head answers.
+    Ray's head is asked for the hosts once, at the beginning, while it still answers.
 
     Args:
         over: set when the drill is interrupted: calls that wait for an instance then end.
@@ -99,17 +99,17 @@ class FaultPlaces:
         """Returns the status that an instance reports.
 
         Raises:
-            FabricError: it does not answer.
+            FabricError: the instance does not answer.
         """
         found: dict[str, Any] = self.fabric.ask(name, "status")
         return found
 
     def last_status(self, name: str) -> dict[str, Any]:
-        """Returns the last known status of an instance while its process is the same one: an
-        instance that stands still does not answer now.
+        """Returns the last known status of an instance while its process is the same one, because a
+        stopped instance does not answer.
 
         Raises:
-            FabricError: it has to be asked, and does not answer.
+            FabricError: no status of this process is known, and the instance does not answer.
         """
         found = self._known.get(name)
         if found is not None and self._here[name] and process_start(int(found.get("pid") or 0)):
@@ -117,11 +117,13 @@ class FaultPlaces:
         return self.status(name)
 
     def running(self, name: str, *, anew: bool = False) -> dict[str, Any]:
-        """Returns the status as `last_status` does, or asks `anew`, but waits while Ray starts the
-        instance again.
+        """Returns the status as `last_status` does, and waits while Ray starts the instance again.
+
+        Args:
+            anew: whether the instance is always asked.
 
         Raises:
-            FabricError: it does not answer for a minute, or the drill was interrupted.
+            FabricError: the instance does not answer for a minute, or the drill was interrupted.
         """
         deadline_s = time.monotonic() + RUNS_S_MAX
         while True:
@@ -133,14 +135,15 @@ class FaultPlaces:
             self._poll()
 
     def directory(self, name: str) -> Path:
-        """An instance's data directory, on its host."""
+        """The data directory of an instance, on the instance's host."""
         return self.fabric.data_directory(name)
 
     def link_pid(self, name: str, destination: str) -> int:
-        """The process of a link. Waits while its instance, or it, is being started again.
+        """Returns the pid of a link's process. Waits while the instance or the link is being
+        started again.
 
         Raises:
-            FabricError: it has none for a minute, or the drill was interrupted.
+            FabricError: the link has no process for a minute, or the drill was interrupted.
         """
         deadline_s = time.monotonic() + RUNS_S_MAX
         ask, why = self.last_status, f"link {destination} of {name} has no process now"
@@ -163,7 +166,7 @@ class FaultPlaces:
 
 
 class MomentaryFault:
-    """A fault of one moment, which needs no mending."""
+    """A fault that happens at one moment and needs no healing."""
 
     def renew(self, step: FaultStep, hit: FaultHit, left_s: float) -> None:
         """Nothing to do."""
@@ -173,14 +176,15 @@ class MomentaryFault:
 
 
 class KillInstances(MomentaryFault):
-    """SIGKILL of instances, all of one host in one errand; Ray starts them again."""
+    """SIGKILL of instances, with one call to each host. Ray starts the instances again."""
 
     def __init__(self, places: FaultPlaces, *, links_too: bool = False) -> None:
         self._places = places
         self._links_too = links_too
 
     def inject(self, step: FaultStep, hit: FaultHit) -> list[str]:
-        """Kills them; with `for`, they find in their data directory that they have to wait."""
+        """Kills the instances. With `for` in the step, they stay down: each finds a mark in its
+        data directory that makes it wait."""
         places = self._places
         pids: dict[str, list[int]] = {}
         for name in hit.instances:
@@ -198,24 +202,24 @@ class KillInstances(MomentaryFault):
             if not places.is_here(name):
                 places.errand(name, signal_all, pids[name], signal.SIGKILL)
         if self._links_too:
-            return ["Ray's own processes there are spared: nothing of Ray's starts those again"]
+            return ["Ray's own processes there are spared, because Ray does not start them again"]
         return []
 
     def heal(self, step: FaultStep, hit: FaultHit) -> None:
-        """Lets the instances come back."""
+        """Lets the instances start again."""
         if step.lasts_ms:
             for name in hit.instances:
                 self._places.errand(name, release, self._places.directory(name))
 
 
 class KillLink(MomentaryFault):
-    """SIGKILL of a link's process; its instance starts another one."""
+    """SIGKILL of a link's process. The link's instance starts another process."""
 
     def __init__(self, places: FaultPlaces) -> None:
         self._places = places
 
     def inject(self, step: FaultStep, hit: FaultHit) -> list[str]:
-        """Kills it."""
+        """Kills the link's process."""
         name, destination, _ = hit.ways[0]
         pid = self._places.link_pid(name, destination)
         self._places.errand(name, signal_all, [pid], signal.SIGKILL)
@@ -223,7 +227,8 @@ class KillLink(MomentaryFault):
 
 
 class StopProcess(MomentaryFault):
-    """SIGSTOP of an instance or a link; a guard on its host wakes it when the time is over."""
+    """SIGSTOP of an instance or a link. A guard process on its host wakes it when the time is
+    over."""
 
     def __init__(self, places: FaultPlaces, *, link: bool = False) -> None:
         self._places = places
@@ -231,7 +236,7 @@ class StopProcess(MomentaryFault):
         self._pids: dict[FaultStep, tuple[str, int]] = {}
 
     def inject(self, step: FaultStep, hit: FaultHit) -> list[str]:
-        """Stops it."""
+        """Stops the process."""
         name = hit.instances[0]
         if self._link:
             _, destination, _ = hit.ways[0]
@@ -250,14 +255,16 @@ class StopProcess(MomentaryFault):
 
 
 class InternalFault:
-    """A fault that an instance injects into itself when it is asked: lines, clock, disk, limits."""
+    """A fault that an instance injects into itself on request: an impaired line, a wrong clock, a
+    full disk, lower limits."""
 
     def __init__(self, places: FaultPlaces) -> None:
         self._places = places
         self._leases: dict[FaultStep, list[FaultLease]] = {}
 
     def inject(self, step: FaultStep, hit: FaultHit) -> list[str]:
-        """Breaks it until the leases end. Who is just being started again is waited for."""
+        """Injects the fault until its leases end. Waits for an instance that is being started
+        again."""
         asked = [*self._asked(step, hit)]
         for name in dict.fromkeys(name for name, _, _ in asked):
             self._places.running(name)
@@ -272,12 +279,14 @@ class InternalFault:
         return []
 
     def renew(self, step: FaultStep, hit: FaultHit, left_s: float) -> None:
-        """The leases renew themselves until then. One who was killed meanwhile hears of it too."""
+        """Extends the leases, which renew themselves. An instance that was killed meanwhile is
+        asked again too."""
         for lease in self._leases.get(step, ()):
             lease.last(left_s)
 
     def heal(self, step: FaultStep, hit: FaultHit) -> list[str]:
-        """Ends the leases. One who cannot be asked mends itself when its lease is over."""
+        """Ends the leases. An instance that does not answer heals the fault itself when its lease
+        expires."""
         leases = self._leases.pop(step, [])
         for lease in leases:
             lease.end()
@@ -308,10 +317,11 @@ class InternalFault:
 
 
 def line_of(step: FaultStep, *, forward: bool, both: bool) -> dict[str, Any]:
-    """Returns the impairment of a link's line while the step lasts; empty: the line is as usual.
+    """Returns the impairment of a link's line during a step; empty: the line is left alone.
 
-    A link sends data one way and gets acknowledgments the other way. Where only what one side sends
-    is lost, a link of that side loses what it sends, and one towards it what comes back.
+    A link sends data in one direction and gets acknowledgments in the other. A fault that loses
+    only what one side sends makes a link of that side lose its data, and a link towards that side
+    lose its acknowledgments.
     """
     if step.fault == "drop":
         return {"mode": "dropped", "out": both or forward, "back": both or not forward}
@@ -328,12 +338,12 @@ def line_of(step: FaultStep, *, forward: bool, both: bool) -> dict[str, Any]:
 
 
 def not_elsewhere(status: Mapping[str, Any], region: Iterable[str]) -> list[str]:
-    """Lists the reasons why the rest of the region may lack something that an instance
-    acknowledged, one line for each of its links; empty: the region has everything.
+    """Returns the reasons why the rest of a region may lack something that an instance
+    acknowledged, one sentence for each link; empty: the region has everything.
 
     Args:
-        status: of the instance.
-        region: the others of it, by name.
+        status: the status of the instance.
+        region: the names of the other instances of the region.
     """
     names = set(region)
     wrong, links = [], 0
@@ -350,11 +360,12 @@ def not_elsewhere(status: Mapping[str, Any], region: Iterable[str]) -> list[str]
 
 
 class LoseDisk(MomentaryFault):
-    """SIGKILL, the data directory put aside, and a start on an empty one.
+    """The loss of an instance's disk: SIGKILL, the data directory moved aside, and a start on an
+    empty one.
 
     Args:
-        read: what the journal of an instance holds, below this directory.
-        keep: whether what is put aside stays for good.
+        read: returns the content of the journal of an instance (name) in a directory.
+        keep: whether the directory that was moved aside stays for good.
     """
 
     def __init__(
@@ -374,18 +385,27 @@ class LoseDisk(MomentaryFault):
         """Directories with the content of the lost disks, until the verdict."""
 
     def inject(self, step: FaultStep, hit: FaultHit) -> list[str]:
-        """Takes the disk away, where the rest of the region has what was acknowledged."""
+        """Takes the disk away at a moment when the rest of the region has everything that the
+        instance acknowledged."""
         places, name = self._places, hit.instances[0]
         if not places.is_here(name):
-            raise FabricError(f"{name} runs on another host: run this drill there")
+            raise FabricError(
+                f"{name} runs on another host, and its disk can be taken away there only: run "
+                "this drill there"
+            )
         status = places.running(name, anew=True)
         region = [i.name for i in places.fabric.declared.group(status["group"]) if i.name != name]
         if not region:
-            raise FabricError(f"{name} is alone in its region: nobody else has what it acked")
+            raise FabricError(
+                f"{name} is the only instance of its region: no other one has what it acknowledged"
+            )
         for other in region:
             for to in places.running(other, anew=True)["destinations"].values():
                 if to["peer"] == name and not (to["caught_up"] and to["connected"]):
-                    raise FabricError(f"{other} has not caught up with {name}: nothing was broken")
+                    raise FabricError(
+                        f"{other} has not caught up with {name}: nothing was broken; try again "
+                        "when its link has"
+                    )
         status = self._await_elsewhere(name, region)
         directory = places.directory(name)
         aside = directory.with_name(f"{directory.name}{LOST}{self._number}")
@@ -410,14 +430,17 @@ class LoseDisk(MomentaryFault):
         upto_txid = int(status["committed_txid"])
         self.lost.append(LostDisk(now_us(), name, self._read(name, aside), upto_txid))
         release(directory)
-        return [f"what was on it is in {aside}" + ("" if self._keep else " until the verdict")]
+        return [
+            f"the content of the lost disk is in {aside}"
+            + ("" if self._keep else " until the verdict")
+        ]
 
     def _await_elsewhere(self, name: str, region: Iterable[str]) -> dict[str, Any]:
         """Waits until the rest of the region has everything that an instance acknowledged, and
         returns the instance's status at that moment.
 
         Raises:
-            FabricError: there is no such moment for a minute.
+            FabricError: there was no such moment within a minute.
         """
         deadline_s = time.monotonic() + RUNS_S_MAX
         while True:
@@ -433,7 +456,7 @@ class LoseDisk(MomentaryFault):
             time.sleep(POLL_S)
 
     def heal(self, step: FaultStep, hit: FaultHit) -> None:
-        """Lets the instance start."""
+        """Lets the instance start again."""
         with contextlib.suppress(FabricError):
             release(self._places.directory(hit.instances[0]))
 
@@ -456,7 +479,8 @@ def lost_disks(directory: Path) -> list[str]:
 
 
 def stop_for(pid: int, seconds: float) -> None:
-    """SIGSTOP now, SIGCONT after so many seconds: by a process that outlives whoever asked."""
+    """Stops a process with SIGSTOP and wakes it after `seconds`, through a guard process that
+    outlives the caller."""
     seconds = min(seconds, SECONDS_MAX)
     guard = f"sleep {seconds:.3f}; kill -CONT {pid}"
     subprocess.Popen(

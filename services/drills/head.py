@@ -1,4 +1,5 @@
-"""Ray's head killed, stopped and brought back, by a process that outlives the drill."""
+"""Kills and stops Ray's head (its GCS), and brings it back through a process that outlives the
+drill."""
 
 from __future__ import annotations
 
@@ -23,10 +24,11 @@ from raylay.services.drills.scenario import FaultHit, FaultStep
 from raylay.services.errors import FabricError
 
 HEAD_FILE = "drill-head.json"
-"""File in the fabric's directory while a drill keeps Ray's GCS dead."""
+"""Name of the file in the fabric's directory that holds the head's command while a drill keeps
+Ray's GCS dead."""
 GUARD_S_MAX = 5.0
 HEAD_S_MAX = 60.0
-"""Most time that a GCS that is started takes until it listens."""
+"""Most time that a started GCS takes until it listens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class HeadCommand:
     """The command that starts Ray's GCS again.
 
     Attributes:
-        raylet: the head's: the GCS ends with it.
+        raylet: the pid of the head's raylet; the GCS ends with it.
     """
 
     port: int
@@ -43,8 +45,8 @@ class HeadCommand:
     environment: Mapping[str, str]
 
     def keep(self, directory: Path) -> None:
-        """Keeps the command for whoever has to start it in place of this process. The environment
-        may hold secrets: nobody else may read it."""
+        """Writes the command to a file, for the process that starts the GCS if this one dies. Only
+        the owner may read the file: the environment may hold secrets."""
         path = directory / HEAD_FILE
         path.unlink(missing_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -52,7 +54,8 @@ class HeadCommand:
 
 
 class HeadFault(MomentaryFault):
-    """SIGKILL or SIGSTOP of Ray's GCS. One whose storage is durable is started again."""
+    """SIGKILL or SIGSTOP of Ray's GCS. A killed GCS is started again, which needs a durable
+    storage."""
 
     def __init__(self, places: FaultPlaces, *, kill: bool) -> None:
         self._places = places
@@ -62,21 +65,22 @@ class HeadFault(MomentaryFault):
         self._guard: subprocess.Popen[bytes] | None = None
 
     def check(self) -> None:
-        """Refuses before anything runs.
+        """Checks that this host can break the GCS and bring it back.
 
         Raises:
-            FabricError: it runs on another host, or would not come back.
+            FabricError: the GCS runs on another host, or would lose its state.
         """
         _, command, environment = gcs_process(gcs_port())
         if self._kill and not is_durable(command, environment):
             raise FabricError(
-                "Ray's GCS keeps what it knows in memory only: killed, it would take this Ray "
-                "with it. Let it keep it in RocksDB or Redis (GCS_STORAGE of cluster.yaml; the "
-                "Ray of a fabric that is marked for drills when it starts does), or take stop_gcs"
+                "Ray's GCS keeps its state in memory only: killing it would end this Ray "
+                "cluster. Let it store its state in RocksDB or Redis (GCS_STORAGE of "
+                "cluster.yaml; the Ray of a fabric that is marked for drills when it starts "
+                "does), or use the fault stop_gcs"
             )
 
     def inject(self, step: FaultStep, hit: FaultHit) -> list[str]:
-        """Kills or stops it."""
+        """Kills or stops the GCS."""
         self.check()
         port = gcs_port()
         self._pid, command, environment = gcs_process(port)
@@ -89,10 +93,10 @@ class HeadFault(MomentaryFault):
         self._head.keep(self._places.fabric.directory)
         self._guard = guard_gcs(self._head, away_s + GUARD_S_MAX, self._pid)
         signal_all([self._pid], signal.SIGKILL)
-        return ["it is started again by the same command, on its storage"]
+        return ["the GCS is started again with the same command, on its storage"]
 
     def heal(self, step: FaultStep, hit: FaultHit) -> None:
-        """Lets the head go on, or starts it again."""
+        """Wakes the GCS, or starts it again."""
         if self._head is None:
             if self._pid:
                 signal_all([self._pid], signal.SIGCONT)
@@ -114,10 +118,10 @@ def gcs_port() -> int:
 
 
 def gcs_process(port: int) -> tuple[int, list[str], dict[str, str]]:
-    """(pid, command, environment) of the GCS on this host.
+    """Returns (pid, command, environment) of the GCS on this host.
 
     Raises:
-        FabricError: it does not run here.
+        FabricError: no GCS runs here on that port.
     """
     listening = _listening(port)
     for path in Path("/proc").iterdir():
@@ -154,14 +158,16 @@ def _listening(port: int) -> set[str]:
 
 
 def is_durable(command: list[str], environment: Mapping[str, str]) -> bool:
-    """Returns whether a GCS that is started so keeps what it knows in Redis or RocksDB."""
+    """Returns whether a GCS with this command and environment keeps its state in Redis or
+    RocksDB."""
     return environment.get("RAY_gcs_storage") == "rocksdb" or any(
         each.startswith("--redis_address=") and len(each) > 16 for each in command
     )
 
 
 def raylet_pid(port: int) -> int:
-    """The raylet on this host that belongs to the GCS with this port; 0: there is none."""
+    """Returns the pid of the raylet on this host that belongs to the GCS on this port; 0: there is
+    none."""
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             with contextlib.suppress(OSError):
@@ -182,14 +188,14 @@ for _ in 1 2 3 4 5 6 7 8 9 10; do [ -e "/proc/$KILLED/exe" ] || break; sleep 0.2
 while kill -0 $! && kill -0 "$RAYLET"; do sleep 1; done
 kill $!
 """
-"""Starts a GCS when its input ends (as it does with whoever holds the other end) or after AWAY_S,
-unless process KILLED is still there. Whoever began this Ray knows nothing of that GCS and does not
-end it: it ends when the head's raylet has."""
+"""Shell script that starts a GCS when its input ends, which happens when the drill's process ends,
+or after AWAY_S, unless process KILLED is still there. The processes that started this Ray do not
+know the new GCS and do not end it, so the script ends it when the head's raylet has ended."""
 
 
 def guard_gcs(head: HeadCommand, away_s: float, killed: int) -> subprocess.Popen[bytes]:
-    """A process of its own session that starts a killed GCS again: when its input is closed, when
-    this process has ended, or after so many seconds."""
+    """Starts a guard process in a session of its own, which starts a killed GCS again: when its
+    input is closed, when this process has ended, or after `away_s`."""
     values = f"AWAY_S={away_s:.3f}; KILLED={killed}; RAYLET={head.raylet}"
     return subprocess.Popen(
         ["/bin/sh", "-c", f"{values}\n{GUARD}", "raylay-gcs", *head.command],
@@ -207,11 +213,11 @@ def _let_start(guard: subprocess.Popen[bytes]) -> None:
 
 
 def bring_head_back(directory: Path) -> list[str]:
-    """Starts Ray's GCS where a drill that was killed left none, by what it kept in the fabric's
-    directory. Returns what was done.
+    """Starts Ray's GCS again where a killed drill left none, with the command in the fabric's
+    directory. Returns a sentence for each thing that was done.
 
     Raises:
-        FabricError: it did not start.
+        FabricError: the GCS did not start.
     """
     path = directory / HEAD_FILE
     try:

@@ -75,20 +75,22 @@ _EVENTS = frozenset(("started", "link_connected", "downgraded", "upgraded"))
 ALARMS = frozenset(("fatal", "conflict", "unavailable"))
 """Events of an instance that never happen when all is well."""
 CLOCK_SLACK_US = 2_000_000
-"""An instance learns that its clock was set, and is recorded to have, about then."""
+"""Most time between the moment at which an instance's clock is set and the moments at which the
+instance and the drill record that."""
 SAME_US = 2_000
-"""An instance keeps an event and logs it within as much."""
+"""Most time between an event's two records, in the instance's memory and in its log."""
 TXID_MAX = (1 << 63) - 1
 _STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
 def now_us() -> int:
-    """Microseconds since 1970, as the instances count them."""
+    """Returns the time in microseconds since 1970, as instances count it."""
     return time.time_ns() // 1000
 
 
 class ClientNotice(NamedTuple):
-    """One thing that a client was told, as plain values: they come out of other processes too."""
+    """One notice that a client received. Its fields are plain values, because notices also come
+    from other processes."""
 
     kind: str
     """`published`, `acked`, `failed`, `safe` or `used`."""
@@ -103,11 +105,11 @@ class ClientNotice(NamedTuple):
 
 
 class ClientRecorder:
-    """Listens to one client, and hands on what it was told. Owner: the client's event loop.
+    """Listens to one client, and passes on each notice that the client receives. Owner: the
+    client's event loop.
 
-    recorder = ClientRecorder(emit)
-    client = Client(…, on_event=recorder.event, on_persisted=recorder.persisted)
-    recorder.machine = client.machine
+    recorder = ClientRecorder(emit) client = Client(…, on_event=recorder.event,
+    on_persisted=recorder.persisted) recorder.machine = client.machine
     """
 
     def __init__(self, emit: Callable[[ClientNotice], None]) -> None:
@@ -169,7 +171,7 @@ class ClientRecorder:
         self._say("safe", names=tuple(sorted(name for name, safe in words.items() if safe)))
 
     def published(self, first: int, last: int, began_us: int) -> None:
-        """The program published these, from that time on."""
+        """Notes that the program published first..last from `began_us` on."""
         self._say("published", first, last, time_us=began_us)
 
     def persisted(self, upto: int) -> None:
@@ -181,7 +183,7 @@ class ClientRecorder:
 
 @dataclass(slots=True)
 class SubscriberRecorder:
-    """The messages that one subscriber got, in its order."""
+    """The messages that one subscriber received, in its order."""
 
     name: str
     topic: str
@@ -189,7 +191,7 @@ class SubscriberRecorder:
     stretches: list[tuple[int, str, int, int, int]] = field(default_factory=list)
     """(time in microseconds, instance, publisher, first, last)."""
     instance: str = ""
-    """The one it ended at."""
+    """The instance to which the subscriber was connected in the end."""
 
     def listen(self, machine: ClientMachine) -> None:
         """Hears from now on what this machine hands out, when it comes in: the consumer may take
@@ -208,18 +210,19 @@ class SubscriberRecorder:
 
 @dataclass(slots=True)
 class LostDisk:
-    """A disk that was thrown away, and what its journal had held."""
+    """A disk that was taken away, and the content of its journal."""
 
     time_us: int
     instance: str
     runs: list[Run]
     upto_txid: int = TXID_MAX
-    """The last transaction that it had committed when its peers owed it nothing any more: messages
-    up to there may have been acknowledged because of it."""
+    """The last transaction that the disk had committed when all its peers had caught up. Messages
+    up to there may have been acknowledged because of this disk."""
 
 
 class ClockOffset(NamedTuple):
-    """An instance's clock was set by `offset_us` for a while, which its journal's times show."""
+    """A period in which an instance's clock was off by `offset_us`, which shows in the times of its
+    journal."""
 
     instance: str
     since_us: int
@@ -227,8 +230,8 @@ class ClockOffset(NamedTuple):
     offset_us: int
 
     def true_us(self, time_us: int) -> int:
-        """Returns the true time of a moment that the instance reported; where two times are
-        possible, the earlier one."""
+        """Returns the true time of a moment that the instance reported; the earlier one where two
+        are possible."""
         without_us = time_us - self.offset_us
         if self.since_us - CLOCK_SLACK_US <= without_us <= self.until_us + CLOCK_SLACK_US:
             return min(time_us, without_us) if self.offset_us > 0 else without_us
@@ -237,7 +240,7 @@ class ClockOffset(NamedTuple):
 
 @dataclass(slots=True)
 class HistoryBuilder:
-    """Everything that was seen of one group that stands alone."""
+    """The records of a run of real processes, from which its history is built."""
 
     members: Mapping[str, HistoryMember]
     """Members, with instance names for addresses."""
@@ -246,20 +249,20 @@ class HistoryBuilder:
     topic: str
     """Topic of the publishers."""
     topics: Mapping[str, str] = field(default_factory=dict)
-    """Publisher to its topic, of those that publish on another one."""
+    """The topic of a client that does not publish on `topic`, by client name."""
     uniform: bool = True
-    """Whether nothing may come late: see Topology."""
+    """Whether no message may be journaled late: see `Topology`."""
     since_us: int = 0
     """Time before which the entries of logs are left out."""
     notices: list[ClientNotice] = field(default_factory=list)
     subscribers: list[SubscriberRecorder] = field(default_factory=list)
     lost: list[LostDisk] = field(default_factory=list)
     faults: list[tuple[int, str]] = field(default_factory=list)
-    """(time in microseconds, what): for people."""
+    """(time in microseconds, description) of each fault."""
     clocks: list[ClockOffset] = field(default_factory=list)
     missed: list[dict[str, Any]] = field(default_factory=list)
-    """Events of instances, for the time in which they could not write their logs. Those that the
-    logs tell as well do no harm."""
+    """Events that instances reported in answers, for times at which they could not write their
+    logs. An event that is in the log as well does no harm."""
 
     def history(
         self,
@@ -267,12 +270,13 @@ class HistoryBuilder:
         statuses: Mapping[str, Mapping[str, Any]],
         unacked: Mapping[str, int],
     ) -> RunHistory:
-        """The whole run.
+        """Builds the history of the whole run.
 
         Args:
-            journals: what each instance's journal holds in the end, headers and notes, in order.
-            statuses: what each instance says of itself in the end.
-            unacked: client to what is left in its publish store.
+            journals: the content of each instance's journal in the end, headers and notes, in
+                order.
+            statuses: the last status of each instance.
+            unacked: the number of messages left in each publish store, by client.
         """
         history = RunHistory(Topology("recorded", dict(self.members), uniform=self.uniform))
         operations: list[Operation] = []
@@ -320,7 +324,8 @@ class HistoryBuilder:
         return history
 
     def _lives(self, operations: list[Operation]) -> dict[str, list[tuple[int, int]]]:
-        """(time, incarnation) of each start of each instance; adds what the logs tell."""
+        """Returns (time, incarnation) of each start of each instance, and appends the operations
+        that the logs show."""
         lives: dict[str, list[tuple[int, int]]] = {name: [] for name in self.members}
         told_of = {name: self._once(name) for name in self.members}
         name_of = {
@@ -355,8 +360,8 @@ class HistoryBuilder:
         return lives
 
     def _once(self, name: str) -> list[tuple[int, str, dict[str, Any]]]:
-        """Returns the events in order of time; of those that the log and the instance tell alike
-        the earlier one."""
+        """Returns the events of an instance in order of time. Of an event that both the log and an
+        answer hold, the earlier record counts."""
         found: list[tuple[int, str, dict[str, Any]]] = []
         last: dict[tuple[str, str, str], int] = {}
         for each in sorted(self._told(name), key=lambda e: e[0]):
@@ -428,8 +433,8 @@ _RANKS: dict[type, int] = {
 def journaled(
     name: str, incarnation: int, runs: list[Run], clocks: Iterable[ClockOffset] = ()
 ) -> Iterator[Operation]:
-    """A journal's account, in its order. A clock that was set back must not turn the order round:
-    no run counts as later than one behind it."""
+    """Yields the operations of a journal, in its order. A clock that was set back must not reverse
+    the order, so no run counts as later than a run behind it."""
     times_us: list[int] = []
     earliest_us = 1 << 62
     for run in reversed(runs):
@@ -466,7 +471,8 @@ def _expanded(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
 
 
 def _events(directory: Path, name: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """(time in microseconds, event, fields) of an instance, from the logs of all its processes."""
+    """Yields (time in microseconds, event, fields) of an instance's events, from the logs of all
+    its processes."""
     for _, told in _logged(directory, name, _EVENTS):
         stamp = told["time"]
         if not _STAMP.fullmatch(stamp):
@@ -477,14 +483,15 @@ def _events(directory: Path, name: str) -> Iterator[tuple[int, str, dict[str, An
 
 
 def alarms(directory: Path, name: str) -> dict[str, dict[str, Any]]:
-    """The alarms in the logs of all processes of an instance, by their line."""
+    """Returns the alarms in the logs of all processes of an instance: the fields of each, by its
+    log line."""
     return dict(_logged(directory, name, ALARMS))
 
 
 def _logged(
     directory: Path, name: str, events: frozenset[str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(line, its fields) of an instance's events, from the logs of all its processes."""
+    """Yields (line, fields) of an instance's events, from the logs of all its processes."""
     texts = [f'"{event}"' for event in events]
     for path in directory.glob(f"{name}-*.log"):
         if not re.fullmatch(rf"{re.escape(name)}-\d+(\.\d+)?\.log", path.name):
@@ -503,10 +510,10 @@ def _logged(
 def members_of(
     declared: Iterable[tuple[str, str, Iterable[tuple[DestinationRoute, tuple[str, ...]]]]],
 ) -> dict[str, HistoryMember]:
-    """Members whose destinations have instance names for addresses.
+    """Returns the members of a topology, with instance names for addresses.
 
     Args:
-        declared: (name, group, (destination, names of its instances) …) of each instance.
+        declared: (name, group, [(destination, names of its instances), …]) of each instance.
     """
     return {
         name: HistoryMember(

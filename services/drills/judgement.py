@@ -1,8 +1,8 @@
-"""The verdict of a drill: every journal and subscriber against the publishers' record, and the laws
-over the recorded history.
+"""The verdict of a drill: every journal and every subscriber compared with the publishers' record,
+and the recorded history checked against the laws.
 
-Journals are read from where they were when the drill began. Where the fabric's own load goes on, or
-nobody publishes, only what a drill's own clients published is judged place by place.
+Journals are read from the position that they had when the drill began. Under the fabric's own load,
+or none, the journals themselves show what was published.
 """
 
 from __future__ import annotations
@@ -32,31 +32,32 @@ from raylay.services.verification.laws.sow_topics import SowVerdict
 from raylay.storage.journal_reader import LmdbJournalReader
 
 COPIES_MAX = 400_000
-"""Copies in a history that is judged by the laws: more take minutes. Place by place any number is
-judged."""
+"""Most copies in a history that is checked against the laws, because more take minutes. The
+comparison of each place has no such limit."""
 
 
 READS_MAX = 5
-"""Number of times that a journal that changes while it is read is looked into."""
+"""Most attempts to read a journal that changes meanwhile."""
 
 
 @dataclass(slots=True)
 class RunJudgement:
-    """The fate of everything that was published."""
+    """The judgement on everything that was published."""
 
     verdict: Verdict
     broken: list[checkers.Violation] = field(default_factory=list)
     """Laws that the history breaks."""
     separate: list[checkers.Violation] = field(default_factory=list)
-    """Known and told, and no failure."""
+    """Violations that are known and reported, and do not make the run fail."""
     laws_judged: bool = True
     late: int = 0
-    """Copies journaled behind a higher one and flagged so: law 3 allows it where paths split."""
+    """Number of copies that were journaled behind a higher sequence and flagged as late, which law
+    3 allows where paths split."""
     complaints: list[str] = field(default_factory=list)
     """Other faults: an instance not whole, a client without its acks, …"""
     sow: SowVerdict | None = None
-    """Verdict on the load on the drills' SOW topic; None: there was none. The faults in it are
-    among the laws."""
+    """Verdict on the load on the drills' SOW topic; None: there was no such load. Its violations
+    are in `broken` too."""
     queue: QueueVerdict | None = None
     """Verdict on the load on the drills' queue, likewise."""
     slow: SlowVerdict | None = None
@@ -64,20 +65,21 @@ class RunJudgement:
 
     @property
     def valid(self) -> bool:
-        """Returns whether nothing is wrong."""
+        """Returns whether the verdict, the laws and the drill found no fault."""
         return self.verdict.valid and not self.broken and not self.complaints
 
 
 def read_journal(
     directory: Path, after_txid: int, publishers: Iterable[int] = (), archive: Path | None = None
 ) -> tuple[list[Run], str]:
-    """Returns the runs of a journal behind a transaction id, of these publishers (none: of all), in
-    order, without the records where the headers tell which they are; and the reason why the journal
-    cannot be read any further, empty where it was read to its end. Runs on the journal's host.
+    """Returns the runs of a journal behind a transaction id, in order; and the reason why the
+    journal cannot be read any further, empty where it was read to its end. Records are left out
+    where a run's header names all its messages. Runs on the journal's host.
 
     Args:
-        directory: of the instance's data.
-        archive: where archived segments lie, if there is such a place.
+        directory: the instance's data directory.
+        publishers: the publishers whose runs are returned; none: all.
+        archive: the directory of archived segments, if there is one.
     """
     wanted = frozenset(publishers)
     held: list[Run] = []
@@ -96,8 +98,8 @@ def read_journal(
 def read_runs(
     directory: Path, after_txid: int, archive: Path | None, take: Callable[[Run], None]
 ) -> str:
-    """Gives what a journal holds behind a transaction id to `take`, in order. Why it cannot be read
-    any further; empty: it was read to its end."""
+    """Passes each run of a journal behind a transaction id to `take`, in order. Returns the reason
+    why the journal cannot be read any further; empty: it was read to its end."""
     for left in reversed(range(READS_MAX)):
         try:
             with LmdbJournalReader(directory / "journal", archive) as reader:
@@ -116,11 +118,11 @@ def read_runs(
 def reaching(
     members: Mapping[str, HistoryMember], topic: str, message_type: str
 ) -> dict[str, set[str]]:
-    """Returns, by region, the regions whose messages on a topic reach all of its instances, from
-    whichever instance of theirs, over links as they are declared.
+    """Returns, by region, the regions whose messages on a topic reach all instances of the region,
+    whichever instance they are published at, over the links as they are declared.
 
     Args:
-        members: of the recorded topology: destinations have instance names for addresses.
+        members: the members of the recorded topology, with instance names for addresses.
     """
     met_from = {name: _met_from(name, members, topic, message_type) for name in members}
     groups = list(dict.fromkeys(member.group for member in members.values()))
@@ -138,7 +140,7 @@ def reaching(
 def _met_from(
     start: str, members: Mapping[str, HistoryMember], topic: str, message_type: str
 ) -> set[str]:
-    """The instances that what is published at one of them comes to."""
+    """Returns the instances that a message published at `start` reaches."""
     # (where it is, the group it came from last, whether it was ever in another group)
     waiting = [(start, "", False)]
     met = set(waiting)
@@ -170,15 +172,15 @@ def judged(
     total: PublishRecord,
     splits: bool,
 ) -> tuple[Verdict, int]:
-    """Judges every journal and subscriber of each region against what publishers recorded. Returns
-    the verdict, and how many messages came late and were flagged as such, which is allowed.
+    """Judges every journal and subscriber of each region against the publishers' record. Returns
+    the verdict, and the number of messages that were flagged as late, which is allowed.
 
     Args:
-        groups: region to its instances.
-        received: region to subscriber to what it got.
-        records: region to the record of those whose messages reach it.
-        total: of everybody.
-        splits: whether anything may come late.
+        groups: the instances of each region.
+        received: what each subscriber of each region received.
+        records: by region, the record of the publishers whose messages reach it.
+        total: the record of all publishers.
+        splits: whether paths split, so that messages may be late.
     """
     places: list[PlaceVerdict] = []
     late = 0
@@ -212,14 +214,16 @@ def seen(
     members: Mapping[str, HistoryMember],
     lost: Sequence[LostDisk] = (),
 ) -> tuple[dict[str, PublishRecord], PublishRecord]:
-    """Returns the messages owed to each region, and to all, of a load that nobody wrote down:
-    everything that an instance was the first to journal, between two of its transaction ids.
+    """Returns the messages that are owed to each region, and to all, under a load of which there is
+    no record: every message that an instance was the first to journal between two of its
+    transaction ids.
 
     Args:
-        after_txid: of the disk with which each began; a new disk counts from 1 again.
-        upto_txid: of the disk with which each ended.
-        lost: disks that were taken away, in order of time. What was journaled there first is owed
-            like everything else.
+        after_txid: the last transaction id before the drill on each instance's first disk; a new
+            disk counts from 1 again.
+        upto_txid: the last transaction id of each instance's last disk.
+        lost: disks that were taken away, in order of time. Messages that were journaled there first
+            are owed like all others.
     """
     total = PublishRecord()
     records = {member.group: PublishRecord() for member in members.values()}
@@ -262,13 +266,13 @@ def _add_seen(
 def unjudged(
     times_us: Mapping[str, Sequence[int]], faults: Iterable[tuple[int, str]], word: str
 ) -> list[str]:
-    """Lists the reasons why a verdict would be meaningless: nothing can be wrong where nothing was
-    published. Messages that can only be acknowledged when a fault is over count as well: they show
-    that the fault was survived.
+    """Returns the reasons why a verdict would mean nothing: nothing can be wrong where nothing was
+    published. Messages that were acknowledged only after a fault count as well, as they show that
+    the fabric survived the fault.
 
     Args:
-        times_us: who published to the moments at which something of it was `word`.
-        faults: (when it began, what).
+        times_us: by publisher, the times at which a message of it was `word`.
+        faults: (time of injection, description) of each fault.
         word: `acknowledged` or `journaled`.
     """
     silent = [who for who, us in times_us.items() if not us]
@@ -276,7 +280,7 @@ def unjudged(
     last_us = max((max(us) for us in times_us.values() if us), default=0)
     if last_us:
         found += [
-            f"could not judge what this did, as nothing was {word} from then on: {text}"
+            f"could not judge the effect of this fault, as nothing was {word} from then on: {text}"
             for began_us, text in faults
             if last_us < began_us
         ]
@@ -291,12 +295,12 @@ def judge_laws(
     *,
     own_load: bool = False,
 ) -> tuple[list[checkers.Violation], RunHistory | None]:
-    """Checks the history against the laws, and returns the violations with the history; no history
-    where it is too long to be judged.
+    """Checks the history against the laws. Returns the violations and the history; no history where
+    it is too long to be checked.
 
     Args:
-        own_load: clients were not recorded and journals begin somewhere: only laws that need
-            neither are judged.
+        own_load: whether clients were not recorded and journals begin in the middle. Only laws that
+            need neither are checked then.
     """
     copies = sum(run.count for runs in journals.values() for run in runs)
     if copies > COPIES_MAX:

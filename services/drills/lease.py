@@ -1,4 +1,5 @@
-"""Faults that an instance injects into itself for as long as somebody keeps asking for them."""
+"""Leases of faults that an instance injects into itself: a fault lasts as long as the drill renews
+it."""
 
 from __future__ import annotations
 
@@ -9,30 +10,30 @@ from collections.abc import Callable
 from raylay.services.errors import FabricError
 
 LEASE_S = 5.0
-"""Time for which it lasts without being asked for again."""
+"""Time for which a fault lasts without a renewal."""
 RENEW_S = 1.0
 RETRY_S = 0.2
-"""Pause behind an answer that did not come."""
+"""Pause after a request without an answer."""
 ASK_S = 1.0
-"""Time for which an answer is waited for. A request to an instance that does not answer still
-reaches it, in order, when it does again."""
+"""Time to wait for an answer. A request to a stopped instance still reaches it, in order, when it
+runs again."""
 PATIENT_ASK_S = 5.0
 """Time to wait for the first and the last answer."""
 BEGIN_S_MAX = 15.0
 
 
 class FaultLease:
-    """One thing that is broken inside one instance, asked for again each second until it is over.
-    Owner: the step's injector. Lifecycle: `start`, `await_begun`, `last`, `end`, `await_end`.
+    """The lease of one fault inside one instance, renewed each second until its end. Owner: the
+    step's injector. Lifecycle: `start`, `await_begun`, `last`, `end`, `await_end`.
 
-    Each has a thread of its own, so that an instance which does not answer lets no other one's
-    lease lapse, and so that the end is asked for behind everything else.
+    Each lease has a thread of its own, so that an instance that does not answer does not let other
+    leases expire, and so that the end is requested after everything else.
 
     Args:
-        text: what is broken, for people.
-        ask: asks the instance to break it for so many seconds (0: to mend it) and waits that long
-            for its answer; raises FabricError where none comes.
-        lasts_s: how long it is to last once it is broken everywhere.
+        text: a description of the fault.
+        ask: asks the instance to keep the fault for some seconds (0: to heal it) and waits for its
+            answer for at most the second argument; raises FabricError where none comes.
+        lasts_s: the time that the fault lasts once all instances have it.
     """
 
     def __init__(self, text: str, ask: Callable[[float, float], None], lasts_s: float) -> None:
@@ -40,8 +41,8 @@ class FaultLease:
         self._ask = ask
         self._first_s = min(LEASE_S, lasts_s)
         self._until_s: float | None = None
-        """Time at which the step ends, by the monotonic clock; None: it has not begun
-        everywhere."""
+        """Time at which the step ends, on the monotonic clock; None: some instance does not have
+        the fault yet."""
         self._silent_s = 0.0
         self._error: FabricError | None = None
         self._begun = threading.Event()
@@ -49,34 +50,39 @@ class FaultLease:
         self._thread = threading.Thread(target=self._run, name=f"lease: {text}", daemon=True)
 
     def start(self) -> None:
-        """Asks for it at once, and again and again. Does not wait."""
+        """Starts to ask for the fault again and again. Does not wait."""
         self._thread.start()
 
     def await_begun(self) -> None:
-        """Returns when the instance has said that it did it.
+        """Waits until the instance has confirmed the fault.
 
         Raises:
-            FabricError: it did not in time; says why.
+            FabricError: the instance did not confirm it in time; the error says why.
         """
         self._begun.wait()
         if self._error is not None:
             raise self._error
 
     def last(self, left_s: float) -> None:
-        """Ends the lease in so many seconds."""
+        """Ends the lease in `left_s` seconds."""
         self._until_s = time.monotonic() + left_s
 
     def end(self) -> None:
-        """Has the instance end the fault. Does not wait."""
+        """Asks the instance to end the fault. Does not wait."""
         self._over.set()
 
     def await_end(self) -> list[str]:
-        """Waits until the instance has ended the fault, or has not answered. Returns a remark where
-        the fault may have ended too early."""
+        """Waits until the instance has confirmed the end of the fault, or did not answer. Returns a
+        remark where the fault may have ended too early."""
         self._thread.join()
         if self._silent_s <= LEASE_S:
             return []
-        return [f"{self._text}: no answer for {self._silent_s:.1f} s, so it may have been mended"]
+        return [
+            (
+                f"{self._text}: no answer for {self._silent_s:.1f} s, so the fault may have ended "
+                "too early"
+            )
+        ]
 
     def _run(self) -> None:
         try:
@@ -89,8 +95,8 @@ class FaultLease:
             self._asked(0.0, PATIENT_ASK_S)
 
     def _begin(self) -> FabricError | None:
-        """Asks for the fault until somebody breaks it; returns the error where it could not be
-        broken."""
+        """Asks for the fault until the instance confirms it. Returns the error where it could not
+        be injected."""
         deadline_s = time.monotonic() + BEGIN_S_MAX
         while error := self._asked(self._first_s, PATIENT_ASK_S):
             if time.monotonic() > deadline_s or self._over.wait(RETRY_S):
@@ -113,7 +119,7 @@ class FaultLease:
                 answered_s = now_s
 
     def _asked(self, seconds: float, timeout_s: float) -> FabricError | None:
-        """Asks once; returns the error where there was no answer."""
+        """Sends one request. Returns the error where no answer came."""
         try:
             self._ask(seconds, timeout_s)
         except FabricError as error:

@@ -1,7 +1,8 @@
-"""The load of a drill: publishers and durable subscribers in every region, and what each was told.
+"""The load of a drill: publishers and durable subscribers in every region, and a record of what
+each was told.
 
-Everything runs on the drill's event loop. What is recorded is a line a batch or an acknowledgment,
-not a message.
+Everything runs on the drill's event loop. A record has one entry for each batch or acknowledgment,
+not for each message.
 """
 
 from __future__ import annotations
@@ -44,29 +45,30 @@ from raylay.storage.stores import MemoryBookmarkStore, MemoryPublishStore
 TURN_S = 0.02
 HEARTBEAT_S = 1.5
 SLOW_HEARTBEAT_S = 10.0
-"""Heartbeat of a client that may be kept from reading: on a busy machine it is not to be taken for
-dead."""
+"""Heartbeat interval of a client that a step may keep from reading. It is long, so that the client
+is not taken for dead on a busy machine."""
 WAIT_S_MAX = 180.0
 TRACED_PER_S = 300.0
-"""So many publishes a second of the whole load are traced at most."""
+"""Most publishes of the whole load that are traced in a second."""
 SLOW_QUEUE_BYTES = 64 * 1024
 SLOW_SOCKET_BYTES = 256 * 1024
-"""The kernel takes tens of MiB for a socket that was read quickly until a moment ago. What a client
-does not take shall wait with its instance."""
+"""Size of the receive buffer of a client that a step may keep from reading. The kernel would buffer
+tens of MiB for a socket that was read quickly until a moment ago, but messages that the client does
+not take are to wait at its instance."""
 
 
 def topic_for(settings: FabricSettings, named: str = "") -> tuple[str, str]:
-    """(topic, message type) for the messages of a drill.
+    """Returns (topic, message type) of a drill's messages.
 
     Args:
-        named: one of the user's own; empty: the drills' own.
+        named: a topic of the user's own; empty: the drills' own topic.
 
     Raises:
         ConfigurationError: the first instance does not journal the topic, or its port for clients
-            takes no type of it.
+            takes no message type of the topic.
     """
     if is_regex(named):
-        raise ConfigurationError(f"--topic {named} is an expression: name the topic itself")
+        raise ConfigurationError(f"--topic {named} is a regular expression: name one topic")
     settings = with_drill_topic(settings)
     first = settings.instances[0]
     topic = named or DRILL_TOPIC
@@ -78,7 +80,7 @@ def topic_for(settings: FabricSettings, named: str = "") -> tuple[str, str]:
     if not rules:
         raise ConfigurationError(
             f"{first.name} does not journal {topic}: a drill judges what is journaled; "
-            + ("name a topic of its log" if named else "nor does it journal anything else")
+            + ("name a topic of its log" if named else "and it journals no other topic either")
         )
     taken = first.message_types
     for rule in rules:
@@ -90,14 +92,14 @@ def topic_for(settings: FabricSettings, named: str = "") -> tuple[str, str]:
         else:
             return topic, taken[0]
     raise ConfigurationError(
-        f"the port of {first.name} for clients takes no messages of type "
-        f"{', '.join(rule.message_type for rule in rules)}, of which topic {topic} is"
+        f"the port of {first.name} for clients takes no messages of the types of topic {topic}: "
+        f"{', '.join(rule.message_type for rule in rules)}; choose a topic of a type that it takes"
     )
 
 
 @dataclass(eq=False)
 class LoadPublisher:
-    """One publisher and its record."""
+    """One publisher of the load, and the record of its publishes."""
 
     name: str
     group: str
@@ -113,14 +115,14 @@ class LoadPublisher:
     published: int = 0
     persisted: int = 0
     sent: deque[tuple[int, int, int]] = field(default_factory=deque)
-    """(time in microseconds, first, last) of what is not acknowledged."""
+    """(time in microseconds, first, last) of sequences that are not acknowledged."""
     acks: list[AckGroup] = field(default_factory=list)
     rates: list[tuple[int, int]] = field(default_factory=list)
-    """(time in microseconds, messages) published."""
+    """(time in microseconds, number of messages) of each publish turn."""
     recorder: ClientRecorder | None = None
 
     async def open(self, options: dict[str, Any]) -> None:
-        """Connects."""
+        """Connects the publisher."""
         recorder = self.recorder = ClientRecorder(self.notices.append)
         watch = FailoverWatch(self.name, "publisher", self.failovers)
 
@@ -159,11 +161,11 @@ class LoadPublisher:
 
     @property
     def unacknowledged(self) -> int:
-        """Messages without an acknowledgment now."""
+        """Number of messages without an acknowledgment now."""
         return sum(last - first + 1 for _, first, last in self.sent)
 
     async def run(self, is_over: Callable[[], bool]) -> None:
-        """Publishes at its rate until it is over."""
+        """Publishes at the publisher's rate until `is_over` returns true."""
         client, recorder = self.client, self.recorder
         assert client is not None and recorder is not None
         began_s = time.monotonic()
@@ -190,7 +192,7 @@ class LoadPublisher:
             await asyncio.sleep(min(TURN_S, 1 / self.rate_per_s) if due < 5_000 else 0)
 
     def _join_sent(self, began_us: int, first: int, last: int) -> None:
-        """A turn's messages as one entry."""
+        """Replaces the entries of one turn's messages by one entry."""
         while self.sent and self.sent[-1][1] >= first:
             self.sent.pop()
         lowest = max(first, self.persisted + 1)
@@ -200,7 +202,7 @@ class LoadPublisher:
 
 @dataclass(eq=False)
 class LoadSubscriber:
-    """One durable subscriber and what it got."""
+    """One durable subscriber of the load, and the record of what it received."""
 
     name: str
     group: str
@@ -209,7 +211,7 @@ class LoadSubscriber:
     received: list[SequenceStretch] = field(default_factory=list)
     have: PublisherRanges = field(default_factory=PublisherRanges)
     times: list[tuple[int, int]] = field(default_factory=list)
-    """(time in microseconds, messages) received."""
+    """(time in microseconds, number of messages) of each batch."""
     client: Client | None = None
     subscription: Subscription | None = None
     task: asyncio.Task[None] | None = None
@@ -226,11 +228,12 @@ class LoadSubscriber:
         *,
         live: bool = False,
     ) -> None:
-        """Connects and subscribes from now on.
+        """Connects and subscribes from the newest message on.
 
         Args:
-            live: what it does not take waits for it, in memory and then on disk. Without, its
-                server reads the log on when it takes more, and nothing waits.
+            live: whether messages that the subscriber does not take wait for it, in the server's
+                memory and then on its disk. Otherwise the server reads its log on when the
+                subscriber takes more, and nothing waits.
         """
         self.reads.set()
         recorder = self.recorder = SubscriberRecorder(self.name, topic, False)
@@ -266,13 +269,13 @@ class LoadSubscriber:
             await self.reads.wait()
 
     def set_reading(self, reads: bool) -> None:
-        """Sets whether it takes what it is given. From any thread."""
+        """Sets whether the subscriber takes messages. May be called from any thread."""
         change = self.reads.set if reads else self.reads.clear
         if self.task is not None:
             self.task.get_loop().call_soon_threadsafe(change)
 
     async def complete(self, wanted: PublisherRanges) -> None:
-        """Returns when it has everything of this."""
+        """Waits until the subscriber has received all of `wanted`."""
         while not all(
             self.have.covers(publisher, ranges) for publisher, ranges in wanted.sets.items()
         ):
@@ -289,7 +292,7 @@ def _narrow(client: Client) -> None:
 
 
 class FailoverWatch:
-    """Listens to one client for its failovers."""
+    """Records the failovers of one client."""
 
     def __init__(self, client: str, kind: str, into: list[FailoverTime]) -> None:
         self._client = client
@@ -298,7 +301,7 @@ class FailoverWatch:
         self._left: tuple[int, str, str] | None = None
 
     def event(self, event: ClientEvent) -> None:
-        """`on_event` of the client."""
+        """Handles an event of the client; passed to it as `on_event`."""
         if isinstance(event, Disconnected) and event.instance:
             if self._left is None:
                 self._left = now_us(), event.instance, event.reason
@@ -314,7 +317,8 @@ class FailoverWatch:
 
 
 class LoadClients:
-    """All clients of a drill. Owner: the drill's event loop. Lifecycle: `open` to `close`."""
+    """All clients of a drill's load. Owner: the drill's event loop. Lifecycle: `open` to
+    `close`."""
 
     def __init__(self, fabric: Fabric, load: LoadSettings, number: str, topic: str) -> None:
         self._fabric = fabric
@@ -358,8 +362,12 @@ class LoadClients:
         }
 
     async def open(self, slow_regions: set[str]) -> None:
-        """Subscribers first, then publishers. `slow_regions` get one more subscriber each, which a
-        step may keep from reading."""
+        """Connects the subscribers, then the publishers, and begins to publish.
+
+        Args:
+            slow_regions: the regions that get one more subscriber, which a step may keep from
+                reading.
+        """
         for subscriber in self.subscribers:
             options = self.options(subscriber.name, subscriber.group)
             await subscriber.open(self.topic, options)
@@ -377,23 +385,23 @@ class LoadClients:
 
     @property
     def serving(self) -> str:
-        """The instance that the first publisher uses."""
+        """The instance to which the first publisher is connected."""
         client = self.publishers[0].client if self.publishers else None
         if client is not None and client.instance:
             return client.instance
         return self._fabric.declared.instances[0].name
 
     def slow(self, region: str) -> list[LoadSubscriber]:
-        """The subscribers of a region that may be kept from reading."""
+        """Returns the subscribers of a region that a step may keep from reading."""
         return [s for s in self.subscribers if s.group == region and s.name.endswith("-slow")]
 
     @property
     def unacknowledged(self) -> int:
-        """Messages without an acknowledgment now, of all publishers."""
+        """Number of messages of all publishers without an acknowledgment now."""
         return sum(publisher.unacknowledged for publisher in self.publishers)
 
     def record(self) -> PublishRecord:
-        """Returns the ranges that were published and acknowledged until now."""
+        """Returns the record of what was published and acknowledged until now."""
         record = PublishRecord()
         for each in self.publishers:
             if each.published:
@@ -401,7 +409,7 @@ class LoadClients:
         return record
 
     async def settle(self, wait_s: float) -> None:
-        """Publishing ends, and everybody waits for the acks that are owed."""
+        """Ends the publishing, and waits until every publisher has its acks."""
         self._publishing = False
         for done in await asyncio.gather(*self._tasks, return_exceptions=True):
             if isinstance(done, Exception):
@@ -422,7 +430,7 @@ class LoadClients:
         await asyncio.gather(*map(flush, self.publishers))
 
     async def await_subscribers(self, wanted: dict[str, PublisherRanges], wait_s: float) -> None:
-        """Everybody gets what is owed to its region."""
+        """Waits until every subscriber has received what is owed to its region."""
 
         async def await_one(subscriber: LoadSubscriber) -> None:
             try:
@@ -435,7 +443,7 @@ class LoadClients:
         await asyncio.gather(*map(await_one, self.subscribers))
 
     async def close(self) -> None:
-        """Ends every client."""
+        """Closes every client."""
         self._publishing = False
         for task in self._tasks:
             task.cancel()

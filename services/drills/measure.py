@@ -1,5 +1,5 @@
-"""The measurements of a drill: pure functions over what was watched. Times are microseconds since
-1970, durations milliseconds."""
+"""The measurements of a drill: pure functions over samples, events and records. Times are
+microseconds since 1970, durations milliseconds."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Any, NamedTuple
 
 
 class AckGroup(NamedTuple):
-    """Acknowledgments that came together."""
+    """Acknowledgments that a publisher received together."""
 
     time_us: int
     messages: int
     age_ms: float
-    """Age of the oldest of them."""
+    """Age of the oldest acknowledged message."""
     instance: str
 
 
 class FailoverTime(NamedTuple):
-    """A client found a server: its first, or another one, or the same again."""
+    """A connection that a client made: its first one, or one after it lost another."""
 
     client: str
     kind: str
     """`publisher` or `subscriber`."""
     left_us: int
-    """Time at which the connection before it ended; 0 for the first."""
+    """Time at which the connection before it ended; 0: it is the client's first."""
     back_us: int
     before: str
     after: str
@@ -36,12 +36,12 @@ class FailoverTime(NamedTuple):
 
     @property
     def gap_ms(self) -> float:
-        """Time without a connection."""
+        """Time without a connection, in milliseconds."""
         return (self.back_us - self.left_us) / 1000 if self.left_us else 0.0
 
 
 class LinkSample(NamedTuple):
-    """A destination at one moment."""
+    """The state of a link at one moment."""
 
     connected: bool
     caught_up: bool
@@ -51,12 +51,11 @@ class LinkSample(NamedTuple):
     owed: int
     age_ms: float
     pid: int = 0
-    """Number of its process; 0: it has none now."""
+    """Pid of the link's process; 0: it has none now."""
 
 
 class WaitingBytes(NamedTuple):
-    """The bytes that wait at an instance for clients that do not read, of all its pools
-    together."""
+    """The bytes that wait at an instance for clients that do not read, summed over its pools."""
 
     memory_bytes: int
     memory_bytes_max: int
@@ -66,7 +65,8 @@ class WaitingBytes(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """An instance at one moment. Without an answer it is not ready and has no links."""
+    """The state of an instance at one moment. An instance that did not answer counts as not ready
+    and without links."""
 
     time_us: int
     instance: str
@@ -75,18 +75,18 @@ class Sample(NamedTuple):
     why: str
     links: Mapping[str, LinkSample]
     published: int = 0
-    """Messages of clients since its process started."""
+    """Number of messages that clients published there since its process started."""
     delivered: int = 0
     waiting: WaitingBytes | None = None
 
     @property
     def whole(self) -> bool:
-        """Returns whether it serves, and all its links are connected and caught up."""
+        """Returns whether the instance serves, and all its links are connected and caught up."""
         return self.ready and all(link.connected and link.caught_up for link in self.links.values())
 
 
 class DowngradePeriod(NamedTuple):
-    """A sync link whose acks were not waited for. `until_us` 0: it was not upgraded."""
+    """A period in which acks did not wait for a sync link. `until_us` 0: it was not upgraded."""
 
     instance: str
     destination: str
@@ -96,7 +96,7 @@ class DowngradePeriod(NamedTuple):
 
 @dataclass(slots=True)
 class InjectedFault:
-    """A fault as it was injected."""
+    """A fault that was injected."""
 
     number: int
     fault: str
@@ -106,21 +106,23 @@ class InjectedFault:
     ended_us: int = 0
     instances: tuple[str, ...] = ()
     unacknowledged: int = 0
-    """Messages without an ack when it began."""
+    """Number of messages without an ack when the fault began."""
     notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryTimes:
-    """The recovery of a fabric from one fault. Durations count from the moment of injection, where
-    no other is named; None: it did not happen.
+    """The recovery of a fabric from one fault. Durations count from the injection, where no other
+    moment is named; None: it did not happen.
 
     Attributes:
-        acks_stood_ms: the longest time in which a publisher that waited got no ack, by region.
-        deliveries_stood_ms: … in which a subscriber got nothing while there was something.
-        failovers: of clients that lost their server by it.
-        ready_ms: until every instance that was hit serves again.
-        whole_ms: until every instance serves and all links are caught up, from the fault's end.
+        acks_stood_ms: the longest time in which a waiting publisher got no ack, by region.
+        deliveries_stood_ms: the longest time in which a subscriber got nothing although there was
+            something for it, by region.
+        failovers: the failovers of clients that lost their server because of the fault.
+        ready_ms: the time until every instance that was hit serves again.
+        whole_ms: the time from the fault's end until every instance serves and all links are caught
+            up.
     """
 
     number: int
@@ -132,7 +134,7 @@ class RecoveryTimes:
 
 
 def percentile(values: Iterable[float], share: float) -> float | None:
-    """The value that `share` of the values do not exceed; None of no values."""
+    """Returns the value that `share` of the values do not exceed; None: there are no values."""
     ordered = sorted(values)
     if not ordered:
         return None
@@ -140,7 +142,7 @@ def percentile(values: Iterable[float], share: float) -> float | None:
 
 
 def stood_ms(times_us: Sequence[int], since_us: int, until_us: int) -> float:
-    """The longest time without any of these moments that overlaps since..until."""
+    """Returns the longest time between two of these moments that overlaps since..until."""
     longest_us, before_us = 0, since_us
     for time_us in times_us:
         if time_us < since_us:
@@ -182,9 +184,9 @@ def open_meanwhile(
     since_us: int,
     until_us: int,
 ) -> dict[tuple[str, str], float]:
-    """Returns the milliseconds for which lines (instance, destination) were open between two
-    moments at which they were to be impaired, from the instances' events in order of time. An
-    instance that starts again has open lines until it hears of the fault."""
+    """Returns, by line (instance, destination), the milliseconds for which it was open between two
+    moments although a step impaired it, from the instances' events in order of time. An instance
+    that starts again has open lines until it is asked for the fault again."""
     open_ms = dict.fromkeys(lines, 0.0)
     opened: dict[tuple[str, str], int] = {}
     for event in events:
@@ -208,7 +210,8 @@ def open_meanwhile(
 
 
 def acked_while_downgraded(acks: Iterable[AckGroup], found: Sequence[DowngradePeriod]) -> int:
-    """Messages that an instance acknowledged while it did not wait for all of its sync links."""
+    """Returns the number of messages that an instance acknowledged while it did not wait for all of
+    its sync links."""
     return sum(
         ack.messages
         for ack in acks
@@ -225,7 +228,10 @@ def ready_again_us(
     samples: Sequence[Sample], instance: str, since_us: int, *, restarted: bool
 ) -> int | None:
     """Returns the time at which an instance served again after it was hit; None: it never did.
-    `restarted`: as another process than before."""
+
+    Args:
+        restarted: whether only a process counts that did not run before.
+    """
     before = {sample.pid for sample in samples if sample.time_us < since_us and sample.pid}
     for sample in samples:
         if sample.instance != instance or sample.time_us <= since_us or not sample.ready:
@@ -236,8 +242,8 @@ def ready_again_us(
 
 
 def whole_again_us(samples: Sequence[Sample], names: Iterable[str], since_us: int) -> int | None:
-    """Returns the time from which the fabric stayed whole: behind the last sample of each instance
-    that is not whole."""
+    """Returns the time from which the fabric stayed whole: the time after each instance's last
+    sample that is not whole; None: it is not whole in the end."""
     latest_us = since_us
     for name in names:
         own = [each for each in samples if each.instance == name and each.time_us > since_us]
@@ -254,11 +260,11 @@ def whole_again_us(samples: Sequence[Sample], names: Iterable[str], since_us: in
 def caused(
     injected: Sequence[InjectedFault], failovers: Iterable[FailoverTime]
 ) -> dict[int, list[FailoverTime]]:
-    """Returns, by number of a fault, the clients that lost their server after it, and before the
-    next one.
+    """Returns, by number of a fault, the failovers of clients that lost their server after that
+    fault and before the next one.
 
     Args:
-        injected: in order of time.
+        injected: the faults in order of time.
     """
     found: dict[int, list[FailoverTime]] = {}
     for each in failovers:
@@ -269,12 +275,12 @@ def caused(
 
 
 def until_whole(samples: Iterable[Sample], final: Sequence[Sample]) -> list[Sample]:
-    """Returns the samples up to the last look, at which everything was whole: a later look that
-    found nobody in time is no evidence.
+    """Returns the samples up to the last look, at which everything was whole. Later samples, of
+    instances that did not answer in time, are no evidence.
 
     Args:
-        samples: in order of time.
-        final: of that look; empty: there was none.
+        samples: the samples in order of time.
+        final: the samples of the last look; empty: there was none.
     """
     if not final:
         return list(samples)
@@ -285,7 +291,7 @@ def until_whole(samples: Iterable[Sample], final: Sequence[Sample]) -> list[Samp
 def not_whole_again(
     injected: Iterable[InjectedFault], recoveries: Iterable[RecoveryTimes]
 ) -> list[str]:
-    """The faults behind which the fabric was not whole again, a line each."""
+    """Returns a sentence for each fault after which the fabric was not whole again."""
     texts = {each.number: each.text for each in injected}
     return [
         f"the fabric was not whole again after this: {texts[found.number]}"
@@ -297,19 +303,20 @@ def not_whole_again(
 RESTARTS = frozenset(("kill_instance", "kill_node", "lose_disk"))
 LINK_RESTARTS = frozenset(("kill_link", "stop_link"))
 UNSETTLING = frozenset(("stop", "full_disk"))
-"""Faults of an instance by which its links may end."""
+"""Faults of an instance that may make its links end."""
 
 
 def ended_unasked(
     first: Mapping[str, int], samples: Iterable[Sample], injected: Sequence[InjectedFault]
 ) -> list[str]:
-    """The processes of instances and links that ended without a step that explains it, a line each.
+    """Returns a sentence for each process of an instance or a link that ended although no step
+    explains that.
 
-    A kill explains one end. The links of an instance that ended go with it.
+    A kill explains one end. When an instance ends, its links end with it.
 
     Args:
-        first: the process of each instance when the drill began.
-        samples: in order of time.
+        first: the pid of each instance when the drill began.
+        samples: the samples in order of time.
     """
     wrong: list[str] = []
     instances = dict(first)
@@ -334,8 +341,7 @@ def ended_unasked(
             kills = [e for e in injected if e.fault in RESTARTS and name in e.instances]
             if not explained(name, sample.time_us, kills):
                 wrong.append(
-                    f"{name} ended though no step killed it: process {pid} is in the place of "
-                    f"{before}"
+                    f"{name} ended though no step killed it: process {pid} has replaced {before}"
                 )
         for destination, link in sample.links.items():
             if not link.pid:
@@ -350,8 +356,8 @@ def ended_unasked(
             )
             if link.pid != before and not (unsettled or explained(place, sample.time_us, hits)):
                 wrong.append(
-                    f"the link {place} ended though no step killed it: process {link.pid} is in "
-                    f"the place of {before}"
+                    f"the link {place} ended though no step killed it: process {link.pid} has "
+                    f"replaced {before}"
                 )
     return wrong
 
@@ -369,9 +375,9 @@ def recovery(
     """Measures the recovery from one fault, until `until_us`.
 
     Args:
-        acks, deliveries: region to client to the moments of its acks, or of what it was given.
-        failovers: that it caused.
-        names: all instances.
+        acks, deliveries: by region and client, the times of its acks and of its deliveries.
+        failovers: the failovers that the fault caused.
+        names: the names of all instances.
     """
     began_us, ended_us = injected.began_us, max(injected.ended_us, injected.began_us)
 
@@ -404,11 +410,12 @@ def delivery_ms(
     published: Iterable[tuple[int, int, int, int]],
     arrived: Iterable[tuple[int, int, int]],
 ) -> Iterator[tuple[int, float]]:
-    """(time, milliseconds from the publish) of what came to a subscriber.
+    """Yields (time, milliseconds since the publish) for each delivery to a subscriber.
 
     Args:
-        published: (publisher, first, last, time) of what was published together.
-        arrived: (time, publisher, last) of what came together: its last message is measured.
+        published: (publisher, first, last, time) of the messages that were published together.
+        arrived: (time, publisher, last) of the messages that arrived together; the last one is
+            measured.
     """
     turns: dict[int, list[tuple[int, int, int]]] = {}
     for publisher, first, last, time_us in published:
@@ -425,7 +432,11 @@ def delivery_ms(
 def rates(
     events: Iterable[tuple[int, int]], began_us: int, until_us: int, step_us: int
 ) -> list[float]:
-    """Messages a second in each step of time, of (time, messages)."""
+    """Returns the messages per second in each step of time.
+
+    Args:
+        events: (time, number of messages).
+    """
     found = [0.0] * max(1, -(-(until_us - began_us) // step_us))
     for time_us, messages in events:
         at = (time_us - began_us) // step_us
@@ -437,7 +448,11 @@ def rates(
 def worst(
     values: Iterable[tuple[int, float]], began_us: int, until_us: int, step_us: int
 ) -> list[float | None]:
-    """The highest value in each step of time, of (time, value); None in a step without any."""
+    """Returns the highest value in each step of time; None in a step without a value.
+
+    Args:
+        values: (time, value).
+    """
     found: list[float | None] = [None] * max(1, -(-(until_us - began_us) // step_us))
     for time_us, value in values:
         at = (time_us - began_us) // step_us

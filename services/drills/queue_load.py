@@ -1,8 +1,8 @@
-"""The load of a drill on its queue: a publisher and two consumers in every region, and what each
-consumer was given and has acknowledged.
+"""The load of a drill on its queue: a publisher and two consumers in every region, and a record of
+what each consumer received and acknowledged.
 
 One consumer of a region acknowledges each message when it asks for the next one. The other one
-keeps what it has for a moment, so that somebody who is killed holds something.
+holds each message for a moment, so that a killed consumer always holds something.
 """
 
 from __future__ import annotations
@@ -43,28 +43,29 @@ from raylay.storage.stores import MemoryPublishStore
 RATE_PER_S = 20.0
 """Messages per second that are published in each region."""
 WORK_S = 0.01
-"""Time that a message takes the consumer that acknowledges each by itself."""
+"""Time that the prompt consumer works on a message."""
 HOLD_S = 0.5
-"""Time for which the other consumer has a message before it acknowledges it."""
+"""Time for which the slow consumer holds a message before it acknowledges it."""
 TICK_S = 0.05
 NETWORK_US = 250_000
-"""Most time from an instance's sending until it can be read here, where nobody holds it up."""
+"""Most time between an instance's sending and the moment at which this process can read it, where
+no step delays it."""
 DRAINED_S = 0.25
-"""Time between two looks whether queues are empty."""
+"""Time between two checks whether the queues are empty."""
 CHANGE_S_MAX = 60.0
-"""Time within which consumers are killed, or come back."""
+"""Most time in which consumers are killed or started again."""
 QUEUE_STORED_AS = f"{SOW_TYPE}/{DRILL_QUEUE}"
-UNQUEUED = f"no region has queue {DRILL_QUEUE} at all of its instances"
+UNQUEUED = f"no region has queue {DRILL_QUEUE} at every instance"
 Options = Callable[[str, str], dict[str, Any]]
-"""Options of a client, by its name and its region."""
+"""Returns the options of a client by its name and its region."""
 Answer = TypeVar("Answer")
 Statuses = Callable[[], Coroutine[Any, Any, Mapping[str, Mapping[str, Any]]]]
-"""Statuses of all instances that answer, now."""
+"""Returns the status of every instance that answers, by its name."""
 
 
 @dataclass(eq=False)
 class QueueProducer:
-    """One publisher on the queue, and its record."""
+    """One publisher on the queue, and the record of its publishes."""
 
     name: str
     group: str
@@ -72,15 +73,15 @@ class QueueProducer:
     client: Client | None = None
     store: MemoryPublishStore = field(default_factory=MemoryPublishStore)
     times_us: dict[int, int] = field(default_factory=dict)
-    """Time at which each message was published, by its sequence."""
+    """Time at which each message was published, in microseconds, by its sequence."""
 
     async def open(self, options: dict[str, Any]) -> None:
-        """Connects."""
+        """Connects the publisher."""
         self.client = Client(self.name, publish_store=self.store, **options)
         await self.client.connect()
 
     async def run(self, is_over: Callable[[], bool]) -> None:
-        """Publishes at its rate until it is over."""
+        """Publishes at the load's rate until `is_over` returns true."""
         client = self.client
         assert client is not None
         while not is_over():
@@ -92,7 +93,7 @@ class QueueProducer:
             await asyncio.sleep(1 / RATE_PER_S)
 
     def produced(self) -> ProducerRecord:
-        """Returns the record of its publishes, for the verdict."""
+        """Returns the record of the publishes, for the verdict."""
         persisted = self.client.persisted_sequence if self.client is not None else 0
         return ProducerRecord(publisher_id(self.name), self.group, self.times_us, persisted)
 
@@ -102,29 +103,29 @@ class QueueLedger:
     """The deliveries to all consumers of a drill, and their acknowledgments.
 
     Attributes:
-        said: messages that one of them acknowledged.
-        acknowledged: (time in microseconds, region) of each time that one did.
-        network_us: from an instance's sending until it can be read here, at most.
-        ticks_us: when the event loop last looked for what had come, and when before that.
+        acked: the messages that a consumer acknowledged.
+        acknowledged: (time in microseconds, region) of each acknowledgment.
+        network_us: see `NETWORK_US`.
+        ticks_us: the times at which the event loop last looked for arrivals, and the time before.
     """
 
     given: list[HandedMessage] = field(default_factory=list)
-    said: set[Key] = field(default_factory=set)
+    acked: set[Key] = field(default_factory=set)
     acknowledged: list[tuple[int, str]] = field(default_factory=list)
     ticks_us: tuple[int, int] = (0, 0)
     network_us: int = NETWORK_US
 
     def tick(self) -> None:
-        """The loop looks at its sockets at least as often as this is called."""
+        """Notes that the event loop looks at its sockets now. Called regularly."""
         self.ticks_us = now_us(), self.ticks_us[0]
 
     def came(
         self, keys: Iterable[Key], instance: str, consumer: str, region: str, session_us: int
     ) -> None:
-        """A consumer has these.
+        """Notes that a consumer received messages.
 
         Args:
-            session_us: since when it is connected there.
+            session_us: the time since which the consumer is connected to the instance.
         """
         time_us = now_us()
         # What could be read when the loop looked before was read then.
@@ -132,17 +133,18 @@ class QueueLedger:
         self.given += [HandedMessage(time_us, sent_us, k, instance, consumer, region) for k in keys]
 
     def done(self, key: Key, region: str) -> None:
-        """A consumer acknowledges it."""
-        self.said.add(key)
+        """Notes that a consumer acknowledged a message."""
+        self.acked.add(key)
         self.acknowledged.append((now_us(), region))
 
 
 @dataclass(eq=False)
 class QueueWorker:
-    """One consumer. It ends by `close`, or is killed: then nothing that it had to say is said.
+    """One consumer. It ends by `close`, or is killed: then its outstanding acknowledgments are
+    never sent.
 
     Attributes:
-        is_slow: whether it keeps what it has for a moment.
+        is_slow: whether it holds each message for a moment.
     """
 
     name: str
@@ -155,11 +157,11 @@ class QueueWorker:
     task: asyncio.Task[None] | None = None
     is_over: bool = False
     held: set[Key] = field(default_factory=set)
-    """Messages that it was given and has not acknowledged."""
+    """Messages that the consumer received and has not acknowledged."""
     _session_us: int = 0
 
     async def open(self, options: dict[str, Any]) -> None:
-        """Connects."""
+        """Connects the consumer."""
         client = self.client = Client(
             self.name, publish_store=MemoryPublishStore(), on_event=self._told, **options
         )
@@ -174,7 +176,7 @@ class QueueWorker:
         await self.consumer.__aenter__()
 
     async def run(self, options: dict[str, Any]) -> None:
-        """Connects, if it has not, and works until it is ended."""
+        """Connects the consumer, if it is not connected yet, and works until it is ended."""
         if self.consumer is None:
             await self.open(options)
         assert self.consumer is not None
@@ -187,7 +189,7 @@ class QueueWorker:
             self.held.clear()
 
     def _listen(self, client: Client) -> None:
-        """Hears of what comes when it comes in: the consumer may take it much later."""
+        """Records messages when they arrive: the consumer may take them much later."""
         machine = client.machine
         hand_out = machine.arrived
 
@@ -227,8 +229,9 @@ class QueueWorker:
         self.ledger.done(key, self.group)
 
     async def kill(self) -> int:
-        """Ends the consumer as SIGKILL of its process would: its connection is gone, with all that
-        was not sent, and what it held is held by nobody. Returns how many messages it held."""
+        """Ends the consumer as SIGKILL of its process would: the connection breaks, unsent
+        acknowledgments are lost, and no consumer holds its messages any more. Returns the number of
+        messages that it held."""
         held = len(self.held)
         client = self.client
         self.is_over = True
@@ -240,7 +243,7 @@ class QueueWorker:
         return held
 
     async def close(self) -> None:
-        """Ends it in good order."""
+        """Closes the consumer in good order."""
         self.is_over = True
         if self.task is not None:
             self.task.cancel()
@@ -258,17 +261,17 @@ class QueueLoad:
     `open` to `close`.
 
     Args:
-        groups: regions with the names of their instances.
-        statuses: of the instances, before the drill.
-        members: of the topology.
+        groups: the names of the instances of each region.
+        statuses: the status of each instance before the drill.
+        members: the members of the topology.
         queue, topic: the queue, of messages of type json, and the topic that it holds.
-        network_us: see `QueueLedger`.
+        network_us: see `NETWORK_US`.
 
     Attributes:
-        why: why there is no such load; empty: there is.
-        regions: that have a part in it.
-        complaints: what went wrong besides the verdict.
-        left: by instance, how many messages its queue says it holds in the end.
+        why: the reason why there is no load on a queue; empty: there is one.
+        regions: the regions that have a publisher and consumers.
+        complaints: faults of the load itself.
+        left: the number of messages that each instance's queue holds in the end.
     """
 
     def __init__(
@@ -293,7 +296,8 @@ class QueueLoad:
         self.regions = _joined(having, members, (topic, queue))
         self.names = [name for group in self.regions for name in groups[group]]
         self.notes = [
-            f"Region {group} had no part in it: links do not lead there and back."
+            f"Region {group} had no part in it: it is not linked with the others in both "
+            "directions."
             for group in having
             if group not in self.regions
         ]
@@ -303,14 +307,16 @@ class QueueLoad:
         self.kills: list[Kill] = []
         self.left: dict[str, int] = {}
         self._upto_txid: dict[str, int] = {}
-        """Everything that was published is in the journals up to there."""
+        """By instance, a transaction id that its journal has reached once everything is
+        published."""
         self._read_txid: dict[str, int] = {}
         self.producers = [
             QueueProducer(f"drill-{number}-{g}-queue", g, queue) for g in self.regions
         ]
         self.workers: list[QueueWorker] = []
         self._away: dict[str, tuple[int, int]] = {}
-        """Regions whose consumers were killed: when, and how many messages they held."""
+        """Regions whose consumers are killed: the time, and the number of messages that they
+        held."""
         self._options: Options = lambda name, group: {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lives = 0
@@ -319,11 +325,11 @@ class QueueLoad:
 
     @property
     def publishers(self) -> list[int]:
-        """Ids of the publishers."""
+        """Publisher ids of the load."""
         return [publisher_id(producer.name) for producer in self.producers]
 
     async def open(self, options: Options) -> None:
-        """Connects everybody and begins: consumers first."""
+        """Connects the consumers, then the publishers, and begins to publish."""
         self._options, self._loop = options, asyncio.get_running_loop()
         self._tasks = [asyncio.create_task(self._tick())]
         for region in self.regions:
@@ -343,7 +349,7 @@ class QueueLoad:
             await asyncio.sleep(TICK_S)
 
     def _staff(self, region: str) -> list[QueueWorker]:
-        """New consumers of a region."""
+        """Creates new consumers for a region."""
         self._lives += 1
         new = [
             QueueWorker(
@@ -368,7 +374,7 @@ class QueueLoad:
         """Refuses a region without consumers.
 
         Raises:
-            FabricError: it has none; says why.
+            FabricError: the region has none; the error says why.
         """
         if region not in self.regions:
             notes = " ".join(self.notes)
@@ -377,7 +383,7 @@ class QueueLoad:
             )
 
     async def kill(self, region: str) -> int:
-        """Kills the consumers of a region; returns how many messages they held."""
+        """Kills the consumers of a region. Returns the number of messages that they held."""
         killed = [each for each in self.workers if each.group == region]
         began_us = now_us()
         held = sum(await asyncio.gather(*(each.kill() for each in killed)))
@@ -386,7 +392,8 @@ class QueueLoad:
         return held
 
     async def hire(self, region: str) -> None:
-        """The region has consumers again, if they were killed. They connect by and by."""
+        """Starts new consumers in a region whose consumers were killed. Does not wait until they
+        are connected."""
         if region not in self._away:
             return
         began_us, held = self._away.pop(region)
@@ -396,13 +403,15 @@ class QueueLoad:
             self._begin(region)
 
     def from_thread(self, doing: Coroutine[Any, Any, Answer]) -> Answer:
-        """Has the load's loop do something, and waits for it."""
+        """Runs a coroutine on the load's event loop from another thread, and waits for its
+        result."""
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(doing, self._loop).result(CHANGE_S_MAX)
 
     # -- the end -----------------------------------------------------------------------------
     async def settle(self, wait_s: float, statuses: Statuses) -> None:
-        """Publishing ends, acks that are owed are waited for, and queues have to become empty."""
+        """Ends the publishing, waits for the outstanding acks, and waits until the queues are
+        empty."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + wait_s
         self._publishing = False
@@ -418,8 +427,8 @@ class QueueLoad:
                 break
             if loop.time() > deadline_s:
                 self.complaints += [
-                    f"the queue of {name} has read its journal up to {self._read_txid[name]:,} of "
-                    f"{upto:,}"
+                    f"the queue of {name} has read its journal up to transaction id "
+                    f"{self._read_txid[name]:,} of {upto:,}"
                     for name, upto in self._upto_txid.items()
                     if self._read_txid[name] < upto
                 ]
@@ -438,9 +447,9 @@ class QueueLoad:
             self.complaints.append(f"{name} waits for acks: {error!r}; {client.status}")
 
     def note_left(self, statuses: Mapping[str, Mapping[str, Any]]) -> None:
-        """Notes the depths of the queues that instances report. An instance that does not answer
-        counts with its last report; one that never answered, or has not read all that its journal
-        had when this was first asked, counts as holding something."""
+        """Notes how many messages each instance's queue holds. An instance that does not answer
+        counts with its last report. An instance that never answered, or has not yet read all that
+        its journal held at the first call, counts as holding at least one."""
         for name in self.names:
             status = statuses.get(name, {})
             told = status.get("queues", {}).get(self._stored_as, {})
@@ -452,7 +461,7 @@ class QueueLoad:
                 self.left[name] = max(1, self.left[name])
 
     async def close(self) -> None:
-        """Ends every client."""
+        """Closes every client."""
         self._publishing = False
         for task in self._tasks:
             task.cancel()
@@ -474,17 +483,19 @@ class QueueLoad:
         """Judges the load on the queue.
 
         Args:
-            journals: of the instances in `names`, as far as they could be read.
-            new: instances that lost their disks.
-            excuses: when which instance could not act on what it knew.
-            is_undisturbed: nothing else was broken: others have to take over.
+            journals: the content of the journals of the instances in `names`, where they could be
+                read.
+            new: the instances that lost their disks.
+            excuses: the periods in which an instance could not act on what it knew.
+            is_undisturbed: whether nothing else was broken, so that other consumers have to take
+                over.
         """
         if self.why:
             return QueueVerdict(why=self.why, notes=self.notes)
         found = QueueEvidence(
             [producer.produced() for producer in self.producers],
             self.ledger.given,
-            self.ledger.said,
+            self.ledger.acked,
             journals,
             self.left,
             set(new),
@@ -498,13 +509,14 @@ class QueueLoad:
             self.complaints.append("could not judge the queue: nothing on it was acknowledged")
         for each in verdict.takeovers:
             if is_undisturbed and len(self.regions) > 1 and each.published and not each.moved:
-                text = f"nobody took over the work of {each.region} while its consumers were away"
-                self.complaints.append(text)
+                self.complaints.append(
+                    f"no consumer took over the messages of {each.region} while its own were away"
+                )
         return verdict
 
 
 class KillConsumers:
-    """The consumers of a region die, and others come when it is over."""
+    """Kills the consumers of a region, and starts new ones when the step is over."""
 
     def __init__(self, load: QueueLoad) -> None:
         self._load = load
@@ -516,17 +528,18 @@ class KillConsumers:
         return [f"they held {some} that they had not acknowledged"]
 
     def renew(self, step: FaultStep, hit: FaultHit, left_s: float) -> None:
-        """Does nothing: a consumer that is dead stays so."""
+        """Does nothing: a killed consumer stays dead."""
 
     def heal(self, step: FaultStep, hit: FaultHit) -> None:
-        """Others come."""
+        """Starts new consumers."""
         self._load.from_thread(self._load.hire(hit.region))
 
 
 def _joined(
     groups: Sequence[str], members: Mapping[str, HistoryMember], topics: Sequence[str]
 ) -> list[str]:
-    """Returns the first of these regions, and those that links connect to it in both directions."""
+    """Returns the first of these regions, and the regions that links connect with it in both
+    directions."""
     if not groups:
         return []
     reach = [reaching(members, topic, SOW_TYPE) for topic in topics]

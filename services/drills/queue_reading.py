@@ -16,10 +16,10 @@ from raylay.services.queues.records import (
 from raylay.services.verification.laws.queue_delivery import ArrivalSpan, QueueJournal
 
 Read = tuple[QueueJournal, dict[int, str]]
-"""Content of a journal, where a message's owner may be an incarnation (`#7`), and the names of
-incarnations that are told in it."""
+"""The content of a journal, in which the owner of a message may be an incarnation (`#7`); and the
+names of the incarnations that the journal tells."""
 BEARER = "#"
-"""Prefix of an incarnation in place of a name."""
+"""Prefix of an incarnation that stands for an instance's name."""
 
 
 def read_queue(
@@ -35,9 +35,9 @@ def read_queue(
     host.
 
     Args:
-        directory: of the instance's data.
-        topic: whose messages the queue holds.
-        publishers: whose messages are looked at.
+        directory: the instance's data directory.
+        topic: the topic that the queue holds.
+        publishers: the publishers whose messages are read.
     """
     journal, names = QueueJournal(), dict[int, str]()
     wanted = frozenset(publishers)
@@ -87,11 +87,11 @@ def _spans(time_us: int, keys: Keys, why: str) -> list[ArrivalSpan]:
 def with_names(
     read: Mapping[str, Read], incarnations: Mapping[str, Iterable[int]]
 ) -> dict[str, QueueJournal]:
-    """Returns the content of each instance's journal, with the names of the messages' owners. Of an
-    incarnation that nobody names it is not known whose they are.
+    """Returns the content of each instance's journal, with the names of the messages' owners; an
+    owner whose incarnation nobody names has an empty name.
 
     Args:
-        incarnations: by instance those that it told of itself.
+        incarnations: the incarnations that each instance reported of itself.
     """
     names = {each: name for name, told in incarnations.items() for each in told}
     for _, found in read.values():

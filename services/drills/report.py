@@ -36,7 +36,8 @@ from raylay.storage.files import make_directory
 
 TRACES_MAX = 4
 TRACED_WITHIN_US = 2_000_000
-"""Time after a fault, of whose publishes the one that waited longest is shown."""
+"""Time after a fault. Of the messages published within it, the report shows the one that waited
+longest for its ack."""
 EVENTS_MAX = 400
 SHOWN_MORE_MS = 100.0
 """Part of a trace that is shown: what begins within this time after the publish had its ack, or
@@ -46,10 +47,10 @@ PAGE_NAME = "report.html"
 
 
 def make_place(directory: Path) -> None:
-    """Makes the directory of a report, and knows whether files can be written there.
+    """Makes the directory of a report, and checks that files can be written there.
 
     Raises:
-        ConfigurationError: they cannot.
+        ConfigurationError: the directory cannot be written to.
     """
     try:
         make_directory(directory)
@@ -63,10 +64,10 @@ def make_place(directory: Path) -> None:
 
 
 def write(result: DrillResult, directory: Path) -> Path:
-    """Writes the page and the JSON into a directory. Returns the page.
+    """Writes the page and the JSON into a directory. Returns the path of the page.
 
     Raises:
-        ConfigurationError: there can be no such directory, or the extra `reports` is not installed;
+        ConfigurationError: the directory cannot be made, or the extra `reports` is not installed;
             the JSON is written then.
     """
     make_place(directory)
@@ -88,7 +89,7 @@ def _clock(time_us: int) -> str:
 
 # -- the page ------------------------------------------------------------------------------------
 def as_page(result: DrillResult, traces: Sequence[tuple[InjectedFault, list[TraceSpan]]]) -> Page:
-    """The report."""
+    """Returns the report as a page."""
     judgement = result.judgement
     assert judgement is not None
     day = datetime.fromtimestamp(result.began_us / 1e6, UTC)
@@ -119,7 +120,7 @@ def as_page(result: DrillResult, traces: Sequence[tuple[InjectedFault, list[Trac
 
 
 def tiles(result: DrillResult) -> list[tuple[str, Any, str]]:
-    """The figures that people ask for first."""
+    """Returns the figures that readers want first, as (label, value, remark)."""
     judgement = result.judgement
     assert judgement is not None
     verdict = judgement.verdict
@@ -244,7 +245,7 @@ def _verdicts(page: Page, judgement: RunJudgement) -> None:
         page.text(
             "",
             f"{len(judgement.separate)} acks relied on a link that was downgraded or on a disk "
-            "that was lost meanwhile: known and no failure (docs/deviations.md).",
+            "that was lost meanwhile: this is known and no failure (docs/deviations.md).",
         )
     else:
         page.text(
@@ -287,8 +288,8 @@ def _details(page: Page, result: DrillResult) -> None:
 
 # -- traces --------------------------------------------------------------------------------------
 def in_flight(result: DrillResult) -> list[tuple[InjectedFault, list[TraceSpan]]]:
-    """Returns two messages for each fault, with all their spans: of those that were traced and on
-    their way when it happened the one that waited longest, and likewise of those published just
+    """Returns two messages for each fault, with all their spans: of the traced messages that were
+    on their way when it happened the one that waited longest, and likewise of those published just
     after."""
     if result.traces is None or not result.traces.exists():
         return []
@@ -333,8 +334,12 @@ def _traces(
     if not traces:
         page.text(
             "Messages in flight",
-            "No message that was on its way was traced. "
-            + ("" if result.traces else "The fabric traces nothing: `tracing: {directory: …}`."),
+            "No message on its way was traced. "
+            + (
+                ""
+                if result.traces
+                else ("The fabric does not trace: set `tracing: {directory: …}`.")
+            ),
         )
         return
     for number, (injected, spans) in enumerate(traces):
@@ -362,7 +367,7 @@ def _traces(
             f"Message {publish.attributes.get('bookmark', '')} was "
             + ("on its way when " if mark_ms >= 0 else f"published {-mark_ms:.0f} ms after ")
             + f"this happened: {injected.text}. Spans of a process that was killed may be missing."
-            + (f" {later} spans of sending it again later are left out." if later else ""),
+            + (f" {later} spans of later resends are left out." if later else ""),
         )
 
 
@@ -376,7 +381,7 @@ def _hue(span: TraceSpan) -> str:
 def as_json(
     result: DrillResult, traces: Sequence[tuple[InjectedFault, list[TraceSpan]]] = ()
 ) -> dict[str, Any]:
-    """The report for programs. Times are microseconds since 1970."""
+    """Returns the report for programs. Times are microseconds since 1970."""
     judgement = result.judgement
     assert judgement is not None
     verdict = judgement.verdict

@@ -18,7 +18,8 @@ LINKS_MAX = 4
 
 
 def _away(samples: Iterable[Sample]) -> Iterator[tuple[int, int, str]]:
-    """(from, until, tone) of the times in which an instance was not as it should be."""
+    """Yields (from, until, tone) of the periods in which an instance was not ready, or a link was
+    down or behind."""
     open_: tuple[int, str] | None = None
     last_us = 0
     for sample in samples:
@@ -34,7 +35,7 @@ def _away(samples: Iterable[Sample]) -> Iterator[tuple[int, int, str]]:
 
 
 def timeline(result: DrillResult) -> str:
-    """Faults, instances, downgraded links and clients, a lane each."""
+    """Returns a chart of faults, instances, downgraded links and clients, a lane each."""
     origin_us = first_fault_us(result)
 
     def at(time_us: int) -> float:
@@ -83,7 +84,7 @@ def _bands(result: DrillResult, at: Any) -> list[charts.Band]:
 
 
 def moments(result: DrillResult) -> tuple[list[charts.MomentMark], list[charts.Band]]:
-    """The faults, as charts over the seconds from the first one show them."""
+    """Returns the faults as marks and bands, in seconds from the first fault on."""
     origin_us = first_fault_us(result)
 
     def at(time_us: int) -> float:
@@ -123,7 +124,8 @@ def short_name(client: str) -> str:
 
 
 def add_rates(page: Page, result: DrillResult) -> None:
-    """Charts of what was published and delivered, how long acks took and what links owed."""
+    """Adds charts of the rates of publishes and deliveries, the age of acks, and what links
+    owed."""
     crowd = result.crowd
     if crowd is None:
         return
@@ -149,10 +151,10 @@ def add_rates(page: Page, result: DrillResult) -> None:
             ),
             series("delivered, to all subscribers", (each for s in normal for each in s.times)),
         ]
-        note = "What is published is the load's rate; the others dip and then catch up."
+        note = "The publishes follow the load's rate; the deliveries dip and then catch up."
     else:
         shown = [series(name, _counted(result, name)) for name in ("published", "delivered")]
-        note = "By the counters of the instances."
+        note = "From the counters of the instances."
     page.chart(
         "Messages a second",
         charts.lines(
@@ -200,7 +202,7 @@ def _ack_times(
         for region in result.groups
     ]
     page.chart(
-        "How long acks took",
+        "Time until the ack",
         charts.lines(
             ages,
             x_label="seconds from the first fault",
@@ -215,7 +217,8 @@ def _ack_times(
 
 
 def _counted(result: DrillResult, counter: str) -> Iterator[tuple[int, int]]:
-    """(time, how many more) of a counter of all instances; a restart begins anew."""
+    """Yields (time, increase) of a counter of all instances. The counter of a restarted instance
+    begins at 0."""
     before: dict[str, tuple[int, int]] = {}
     for sample in result.samples:
         value = int(getattr(sample, counter))
@@ -253,7 +256,7 @@ def _ages(
         )
     if series:
         page.chart(
-            "What sync links owe",
+            "Age of the oldest message that a sync link owes",
             charts.lines(
                 series,
                 x_label="seconds from the first fault",
@@ -262,7 +265,7 @@ def _ages(
                 bands=bands,
                 x_range=(at(result.began_us), at(result.ended_us)),
             ),
-            "The age of the oldest message that an instance waits for a persisted ack of, by link. "
-            "At the age of the downgrade acks are given without it."
+            "The age of the oldest message that an instance waits for a persisted ack of, by "
+            "link. At the age of the downgrade the instance acknowledges without that link."
             + (f" The {LINKS_MAX} that owed longest." if len(oldest) > LINKS_MAX else ""),
         )

@@ -14,12 +14,12 @@ from raylay.services.reports import Page, charts
 from raylay.services.verification.laws.queue_delivery import QueueVerdict, Takeover, first_given
 
 STEP_US = 1_000_000
-"""So few messages a second make no line in less."""
+"""Width of a step of the charts: at so few messages a second, narrower steps would give no line."""
 WAIT_STEP_US = 250_000
 
 
 def add_queue(page: Page, result: DrillResult) -> None:
-    """Adds the fate of the messages of the drills' queue; nothing where there was no load on it."""
+    """Adds the section on the drills' queue; nothing where there was no load on it."""
     judgement = result.judgement
     verdict = judgement.queue if judgement is not None else None
     if verdict is None:
@@ -31,19 +31,21 @@ def add_queue(page: Page, result: DrillResult) -> None:
     _charts(page, result)
     page.table(
         "",
-        ("region", "published", "given to its consumers", "of those published elsewhere",
+        ("region", "published", "delivered to its consumers", "of the messages published elsewhere",
          "acknowledged by them"),
         [
             [region, tally.published, tally.given, tally.taken, tally.acknowledged]
             for region, tally in verdict.regions.items()
         ],
-        "What was given more often than acknowledged came to a consumer that died, or lost its "
-        "connection, before it was done.",
+        "A message that was delivered more often than acknowledged went to a consumer that "
+        "died, or lost its connection, before it acknowledged the message.",
     )  # fmt: skip
     if verdict.takeovers:
         page.table(
             "",
-            ("consumers killed in", "they held", "others had the first after", "taken over",
+            ("consumers killed in", "they held", (
+                "other consumers had the first after"
+            ), "taken over",
              "published meanwhile", "waited, p50", "waited, longest"),
             [
                 [
@@ -52,8 +54,8 @@ def add_queue(page: Page, result: DrillResult) -> None:
                 ]
                 for each in verdict.takeovers
             ],
-            "Waited: what was published there while it had no consumers, from its publish until a "
-            "consumer had it.",
+            "Waited: the time from the publish until a consumer had the message, for messages "
+            "published in the region while it had no consumers.",
         )  # fmt: skip
 
 
@@ -61,12 +63,12 @@ def told(found: Takeover) -> str:
     """Describes in words how other regions took over a region's messages."""
     text = f"The consumers in {found.region} died with {many(found.held, 'message')} in hand."
     if found.first_ms is None:
-        return f"{text} Nobody else had any of the region's messages while they were away."
+        return f"{text} No other consumer got any of the region's messages while they were away."
     return (
         f"{text} A consumer elsewhere had the first message of the region "
-        f"{seconds(found.first_ms)} later, and {many(found.moved, 'message')} went to others while "
-        f"they were away. Of what was published there meanwhile, half was with a consumer within "
-        f"{seconds(found.p50_ms)}, and all within {seconds(found.longest_ms)}."
+        f"{seconds(found.first_ms)} later, and {many(found.moved, 'message')} went to others "
+        "while they were away. Of the messages published there meanwhile, half were with a "
+        f"consumer within {seconds(found.p50_ms)}, and all within {seconds(found.longest_ms)}."
     )
 
 
@@ -110,7 +112,7 @@ def _charts(page: Page, result: DrillResult) -> None:
             y_label="messages/s",
             **drawn,
         ),
-        "Messages that the consumers of each region were given.",
+        "Messages that the consumers of each region received.",
     )
     page.chart(
         "",
@@ -158,8 +160,8 @@ def _charts(page: Page, result: DrillResult) -> None:
             log_y=True,
             **drawn,
         ),
-        "How long messages waited, from the publish until a consumer had them first: the longest "
-        "of each quarter of a second, by the region of the publish.",
+        "The time that messages waited, from the publish until a consumer first had them: the "
+        "longest of each quarter of a second, by the region of the publish.",
     )
 
 

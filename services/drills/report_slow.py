@@ -1,4 +1,4 @@
-"""The part of a drill's report that is about clients that were kept from reading."""
+"""The section of a drill's report on clients that a step kept from reading."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ STEP_US = 500_000
 
 
 def add_slow(page: Page, result: DrillResult) -> None:
-    """Adds the section on slow clients: what became of each client that was kept from reading.
-    Adds nothing where there was none."""
+    """Adds the section on slow clients: the path of each client that a step kept from reading. Adds
+    nothing where there was none."""
     judgement = result.judgement
     verdict = judgement.slow if judgement is not None else None
     if verdict is None or result.crowd is None:
@@ -43,7 +43,7 @@ def add_slow(page: Page, result: DrillResult) -> None:
 
 
 def told(way: ClientPath) -> str:
-    """One way, in words."""
+    """Describes the path of one client in words."""
     stall = way.stall
 
     def after(time_us: int) -> str:
@@ -54,10 +54,10 @@ def told(way: ClientPath) -> str:
         return f"{text} It did not go offline."
     if way.offline_us:
         text += (
-            f" {after(way.offline_us)} later {about_bytes(way.offline_bytes)} waited for it in the "
-            f"memory of {way.instance}, and it went offline: from then on what it did not take "
-            f"went to the disk, {about_bytes(way.disk_most_bytes)} at most, and what lay in memory "
-            f"for slow clients was {about_bytes(way.memory_most_bytes)} at most."
+            f" {after(way.offline_us)} later {about_bytes(way.offline_bytes)} waited for it in "
+            f"the memory of {way.instance}, and it went offline: from then on the messages that "
+            f"it did not take went to the disk, {about_bytes(way.disk_most_bytes)} at most, and "
+            f"the memory used for slow clients was {about_bytes(way.memory_most_bytes)} at most."
         )
     if way.ended_us:
         text += (
@@ -65,20 +65,20 @@ def told(way: ClientPath) -> str:
         )
         if way.removed_us:
             text += (
-                f" Within {seconds((way.removed_us - way.ended_us) / 1000)} nothing of it was left "
-                "there."
+                f" Within {seconds((way.removed_us - way.ended_us) / 1000)} nothing was left of "
+                "it there."
             )
         if way.back_us:
             text += (
                 f" It was connected again, to {way.back_at}, and went on from its bookmark: "
-                f"{many(way.resumed, 'message')} came there."
+                f"{many(way.resumed, 'message')} arrived there."
             )
     elif way.left_us and not way.online_us:
         text += f" Before it was online again its connection ended: {way.left_for}."
     elif way.online_us:
         drained_ms = max(0, way.online_us - stall.ended_us) / 1000
         text += (
-            f" When it read on, {many(way.drained, 'message')} came in order within "
+            f" When it read again, {many(way.drained, 'message')} arrived in order within "
             f"{seconds(drained_ms)}: then nothing was left on the disk, and it was online again."
         )
     return text
@@ -147,7 +147,8 @@ def _bytes(page: Page, result: DrillResult, verdict: SlowVerdict) -> None:
         page.chart(
             "",
             charts.lines(series, y_label="MiB", **_marks(result, verdict)),
-            "What waits for slow clients. What is on its way to the disk is in memory too.",
+            "The bytes that wait for slow clients. Bytes on their way to the disk are in memory "
+            "too.",
         )
 
 
@@ -187,12 +188,14 @@ def _given(page: Page, result: DrillResult, verdict: SlowVerdict) -> None:
     page.chart(
         "",
         charts.lines(series, y_label="messages/s", **_marks(result, verdict)),
-        "What came to it, and to one of its region that reads all the time.",
+        "The messages that arrived at it, and at a subscriber of its region that reads all the "
+        "time.",
     )
 
 
 def latencies(result: DrillResult) -> list[tuple[int, float]]:
-    """(time, milliseconds) of what came to those who read all the time."""
+    """Returns (time, milliseconds since the publish) of the deliveries to subscribers that read all
+    the time."""
     assert result.crowd is not None
     published = [
         (each.publisher, each.first, each.last, each.time_us)
@@ -223,7 +226,7 @@ def _phases(result: DrillResult, verdict: SlowVerdict) -> Iterator[tuple[str, in
         if way.ended_us and way.ended_us < stall.ended_us:
             yield step + "it is disconnected", way.ended_us, stall.ended_us
         if way.online_us > stall.ended_us:
-            yield step + "it takes what waits", stall.ended_us, way.online_us
+            yield step + "it takes the waiting messages", stall.ended_us, way.online_us
     last_us = max(max(way.stall.ended_us, way.online_us) for way in verdict.ways)
     yield "behind it", last_us, result.quiet_us
 
@@ -248,7 +251,7 @@ def _others(page: Page, result: DrillResult, verdict: SlowVerdict) -> None:
     page.chart(
         "",
         charts.lines(series, y_label="ms", log_y=True, **_marks(result, verdict)),
-        "How long messages took to the subscribers that read all the time, from the publish, "
+        "The time from the publish to the delivery, for subscribers that read all the time, "
         "between regions too: of each half second.",
     )
     rows = [

@@ -9,17 +9,19 @@ from raylay.services.drills.judgement import COPIES_MAX, RunJudgement
 from raylay.services.drills.measure import InjectedFault, RecoveryTimes
 
 UNJUDGED_LAWS = (
-    f"The history has more than {COPIES_MAX:,} copies: its places were judged, and not by the laws."
+    f"The history has more than {COPIES_MAX:,} copies: its journals and subscribers were judged, "
+    "but not the laws."
 )
 
 
 def first_fault_us(result: DrillResult) -> int:
-    """Returns the time at which the first fault began, else the drill; microseconds since 1970."""
+    """Returns the time at which the first fault began, or the drill where there was none;
+    microseconds since 1970."""
     return result.injected[0].began_us if result.injected else result.began_us
 
 
 def seconds(value_ms: float | None) -> str:
-    """A duration for people."""
+    """Formats a duration for readers."""
     if value_ms is None:
         return "never"
     if value_ms < 1000:
@@ -28,7 +30,7 @@ def seconds(value_ms: float | None) -> str:
 
 
 def verdict_sentence(result: DrillResult) -> str:
-    """The verdict in one or two sentences."""
+    """Returns the verdict in one or two sentences."""
     judgement = result.judgement
     assert judgement is not None
     verdict = judgement.verdict
@@ -37,13 +39,15 @@ def verdict_sentence(result: DrillResult) -> str:
     others = len(verdict.places) - journals
     if judgement.valid:
         all_told = judgement.laws_judged and not result.scenario.own_load
-        late = f" {judgement.late:,} came late and are flagged so." if judgement.late else ""
+        late = (
+            (f" {judgement.late:,} arrived late and are flagged as late.") if judgement.late else ""
+        )
         return (
             f"All {verdict.persisted:,} {kind} messages are in every journal they belong in "
             f"({journals})"
             + (f" and at every subscriber ({others})" if others else "")
             + ", once and in order"
-            + ("; every ack owed was given." if all_told else ".")
+            + ("; publishers got every ack that they were owed." if all_told else ".")
             + late
             + _of_queue(judgement)
             + ("" if judgement.laws_judged else f" {UNJUDGED_LAWS}")
@@ -66,15 +70,16 @@ def verdict_sentence(result: DrillResult) -> str:
 
 
 def _of_queue(judgement: RunJudgement) -> str:
-    """The verdict on the queue, where there is one and nothing is wrong."""
+    """Returns the verdict on the queue in a sentence; empty where there was no load on it or a
+    fault was found."""
     queue = judgement.queue
     if queue is None or queue.why:
         return ""
-    return f" Each of the {queue.persisted:,} messages of the queue was done."
+    return f" Each of the {queue.persisted:,} messages of the queue was acknowledged by a consumer."
 
 
 def story(result: DrillResult) -> list[str]:
-    """Tells the course of the drill in plain words, a paragraph a fault."""
+    """Tells the course of the drill in words, a paragraph for each fault."""
     judgement = result.judgement
     assert judgement is not None
     load = result.scenario.load
@@ -85,8 +90,8 @@ def story(result: DrillResult) -> list[str]:
     if result.scenario.own_load:
         paragraphs.append(
             f"The fabric {result.fabric} has {many(instances, 'instance')} in "
-            f"{many(len(result.groups), 'region')} and was under its own load: what its journals "
-            "show is judged; nobody wrote down what clients were told."
+            f"{many(len(result.groups), 'region')} and was under its own load: the verdict is on "
+            "what its journals show; the notices to its clients were not recorded."
         )
     publishers, subscribers = (n * len(result.groups) for n in (load.publishers, load.subscribers))
     paragraphs += (
@@ -105,15 +110,15 @@ def story(result: DrillResult) -> list[str]:
     if result.downgrades:
         first = result.downgrades[0]
         risk = (
-            f"{many(result.acked_at_risk, 'message')} had their ack meanwhile: until the upgrade "
-            "they were on fewer disks than configured, and clients were told not to fail over "
-            "there."
+            f"{many(result.acked_at_risk, 'message')} were acknowledged meanwhile: until the "
+            "upgrade they were on fewer disks than configured, and clients were told not to fail "
+            "over there."
             if result.acked_at_risk
             else "Nothing was acknowledged meanwhile."
         )
         paragraphs.append(
-            f"{many(len(result.downgrades), 'downgrade')} of a sync link let publishers be "
-            f"answered without it, {first.instance} to {first.destination} first. {risk}"
+            f"{many(len(result.downgrades), 'downgrade')} of a sync link made instances "
+            f"acknowledge without it, {first.instance} to {first.destination} first. {risk}"
         )
     else:
         paragraphs.append(
@@ -145,7 +150,7 @@ def _told(result: DrillResult, injected: InjectedFault, found: RecoveryTimes) ->
         rest = [f"{name} {seconds(ms)}" for name, ms in standing[1:]]
         yield text + (f" (elsewhere: {', '.join(rest)})." if rest else ".")
     if found.ready_ms is not None:
-        yield f"What was killed served again after {seconds(found.ready_ms)}."
+        yield f"The killed instances served again after {seconds(found.ready_ms)}."
     if found.whole_ms is None:
         yield "The fabric was not whole again."
     else:
@@ -154,5 +159,5 @@ def _told(result: DrillResult, injected: InjectedFault, found: RecoveryTimes) ->
 
 
 def many(count: int, word: str) -> str:
-    """A number of things."""
+    """Formats a number of things."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"

@@ -6,8 +6,8 @@
       - {at: 0s, fault: drop, target: region 1 <-> region 2, for: 10s}
       - {at: 4s, fault: kill_instance, target: serving}
 
-Times of `at` count from the end of the quiet seconds (`before`) that every drill begins with. What
-a target may be says `Targets`.
+Times of `at` count from the end of the quiet seconds (`before`) that every drill begins with.
+`Targets` lists the targets that a step may have.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from raylay.services.errors import ConfigurationError
 FAULT_MS_MAX = 600_000
 AT_MS_MAX = 86_400_000
 QUIET_MS_MAX = 3_600_000
-"""Time before the first fault, and behind the last one."""
+"""Most time before the first fault, and most time after the last one."""
 DELAY_MS_MAX = 60_000
 LOSS_MAX = 0.9
 OFFSET_MS_MAX = 3_650 * 86_400_000
-"""The clock stays behind 1970, and within what a journal can hold."""
+"""Largest clock offset: the clock stays after 1970, and within what a journal can hold."""
 STEPS_MAX = 100
 BUILT_IN_FILE = Path(__file__).with_name("scenarios.yaml")
 FILE_BYTES_MAX = 1024 * 1024
@@ -59,7 +59,7 @@ class FaultKind:
     """The targets and the requirements of a fault.
 
     Attributes:
-        lasts: whether `for` must be given, may be, or must not.
+        lasts: whether a step must, may or must not give `for`.
     """
 
     target: TargetKind
@@ -71,28 +71,32 @@ class FaultKind:
 
 
 FAULTS: Mapping[str, FaultKind] = {
-    "kill_instance": FaultKind("instance", "may", "SIGKILL; with `for` it stays away so long"),
+    "kill_instance": FaultKind(
+        "instance", "may", ("SIGKILL; with `for` it stays down for that time")
+    ),
     "kill_link": FaultKind("link", "no", "SIGKILL of a link's process"),
     "kill_node": FaultKind("instances", "may", "SIGKILL of everything on a host at once"),
     "kill_gcs": FaultKind("none", "must", "SIGKILL of Ray's head service"),
     "stop_gcs": FaultKind("none", "must", "SIGSTOP of Ray's head service: it does not answer"),
     "cut": FaultKind("ways", "must", "connections are reset, new ones refused"),
-    "drop": FaultKind("ways", "must", "nothing passes, and nobody is told"),
+    "drop": FaultKind("ways", "must", "data is lost in silence"),
     "slow": FaultKind(
-        "ways", "must", "delay, loss and a narrow line", ("delay", "loss", "bytes_per_s")
+        "ways", "must", "delay, loss and a low rate", ("delay", "loss", "bytes_per_s")
     ),
-    "stop": FaultKind("instance", "must", "SIGSTOP: it stands still, its connections stay open"),
+    "stop": FaultKind(
+        "instance", "must", ("SIGSTOP: it does nothing, and its connections stay open")
+    ),
     "stop_link": FaultKind("link", "must", "SIGSTOP of a link's process"),
-    "full_disk": FaultKind("instance", "must", "its disk takes nothing more"),
+    "full_disk": FaultKind("instance", "must", "every write to its disk fails"),
     "clock_jump": FaultKind("instance", "must", "its clock is set by `offset`", ("offset",)),
     "lose_disk": FaultKind("instance", "no", "SIGKILL, and it starts again on an empty disk"),
     "slow_consumer": FaultKind(
         "region", "must", "a subscriber stops reading", ("memory", "disk"), needs_option=False
     ),
-    "kill_consumers": FaultKind("region", "must", "the consumers of the drills' queue are gone"),
+    "kill_consumers": FaultKind("region", "must", "SIGKILL of the consumers of the drills' queue"),
 }
 OF_A_LOAD = ("slow_consumer", "kill_consumers")
-"""Faults of clients of the drill."""
+"""Faults that hit clients of the drill's load."""
 OPTIONS = {
     "delay": "delay_ms",
     "loss": "loss",
@@ -135,7 +139,7 @@ def _limits(memory_bytes: int, disk_bytes: int) -> str:
 
 
 class FaultStep(Section):
-    """One fault."""
+    """One step of a scenario: a fault, its target and its time."""
 
     at_ms: Milliseconds = Field(default=0, alias="at")
     fault: str
@@ -144,15 +148,16 @@ class FaultStep(Section):
     delay_ms: Milliseconds = Field(default=0, alias="delay")
     """Delay in each direction."""
     loss: Annotated[float, Field(ge=0.0, le=LOSS_MAX)] = 0.0
-    """Share of segments of 1,448 bytes."""
+    """Share of lost segments, of 1,448 bytes each."""
     bytes_per_s: Annotated[int, Field(ge=0)] = 0
-    """Rate of each direction; 0: any."""
+    """Bytes per second in each direction; 0: no limit."""
     offset_ms: Annotated[int, BeforeValidator(_offset_ms), PlainSerializer(_offset)] = Field(
         default=0, alias="offset"
     )
-    """Offset of the clock to the future; with `-` to the past."""
+    """Offset of the clock into the future; negative: into the past."""
     memory_bytes: Annotated[Bytes, Field(ge=0)] = Field(default=0, alias="memory")
-    """Memory that slow clients may take at each instance of the region meanwhile; 0: as ever."""
+    """Memory that slow clients may take at each instance of the region during the step; 0: the
+    fabric's own limit."""
     disk_bytes: Annotated[Bytes, Field(ge=0)] = Field(default=0, alias="disk")
 
     @model_validator(mode="after")
@@ -161,9 +166,9 @@ class FaultStep(Section):
         if kind is None:
             raise ValueError(f"no fault is called {self.fault!r}: there are {', '.join(FAULTS)}")
         if kind.lasts == "must" and not self.lasts_ms:
-            raise ValueError(f"{self.fault} needs `for`: how long it lasts, 10s say")
+            raise ValueError(f"{self.fault} needs `for`, its duration, such as 10s")
         if kind.lasts == "no" and self.lasts_ms:
-            raise ValueError(f"{self.fault} happens at one moment: take `for` out")
+            raise ValueError(f"{self.fault} happens at one moment: remove `for`")
         _at_most(f"{self.fault} lasts", self.lasts_ms, FAULT_MS_MAX)
         _at_most("`at` is", self.at_ms, AT_MS_MAX)
         _at_most("`delay` is", self.delay_ms, DELAY_MS_MAX)
@@ -176,12 +181,12 @@ class FaultStep(Section):
         if kind.options and kind.needs_option and not given:
             raise ValueError(f"{self.fault} needs one of {', '.join(kind.options)}")
         if kind.target == "none" and self.target:
-            raise ValueError(f"{self.fault} has no target: take `target` out")
+            raise ValueError(f"{self.fault} has no target: remove `target`")
         return self
 
     @property
     def kind(self) -> FaultKind:
-        """Kind of its fault: what that hits and needs."""
+        """The kind of the step's fault."""
         return FAULTS[self.fault]
 
     def sentence(self, target: str) -> str:
@@ -211,7 +216,7 @@ _SENTENCES = {
     "kill_gcs": "SIGKILL of Ray's GCS",
     "stop_gcs": "SIGSTOP of Ray's GCS for {lasts}",
     "cut": "{target} cut for {lasts}: connections reset and refused",
-    "drop": "{target} parted for {lasts}: nothing passes, nobody is told",
+    "drop": "{target} partitioned for {lasts}: data is lost in silence",
     "slow": "{target} slow for {lasts}: {how}",
     "stop": "SIGSTOP of {target} for {lasts}",
     "stop_link": "SIGSTOP of the link {target} for {lasts}",
@@ -219,30 +224,31 @@ _SENTENCES = {
     "clock_jump": "clock of {target} set by {offset} for {lasts}",
     "lose_disk": "{target} loses its disk",
     "slow_consumer": "a subscriber in {target} reads nothing for {lasts}{limits}",
-    "kill_consumers": "the consumers in {target} are killed, and none is there for {lasts}",
+    "kill_consumers": "the consumers in {target} are killed, and it has none for {lasts}",
 }
 
 
 class LoadSettings(Section):
-    """The publishers and subscribers that run meanwhile."""
+    """The publishers and subscribers that run during a drill."""
 
     publishers: Annotated[int, Field(ge=0, le=100)] = 1
-    """Publishers in each region. 0: the load is the fabric's own, and what its journals show is
-    judged."""
+    """Number of publishers in each region. 0: the load is the fabric's own, and the journals show
+    what was published."""
     rate_per_s: Annotated[float, Field(gt=0, le=100_000)] = Field(default=100.0, alias="rate")
     """Messages a second of each publisher."""
     subscribers: Annotated[int, Field(ge=0, le=100)] = 1
-    """Subscribers in each region: durable, from the bookmark at which the drill begins."""
+    """Number of subscribers in each region. They are durable and start at the newest message when
+    the drill begins."""
     body_bytes: Annotated[int, Field(ge=64, le=1_000_000)] = 128
 
 
 class DrillScenario(Section):
-    """A drill, as data."""
+    """A drill as data: its load and its steps."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
     about: str = ""
     before_ms: Annotated[Milliseconds, Field(ge=1_000)] = Field(default=5_000, alias="before")
-    """Time for which the load runs before the first fault, to compare with."""
+    """Time for which the load runs before the first fault, for comparison."""
     after_ms: Annotated[Milliseconds, Field(ge=1_000)] = Field(default=8_000, alias="after")
     """Time for which the load goes on after the last fault has ended."""
     load: LoadSettings = LoadSettings()
@@ -263,7 +269,9 @@ class DrillScenario(Section):
         _at_most("`after` is", self.after_ms, QUIET_MS_MAX)
         needs = [step.fault for step in self.steps if step.fault in OF_A_LOAD]
         if self.own_load and needs:
-            raise ValueError(f"{needs[0]} needs a load of the drill's own: publishers from 1 on")
+            raise ValueError(
+                f"{needs[0]} needs a load of the drill's own: set `publishers` to at least 1"
+            )
         return self
 
     @property
@@ -273,22 +281,26 @@ class DrillScenario(Section):
 
     @property
     def seconds(self) -> float:
-        """Duration of the load."""
+        """Duration of the load in seconds."""
         return (self.before_ms + self.faults_ms + self.after_ms) / 1000
 
     @property
     def own_load(self) -> bool:
-        """Returns whether nobody publishes for the drill."""
+        """Returns whether the drill publishes nothing itself."""
         return not self.load.publishers
 
     def with_own_load(self) -> DrillScenario:
-        """Returns a copy of the scenario under nothing but the fabric's own load.
+        """Returns a copy of the scenario without publishers, so that the fabric's own load is
+        judged.
 
         Raises:
-            ConfigurationError: it needs clients of the drill.
+            ConfigurationError: a step hits a client of the drill.
         """
         if any(step.fault in OF_A_LOAD for step in self.steps):
-            raise ConfigurationError(f"{self.name} needs clients of the drill's own")
+            raise ConfigurationError(
+                f"{self.name} hits clients of the drill's own: run it with `publishers` of at "
+                "least 1"
+            )
         load = self.load.model_copy(update={"publishers": 0, "subscribers": 0})
         return self.model_copy(update={"load": load})
 
@@ -309,7 +321,7 @@ class DrillScenario(Section):
         """Returns a copy of the scenario whose first step has another target.
 
         Raises:
-            ConfigurationError: its fault has none.
+            ConfigurationError: the fault of that step has no target.
         """
         values = {**self.steps[0].model_dump(by_alias=True), "target": target}
         try:
@@ -321,10 +333,10 @@ class DrillScenario(Section):
 
 
 def parse(values: Any, where: str) -> DrillScenario:
-    """A scenario of what a file holds.
+    """Returns the scenario that a file's content describes.
 
     Raises:
-        ConfigurationError: something is wrong; says which step, and what is allowed.
+        ConfigurationError: something is wrong; the error names the step and what is allowed.
     """
     if not isinstance(values, dict):
         raise ConfigurationError(f"{where} holds no scenario: give `name` and `steps`")
@@ -346,7 +358,7 @@ def _shown(path: Sequence[int | str], text: str) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is there twice: YAML would take the last one."""
+    """YAML loader that refuses a repeated key, of which YAML would take the last one."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -355,17 +367,17 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 if key.value in seen:
                     raise yaml.MarkedYAMLError(
-                        problem=f"{key.value} is there twice", problem_mark=key.start_mark
+                        problem=f"{key.value} is given twice", problem_mark=key.start_mark
                     )
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
 def load(path: Path) -> DrillScenario:
-    """The scenario of a YAML file.
+    """Returns the scenario of a YAML file.
 
     Raises:
-        ConfigurationError: it cannot be read, or is wrong; says where.
+        ConfigurationError: the file cannot be read or is wrong; the error says where.
     """
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
@@ -376,7 +388,9 @@ def load(path: Path) -> DrillScenario:
     except RecursionError:
         raise ConfigurationError(f"{path} is nested too deeply") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+        raise ConfigurationError(
+            f"{path} is not valid YAML: {' '.join(str(error).split())}"
+        ) from None
     if isinstance(values, dict):
         values.setdefault("name", re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-"))
     return parse(values, str(path))
@@ -391,10 +405,10 @@ def built_in() -> dict[str, DrillScenario]:
 
 
 def find(name: str) -> DrillScenario:
-    """A built-in scenario by its name, or that of a file.
+    """Returns a built-in scenario by its name, or the scenario of a file.
 
     Raises:
-        ConfigurationError: there is neither; names those there are.
+        ConfigurationError: there is neither; the error lists the built-in ones.
     """
     known = built_in()
     if name in known:
@@ -410,15 +424,15 @@ def find(name: str) -> DrillScenario:
 # -- targets -------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class FaultHit:
-    """The targets of a step in this fabric.
+    """The targets of a step in a fabric.
 
     Attributes:
-        text: for people.
-        instances: by name.
+        text: a description.
+        instances: the names of the instances.
         ways: (instance, destination, forward) of the links between two sides; `forward`: from the
             first side to the second.
-        both: whether both directions are meant.
-        region: of clients.
+        both: whether both directions are hit.
+        region: the region of the clients that are hit.
     """
 
     text: str
@@ -451,7 +465,7 @@ class Targets:
         """Resolves the target of a step.
 
         Raises:
-            ConfigurationError: its target is nothing of this fabric; says what there is.
+            ConfigurationError: the fabric has no such target; the error lists those that it has.
         """
         kind = step.kind.target
         try:
@@ -473,14 +487,14 @@ class Targets:
     def _region(self, target: str) -> FaultHit:
         region = self._a_group(target or "region 1")
         if region is None:
-            raise ConfigurationError(f"{target!r} is no region: {self._known_groups()}")
+            raise ConfigurationError(f"{target!r} is not a region: {self._known_groups()}")
         return FaultHit(region, region=region)
 
     def _link(self, target: str) -> FaultHit:
         hit = self._ways(target or "serving -> partner")
         forward = [way for way in hit.ways if way[2]]
         if not forward:
-            raise ConfigurationError(f"no link goes {hit.text}")
+            raise ConfigurationError(f"there is no link {hit.text}")
         instance, destination, _ = forward[0]
         return FaultHit(f"{instance} to {destination}", (instance,), (forward[0],))
 
@@ -489,7 +503,8 @@ class Targets:
         parts = re.split(r"\s*(<->|->)\s*", target.strip())
         if len(parts) != 3 or not parts[0] or not parts[2]:
             raise ConfigurationError(
-                f"{target!r} names no two sides: write `Chicago <-> London`, or `->` for one way"
+                f"{target!r} does not name two sides: write `Chicago <-> London`, or `->` for one "
+                "way"
             )
         left, arrow, right = parts
         first, ours = self._side(left)
@@ -498,10 +513,12 @@ class Targets:
         else:
             second, theirs = self._side(right)
         if set(ours) & set(theirs):
-            raise ConfigurationError(f"{target!r}: {', '.join(set(ours) & set(theirs))} is on both")
+            raise ConfigurationError(
+                f"{target!r}: {', '.join(set(ours) & set(theirs))} is on both sides"
+            )
         ways = [*self._links(ours, theirs, True), *self._links(theirs, ours, False)]
         if not ways:
-            raise ConfigurationError(f"no link goes between {first} and {second}")
+            raise ConfigurationError(f"there is no link between {first} and {second}")
         both = arrow == "<->"
         text = f"{first} and {second}" if both else f"{first} to {second}"
         return FaultHit(text, (*ours, *theirs), tuple(ways), both)
@@ -538,12 +555,14 @@ class Targets:
                 if instance.name != self._serving
             ]
             if not others:
-                raise ConfigurationError(f"{self._serving} is alone in its region: no partner")
+                raise ConfigurationError(
+                    f"{self._serving} is the only instance of its region: `partner` names none"
+                )
             return others[0]
         if text in self._names:
             return text
         raise ConfigurationError(
-            f"{text!r} is no instance of this fabric: {', '.join(self._names)}, `serving` or "
+            f"{text!r} is not an instance of this fabric: {', '.join(self._names)}, `serving` or "
             f"`partner`; {self._known_groups()}"
         )
 

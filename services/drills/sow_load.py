@@ -1,7 +1,8 @@
-"""The load of a drill on a SOW topic: who writes it, what instances answer in the end, and what
-their journals have of it.
+"""The load of a drill on a SOW topic: its writers, the answers of instances in the end, and the
+writes in their journals.
 
-A writer a region publishes records, deltas and deletions by key, each on keys of its own.
+One writer in each region publishes records, deltas and deletions by key, each writer on keys of its
+own.
 """
 
 from __future__ import annotations
@@ -36,29 +37,31 @@ from raylay.storage.stores import MemoryPublishStore
 RATE_PER_S = 20.0
 KEYS = 16
 FIELDS = 5
-"""Number of fields that deltas bring. Keys are no multiple of it: else each would get one alone."""
+"""Number of fields that deltas change. The number of keys is no multiple of it, else each key would
+only ever get one field."""
 DELETIONS = 7
-"""Every so manieth change deletes."""
+"""Every change whose number is a multiple of this is a deletion."""
 DELTAS = 3
-"""Every so manieth one is a delta, if it does not."""
+"""Every other change whose number is no multiple of this is a delta."""
 ASK_S_MAX = 10.0
 DELETE_S_MAX = 5.0
 SOW_STORED_AS = f"{SOW_TYPE}/{DRILL_SOW_TOPIC}"
-UNKEPT = f"no region has topic {DRILL_SOW_TOPIC} at all of its instances"
+UNKEPT = f"no region has topic {DRILL_SOW_TOPIC} at every instance"
 Options = Callable[[str, str], dict[str, Any]]
-"""Options of a client, by its name and its region."""
+"""Returns the options of a client by its name and its region."""
 
 
 @dataclass(eq=False)
 class SowWriter:
-    """One publisher on the drills' SOW topic, and its record."""
+    """One publisher on the drills' SOW topic, and the record of its writes."""
 
     name: str
     group: str
     client: Client | None = None
     store: MemoryPublishStore = field(default_factory=MemoryPublishStore)
     written: list[SowWrite] = field(default_factory=list)
-    """Writes that it published, with the whole message in place of a delta."""
+    """The writes that were published; a delta is recorded as the whole message that results from
+    it."""
     _values: dict[bytes, dict[str, int]] = field(default_factory=dict)
 
     @property
@@ -68,21 +71,21 @@ class SowWriter:
 
     @property
     def keys(self) -> list[bytes]:
-        """Keys that it writes. Nobody else does."""
+        """Keys of the writer. No other writer uses them."""
         return [b"%016x-%d" % (self.publisher, number) for number in range(KEYS)]
 
     @property
     def is_acknowledged(self) -> bool:
-        """Returns whether everything of it is."""
+        """Returns whether every write is acknowledged."""
         return not self.store.messages
 
     async def open(self, options: dict[str, Any]) -> None:
-        """Connects."""
+        """Connects the writer."""
         self.client = Client(self.name, publish_store=self.store, **options)
         await self.client.connect()
 
     async def run(self, is_over: Callable[[], bool]) -> None:
-        """Publishes at its rate until it is over."""
+        """Publishes at the load's rate until `is_over` returns true."""
         client = self.client
         assert client is not None
         number = 0
@@ -99,10 +102,10 @@ class SowWriter:
             await asyncio.sleep(1 / RATE_PER_S)
 
     def change(self, number: int, sequence: int) -> tuple[int, bytes, bytes]:
-        """(command, key, body) of a change, which is written down.
+        """Makes and records the next change. Returns its (command, key, body).
 
         Args:
-            number: of the change, from 1.
+            number: the number of the change, from 1.
         """
         key = self.keys[number * 5 % KEYS]
         fields = {"n": sequence, f"d{number % FIELDS}": number}
@@ -123,11 +126,12 @@ async def ask(name: str, keys: list[bytes], options: Mapping[str, Any]) -> dict[
     """Returns the records that one instance has under these keys.
 
     Args:
-        name: of the client.
-        options: of it: its servers are this one.
+        name: the name of the client.
+        options: the options of the client, whose only server is that instance.
 
     Raises:
-        RaylayError: it refused; TimeoutError: it did not answer.
+        RaylayError: the instance refused.
+        TimeoutError: it did not answer.
     """
     async with asyncio.timeout(ASK_S_MAX), Client(name, **options) as client:
         rows = await client.sow(
@@ -140,16 +144,16 @@ async def ask(name: str, keys: list[bytes], options: Mapping[str, Any]) -> dict[
 
 
 class SowLoad:
-    """The writers of a drill, and what instances answer in the end. Owner: the drill's event loop.
-    Lifecycle: `open` to `close`.
+    """The writers of a drill, and the answers of the instances in the end. Owner: the drill's event
+    loop. Lifecycle: `open` to `close`.
 
     Args:
-        groups: regions with the names of their instances.
-        statuses: of the instances, before the drill.
+        groups: the names of the instances of each region.
+        statuses: the status of each instance before the drill.
 
     Attributes:
-        why: why nothing is published; empty: it is.
-        complaints: what went wrong besides the verdict.
+        why: the reason why nothing is published; empty: writers publish.
+        complaints: faults of the load itself.
     """
 
     def __init__(
@@ -177,14 +181,14 @@ class SowLoad:
 
     @property
     def publishers(self) -> list[int]:
-        """Ids of the writers."""
+        """Publisher ids of the writers."""
         return [writer.publisher for writer in self.writers]
 
     async def open(self, options: Options) -> None:
-        """Connects everybody and begins.
+        """Connects the writers and begins to publish.
 
         Args:
-            options: of a client, by its name and region.
+            options: returns the options of a client by its name and its region.
         """
         for writer in self.writers:
             await writer.open(options(writer.name, writer.group))
@@ -193,7 +197,7 @@ class SowLoad:
         ]
 
     async def settle(self, wait_s: float) -> None:
-        """Publishing ends, and everybody waits for the acks that are owed."""
+        """Ends the publishing, and waits until every writer has its acks."""
         self._publishing = False
         for done in await asyncio.gather(*self._tasks, return_exceptions=True):
             if isinstance(done, Exception):
@@ -209,7 +213,7 @@ class SowLoad:
         await asyncio.gather(*map(flush, self.writers))
 
     async def ask(self, servers: Iterable[Server], options: Options) -> None:
-        """Asks every instance that keeps the topic."""
+        """Asks every instance that has the topic for the writers' records."""
         keys = [key for writer in self.writers for key in writer.keys]
 
         async def ask_one(server: Server) -> None:
@@ -219,14 +223,14 @@ class SowLoad:
                 self.rows[server.instance] = await ask(name, keys, made)
             except (TimeoutError, RaylayError) as error:
                 self.complaints.append(
-                    f"{server.instance} did not tell what its SOW topic has: {error!r}"
+                    f"{server.instance} did not answer a query on its SOW topic: {error!r}"
                 )
 
         wanted = [each for each in servers if each.instance in self._keeping] if keys else []
         await asyncio.gather(*map(ask_one, wanted))
 
     async def close(self) -> None:
-        """Deletes what instances were asked for, and ends every client."""
+        """Deletes the writers' records where instances answered, and closes every client."""
         self._publishing = False
         for task in self._tasks:
             task.cancel()
@@ -257,9 +261,9 @@ class SowLoad:
         """Judges the instances' answers.
 
         Args:
-            journals: by instance what it has of the writers.
-            members: of the topology.
-            new: instances that lost their disks.
+            journals: the writes of the load in each instance's journal.
+            members: the members of the topology.
+            new: the instances that lost their disks.
             is_excused: see `against_publishers`.
         """
         written = [each for writer in self.writers for each in writer.written]
@@ -294,9 +298,9 @@ class SowLoad:
 def read_changes(
     directory: Path, after_txid: int, publishers: Iterable[int], archive: Path | None = None
 ) -> tuple[list[SowWrite], str]:
-    """Returns these publishers' changes in a journal behind a transaction id; and the reason why
-    the journal cannot be read any further, empty where it was read to its end. Runs on the
-    journal's host."""
+    """Returns these publishers' writes in a journal behind a transaction id; and the reason why the
+    journal cannot be read any further, empty where it was read to its end. Runs on the journal's
+    host."""
     found: list[SowWrite] = []
     wanted = frozenset(publishers)
 
@@ -308,7 +312,7 @@ def read_changes(
 
 
 def changes_of(run: Run) -> list[SowWrite]:
-    """The changes of a run, as it is journaled."""
+    """Returns the writes in a run of a journal."""
     found: list[SowWrite] = []
     if run.kind != Kind.RECORDS:
         return found

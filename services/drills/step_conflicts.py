@@ -1,5 +1,5 @@
-"""The parts of a fabric that a step breaks: two steps at once on the same part would undo each
-other."""
+"""The parts of a fabric that each step breaks. Two steps at the same time on the same part would
+undo each other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raylay.services.errors import ConfigurationError
 LINE_FAULTS = ("cut", "drop", "slow")
 
 Part = tuple[str, ...]
-"""Part of a fabric: its kind, then names."""
+"""A part of a fabric: its kind, then names."""
 
 _TEXTS = {
     "line": "the line of {} to {}",
@@ -29,7 +29,7 @@ _TEXTS = {
 
 
 def lines(step: FaultStep, hit: FaultHit) -> list[tuple[str, str]]:
-    """(instance, destination) of the lines that a step impairs."""
+    """Returns (instance, destination) of the lines that a step impairs."""
     if step.fault not in LINE_FAULTS:
         return []
     return [
@@ -66,23 +66,23 @@ def parts(step: FaultStep, hit: FaultHit, settings: FabricSettings) -> frozenset
 
 
 def described(part: Part) -> str:
-    """A part, for people."""
+    """Describes a part in words."""
     kind, *names = part
     return _TEXTS[kind].format(*names)
 
 
 def meet(one: FaultStep, other: FaultStep) -> bool:
-    """Returns whether two steps are on at the same time. One of a moment is on for that moment."""
+    """Returns whether two steps overlap in time. A step without a duration is on for its moment."""
     first, second = sorted((one, other), key=lambda step: step.at_ms)
     return second.at_ms < first.at_ms + max(first.lasts_ms, 1)
 
 
 def refuse_overlaps(scenario: DrillScenario, settings: FabricSettings) -> None:
-    """Refuses steps that undo each other whoever serves; where that depends on who serves when they
-    begin, they are looked at then.
+    """Refuses steps that undo each other whichever instance serves. Steps that meet only when a
+    certain instance serves are checked when they begin.
 
     Raises:
-        ConfigurationError: two do; says which, and on what.
+        ConfigurationError: two steps do; the error names them and the part.
     """
     first_group = settings.groups()[0]
     serving = [instance.name for instance in settings.group(first_group)]

@@ -43,7 +43,8 @@ class PublishRecord:
     persisted: PublisherRanges = field(default_factory=PublisherRanges)
 
     def add(self, publisher: int, first: int, last: int, persisted_upto: int) -> None:
-        """A publisher published first..last and was acknowledged up to `persisted_upto`."""
+        """Adds that a publisher published first..last and was acknowledged up to
+        `persisted_upto`."""
         if first <= last:
             self.published.add(publisher, first, last)
         if first <= min(last, persisted_upto):
@@ -62,7 +63,7 @@ class PublishRecord:
 
 @dataclass(slots=True)
 class PlaceVerdict:
-    """The faults of one place, in messages."""
+    """The faults of one place, as numbers of messages."""
 
     place: str
     messages: int = 0
@@ -71,11 +72,11 @@ class PlaceVerdict:
     out_of_order: int = 0
     unexpected: int = 0
     examples: list[str] = field(default_factory=list)
-    """A few examples of each, at most, for people."""
+    """A few examples of each fault."""
 
     @property
     def valid(self) -> bool:
-        """Returns whether nothing is wrong."""
+        """Returns whether the place has no fault."""
         return not (self.lost or self.duplicated or self.out_of_order or self.unexpected)
 
 
@@ -92,28 +93,28 @@ class Verdict:
 
     @property
     def lost(self) -> int:
-        """Acknowledged messages missing, over all places."""
+        """Number of acknowledged messages that are missing, over all places."""
         return self._sum("lost")
 
     @property
     def duplicated(self) -> int:
-        """Surplus copies, over all places."""
+        """Number of surplus copies, over all places."""
         return self._sum("duplicated")
 
     @property
     def out_of_order(self) -> int:
-        """Messages behind a higher one, over all places."""
+        """Number of messages behind a higher sequence, over all places."""
         return self._sum("out_of_order")
 
     @property
     def unexpected(self) -> int:
-        """Messages that nobody published, over all places."""
+        """Number of messages that nobody published, over all places."""
         return self._sum("unexpected")
 
     @property
     def valid(self) -> bool:
-        """Returns whether nothing is wrong anywhere. A verdict over no place is not valid: it says
-        nothing."""
+        """Returns whether no place has a fault. A verdict over no place is not valid, because it
+        says nothing."""
         return bool(self.places) and all(place.valid for place in self.places)
 
 

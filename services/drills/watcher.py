@@ -1,7 +1,8 @@
-"""Looks at every instance of a fabric while a drill goes on: status and events, by and by.
+"""Looks at every instance of a fabric again and again during a drill, for its status and its
+events.
 
-Each instance is asked on a thread of its own, so that one that stands still keeps nobody from
-looking at the others. Ray's head is asked for nothing.
+Each instance is asked on a thread of its own, so that an instance that does not answer does not
+delay the others. Ray's head is not asked.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ EVENTS_AT_ONCE = 1000
 
 
 class Watcher:
-    """Watches a fabric during a drill. Owner: the drill. Lifecycle: `start` to `stop`; read after
-    `stop`.
+    """Watches a fabric during a drill. Owner: the drill. Lifecycle: `start` to `stop`; the
+    attributes are complete after `stop`.
 
     Args:
-        first: what each instance said before: what it had told by then is no news.
+        first: the status of each instance before the drill. Events up to its `last_event` are left
+            out.
     """
 
     def __init__(
@@ -38,7 +40,7 @@ class Watcher:
         self.samples: list[Sample] = []
         self.events: list[dict[str, Any]] = []
         self.statuses: dict[str, dict[str, Any]] = {}
-        """The last answer of each."""
+        """The last status of each instance that answered."""
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._threads = [
@@ -47,12 +49,12 @@ class Watcher:
         ]
 
     def start(self) -> None:
-        """Begins."""
+        """Starts to watch."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Ends, after a last look."""
+        """Takes a last look and ends."""
         self._over.set()
         for thread in self._threads:
             thread.join(2 * ANSWER_S_MAX + LOOK_S)
@@ -93,8 +95,8 @@ class Watcher:
 
 
 def sample_of(time_us: int, name: str, status: dict[str, Any]) -> Sample:
-    """One answer, which stands for the moment at which it came; of none, why, for the moment at
-    which it was asked."""
+    """Returns the sample of one answer, at the moment at which it arrived; of an error in place of
+    an answer, at the moment of the question."""
     links = {
         destination: LinkSample(
             bool(found["connected"]),

@@ -55,7 +55,7 @@ def test_a_drill_is_judged_and_reported(whole: Fabric, tmp_path: Path) -> None:
     assert result.valid, report.as_json(result)
     page = report.write(result, tmp_path)
     text = page.read_text(encoding="utf-8")
-    assert "Clean." in text and "near-1 and near-2 parted for 2s" in text
+    assert "Clean." in text and "near-1 and near-2 partitioned for 2s" in text
     told = json.loads((tmp_path / report.JSON_NAME).read_text(encoding="utf-8"))
     assert told["valid"] and told["verdict"]["laws_judged"]
     # The fabric declares sales/.* and nothing else.

@@ -565,7 +565,7 @@ def test_a_staging_directory_that_was_put_back(instance: Any, tmp_path: Path) ->
     def commit(number: int, bodies: list[str], after: WriteOptions | None = None) -> None:
         writer = BatchWriter(replace(options, batch=str(number)), StructType([BODY]), False)
         rows = writer.write(iter([batch(body=bodies)]))
-        writer.options = replace(after or options, batch=str(number))
+        writer.job.options = replace(after or options, batch=str(number))
         try:
             writer.commit([StagedReport(rows.file, "query", "a run")])
         except RaylayError:
@@ -639,7 +639,7 @@ def test_a_server_that_went_while_rows_were_computed(choosy: Any, tmp_path: Path
     up = replace(up, topic="kept/long")
     writer = BatchWriter(up, StructType([BODY]), False)
     rows = writer.write(iter([batch(body=["x"])]))
-    writer.options = replace(up, servers=NOWHERE, connect_wait_s=0.2)
+    writer.job.options = replace(up, servers=NOWHERE, connect_wait_s=0.2)
     with pytest.raises(ConnectionLost):
         writer.commit([rows])
     writer.abort([rows])

@@ -448,7 +448,6 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise ConfigurationError("a log cannot be overwritten: use mode append")
-        self.options = options
         self._own, self._name = False, ""
         if options.batch:
             directory = staging_of(options)
@@ -460,7 +459,7 @@ class BatchWriter(DataSourceArrowWriter):
         self.directory = directory
         # Checked before anything is computed: a fabric that is down, or does not journal the topic.
         topics = set(fixed_topics(options, schema))
-        self._job = WriteJob(options, schema, directory, topics)
+        self.job = WriteJob(options, schema, directory, topics)
         try:
             check_target(options, topics)
         except BaseException:
@@ -470,21 +469,21 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedReport:
         """Stages a task's rows."""
-        return self._job.stage(iterator)
+        return self.job.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publishes; a job or micro-batch that was published before does nothing."""
         if not self._name:
-            self._job.commit_batch(int(self.options.batch), messages)
+            self.job.commit_batch(int(self.job.options.batch), messages)
             return
-        published = self._job.commit_all(self._name, messages)
+        published = self.job.commit_all(self._name, messages)
         log.info("published %d messages as job %s", published, self._name)
         if self._own:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Removes what was staged."""
-        if not self._job.abort_all(messages) and self._own:
+        if not self.job.abort_all(messages) and self._own:
             shutil.rmtree(self.directory, ignore_errors=True)
 
 
@@ -499,22 +498,22 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if options.job or options.batch:
             raise ConfigurationError("a stream is no job: its checkpoint says what is done")
         directory = staging_of(options)
-        self._job = WriteJob(options, schema, directory)
+        self.job = WriteJob(options, schema, directory)
         if not (directory / STATE_FILE).exists():
             # As for a batch: a fabric that is down is told before anything is computed.
             check_target(options, fixed_topics(options, schema))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedReport:
         """Stages a task's rows."""
-        return self._job.stage(iterator)
+        return self.job.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Publishes a micro-batch; one that was published before does nothing."""
-        self._job.commit_batch(batchId, messages)
+        self.job.commit_batch(batchId, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Removes what was staged."""
-        self._job.abort_all(messages)
+        self.job.abort_all(messages)
 
 
 def staging_of(options: WriteOptions) -> Path:

@@ -66,7 +66,7 @@ def test_a_fabric_that_is_not_marked_is_refused() -> None:
 
 
 def test_a_wrong_target_is_told_before_anything_runs() -> None:
-    with pytest.raises(ConfigurationError, match="'far-9' is no instance of this fabric"):
+    with pytest.raises(ConfigurationError, match="'far-9' is not an instance of this fabric"):
         Drill(declared("allowed"), find("kill-instance").with_target("far-9"))
 
 
@@ -286,8 +286,8 @@ def test_the_users_topics_get_a_drills_load_only_where_they_are_named(
     ("topics", "named", "wrong"),
     [
         ([Topic("orders")], "trades", "near-1 does not journal trades"),
-        ([Topic("orders")], "o.*", "--topic o.* is an expression"),
-        ([Topic("orders", journaled=False)], "", "nor does it journal anything else"),
+        ([Topic("orders")], "o.*", "--topic o.* is a regular expression"),
+        ([Topic("orders", journaled=False)], "", "and it journals no other topic either"),
     ],
 )
 def test_a_topic_that_is_not_journaled_proves_nothing(topics: Any, named: str, wrong: str) -> None:

@@ -190,7 +190,8 @@ def test_a_drill_without_a_message_is_not_judged() -> None:
         "could not judge: nothing of pub2 was acknowledged"
     ]
     assert unjudged({"pub1": [10, 25]}, faults, "acknowledged") == [
-        "could not judge what this did, as nothing was acknowledged from then on: SIGKILL of A-2"
+        "could not judge the effect of this fault, as nothing was acknowledged from then on: "
+        "SIGKILL of A-2"
     ]
     assert unjudged({"its own load": []}, faults, "journaled") == [
         "could not judge: nothing of its own load was journaled"

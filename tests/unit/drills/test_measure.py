@@ -170,7 +170,7 @@ def hit(number: int, ms: int, fault: str, target: str, *instances: str) -> Injec
 
 def test_an_instance_that_nobody_killed_and_is_another_process_is_told() -> None:
     seen = [sample(1, "A"), sample(2, "A", pid=0, ready=False), sample(9, "A", pid=5)]
-    told = "A ended though no step killed it: process 5 is in the place of 1"
+    told = "A ended though no step killed it: process 5 has replaced 1"
     assert ended_unasked({"A": 1}, seen, []) == [told]
     assert ended_unasked({"A": 1}, seen[-1:], []) == [told], "before the first look"
     for fault in ("kill_instance", "kill_node", "lose_disk"):
@@ -185,7 +185,7 @@ def test_a_kill_explains_one_end() -> None:
     seen = [sample(1, "A"), sample(5, "A", pid=2), sample(9, "A", pid=3)]
     kill = hit(1, 2, "kill_instance", "A", "A")
     assert ended_unasked({"A": 1}, seen, [kill]) == [
-        "A ended though no step killed it: process 3 is in the place of 2"
+        "A ended though no step killed it: process 3 has replaced 2"
     ]
     assert ended_unasked({"A": 1}, seen, [kill, hit(2, 3, "kill_instance", "A", "A")]) == []
 
@@ -193,7 +193,7 @@ def test_a_kill_explains_one_end() -> None:
 def test_a_link_that_nobody_killed_is_told_too() -> None:
     links = [GOOD._replace(pid=7), GOOD._replace(pid=0), GOOD._replace(pid=8)]
     seen = [sample(ms, "A", link=link) for ms, link in enumerate(links, 1)]
-    told = "the link A to other ended though no step killed it: process 8 is in the place of 7"
+    told = "the link A to other ended though no step killed it: process 8 has replaced 7"
     assert ended_unasked({"A": 1}, seen, []) == [told]
     assert ended_unasked({"A": 1}, seen, [hit(1, 2, "kill_link", "A to third", "A")]) == [told]
     for fault, target in (("kill_link", "A to other"), ("stop_link", "A to other"), ("stop", "A")):

@@ -87,7 +87,9 @@ def test_only_regions_that_have_the_queue_and_links_both_ways_have_a_part() -> N
     assert load.regions == ["near", "far"] and load.names == list(NAMES) and not load.notes
     one = QueueLoad("1", GROUPS, statuses(), ONE_WAY)
     assert one.regions == ["near"] and one.names == ["near-1", "near-2"]
-    assert one.notes == ["Region far had no part in it: links do not lead there and back."]
+    assert one.notes == [
+        "Region far had no part in it: it is not linked with the others in both directions."
+    ]
     with pytest.raises(FabricError, match=r"region far has no consumers of .*no part in it"):
         one.check("far")
     one.check("near")
@@ -120,7 +122,7 @@ def test_when_something_was_sent_errs_to_the_side_that_accuses_nobody(
     assert [each.sent_us for each in ledger.given] == [10 * S - NETWORK_US, 14 * S]
     assert [each.time_us for each in ledger.given] == [15 * S, 15 * S]
     ledger.done((7, 1), "near")
-    assert ledger.said == {(7, 1)} and ledger.acknowledged == [(15 * S, "near")]
+    assert ledger.acked == {(7, 1)} and ledger.acknowledged == [(15 * S, "near")]
 
 
 # -- killing -------------------------------------------------------------------------------------
@@ -157,7 +159,7 @@ def test_who_is_killed_says_nothing_more(monkeypatch: pytest.MonkeyPatch) -> Non
             message = Message()
             worker._acknowledge(cast(Any, message))
             assert message.acknowledged is wanted
-        assert load.ledger.said == {(7, 1)}
+        assert load.ledger.acked == {(7, 1)}
         await asyncio.to_thread(injector.heal, step, hit)
         await asyncio.to_thread(injector.heal, step, hit)
 
@@ -206,7 +208,9 @@ def test_queues_have_to_become_empty(monkeypatch: pytest.MonkeyPatch) -> None:
 
     asyncio.run(behind.settle(0.0, slow))
     assert behind.left == {"near-1": 0, "near-2": 1, "far-1": 0}
-    assert behind.complaints == ["the queue of near-2 has read its journal up to 8 of 9"]
+    assert behind.complaints == [
+        "the queue of near-2 has read its journal up to transaction id 8 of 9"
+    ]
 
 
 @pytest.mark.parametrize("planted", ["", "lost", "idle", "nobody"])
@@ -229,7 +233,7 @@ def test_what_is_judged_is_what_was_written_down(planted: str) -> None:
         ["queue lost"] + ["queue left over"] * 3 if planted == "lost" else []
     )
     told = {
-        "idle": "nobody took over the work of near while its consumers were away",
+        "idle": "no consumer took over the messages of near while its own were away",
         "nobody": "could not judge the queue: nothing on it was acknowledged",
     }
     assert load.complaints == ([told[planted]] if planted in told else [])

@@ -99,7 +99,7 @@ def test_a_clean_drill_reads_as_one(tmp_path: Path) -> None:
     assert "waited for an ack was 1.23 s" in text
     assert "served again after 3.06 s" in text
     assert "420 ms after its end all links had caught up." in text
-    assert "17 messages had their ack meanwhile" in text
+    assert "17 messages were acknowledged meanwhile" in text
     assert text.count("<svg") == 4
     told = json.loads((tmp_path / report.JSON_NAME).read_text(encoding="utf-8"))
     assert told["valid"] and told["verdict"]["persisted"] == 900
@@ -153,11 +153,12 @@ def test_what_became_of_the_queue_is_told(tmp_path: Path) -> None:
     text = report.write(result, tmp_path).read_text(encoding="utf-8")
     assert text.count("<svg") == 7 and verdict.sentence in text
     assert report.verdict_sentence(result).endswith(
-        "every ack owed was given. Each of the 149 messages of the queue was done."
+        "publishers got every ack that they were owed. Each of the 149 messages of the queue was "
+        "acknowledged by a consumer."
     )
     assert "The consumers in A died with 6 messages in hand." in text
     assert "first message of the region 577 ms later, and 40 messages went to others" in text
-    assert "half was with a consumer within 174 ms, and all within 539 ms." in text
+    assert "half were with a consumer within 174 ms, and all within 539 ms." in text
     assert "Others took over" in text and "after the consumers in A died" in text
     told = json.loads((tmp_path / report.JSON_NAME).read_text(encoding="utf-8"))
     queue = told["verdict"]["queue"]
@@ -170,7 +171,10 @@ def test_a_queue_that_nobody_took_over_or_judged_is_told_so(tmp_path: Path) -> N
     result = a_result(find("kill-consumers"))
     with_queue(result, QueueVerdict(takeovers=[Takeover("A", 1)], places=["A-1"]))
     text = report.write(result, tmp_path).read_text(encoding="utf-8")
-    assert "died with 1 message in hand. Nobody else had any of the region&#39;s messages" in text
+    assert (
+        "died with 1 message in hand. No other consumer got any of the region&#39;s messages"
+        in text
+    )
     assert result.judgement is not None
     result.judgement.queue = QueueVerdict(why="it has none")
     text = report.write(result, tmp_path).read_text(encoding="utf-8")
@@ -221,13 +225,13 @@ def test_the_way_of_a_slow_client_is_told_with_the_others_beside_it(tmp_path: Pa
     text = report.write(result, tmp_path).read_text(encoding="utf-8")
     for sentence in (
         "A subscriber in A read nothing for 2.00 s. 400 ms later 12.0 MiB waited for it in the "
-        "memory of A-1, and it went offline: from then on what it did not take went to the disk, "
-        "40.0 MiB at most",
-        "When it read on, 1,234 messages came in order within 250 ms: then nothing was left on "
-        "the disk, and it was online again.",
+        "memory of A-1, and it went offline: from then on the messages that it did not take "
+        "went to the disk, 40.0 MiB at most",
+        "When it read again, 1,234 messages arrived in order within 250 ms: then nothing was "
+        "left on the disk, and it was online again.",
         "1.50 s after it had stopped reading it was disconnected: 9 bytes wait. Within 200 ms "
-        "nothing of it was left there. It was connected again, to A-2, and went on from its "
-        "bookmark: 77 messages came there.",
+        "nothing was left of it there. It was connected again, to A-2, and went on from its "
+        "bookmark: 77 messages arrived there.",
         "could not show step 3: too little",
         "40.0 MiB had waited on disk",
         "disconnected by A-1, limit disk: 9 bytes wait",
@@ -241,8 +245,8 @@ def test_the_way_of_a_slow_client_is_told_with_the_others_beside_it(tmp_path: Pa
     phases = {each["phase"]: each for each in slow["others_ms"]}
     assert list(phases) == [
         "before", "step 1, it waits in memory", "step 1, it waits on disk",
-        "step 1, it takes what waits", "step 2, it waits in memory", "step 2, it waits on disk",
-        "step 2, it is disconnected", "behind it",
+        "step 1, it takes the waiting messages", "step 2, it waits in memory",
+        "step 2, it waits on disk", "step 2, it is disconnected", "behind it",
     ]  # fmt: skip
     # Each delivery of this record takes 2 ms more than the one before.
     assert phases["before"]["p50"] < 25 < phases["step 1, it waits on disk"]["p50"]
@@ -279,7 +283,9 @@ def test_what_is_wrong_is_told_first(judged: dict[str, Any], told: str, tmp_path
 
 def test_a_history_that_was_not_judged_by_the_laws_is_told_at_once() -> None:
     shown = report.verdict_sentence(a_result(find("kill-instance"), laws_judged=False))
-    assert shown.endswith("more than 400,000 copies: its places were judged, and not by the laws.")
+    assert shown.endswith(
+        "more than 400,000 copies: its journals and subscribers were judged, but not the laws."
+    )
 
 
 def test_of_a_load_of_the_fabrics_own_only_what_was_seen_is_told(tmp_path: Path) -> None:
@@ -312,7 +318,7 @@ def test_without_a_readable_trace_there_is_a_report(tmp_path: Path) -> None:
     result = a_result(find("kill-instance"))
     result.traces = tmp_path / "traces"
     text = report.write(result, tmp_path / "out").read_text(encoding="utf-8")
-    assert "No message that was on its way was traced." in text
+    assert "No message on its way was traced." in text
     assert json.loads((tmp_path / "out" / report.JSON_NAME).read_text())["in_flight"] == []
 
 
@@ -349,7 +355,7 @@ def test_the_message_that_was_on_its_way_and_the_one_that_waited_longest(tmp_pat
     text = report.write(result, tmp_path / "out").read_text(encoding="utf-8")
     assert "was on its way when this happened" in text
     assert "was published 5 ms after this happened" in text
-    assert "1 spans of sending it again later are left out" in text
+    assert "1 spans of later resends are left out" in text
 
 
 @pytest.mark.parametrize(

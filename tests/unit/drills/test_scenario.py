@@ -58,8 +58,8 @@ def test_a_file_is_a_scenario(tmp_path: Path) -> None:
     ("step", "told"),
     [
         ({"fault": "kill"}, "step 2: no fault is called 'kill': there are kill_instance, "),
-        ({"fault": "stop"}, "step 2: stop needs `for`: how long it lasts, 10s say"),
-        ({"fault": "kill_link", "for": "3s"}, "kill_link happens at one moment: take `for` out"),
+        ({"fault": "stop"}, "step 2: stop needs `for`, its duration, such as 10s"),
+        ({"fault": "kill_link", "for": "3s"}, "kill_link happens at one moment: remove `for`"),
         ({"fault": "stop", "for": "5"}, "step 2, for: expected a time such as 500ms or 10s"),
         ({"fault": "stop", "for": "11m"}, "stop lasts 11m: at most 10m"),
         (
@@ -99,7 +99,10 @@ def test_an_error_names_the_step_and_what_is_allowed(step: dict[str, Any], told:
 
 @pytest.mark.parametrize("name", ["slow-consumer", "kill-consumers"])
 def test_faults_of_clients_need_clients_of_the_drill(name: str, targets: Targets) -> None:
-    with pytest.raises(ConfigurationError, match=f"{name} needs clients of the drill's own"):
+    with pytest.raises(
+        ConfigurationError,
+        match=f"{name} hits clients of the drill's own: run it with `publishers` of at least 1",
+    ):
         find(name).with_own_load()
     step = find(name).steps[0]
     values = {"name": "x", "load": {"publishers": 0}, "steps": [step.model_dump(by_alias=True)]}
@@ -131,8 +134,8 @@ def test_an_error_of_the_whole_says_what_is_allowed(values: dict[str, Any], told
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("steps:\n  - {fault: kill_link, at: 1s, at: 2s}\n", "at is there twice"),
-        ("before: 1s\nsteps: []\nbefore: 2s\n", "before is there twice.*line 3"),
+        ("steps:\n  - {fault: kill_link, at: 1s, at: 2s}\n", "at is given twice"),
+        ("before: 1s\nsteps: []\nbefore: 2s\n", "before is given twice.*line 3"),
         ("[" * 100_000, "nested too deeply"),
     ],
 )
@@ -236,11 +239,15 @@ def test_the_host_of_a_region(targets: Targets) -> None:
 @pytest.mark.parametrize(
     ("fault", "target", "told"),
     [
-        ("stop", "X-9", r"stop: 'X-9' is no instance of this fabric: A-1, .*regions are A, B, C"),
-        ("cut", "A", "names no two sides"),
-        ("cut", "A <-> A-1", "A-1 is on both"),
+        (
+            "stop",
+            "X-9",
+            r"stop: 'X-9' is not an instance of this fabric: A-1, .*regions are A, B, C",
+        ),
+        ("cut", "A", "does not name two sides"),
+        ("cut", "A <-> A-1", "A-1 is on both sides"),
         ("cut", "region 4 <-> A", r"there is no region 4: this fabric has 3 \(A, B, C\)"),
-        ("slow_consumer", "A-1", "'A-1' is no region"),
+        ("slow_consumer", "A-1", "'A-1' is not a region"),
         ("stop_link", "A-1 -> A-1", "on both"),
     ],
 )
@@ -251,7 +258,7 @@ def test_a_target_that_is_not_there(targets: Targets, fault: str, target: str, t
 
 def test_who_is_alone_has_no_partner() -> None:
     builder = FabricBuilder("f").region("A", 1)
-    with pytest.raises(ConfigurationError, match="A-1 is alone in its region"):
+    with pytest.raises(ConfigurationError, match="A-1 is the only instance of its region"):
         Targets(builder.settings(), "A-1").resolve(a_step(fault="kill_link"))
 
 

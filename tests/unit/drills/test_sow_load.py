@@ -186,4 +186,4 @@ def test_an_instance_that_does_not_tell_is_a_complaint(monkeypatch: pytest.Monke
     assert asked == {f"drill-1-asks-{each.instance}": [each] for each in servers[:3]}
     assert load.rows.keys() == {"near-1", "far-1"}
     (told,) = load.complaints
-    assert told.startswith("near-2 did not tell what its SOW topic has: ") and "none" in told
+    assert told.startswith("near-2 did not answer a query on its SOW topic: ") and "none" in told
