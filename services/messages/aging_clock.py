@@ -1,25 +1,27 @@
 """The clock by which old data is removed for good, although the wall clock may be set.
 
-What is stored bears the wall clock's times, because it outlives the process. If its age were
-counted by the wall clock, setting that clock forward by a day would end everything with a lifetime
-of a day at once, and by mistake it would be gone for good.
+Stored data bears the wall clock's times, because it outlives the process. If its age were measured
+by the wall clock, a clock set forward by a day, by mistake, would at once remove everything with a
+lifetime of a day.
 """
 
 from __future__ import annotations
 
 SPEED_MAX = 2
-"""So many times as fast as time passes, data ages at most."""
+"""Factor by which data ages faster than time passes, at most."""
 
 
 class AgingClock:
-    """The wall clock, but never ahead of it and never faster than `SPEED_MAX`.
+    """A clock that follows the wall clock, but is never ahead of it and never faster than
+    `SPEED_MAX`.
 
-    Where the wall clock is set back, this clock goes back with it, so that what is stored from then
-    on is as young as it is. Where it is set forward, this clock follows slowly.
+    Where the wall clock is set back, this clock goes back with it, so that data stored from then on
+    is not taken for older than it is. Where the wall clock is set forward, this clock follows
+    slowly.
 
     Args:
-        wall_us: the wall clock now, in microseconds since 1970: it is trusted at the start, but for
-            what `resume` says.
+        wall_us: the wall clock now, in microseconds since 1970. At the start it is trusted, unless
+            `resume` corrects it.
         steady_us: a clock in microseconds that nobody sets.
     """
 
@@ -30,11 +32,12 @@ class AgingClock:
         self._steady_us = steady_us
 
     def resume(self, behind_us: int) -> None:
-        """Goes on as far behind the wall clock as it was at the end of the process before."""
+        """Sets this clock behind the wall clock by as much as at the end of the previous
+        process."""
         self._now_us -= behind_us
 
     def now_us(self, wall_us: int, steady_us: int) -> int:
-        """The time to count ages by, in microseconds since 1970."""
+        """Returns the time by which ages are measured, in microseconds since 1970."""
         passed_us = max(steady_us - self._steady_us, 0)
         self._steady_us = steady_us
         self._now_us = min(wall_us, self._now_us + SPEED_MAX * passed_us)

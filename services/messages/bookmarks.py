@@ -1,4 +1,4 @@
-"""Bookmarks: what a subscriber says about where to start (behaviour.md 2.4).
+"""Bookmarks: the places in a log at which subscriptions start (behaviour.md 2.4).
 
 0                       EPOCH, the first message of the log
 0|1|                    NOW, the next message after the subscribe
@@ -21,7 +21,7 @@ from raylay.services.errors import RemoteProtocolError
 EPOCH = "0"
 NOW = "0|1|"
 BOOKMARKS_MAX = 10_000
-"""Bookmarks in one list; a longer one is refused."""
+"""Number of bookmarks in one list; a longer list is refused."""
 
 _BOOKMARK = re.compile(r"^(\d{1,20})\|(\d{1,19})\|?$", re.ASCII)
 _TIMESTAMP = re.compile(r"^(\d{8})T(\d{6})(?:\.(\d{1,6}))?Z?$", re.ASCII)
@@ -42,8 +42,8 @@ class Position:
     """A parsed bookmark, list or range.
 
     Attributes:
-        begin_included: Whether what is at the begin is delivered; None, outside of ranges: each
-            point decides for itself (`includes`).
+        begin_included: whether a message at the begin is delivered. None outside of ranges: there
+            it depends on the kind of point (`includes`).
     """
 
     begin: tuple[Point, ...]
@@ -52,25 +52,25 @@ class Position:
     end_included: bool = False
 
     def includes(self, point: Point) -> bool:
-        """Returns whether what is at a point of the begin is delivered: outside of ranges what was
-        received at a time is, and a message that the subscriber names is not."""
+        """Returns whether a message at a begin point is delivered. Outside of ranges, a message
+        received at the given time is delivered, and a message named by its identity is not."""
         if self.begin_included is not None:
             return self.begin_included
         return point.kind in ("epoch", "time")
 
     @property
     def bounded(self) -> bool:
-        """Returns whether the subscription ends at a point."""
+        """Returns whether the subscription has an end."""
         return bool(self.end)
 
 
 def format_bookmark(publisher: int, sequence: int) -> str:
-    """The bookmark of a message."""
+    """Returns the bookmark of a message."""
     return f"{publisher}|{sequence}|"
 
 
 def parse_point(text: str) -> Point:
-    """One bookmark.
+    """Parses one bookmark.
 
     Raises:
         RemoteProtocolError: with reason `bad_bookmark`, naming the forms that are understood.
@@ -102,8 +102,8 @@ def parse_point(text: str) -> Point:
 
 
 def _moment_of(day: str, time: str) -> datetime:
-    """The moment of `20260102` and `030405`: a list may have thousands, and strptime takes ten
-    times as long."""
+    """Returns the moment of `20260102` and `030405`. A list may have thousands of them, and
+    strptime would take ten times as long."""
     return datetime(
         int(day[:4]), int(day[4:6]), int(day[6:]), int(time[:2]), int(time[2:4]), int(time[4:]),
         tzinfo=UTC,
@@ -123,7 +123,7 @@ def _points(text: str) -> tuple[Point, ...]:
 
 
 def parse_position(text: str) -> Position:
-    """A bookmark, a list or a range.
+    """Parses a bookmark, a list or a range.
 
     Raises:
         RemoteProtocolError: with reason `bad_bookmark`.

@@ -1,7 +1,7 @@
-"""Decodes msgpack that somebody else wrote, and makes no more values of it than a right one has.
+"""Decodes msgpack from foreign senders, and refuses more values than a correct message has.
 
-An empty array takes one byte on the wire and 56 bytes in memory, so a limit of bytes bounds little:
-4 MiB of them took 0.8 s of the loop and 238 MiB.
+A limit of bytes is not enough: an empty array takes one byte on the wire and 56 bytes in memory. 4
+MiB of them took 0.8 s of the loop and 238 MiB.
 """
 
 from __future__ import annotations
@@ -12,25 +12,27 @@ from typing import Any
 import msgpack
 
 CONTAINERS_FREE = 1_000
-"""Arrays and maps that any body may have, however short it is."""
+"""Number of arrays and maps that any message may have, however short it is."""
 
 
 def unpack_values(
     data: bytes | memoryview, values_max: int, length_max: int = 0, strict_map_key: bool = False
 ) -> Any:
-    """Decodes msgpack of a limited number of values: elements of arrays, keys of maps, and the
-    arrays and maps. Nothing is kept of it as soon as it has more.
+    """Decodes msgpack with a limited number of values: elements of arrays, keys of maps, and the
+    arrays and maps themselves. Stops, and keeps nothing, as soon as there are more.
 
     Args:
-        length_max: elements of one array, and twice the keys of one map; 0: as many as values.
-        strict_map_key: whether keys of maps are texts or bytes.
+        length_max: limit on the elements of one array, and on twice the keys of one map; 0: the
+            same limit as for values.
+        strict_map_key: whether keys of maps must be texts or bytes.
 
     Raises:
-        ValueError: it has more, or is none; msgpack raises others on bad bytes, too.
+        ValueError: the data has more values, or is no msgpack; msgpack raises other errors on bad
+            bytes, too.
     """
     longest = length_max or values_max
     if len(data) <= values_max:
-        # Each value takes a byte.
+        # Each value takes at least a byte.
         return msgpack.unpackb(
             data,
             strict_map_key=strict_map_key,
@@ -41,10 +43,11 @@ def unpack_values(
 
 
 def unpack_containers(data: bytes | memoryview, bytes_each: int) -> Any:
-    """Decodes msgpack whose arrays and maps take so many bytes each, at least, with their keys.
+    """Decodes msgpack whose arrays and maps take at least `bytes_each` bytes each, with their keys.
 
     Raises:
-        ValueError: it has more of them, or is none; msgpack raises others on bad bytes, too.
+        ValueError: the data has more arrays and maps, or is no msgpack; msgpack raises other errors
+            on bad bytes, too.
     """
     if len(data) <= CONTAINERS_FREE:
         return msgpack.unpackb(data, strict_map_key=False)

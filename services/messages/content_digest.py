@@ -5,19 +5,18 @@ from __future__ import annotations
 import struct
 
 Content = tuple[int, ...]
-"""Content of one record: see `content_keys`."""
+"""The content of one record in comparable form; see `content_keys`."""
 _RECORD = struct.Struct("<I9xBBxHHH2xI8xQ8xQ")
 """Fields of a record (records.py): length, command, the lengths of type, topic, key and correlation
 id, expiration, sequence, digest."""
 
 
 def content_keys(payload: bytes, first: int, last: int) -> dict[int, Content]:
-    """Returns the content key of each of one publisher's ascending records, by sequence, of those
-    in first..last.
+    """Returns the content key of each record of one publisher with a sequence in first..last, by
+    sequence; the records ascend.
 
-    The digest is of the content's bytes alone: not of where in them topic, type, key and
-    correlation id end, nor of what is to be done with them. So these are compared beside it, and
-    records are as they always were.
+    The digest covers the content's bytes only, not where topic, type, key and correlation id end in
+    them, nor the command and expiration. So the key has these besides the digest.
     """
     found: dict[int, Content] = {}
     offset = 0

@@ -1,9 +1,9 @@
-"""Text from outside, made fit to be printed, logged or drawn.
+"""Text from outside, made safe to be printed, logged or drawn.
 
 Client names, topics, users, keys, bodies and error texts of peers are chosen by others. A terminal
-takes some characters for commands (ESC, the C1 controls), a newline forges a line of a log, and a
-bidirectional override shows a name as another one. Everything that prints, logs or draws such text
-passes it through here, at the place where it is written: what is stored and sent keeps its bytes.
+executes some characters as commands (ESC, the C1 controls), a newline forges a line of a log, and a
+bidirectional override disguises a name as another one. Everything that prints, logs or draws such
+text passes it through this module at the place of output: stored and sent text keeps its bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-# Spaces of other scripts and private characters are not printable for Python, and harm nobody.
+# Python counts spaces of other scripts and private characters as not printable; they do no harm.
 _HARMLESS = frozenset(("Zs", "Co"))
 _QUOTED = re.compile(r'[\s"=\\]')
 
@@ -34,20 +34,19 @@ def _escaped(letter: str) -> str:
 
 
 def plain(text: str) -> str:
-    """The text as one line without controls: each character that shows nothing of its own (C0 and
-    C1 controls, line separators, bidirectional and zero-width marks, lone surrogates) stands as its
-    escape, such as `\\x1b`."""
+    """Returns the text as one line without control characters: each character that is not visible
+    by itself (C0 and C1 controls, line separators, bidirectional and zero-width marks, lone
+    surrogates) is replaced by its escape, such as `\\x1b`."""
     return text if text.isprintable() else "".join(map(_escaped, text))
 
 
 def plain_lines(text: str) -> str:
-    """Returns a text of several lines that are our own, each as `plain` makes it: its newlines
-    stay."""
+    """Returns a text whose line breaks are our own, with each line made safe by `plain`."""
     return "\n".join(map(plain, text.split("\n")))
 
 
 def plain_value(value: object) -> str:
-    """A value of `key=value`: in quotes where it could be taken for more than one."""
+    """Returns the value of a `key=value`, in quotes where it could be mistaken for several."""
     text = str(value)
     if text and text.isprintable() and not _QUOTED.search(text):
         return text
@@ -61,12 +60,13 @@ def json_line(
     ascii_only: bool = True,
     separators: tuple[str, str] | None = None,
 ) -> str:
-    """A value as JSON in one line, without a control even where a JSON text may have it (DEL, C1).
+    """Returns a value as JSON in one line, without the control characters that JSON allows (DEL,
+    C1).
 
     Args:
-        default: gives what JSON can say of a value that it cannot.
-        ascii_only: whether letters beyond ASCII are escaped too.
-        separators: as of `json.dumps`.
+        default: returns a JSON value for an object that JSON cannot represent.
+        ascii_only: whether letters beyond ASCII are escaped as well.
+        separators: the separators of `json.dumps`.
     """
     return _json_escaped(
         json.dumps(value, default=default, ensure_ascii=ascii_only, separators=separators)
@@ -76,7 +76,7 @@ def json_line(
 def _json_escaped(text: str) -> str:
     if text.isprintable():
         return text
-    # Outside its strings JSON has ASCII alone, so each escape stands in a string.
+    # Outside of its strings JSON is ASCII, so each escape is inside a string.
     return "".join(
         each if _is_shown(each) else json.dumps(each)[1:-1].replace("\x7f", "\\u007f")
         for each in text

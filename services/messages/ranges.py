@@ -1,7 +1,8 @@
-"""Exact sets of sequences per publisher: what an instance has, owes and is owed (design.md 4).
+"""Exact sets of sequences per publisher: what an instance holds, what its destinations have not
+acknowledged, and what waits (design.md 4).
 
-A high-water mark loses messages when two paths bring different parts of one publisher's stream;
-so a set is exact (sequence_set.py).
+A high-water mark would lose messages when two paths bring different parts of one publisher's
+stream, so the sets are exact (sequence_set.py).
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from raylay.services.messages.sequence_set import SequenceSet as SequenceSet
 from raylay.services.messages.shared import SharedMap
 
 PUBLISHERS = 1 << 64
-"""A publisher's id is below."""
+"""Upper bound of publisher ids: each id is below it."""
 
 
 def digest_of(publisher: int, ranges: SequenceSet | None) -> int:
-    """Returns the part of a publisher's set in a digest of several: nothing where it is empty."""
+    """Returns the part of one publisher's set in the digest of several sets; 0 for an empty set."""
     return summand(struct.pack("<Q", publisher) + ranges.to_bytes(), HELD) if ranges else 0
 
 
@@ -47,7 +48,7 @@ class PublisherRanges(SharedMap[SequenceSet]):
             found.add(first, last)
 
     def remove_ranges(self, publisher: int, ranges: Iterable[Range]) -> None:
-        """Takes ranges of the publisher out, and the publisher with its last sequence."""
+        """Removes ranges of the publisher, and the publisher itself with its last sequence."""
         if publisher not in self.sets:
             return
         found = self.of(publisher)
@@ -57,7 +58,7 @@ class PublisherRanges(SharedMap[SequenceSet]):
             del self.sets[publisher]
 
     def take(self, publisher: int, ranges: Sequence[Range]) -> list[Range]:
-        """`remove_ranges`; returns those of the ranges that were in it."""
+        """Removes ranges of the publisher; returns those that were present."""
         found = self.sets.get(publisher)
         if found is None:
             return []
@@ -81,7 +82,7 @@ class PublisherRanges(SharedMap[SequenceSet]):
             self.of(publisher).update(ranges)
 
     def difference_update(self, other: PublisherRanges) -> None:
-        """Takes everything of `other` out."""
+        """Removes everything of `other`."""
         for publisher, ranges in other.sets.items():
             mine = self.sets.get(publisher)
             if mine is None:
@@ -94,7 +95,8 @@ class PublisherRanges(SharedMap[SequenceSet]):
             del self.sets[publisher]
 
     def adopt(self, other: PublisherRanges) -> None:
-        """Adds everything of `other`, which nobody uses any more."""
+        """Adds everything of `other`, whose sets are reused: the caller must not use it any
+        more."""
         for publisher, ranges in other.sets.items():
             if publisher in self.sets:
                 self.of(publisher).update(ranges)
@@ -104,7 +106,7 @@ class PublisherRanges(SharedMap[SequenceSet]):
                     self._own.add(publisher)
 
     def covers(self, publisher: int, ranges: Iterable[Range]) -> bool:
-        """Returns whether all of the ranges are in it."""
+        """Returns whether all of the ranges are present."""
         found = self.sets.get(publisher)
         return found is not None and all(found.covers(first, last) for first, last in ranges)
 
@@ -113,12 +115,12 @@ class PublisherRanges(SharedMap[SequenceSet]):
 
     @property
     def memory_bytes(self) -> int:
-        """Estimates what they take in memory."""
+        """Returns an estimate of the memory that the sets take."""
         return sum([each.memory_bytes for each in self.sets.values()])
 
     @property
     def count(self) -> int:
-        """Number of messages, of all publishers."""
+        """Returns the number of messages of all publishers."""
         return sum(each.count for each in self.sets.values())
 
     def __eq__(self, other: object) -> bool:
@@ -134,21 +136,21 @@ class PublisherRanges(SharedMap[SequenceSet]):
         return f"PublisherRanges({self.sets!r})"
 
     def items(self) -> Iterator[tuple[int, Range]]:
-        """Every (publisher, range)."""
+        """Iterates over every (publisher, range)."""
         for publisher, ranges in self.sets.items():
             for pair in ranges:
                 yield publisher, pair
 
     def to_wire(self) -> dict[int, bytes]:
-        """Returns the sets for a msgpack header: publisher to bytes."""
+        """Returns the sets for a msgpack header: bytes by publisher."""
         return {key: value.to_bytes() for key, value in self.sets.items() if value}
 
     @classmethod
     def from_wire(cls, data: dict[int, bytes], chunks_max: int | None = None) -> PublisherRanges:
-        """The inverse of `to_wire`.
+        """Reads sets from the form that `to_wire` returns.
 
         Args:
-            chunks_max: stretches and chunks of all of them together; None: any number.
+            chunks_max: limit on the stretches and chunks of all sets together; None: no limit.
 
         Raises:
             RemoteProtocolError: the value is no mapping of publishers to sequence sets.
@@ -168,6 +170,7 @@ class PublisherRanges(SharedMap[SequenceSet]):
         return cls({key: SequenceSet.from_bytes(value) for key, value in data.items()})
 
     def digest(self) -> bytes:
-        """Sets are equal where their digests are, whatever publishers number: it is a sum
-        (digests.py), so that it can be kept up (services/replication/running_digest.py)."""
+        """Returns a digest that is equal exactly for equal sets, even when publishers choose their
+        sequences. It is a sum (digests.py), so that it can be updated
+        (services/replication/running_digest.py)."""
         return summed(sum(digest_of(key, value) for key, value in self.sets.items()))

@@ -1,4 +1,4 @@
-"""Delivery rates as a subscribe gives them (behaviour.md 2.5).
+"""Delivery rates as the options of a subscribe (behaviour.md 2.5).
 
 rate=500      messages a second
 rate=500KB    bytes of records a second; KB, MB and GB are powers of 1,000
@@ -38,8 +38,9 @@ class Rate:
     """A parsed rate.
 
     Attributes:
-        unit: what `per_s` counts; `speed`: it is a multiple of the original speed.
-        max_gap_us: with `speed`, the longest idle; None: the original's pauses, however long.
+        unit: the unit that `per_s` counts; `speed`: a multiple of the original speed.
+        max_gap_us: with `speed`, the longest pause in microseconds; None: the original pauses,
+            however long.
     """
 
     unit: Literal["messages", "bytes", "speed"]
@@ -48,7 +49,7 @@ class Rate:
 
 
 def parse_rate(rate: str, max_gap: str = "") -> Rate:
-    """The options `rate` and `rate_max_gap` of a subscribe.
+    """Parses the options `rate` and `rate_max_gap` of a subscribe.
 
     Raises:
         RemoteProtocolError: with reason `bad_command`, naming the forms that are understood.
@@ -74,7 +75,7 @@ def parse_rate(rate: str, max_gap: str = "") -> Rate:
 
 
 def parse_gap_us(text: str) -> int:
-    """`rate_max_gap`, such as 10s or 500ms, in microseconds.
+    """Returns `rate_max_gap`, such as 10s or 500ms, in microseconds.
 
     Raises:
         RemoteProtocolError: with reason `bad_command`.

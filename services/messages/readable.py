@@ -1,10 +1,10 @@
-"""The records of journaled runs that can be read, and which runs have others.
+"""The readable records of journaled runs, and the runs with unreadable ones.
 
-What was journaled stays there, and every start and every reader comes by it again. So one rule
-holds for whoever folds the journal: of a run that is damaged, or not what its header says, the
-records up to the first unreadable one are folded; the others are passed over, and told.
+A journaled run stays, and every start and every reader meets it again. So one rule holds for
+everything that folds the journal: of a run that is damaged, or differs from its header, the records
+before the first unreadable one are folded; the others are passed over, and reported.
 
-Links that do not prove to be of the fabric, and sources of copies, bring no such run
+Links that have not proved to belong to the fabric, and sources of copies, cannot bring such a run
 (`records.check_records`).
 """
 
@@ -17,17 +17,18 @@ from raylay.services.errors import CorruptRecord
 from raylay.services.messages.records import Record, Run, iterate_records
 
 REMEMBERED_MAX: Final = 1_024
-"""Runs that are counted once, however many folds come by them."""
+"""Number of unreadable runs that are remembered, so that each counts once, however many folds meet
+it."""
 
 
 class UnreadableRuns:
-    """The runs of which somebody in this process passed records over.
+    """The runs of which a reader in this process passed records over.
 
     Invariant: at most `REMEMBERED_MAX` runs are remembered.
-    Owner: the process. Lifecycle: as long as that.
+    Owner: the process. Lifecycle: as long as the process.
 
     Attributes:
-        count: of such runs.
+        count: number of such runs.
     """
 
     __slots__ = ("_first", "_known", "count")
@@ -38,11 +39,11 @@ class UnreadableRuns:
         self.count = 0
 
     def note(self, run: Run, why: str) -> None:
-        """Records of a run are passed over. A run that is folded in parts counts once, as the last
-        part of it ends where it does.
+        """Notes that records of a run were passed over. A run that is folded in parts counts once,
+        since its last part ends where the run ends.
 
         Args:
-            why: which of them, and the reason.
+            why: the records that were passed over, and the reason.
         """
         key = run.publisher, run.last_sequence, run.last_txid
         if key in self._known:
@@ -59,7 +60,8 @@ class UnreadableRuns:
             )
 
     def take(self) -> str:
-        """The first of those that came since the last call; empty: there is none."""
+        """Returns the description of the first such run since the last call; empty: there is
+        none."""
         found, self._first = self._first, ""
         return found
 
@@ -70,11 +72,12 @@ UNREADABLE: Final = UnreadableRuns()
 def readable_records(
     run: Run, unreadable: Callable[[str], None] | None = None
 ) -> Iterator[tuple[int, Record]]:
-    """Place and record of each of a journaled run's records, up to the first that cannot be read.
+    """Yields the index and the content of each record of a journaled run, up to the first
+    unreadable one.
 
     Args:
-        unreadable: called at the end with the reason, where records are left out, beside what is
-            told of every run.
+        unreadable: called at the end with the reason where records are left out, in addition to the
+            report that every such run gets.
     """
     found = 0
     try:
@@ -94,5 +97,5 @@ def readable_records(
 
 
 def told(run: Run, readable: int, why: str) -> str:
-    """Returns the words on a run of which only so many records are readable."""
+    """Returns the description of a run of which only the first records are readable."""
     return f"{readable} of {run.count} records of a run are readable: {why}"

@@ -70,17 +70,17 @@ RUN_VERSION = 1
 TOPIC_BYTES_MAX = 1024
 TYPE_BYTES_MAX = 255
 KEY_BYTES_MAX = 65_535
-"""Length of a SOW key, and of a correlation id."""
+"""Longest SOW key, and longest correlation id, in bytes."""
 EXPIRATION_S_MAX = (1 << 32) - 1
 RECORD_BYTES_MAX = 16 * 1024 * 1024 - 64 * 1024
-"""Length of a record that a publisher gives, header and all: in a frame of 16 MiB, the most that a
-client reads, that leaves 64 KiB for the header of a delivery. Records of up to 16 MiB are still
+"""Longest record that a publisher may send, with its header. In a frame of 16 MiB, the most that a
+client reads, this leaves 64 KiB for the header of a delivery. Records of up to 16 MiB are still
 read and replicated."""
 TRACE_BYTES = 25
 PATH_INCARNATIONS_MAX = 255
 SEQUENCE_MAX = (1 << 63) - 1
-"""The highest that a publisher may give. What earlier releases let past it, up to the 64 bits that
-a record has, is still read, replicated and acknowledged."""
+"""Highest sequence that a publisher may give. Higher ones that are stored already, up to 64 bits,
+are still read, replicated and acknowledged."""
 SEQUENCE_HELD_MAX = (1 << 64) - 1
 
 
@@ -93,19 +93,19 @@ class Command(IntEnum):
     TRANSFER = 4
     CHECKPOINT = 5
     DELTA_PUBLISH = 6
-    """A delta: the body that the client sends is what changes; the one that is journaled on a topic
-    with a SOW is the whole message that comes of it."""
+    """A delta: the client's body has the fields that change. On a topic with a SOW, the journaled
+    body is the whole merged message."""
     QUEUE_REMOVAL = 7
-    """A record by which an instance says which messages left a queue without an acknowledgment
+    """A record by which an instance announces that messages left a queue without an acknowledgment
     (services/queues/records.py)."""
 
 
 PUBLISHED = frozenset(
     (Command.PUBLISH, Command.DELETE, Command.DELTA_PUBLISH, Command.QUEUE_ACKNOWLEDGMENT)
 )
-"""Commands that a publisher's record may have. The others are made by instances."""
+"""Commands that a publisher's record may have. Only instances make records with the others."""
 MESSAGES = frozenset((Command.PUBLISH, Command.DELTA_PUBLISH))
-"""Commands of the records that subscribers are given. The others only change a state."""
+"""Commands of the records that are delivered to subscribers. The others only change a state."""
 COMMAND_AT = 13
 """The command's byte in a record."""
 _MESSAGE_BYTES = bytes(MESSAGES)
@@ -116,32 +116,32 @@ class Kind(IntEnum):
 
     RECORDS = 1
     WAITER = 2
-    """A note: who waits for what (services/replication/acknowledgment.py). Uses one txid."""
+    """A note on who waits for which messages (services/replication/acknowledgment.py). Takes one
+    transaction id."""
     CONFLICT = 3
-    """A note: a record that was refused because its identity is held with another content."""
+    """A note on a record that was refused because its identity is held with other content."""
     UNAVAILABLE = 4
-    """A note: sequences that no upstream has any more, as a SequenceSet of its publisher. Void for
-    those that came after all."""
+    """A note on the sequences of its publisher that no upstream has any more, as a SequenceSet.
+    Does not apply to those that arrive later after all."""
 
 
 class Flag:
-    """A property of every record of a run. Plain integers: an IntFlag's operators cost a
-    microsecond each, and these are on the path of every batch."""
+    """Properties that all records of a run share. Plain integers, because the operators of an
+    IntFlag cost a microsecond each, for every batch."""
 
     AWAITED: Final = 1
-    """A client published it here, or it came marked awaited."""
+    """Flag of a run that a client published here, or that arrived marked as awaited."""
     LATE: Final = 2
     """Flag of a run that arrived behind a higher sequence of its publisher on its topic."""
     TRACED: Final = 4
     """Flag of a run in which at least one record carries a trace context."""
     CONTIGUOUS: Final = 8
-    """last sequence - first sequence + 1 == count."""
+    """Flag of a run without a gap: last sequence - first sequence + 1 == count."""
     CROSSED: Final = 16
-    """Flag of a run that passed from one group into another on its way here, whatever came
-    after."""
+    """Flag of a run that has passed from one group into another on its way here, at any hop."""
     COMMANDS: Final = 32
-    """Flag of records that are no messages (`MESSAGES`): nobody is delivered them. Each instance
-    finds it out for itself (`commands_flag`)."""
+    """Flag of records that are no messages (`MESSAGES`) and are delivered to nobody. Each instance
+    sets it itself (`commands_flag`)."""
 
 
 FLAG_NAMES = {
@@ -156,7 +156,7 @@ FLAG_NAMES = {
 _RECORD = struct.Struct("<IQBBBBHHHHIQQQQ")
 _RECORD_TAIL = struct.Struct("<BBBBHHHHIQQQQ")
 _RECORD_SCANNED = struct.Struct("<IQ6sHH6xQQ")
-"""Fields that `scan` looks at. Version, command and three lengths are compared at once:
+"""Fields that `scan` reads. Version, command and three lengths are compared together, as
 `_SHAPE`."""
 _SHAPE = struct.Struct("<BBBBH")
 _RECORD_FRONT = struct.Struct("<IQ")
@@ -170,48 +170,51 @@ _RECORDS = int(Kind.RECORDS)
 _CONTIGUOUS = int(Flag.CONTIGUOUS)
 RECORD_HEADER_BYTES = _RECORD.size
 RUN_HEADER_BYTES = _RUN.size
-assert RECORD_HEADER_BYTES == 60  # written out in the loops over messages below
+assert RECORD_HEADER_BYTES == 60  # The loops over messages below have this number written out.
 _CHECKED_FROM = _RECORD_FRONT.size
 _RUN_CHECKED_FROM = _RUN_FRONT.size
 
 
 def path_through(path: tuple[int, ...], incarnation: int) -> tuple[int, ...]:
-    """The path of what came by `path` and then from `incarnation`. A full one forgets where it was
-    second: where it began decides whose acknowledgment waits, and what is forgotten is at worst
-    sent back there, and held."""
+    """Returns the path of messages that came by `path` and then from `incarnation`. When the path
+    is full, its second incarnation is dropped: the first one decides whose acknowledgment waits,
+    and a dropped one at worst gets the messages back, which it holds."""
     if len(path) >= PATH_INCARNATIONS_MAX:
         path = (path[0], *path[2:])
     return (*path, incarnation)
 
 
 def publisher_id(client_name: str) -> int:
-    """The publisher id of a client name: the same on every instance (behaviour.md 2.4).
+    """Returns the publisher id of a client name, the same on every instance (behaviour.md 2.4).
 
-    Permissions are given for names, and what is stored has ids: nobody may find a name of his own
-    with the id of another one. Of a checksum that took seconds.
+    Permissions belong to names, and stored data has ids: nobody may find a name whose id equals
+    that of another name. With a checksum that would take seconds.
     """
     name = client_name.encode("utf-8", "surrogatepass")
     return int.from_bytes(digest(name, PUBLISHER, 8), "little") or 1
 
 
 def unnumbered_publisher_id(client_name: str, incarnation: int, life: int) -> int:
-    """The publisher id under which a life of an instance numbers what a client does not number."""
+    """Returns the publisher id under which one life of an instance numbers the publishes of clients
+    that do not number."""
     return _own_publisher_id("client", client_name, incarnation, life)
 
 
 def author_publisher_id(author: str, incarnation: int, life: int) -> int:
-    """The publisher id under which a part of an instance, in one life, writes records itself."""
+    """Returns the publisher id under which a part of an instance, in one life, writes records
+    itself."""
     return _own_publisher_id("author", author, incarnation, life)
 
 
 def _own_publisher_id(numbers: str, name: str, incarnation: int, life: int) -> int:
     # Half a surrogate pair is no UTF-8, so no frame brings it (frames.py) and no client has such a
-    # name. Else one that calls itself like this would be taken for the client `name`.
+    # name. Otherwise a client with such a name would be taken for the client `name`.
     return publisher_id(f"\udfff{numbers}|{name}|{incarnation}|{life}")
 
 
 class RecordBuilder:
-    """Builds the records of one publisher on one topic: what is equal for all is packed once."""
+    """Builds the records of one publisher on one topic: the fields that are equal in all records
+    are packed once."""
 
     __slots__ = ("_front", "_publisher", "_topic_bytes", "_topic_length", "_type_length")
 
@@ -242,11 +245,12 @@ class RecordBuilder:
         expiration_s: int = 0,
         key: bytes = b"",
         correlation: bytes = b"",
-        # Bound as defaults: a local look-up instead of a global one on the publish path.
+        # Bound as defaults, because a local look-up is faster than a global one, on the publish
+        # path.
         _tail: struct.Struct = _RECORD_TAIL,
         _front: struct.Struct = _RECORD_FRONT,
     ) -> bytes:
-        """One record as bytes. `trace` is empty or 25 bytes."""
+        """Returns one record as bytes. `trace` is empty or 25 bytes."""
         if key or correlation:
             content = b"".join((self._front, key, correlation, body))
         else:
@@ -274,7 +278,7 @@ class RecordBuilder:
 
 
 class Record(NamedTuple):
-    """One record, decoded. For tools, tests and the slow paths; the hot path walks the bytes."""
+    """One record in decoded form, for tools, tests and slow paths; the hot path reads the bytes."""
 
     command: int
     publisher: int
@@ -292,12 +296,12 @@ class Record(NamedTuple):
 
     @property
     def bookmark(self) -> str:
-        """`publisher|sequence|`, the same on every instance."""
+        """Returns `publisher|sequence|`, the same on every instance."""
         return f"{self.publisher}|{self.sequence}|"
 
 
 def decode_record(buffer: bytes | memoryview, offset: int = 0, *, verify: bool = True) -> Record:
-    """The record at `offset`.
+    """Returns the record at `offset`.
 
     Raises:
         CorruptRecord: the bytes are no whole, sound record.
@@ -362,7 +366,7 @@ def decode_record(buffer: bytes | memoryview, offset: int = 0, *, verify: bool =
 
 
 def iterate_records(payload: bytes | memoryview, *, verify: bool = False) -> Iterator[Record]:
-    """The records of a payload, decoded one by one."""
+    """Iterates over the records of a payload, decoded one by one."""
     offset = 0
     end = len(payload)
     while offset < end:
@@ -372,8 +376,8 @@ def iterate_records(payload: bytes | memoryview, *, verify: bool = False) -> Ite
 
 
 class Chunk(NamedTuple):
-    """A stretch of one publisher's records of one topic, found by `scan`: all of them are messages,
-    or all are of one other command (`commands`)."""
+    """A stretch of one publisher's records on one topic, found by `scan`: all of them are messages,
+    or all have the same other command (`commands`)."""
 
     publisher: int
     topic: bytes
@@ -400,9 +404,9 @@ def scan(
     """Cuts a payload into stretches of one publisher, one topic and ascending sequences, of
     messages or of one other command.
 
-    The only loop over messages on an instance's way in; `verify` checks every record's checksum.
-    Of a payload that takes long a slice at a time is scanned: the records that begin at `begin` or
-    behind it and before `until` (0: all).
+    This is the only loop over messages on their way into an instance; `verify` checks every
+    record's checksum. A long payload is scanned a slice at a time: the records that begin at
+    `begin` or behind it and before `until` (0: all).
 
     Raises:
         CorruptRecord: a record is cut short, fails its checksum, has lengths that do not fit or a
@@ -418,7 +422,7 @@ def scan(
     until = until or end
     publisher = first = last = -1
     count = least = names_end = topic_length = type_length = first_command = 0
-    # Of the record before: whose is the same needs no second look, and was let in.
+    # Fields of the previous record: a record with the same ones needs no second check.
     shape = topic_bytes = b""
     traced = is_command = False
     limit = record_bytes_max or 0xFFFFFFFF
@@ -462,7 +466,7 @@ def scan(
             and payload[offset + 60 : offset + names_end] == topic_bytes
             and (command == first_command if is_command else command in MESSAGES)
         ):
-            # A trace, or a delta: still one chunk.
+            # A trace or a delta does not end the chunk.
             last = sequence
             count += 1
             traced = traced or trace > 0
@@ -481,7 +485,7 @@ def scan(
         offset = following
     names = topic_bytes[:topic_length], topic_bytes[topic_length:]
     chunks.append(Chunk(publisher, *names, first, last, count, start, offset, traced, is_command))
-    # Sequences ascend in a chunk: looked at once for all of it.
+    # Sequences ascend in a chunk, so one check covers all of it.
     for chunk in chunks:
         if not chunk.first_sequence or chunk.last_sequence > sequence_max:
             raise _bad_sequence(chunk)
@@ -517,13 +521,13 @@ def _bad_sequence(chunk: Chunk) -> CorruptRecord:
 
 
 def commands_flag(payload: bytes) -> int:
-    """`Flag.COMMANDS` where a run's records are no messages. The first one says it: whoever let
-    them in cut them so that all are of one class (`scan`)."""
+    """Returns `Flag.COMMANDS` where a run's records are no messages. The first record decides,
+    because `scan` has cut the run so that all records are of one class."""
     return 0 if payload[COMMAND_AT : COMMAND_AT + 1] in _MESSAGE_BYTES else Flag.COMMANDS
 
 
 def sequences_of(payload: bytes | memoryview) -> list[int]:
-    """The sequences of a payload's records, in order."""
+    """Returns the sequences of a payload's records, in order."""
     found: list[int] = []
     offset = 0
     end = len(payload)
@@ -554,14 +558,13 @@ class Run:
     receive_time_us: int = 0
     payload_checksum: int = 0
     raw: bytes | None = field(default=None, repr=False, compare=False)
-    """The run as it was read, header included, when it was read from bytes."""
+    """The bytes of the run with its header, if it was read from bytes."""
     head: bytes | None = field(default=None, init=False, repr=False, compare=False)
-    """The whole run but its payload, as it was put into the journal: from then on it does not
-    change."""
+    """The bytes of the run without its payload, as journaled; from then on they do not change."""
 
     @property
     def last_txid(self) -> int:
-        """Local transaction id of the last record."""
+        """Returns the local transaction id of the last record."""
         return self.first_txid + self.count - 1
 
     @property
@@ -570,7 +573,7 @@ class Run:
         return bool(self.flags & Flag.CONTIGUOUS)
 
     def ranges(self) -> list[tuple[int, int]]:
-        """The sequences in it, as inclusive ranges in order."""
+        """Returns the sequences of the run, as inclusive ranges in order."""
         if self.kind != _RECORDS:
             return []
         if self.flags & Flag.CONTIGUOUS:
@@ -588,15 +591,15 @@ class Run:
         return found
 
     def encode(self) -> bytes:
-        """Header and records as bytes."""
+        """Returns header and records as bytes."""
         return self.encode_head() + self.payload
 
     def pieces(self) -> tuple[bytes, ...]:
-        """Returns header and records in pieces that are not copied."""
+        """Returns header and records in pieces, without a copy."""
         return (self.raw,) if self.raw else (self.head or self.encode_head(), self.payload)
 
     def encode_head(self) -> bytes:
-        """All of it but the records."""
+        """Returns everything but the records as bytes."""
         if not self.payload_checksum:
             self.payload_checksum = checksum64(self.payload)
         group, path = self.group.encode(), self.path
@@ -621,7 +624,8 @@ class Run:
         return _RUN_FRONT.pack(12 + len(checked) + len(self.payload), checksum64(checked)) + checked
 
     def select(self, keep: list[tuple[int, int]]) -> Run | None:
-        """The part of this run whose sequences lie in the inclusive, ascending ranges `keep`.
+        """Returns the part of this run whose sequences lie in the inclusive, ascending ranges
+        `keep`.
 
         The part's transaction ids are no longer `first_txid + i` unless it is a suffix or prefix:
         the caller gives it new ones, or only sends it.
@@ -671,7 +675,7 @@ class Run:
         )
 
     def after(self, txid: int) -> Run | None:
-        """The part of this run whose local transaction ids are above `txid`."""
+        """Returns the part of this run whose local transaction ids are above `txid`."""
         if txid < self.first_txid:
             return self
         if txid >= self.last_txid:
@@ -708,7 +712,7 @@ def is_plausible_header(
     payload_bytes: int,
 ) -> bool:
     """Returns whether the fields of a run's header agree with one another and with the payload's
-    length. What the records themselves say is not looked at: see `check_records`.
+    length. The records themselves are not read: see `check_records`.
 
     Args:
         names_bytes: length of topic and message type, which each record repeats.
@@ -727,7 +731,7 @@ def is_plausible_header(
 def bad_run_header(
     offset: int, first_sequence: int, last_sequence: int, count: int, payload_bytes: int
 ) -> CorruptRecord:
-    """The error of a run whose header is not plausible."""
+    """Returns the error of a run whose header is not plausible."""
     return CorruptRecord(
         f"run at byte {offset} has a header that cannot be: {count} records, sequences "
         f"{first_sequence} to {last_sequence}, {payload_bytes} bytes",
@@ -736,8 +740,8 @@ def bad_run_header(
 
 
 def check_records(run: Run) -> None:
-    """Compares each record of a run with the run's header. For runs of senders that nothing is
-    known of: the checksums of a run say that it came as it was sent, not that it was honest.
+    """Compares each record of a run with the run's header. For runs of unknown senders: the
+    checksums of a run show that it arrived as it was sent, not that it was honest.
 
     Raises:
         CorruptRecord: a record is damaged, or is not what the header says.
@@ -766,8 +770,8 @@ def check_records(run: Run) -> None:
 
 
 def decode_run(block: bytes | memoryview, offset: int = 0, *, verify: bool = True) -> Run:
-    """The run at `offset` of a block. `verify` checks header and payload, not each record.
-    That the header's fields agree with one another is always checked.
+    """Returns the run at `offset` of a block. `verify` checks header and payload, not each record.
+    The header's fields are always checked against one another.
 
     Raises:
         CorruptRecord: the bytes are no whole, sound run.
@@ -845,7 +849,7 @@ def decode_run(block: bytes | memoryview, offset: int = 0, *, verify: bool = Tru
 
 
 def decode_runs(block: bytes | memoryview, *, verify: bool = True) -> list[Run]:
-    """All runs of a block."""
+    """Returns all runs of a block."""
     runs: list[Run] = []
     offset = 0
     end = len(block)
@@ -858,7 +862,7 @@ def decode_runs(block: bytes | memoryview, *, verify: bool = True) -> list[Run]:
 
 
 def run_of(chunk: Chunk, payload: bytes) -> Run:
-    """A run of one scanned chunk, without its hop values."""
+    """Returns a run of one scanned chunk, without the fields that a hop sets."""
     whole = chunk.start == 0 and chunk.end == len(payload)
     flags = 0
     if chunk.last_sequence - chunk.first_sequence + 1 == chunk.records:

@@ -5,8 +5,8 @@ that is not empty as a bitmap in a Python integer. A contiguous stream is one ra
 bitmaps of 512 bytes; a filter that passes every second one of 10 million sequences is 2,442
 bitmaps, under 2 MB.
 
-Each message passes through some ten of these sets, most of them with that one message in one chunk:
-what is asked and changed of one chunk is done without a call more.
+Each message passes through about ten of these sets, usually as a single message in one chunk:
+operations on one chunk make no further call.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _FULL = (1 << CHUNK) - 1
 
 STRETCH_BYTES = 16
 BITMAP_BYTES = 10 + CHUNK // 8
-"""Encoded sizes of a stretch of full chunks, and of the largest other chunk."""
+"""Encoded sizes of a stretch of full chunks, and of the largest partial chunk."""
 
 SET_MEMORY_BYTES, STRETCH_MEMORY_BYTES, PART_MEMORY_BYTES = 400, 80, 140
-"""Memory in Python of a set, of a stretch, and of a bitmap beside its bits."""
+"""Memory in Python of a set, of a stretch, and of a bitmap besides its bits."""
 
 Range = tuple[int, int]
 """First and last sequence, both included."""
@@ -79,7 +79,7 @@ class SequenceSet:
                     part.pop(chunk, None)
 
     def _cut_full(self, start: int, end: int) -> None:
-        """Takes the chunks [start, end) out of the full stretches."""
+        """Removes the chunks [start, end) from the full stretches."""
         starts, ends = self._full_starts, self._full_ends
         low = bisect_right(ends, start)
         high = low
@@ -96,7 +96,7 @@ class SequenceSet:
 
     # -- changes -----------------------------------------------------------------------------
     def add(self, first: int, last: int) -> None:
-        """Adds first..last."""
+        """Adds the sequences first..last."""
         low, high = first >> _BITS, last >> _BITS
         if low == high:
             bits = 1 << (first & _MASK)
@@ -133,7 +133,7 @@ class SequenceSet:
             self._part[chunk] = bits
 
     def remove(self, first: int, last: int) -> None:
-        """Takes first..last out."""
+        """Removes the sequences first..last."""
         low, high = first >> _BITS, last >> _BITS
         if low == high:
             present = self._part.get(low)
@@ -169,7 +169,7 @@ class SequenceSet:
                         part.pop(chunk, None)
 
     def take(self, first: int, last: int) -> list[Range]:
-        """Takes first..last out; returns those of them that were in it, as `within` would."""
+        """Removes the sequences first..last; returns those that were present, as `within` would."""
         chunk = first >> _BITS
         if chunk == last >> _BITS:
             present = self._part.get(chunk)
@@ -205,14 +205,14 @@ class SequenceSet:
             self._part.pop(chunk, None)
 
     def update(self, other: SequenceSet) -> None:
-        """Adds every sequence of `other`."""
+        """Adds every sequence of another set."""
         for start, end in zip(other._full_starts, other._full_ends, strict=True):
             self._add_full(start, end)
         for chunk, bits in other._part.items():
             self._or(chunk, bits)
 
     def difference_update(self, other: SequenceSet) -> None:
-        """Takes every sequence of `other` out."""
+        """Removes every sequence of another set."""
         for start, end in zip(other._full_starts, other._full_ends, strict=True):
             self.remove(start << _BITS, (end << _BITS) - 1)
         if len(other._part) <= 16 or self._full_starts:
@@ -223,7 +223,7 @@ class SequenceSet:
                 self._and_not(chunk, other._part[chunk])
 
     def clear(self) -> None:
-        """Takes everything out."""
+        """Removes all sequences."""
         self._full_starts.clear()
         self._full_ends.clear()
         self._part.clear()
@@ -240,8 +240,8 @@ class SequenceSet:
 
     @property
     def count(self) -> int:
-        """The number of sequences. Not its length: `list` reserves memory by that, for ranges of
-        which somebody else says how wide they are."""
+        """Returns the number of sequences. Not the length (`__len__`): `list` would reserve memory
+        by that, for ranges whose width a foreign sender chooses."""
         full = sum(self._full_ends) - sum(self._full_starts)
         return full * CHUNK + sum(bits.bit_count() for bits in self._part.values())
 
@@ -262,7 +262,7 @@ class SequenceSet:
         return f"SequenceSet({shown}{', …' if len(ranges) > 8 else ''})"
 
     def __iter__(self) -> Iterator[Range]:
-        """The set as inclusive ranges, ascending, as few as possible."""
+        """Iterates over the set as inclusive ranges, ascending, as few as possible."""
         first = last = -2
         for low, high in self._stretches():
             if low == last + 1 and first >= 0:
@@ -297,8 +297,8 @@ class SequenceSet:
             at += 1
 
     def ranges(self) -> list[Range]:
-        """All of it as inclusive ranges, ascending, as few as possible; at once where it is one
-        range in one chunk, as the answer for a message is."""
+        """Returns the set as inclusive ranges, ascending, as few as possible; faster where it is
+        one range in one chunk, as in the answer for one message."""
         if len(self._part) == 1 and not self._full_starts:
             ((chunk, bits),) = self._part.items()
             low = (bits & -bits).bit_length() - 1
@@ -310,11 +310,13 @@ class SequenceSet:
 
     @property
     def pieces(self) -> int:
-        """The number of stretches of full chunks and other chunks in which it is kept: its cost."""
+        """Returns the number of stretches of full chunks and of partial chunks: the cost of the
+        set."""
         return len(self._full_starts) + len(self._part)
 
     def pieces_with(self, ranges: Iterable[Range]) -> int:
-        """Returns the most pieces that it would have, were these added."""
+        """Returns the largest number of pieces that the set would have after these ranges were
+        added."""
         fresh: set[int] = set()
         stretches = 0
         for first, last in ranges:
@@ -326,7 +328,7 @@ class SequenceSet:
         return self.pieces + stretches + len(fresh)
 
     def first(self) -> int | None:
-        """The lowest sequence."""
+        """Returns the lowest sequence; None: the set is empty."""
         found = None
         if self._part:
             chunk = min(self._part)
@@ -339,7 +341,7 @@ class SequenceSet:
         return found
 
     def last(self) -> int | None:
-        """The highest sequence."""
+        """Returns the highest sequence; None: the set is empty."""
         found = None
         if self._part:
             chunk = max(self._part)
@@ -357,7 +359,7 @@ class SequenceSet:
         return _FULL if self._full_starts and self._is_full(chunk) else 0
 
     def touches(self, first: int, last: int) -> bool:
-        """Returns whether at least one of first..last is in it."""
+        """Returns whether at least one of first..last is in the set."""
         low, high = first >> _BITS, last >> _BITS
         if low == high:
             present = self._part.get(low)
@@ -378,7 +380,7 @@ class SequenceSet:
         return False
 
     def covers(self, first: int, last: int) -> bool:
-        """Returns whether all of first..last are in it."""
+        """Returns whether all of first..last are in the set."""
         low, high = first >> _BITS, last >> _BITS
         if low == high:
             bits = _bits(first & _MASK, last & _MASK)
@@ -395,7 +397,7 @@ class SequenceSet:
         return True
 
     def within(self, first: int, last: int) -> list[Range]:
-        """Returns the sequences of first..last that are in it, as ranges."""
+        """Returns the sequences of first..last that are in the set, as ranges."""
         low, high = first >> _BITS, last >> _BITS
         if low == high:
             present = self._part.get(low)
@@ -428,7 +430,7 @@ class SequenceSet:
         return [(max(a, first), min(b, last)) for a, b in part if b >= first and a <= last]
 
     def first_within(self, first: int, last: int) -> int | None:
-        """The lowest of first..last that is in it."""
+        """Returns the lowest sequence of first..last that is in the set; None: none is."""
         if not self.touches(first, last):
             return None
         while first < last:
@@ -440,7 +442,7 @@ class SequenceSet:
         return first
 
     def missing(self, first: int, last: int) -> list[Range]:
-        """Returns the sequences of first..last that are not in it, as ranges."""
+        """Returns the sequences of first..last that are not in the set, as ranges."""
         found: list[Range] = []
         at = first
         for a, b in self.within(first, last):
@@ -453,13 +455,13 @@ class SequenceSet:
 
     @property
     def memory_bytes(self) -> int:
-        """Estimates what it takes in memory."""
+        """Returns an estimate of the memory that the set takes."""
         bits = sum([each.bit_length() for each in self._part.values()])
         stretches = STRETCH_MEMORY_BYTES * len(self._full_starts)
         return SET_MEMORY_BYTES + stretches + PART_MEMORY_BYTES * len(self._part) + bits // 7
 
     def copy(self) -> SequenceSet:
-        """A set of its own with the same content."""
+        """Returns an independent set with the same content."""
         other = SequenceSet()
         other._full_starts = self._full_starts.copy()
         other._full_ends = self._full_ends.copy()
@@ -467,7 +469,7 @@ class SequenceSet:
         return other
 
     def intersection(self, other: SequenceSet) -> SequenceSet:
-        """Returns the sequences that are in both."""
+        """Returns the sequences that are in both sets."""
         outside = self.copy()
         outside.difference_update(other)
         inside = self.copy()
@@ -476,7 +478,7 @@ class SequenceSet:
 
     # -- bytes -------------------------------------------------------------------------------
     def to_bytes(self) -> bytes:
-        """A compact form: ranges or bitmaps, whichever is smaller, chunk stretch by stretch.
+        """Returns a compact form: ranges or bitmaps, whichever is smaller, for each chunk.
 
         u32 number of full stretches, u32 of partial chunks; per stretch u64 start, u64 end; per
         chunk u64 number, u16 count of ranges or 0xFFFF for a bitmap, then u16 pairs or 512 bytes.
@@ -486,14 +488,14 @@ class SequenceSet:
             out.append(struct.pack("<QQ", start, end))
         for chunk in sorted(self._part):
             bits = self._part[chunk]
-            # A range costs 4 bytes: at 128 ranges the bitmap is as small.
+            # A range takes 4 bytes: with 128 ranges the bitmap is as small.
             edges = (bits ^ (bits << 1)).bit_count() // 2 + 1
             if edges >= 128:
                 out.append(struct.pack("<QH", chunk, 0xFFFF))
                 out.append(bits.to_bytes(CHUNK // 8, "little"))
                 continue
             if edges == 2:
-                # One range, as most of them are where sequences lie far apart.
+                # One range: the usual case where sequences lie far apart.
                 low = (bits & -bits).bit_length() - 1
                 out.append(struct.pack("<QHHH", chunk, 1, low, bits.bit_length() - 1))
                 continue
@@ -505,8 +507,8 @@ class SequenceSet:
         return b"".join(out)
 
     def parts(self, bytes_max: int) -> Iterator[bytes]:
-        """Returns the set's bytes in several pieces, each a set of its own: of about `bytes_max` or
-        less, but for one bitmap that is more. Together they are the set."""
+        """Yields the set in several pieces of bytes, each the bytes of a set, of about `bytes_max`
+        or less, except for one larger bitmap. Together they are the set."""
         size_bytes = STRETCH_BYTES * len(self._full_starts) + BITMAP_BYTES * len(self._part)
         if size_bytes <= bytes_max:
             yield self.to_bytes()
@@ -530,8 +532,8 @@ class SequenceSet:
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> SequenceSet:
-        """The inverse of `to_bytes`. Stretches and chunks ascend, as `to_bytes` writes them: in
-        another order they would cost the square of their number.
+        """Reads a set from the bytes that `to_bytes` returns. Stretches and chunks must ascend, as
+        `to_bytes` writes them: in another order they would cost the square of their number.
 
         Raises:
             RemoteProtocolError: the bytes are no sequence set.

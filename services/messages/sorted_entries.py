@@ -1,4 +1,4 @@
-"""Entries by key, in order: a dict whose keys are found by ranges as well."""
+"""Entries by key, in order: a dict whose keys can be found by ranges as well."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Generic, TypeVar
 Value = TypeVar("Value")
 
 LEAF_KEYS_MAX = 1024
-"""A list of more keys is cut in two: to put one into it moves those behind it."""
+"""Number of keys above which a list is split in two: an insertion moves all keys behind it."""
 
 
 class SortedEntries(Generic[Value]):
-    """See the file's docstring. To put, find or take away a key costs about the same however many
-    there are.
+    """A dict of entries that also keeps its keys in order. Inserting, finding and removing a key
+    cost about the same however many there are.
 
-    Invariants: `_leaves` has all keys in order, each list sorted and none empty, but where there is
-        one only; `_firsts` has the first key of each.
+    Invariants: `_leaves` has all keys in order, each list sorted and not empty, except when there
+    is only one list; `_firsts` has the first key of each list.
     """
 
     __slots__ = ("_entries", "_firsts", "_leaves")
@@ -37,16 +37,16 @@ class SortedEntries(Generic[Value]):
         return self._entries[key]
 
     def get(self, key: bytes) -> Value | None:
-        """The value of a key; None: there is none."""
+        """Returns the value of a key; None: there is none."""
         return self._entries.get(key)
 
     def items(self) -> ItemsView[bytes, Value]:
-        """All of them, in no order."""
+        """Returns all entries, in no order."""
         return self._entries.items()
 
     @property
     def entries(self) -> dict[bytes, Value]:
-        """All of them, to be read."""
+        """Returns the dict of all entries, for reading."""
         return self._entries
 
     def __setitem__(self, key: bytes, value: Value) -> None:
@@ -62,7 +62,7 @@ class SortedEntries(Generic[Value]):
         self._entries[key] = value
 
     def pop(self, key: bytes) -> Value | None:
-        """Takes one away; its value, None where there was none."""
+        """Removes a key and returns its value; None: there was none."""
         if key not in self._entries:
             return None
         at = self._leaf_of(key)
@@ -74,12 +74,13 @@ class SortedEntries(Generic[Value]):
         return self._entries.pop(key)
 
     def _leaf_of(self, key: bytes) -> int:
-        """The one that has the key, or is to have it. The first begins with every key."""
+        """Returns the index of the list that has the key, or is to have it. The first list covers
+        all lower keys."""
         at = bisect_left(self._firsts, key)
         return at if at < len(self._firsts) and self._firsts[at] == key else at - 1 if at else 0
 
     def keys(self, start: bytes, end: bytes, most: int) -> list[bytes]:
-        """The first `most` keys from `start` on and before `end`, in order."""
+        """Returns the first `most` keys from `start` on and before `end`, in order."""
         at = self._leaf_of(start)
         found: list[bytes] = []
         while at < len(self._leaves) and len(found) < most:
@@ -92,7 +93,7 @@ class SortedEntries(Generic[Value]):
         return found
 
     def last(self, start: bytes, end: bytes) -> bytes | None:
-        """The last key from `start` on and before `end`."""
+        """Returns the last key from `start` on and before `end`; None: there is none."""
         at = self._leaf_of(end)
         while at >= 0:
             leaf = self._leaves[at]

@@ -1,9 +1,9 @@
-"""Topics with state: what is added to a message before it is journaled, by the values as *staged*.
+"""Topics with state: a message is completed before it is journaled, from values as *staged*.
 
-A merge, an enrichment or a delete by filter asks for the value of a key as it will be when all that
-was staged is on disk. The values as committed are older by what is under way, and the next message
-may come before the commit. So each topic with state keeps values over what is committed, which are
-dropped where an append fails.
+A merge, an enrichment or a delete by filter needs the value of a key as it will be when everything
+staged is on disk. Committed values would be too old by the entries under way, since the next
+message may come before the commit. So each topic with state keeps staged values over the committed
+ones; they are dropped when an append fails.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from raylay.services.messages.records import (
 from raylay.services.messages.types.trees import Tree
 
 RUN_BYTES_MAX = 16 * 1024 * 1024
-"""Bytes of a run's records, where it is made longer here: a batch of a link is one run at least."""
+"""Bytes of a run's records, where a preparation makes it longer: a batch of a link has at least one
+whole run."""
 _FRONT = struct.Struct("<IQ")
 _TOPIC_LENGTH = struct.Struct("<H")
 _TOPIC_LENGTH_AT = 16
@@ -33,11 +34,11 @@ _TOPIC_LENGTH_AT = 16
 
 
 class RefusedRecords(NamedTuple):
-    """Records of a run that are not journaled, and never will be.
+    """Records of a run that are refused, and never journaled.
 
     Attributes:
-        ranges: their sequences, ascending.
-        reason: one word of docs/protocol.md.
+        ranges: sequences of the refused records, ascending.
+        reason: one of the reasons in docs/protocol.md.
         text: a sentence for people.
     """
 
@@ -50,9 +51,11 @@ class PreparedRun(NamedTuple):
     """The result of preparing a run.
 
     Attributes:
-        runs: what is left of it, in order, in several parts where it has become long.
-        refused: what is not.
-        authored: what the instance itself writes in the stead of some of it
+        runs: the records that are to be journaled, in order, in several runs where they have become
+            long.
+        refused: the records that are refused.
+        authored: records that the instance itself writes in place of some of them
+            (services/replication/instance/self_publisher.py).
         (services/replication/instance/self_publisher.py).
     """
 
@@ -62,53 +65,52 @@ class PreparedRun(NamedTuple):
 
 
 class WritePermission(Protocol):
-    """Permission of a client to write topics: of some perhaps only the records that pass a filter.
-    The session has it, at the instance where the client is: it is asked there and nowhere else, so
-    it is in no run, journal or frame."""
+    """Permission of a client to write topics, possibly only records that pass a filter. It belongs
+    to the client's session and is asked there only, so it is in no run, journal or frame."""
 
     def writes_all(self, topic: bytes) -> bool:
-        """Returns whether it may write every record of a topic."""
+        """Returns whether the client may write every record of a topic."""
 
     def passes(self, topic: bytes, message: Tree) -> bool:
-        """Returns whether it may write a record of a topic with these fields."""
+        """Returns whether the client may write a record of a topic with these fields."""
 
     def refusal(self, topic: bytes, what: str) -> tuple[str, str]:
-        """The reason and the sentence for a record that it may not write.
+        """Returns the reason and the sentence for a record that the client may not write.
 
         Args:
-            what: it may not do, before the topic's name.
+            what: the forbidden action, before the topic's name.
         """
 
 
 class PendingLookup(Protocol):
-    """Something that takes long to be found, and is looked for in turns before a run is prepared:
-    whoever publishes it waits, nobody else does."""
+    """A long look-up that runs in slices before a run is prepared: only the publisher of that run
+    waits."""
 
     @property
     def done(self) -> bool:
-        """Returns whether it is found, or given up."""
+        """Returns whether the look-up is finished, or given up."""
 
     def take(self, most: int) -> None:
-        """Looks on, at so many at most. On the instance's loop."""
+        """Continues the look-up, over at most `most` records. On the instance's loop."""
 
     def close(self) -> None:
-        """Nothing more is looked for. Told twice is told once."""
+        """Ends the look-up. A second call has no effect."""
 
 
 class Stateful(Protocol):
-    """The preparation of a stateful topic's messages before the append. `TopicBook` knows which
+    """The state of a topic, which prepares messages before the append. `TopicBook` knows which
     topics have one.
 
-    Where a client publishes: `prepare`, then at once `staged` for what that returned. What another
-    instance brought was prepared where it was published, what this instance wrote itself is as it
-    is to be: both are staged as they are.
+    Where a client publishes: `prepare`, then at once `staged` for the runs that it returned. A run
+    of another instance was prepared where it was published, and a run that this instance wrote
+    needs no preparation: both are only `staged`.
 
-    Nothing is told here when something is committed: that is read back from the commit, like all
-    that takes effect.
+    Commits are not told here: like everything that takes effect, they are read back from the
+    journal.
     """
 
     def looks_for(self, run: Run) -> Sequence[PendingLookup]:
-        """Returns what is to be looked for before this run is prepared. Whoever asked closes it
+        """Returns the look-ups that are needed before this run is prepared. The caller closes them
         when the run was prepared, or never will be."""
 
     def prepare(
@@ -118,36 +120,36 @@ class Stateful(Protocol):
         steady_us: int,
         permission: WritePermission | None = None,
     ) -> PreparedRun:
-        """The run as it is to be journaled: merged, enriched, or as it came. The same messages, in
-        the same order, with all they had but their bodies (`left_of`), without those that are
-        refused: their publisher is told, the session goes on, and nothing changes by them.
+        """Returns the run as it is to be journaled: merged, enriched, or unchanged. It keeps the
+        messages, their order, and all their fields but the bodies (`left_of`), without refused
+        messages: those change nothing, their publisher is told, and the session goes on.
 
         Args:
-            run: new here: what is held already is not prepared again.
-            now_us: by the clock on the wall.
-            steady_us: by the clock that nobody sets, for what measures a time.
-            permission: of the client. Each of its messages needs it for the record as it was and as
-                it becomes: a message alone does not show which record it changes. None: it may
-                write everything.
+            run: a run that is new here: messages that are held already are not prepared again.
+            now_us: time by the wall clock.
+            steady_us: time by the steady clock, for durations.
+            permission: the client's permission. Each message needs it for the record as it was and
+                as it becomes, since a message alone does not show which record it changes. None:
+                the client may write everything.
         """
 
     def staged(self, run: Run) -> None:
         """Notes that this run is on its way to the disk, with its transaction ids, behind all
-        before it."""
+        earlier runs."""
 
     def failed(self, committed_txid: int) -> None:
-        """Nothing staged behind this transaction id comes to the disk: it is forgotten. What is
-        committed up to there may be told later."""
+        """Forgets everything staged behind this transaction id: it never comes to the disk. Commits
+        up to there may be told later."""
 
 
 def with_bodies(run: Run, records: Iterable[tuple[Record, bytes]]) -> Run:
-    """The run with other bodies.
+    """Returns the run with other bodies.
 
-    The digests stay those of what the clients sent: by them what comes again is known to be the
-    same (content_digest.py), whatever was made of it here.
+    The digests stay those of the clients' bodies: by them a message that is sent again is
+    recognised (content_digest.py), whatever its journaled body is.
 
     Args:
-        records: all of the run's, in order, each with the body that it is to have.
+        records: all records of the run in order, each with its new body.
     """
     made = []
     for record, body in records:
@@ -159,7 +161,7 @@ def with_bodies(run: Run, records: Iterable[tuple[Record, bytes]]) -> Run:
 
 
 def on_topic(run: Run, topic: bytes) -> Run:
-    """The run on another topic: its messages are of that, and of the digests that they had."""
+    """Returns the run on another topic, with the digests unchanged."""
     made = []
     for record in iterate_records(run.payload):
         raw = record.raw
@@ -174,10 +176,10 @@ def on_topic(run: Run, topic: bytes) -> Run:
 def left_of(
     run: Run, records: Sequence[tuple[Record, bytes]], refused: Sequence[RefusedRecords]
 ) -> PreparedRun:
-    """The run without what is refused, with other bodies.
+    """Returns the run without the refused records, with other bodies.
 
     Args:
-        records: all that is left of the run's, in order, each with the body that it is to have.
+        records: all remaining records of the run in order, each with its new body.
     """
     runs = []
     for part in _cut(records):
@@ -191,7 +193,7 @@ def left_of(
 
 
 def _cut(records: Sequence[tuple[Record, bytes]]) -> list[Sequence[tuple[Record, bytes]]]:
-    """Parts that are no longer than what a client sends in one frame."""
+    """Returns parts that are no longer than what a client sends in one frame."""
     found = []
     start = size_bytes = 0
     for at, (record, body) in enumerate(records):

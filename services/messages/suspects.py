@@ -1,10 +1,10 @@
-"""Messages that an instance had in hand when its process ended: they may be why.
+"""Messages that an instance was processing when its process ended: they may be the cause.
 
-What Python code raises refuses a message. What ends the process (a fault in a library, memory that
-runs out) leaves nobody who could refuse it, and its client sends it again to the next process. So a
-note outside of the process says which messages are in hand. Those that were when a process ended
-are suspects. They are then taken one at a time, and the one that was in hand alone when a second
-process ended is refused.
+A Python exception refuses a message. A crash of the process (a fault in a library, exhausted
+memory) leaves nobody to refuse it, and the client sends it again to the next process. So a note
+outside of the process names the messages in progress. Those that were in progress when a process
+ended are suspects. Suspects are then processed one at a time, and a message that was alone in
+progress when a second process ended is refused.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from raylay.services.messages.records import Run
 from raylay.services.messages.stateful import RefusedRecords
 
 DEATHS_MAX = 2
-"""A message that so many processes ended with is refused."""
+"""Number of processes that ended with a message in progress, from which on it is refused."""
 SINGLES_MAX = 4_096
-"""Messages of a run that are taken one at a time; what a longer run has behind them is told apart
-in the next life."""
+"""Number of messages of a run that are processed one at a time; those behind them in a longer run
+are told apart in the next life."""
 
 
 class Suspect(NamedTuple):
-    """Messages of one publisher that were in hand.
+    """Messages of one publisher that were in progress when a process ended.
 
     Attributes:
-        deaths: of processes that ended with them in hand, one behind another.
+        deaths: number of consecutive processes that ended with them in progress.
     """
 
     publisher: int
@@ -37,18 +37,18 @@ class Suspect(NamedTuple):
 
 
 class SuspectNote(Protocol):
-    """A note that outlives the process, and costs only a few bytes of memory to write."""
+    """A note that outlives the process, and costs only a write of a few bytes to memory."""
 
     def set(self, publisher: int, first: int, last: int, deaths: int) -> None:
-        """Notes these sequences of a publisher as in hand, in place of the former ones; `deaths` is
-        how many processes in a row ended with them."""
+        """Notes these sequences of a publisher as in progress, in place of the former ones;
+        `deaths` is the number of consecutive processes that ended with them."""
 
     def clear(self) -> None:
-        """Notes that nothing is in hand."""
+        """Notes that nothing is in progress."""
 
 
 class NoSuspectNote:
-    """Note of suspects for an owner that has no place for one."""
+    """A note that keeps nothing, for an owner without a place for one."""
 
     def set(self, publisher: int, first: int, last: int, deaths: int) -> None:
         """Keeps nothing."""
@@ -58,13 +58,13 @@ class NoSuspectNote:
 
 
 class Suspects:
-    """The messages that may have ended earlier processes, and the note of what is in hand.
+    """The messages that may have ended earlier processes, and the note of those in progress.
 
     Owner: the instance's loop. Lifecycle: one life of the instance.
 
     Args:
-        note: of what is in hand.
-        left: what earlier processes ended with.
+        note: takes the messages in progress.
+        left: the suspects that earlier processes left.
     """
 
     __slots__ = ("_left", "_note")
@@ -77,7 +77,7 @@ class Suspects:
         return bool(self._left)
 
     def begin(self, run: Run) -> None:
-        """Notes that this run is in hand until `end`."""
+        """Notes that this run is in progress until `end`."""
         first, last = run.first_sequence, run.last_sequence
         deaths = 0
         if self._left and first == last:
@@ -85,14 +85,15 @@ class Suspects:
         self._note.set(run.publisher, first, last, deaths + 1)
 
     def end(self) -> None:
-        """Notes that nothing is in hand."""
+        """Notes that nothing is in progress."""
         self._note.clear()
 
     def isolated(self, run: Run, known: Sequence[Range]) -> tuple[list[Run], list[RefusedRecords]]:
-        """The run in parts, so that each suspect is alone; without those that are refused.
+        """Returns the run in parts, so that each suspect is alone, without those that are refused,
+        and the refusals.
 
         Args:
-            known: sequences of it that are in the log, and therefore no suspects.
+            known: sequences of the run that are in the log, and therefore no suspects.
         """
         suspected = self._suspected(run, known)
         if not suspected:
@@ -152,8 +153,8 @@ class Suspects:
 
 
 def _parts(run: Run, wanted: list[Range]) -> list[Run]:
-    """The parts of the run in these ranges, each by itself. It is halved time and again: to look
-    for each part in the whole run would take its length for each."""
+    """Returns the part of the run in each of these ranges. The run is halved repeatedly: a search
+    of the whole run for each part would take its length each time."""
     if not wanted:
         return []
     part = run.select(wanted)

@@ -1,8 +1,8 @@
-"""The topics of an instance: one look-up for each topic and type serves every caller.
+"""The topics of an instance: one look-up by topic and type serves every caller.
 
-On the way of a publish nothing else is asked of a topic, and once it was met the answer costs no
-call: a book is a dictionary that makes what is missing in it. What a topic is besides, a queue, one
-entry among several, is another field of `TopicEntry`.
+A publish needs nothing else about its topic, and after the first look-up the answer costs no call:
+a book is a dictionary that creates missing entries. Further properties of a topic, such as a queue
+or one SOW entry among several, are further fields of `TopicEntry`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from raylay.services.messages.topics import (
 
 
 class ClaimingQueue(Protocol):
-    """A distributed queue that has the messages of a topic."""
+    """A distributed queue that holds the messages of a topic."""
 
     def claims(self, publisher: int, ranges: list[Range], given: str, now_us: int) -> list[Run]:
-        """Returns what is to be journaled directly before messages that a client sends again and
-        that are new here, so that all instances agree whose they are. Drafted and taken up by its
-        author.
+        """Returns the claims that are to be journaled directly before messages that a client sends
+        again and that are new here, so that all instances agree on their owner. The queue drafts
+        them, and takes them when they are committed.
 
         Args:
-            given: the instance that they were given to first; empty: it is not known.
-            now_us: by the clock on the wall.
+            given: name of the instance to which the messages were sent first; empty: not known.
+            now_us: time by the wall clock.
         """
 
 
@@ -40,12 +40,12 @@ class QueueTopics(NamedTuple):
     """The topics of a queue at an instance.
 
     Attributes:
-        name: of the queue: the topic of its acknowledgments and transfers.
-        message_type: of all of it.
-        state: looks at acknowledgments before they are journaled.
-        underlying: the topics whose messages it holds.
-        target: the topic that publishes to `name` go to; empty: `name` itself.
-        claiming: None: no other instance has the queue.
+        name: name of the queue, which is also the topic of its acknowledgments and transfers.
+        message_type: message type of the queue's messages and records.
+        state: checks acknowledgments before they are journaled.
+        underlying: the topics whose messages the queue holds.
+        target: the topic to which publishes to `name` go; empty: `name` itself.
+        claiming: the queue as it claims ownership; None: no other instance has the queue.
     """
 
     name: str
@@ -58,17 +58,19 @@ class QueueTopics(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicEntry:
-    """The properties of all messages of one topic and type.
+    """The properties that all messages of one topic and type share.
 
     Attributes:
-        journaled: whether they go to the transaction log; else they are delivered at once.
-        refusal: why nothing may be published to it; empty: it may.
-        declared: whether somebody said what becomes of them. Where not, nobody would keep them: a
-            client's publish is refused (`TopicBook.undeclared` says why), the session goes on.
-        state: what adds to them before they are journaled; None: nothing does.
-        queue: what looks at acknowledgments of a queue of this name; None: there is none.
-        target: the topic that they are published to instead; empty: this one.
-        claiming: distributed queues that hold them.
+        journaled: whether the messages go to the transaction log; otherwise they are delivered at
+            once.
+        refusal: reason why nothing may be published to the topic; empty: publishes are allowed.
+        declared: whether the configuration mentions the topic. Otherwise nothing would keep its
+            messages: a client's publish is refused (`TopicBook.undeclared` returns the sentence),
+            and the session goes on.
+        state: completes the messages before they are journaled; None: nothing does.
+        queue: checks acknowledgments of the queue of this name; None: there is no such queue.
+        target: the topic to which the messages are published instead; empty: this one.
+        claiming: the distributed queues that hold the messages.
     """
 
     journaled: bool
@@ -81,18 +83,20 @@ class TopicEntry:
 
     @property
     def judges_records(self) -> bool:
-        """Returns whether its state knows the record that a message changes: then that is asked
-        whether a client may write it, and not the message alone."""
+        """Returns whether the topic's state knows the record that a message changes: then a
+        client's permission is asked for that record, and not for the message alone."""
         return self.journaled and self.state is not None
 
     def changed_by(self, command: int) -> Stateful | None:
-        """Returns what a command that is no message would change; None: there is nothing."""
+        """Returns the state that a command other than a message would change; None: there is
+        none."""
         if not self.journaled:
             return None
         return self.state if command == Command.DELETE else self.queue
 
     def state_of(self, run: Run) -> Stateful | None:
-        """Returns what adds to a run before it is journaled, or is changed by it; None: nothing."""
+        """Returns the state that completes a run before it is journaled, or that the run changes;
+        None: there is none."""
         if run.flags & _COMMANDS:
             return self.changed_by(run.payload[COMMAND_AT])
         return self.state
@@ -103,24 +107,25 @@ _JOURNALED = TopicEntry(True)
 _TRANSIENT = TopicEntry(False)
 _UNDECLARED = TopicEntry(False, declared=False)
 _NAMED_MAX = 8
-"""Journaled topics that a refusal names."""
+"""Number of journaled topics that a refusal names."""
 
 
 class TopicBook(dict[TopicKey, TopicEntry]):
-    """See the file's docstring: `book[topic, message_type]` is never missing.
+    """The entry of every topic; creates missing ones, so that `book[topic, message_type]` always
+    succeeds.
 
     Owner: the instance, whose machine and connections only read. Lifecycle: as long as that.
 
     Args:
-        journaled: which topics are.
-        where: in whose configuration that is said, for errors.
-        unjournaled: which are declared as not journaled. None: all others.
-        instance: whose topics these are, for errors.
-        stateful: which topics have a state; the first that fits counts.
-        queues: which there are.
+        journaled: rules of the journaled topics.
+        where: the configuration that has the rules, for errors.
+        unjournaled: rules of the topics that are declared as not journaled. None: all other topics.
+        instance: name of the instance, for errors.
+        stateful: the topics with a state; the first that matches counts.
+        queues: the queues of the instance.
 
     Attributes:
-        states: all of those, each once.
+        states: all states, each once.
         has_targets: whether publishes to some topics go to others.
 
     Raises:
@@ -168,7 +173,7 @@ class TopicBook(dict[TopicKey, TopicEntry]):
         refusal = _no_text(*key)
         state = next((state for rules, state in self._stateful if rules[key]), None)
         if refusal:
-            # Not kept: it is refused, and the next is, too.
+            # Not kept, because the publish is refused, and so is the next one.
             return TopicEntry(journaled, refusal, state=state)
         if len(self) >= TOPIC_CACHE_MAX:
             self.clear()
@@ -196,20 +201,21 @@ class TopicBook(dict[TopicKey, TopicEntry]):
         return entry
 
     def routed(self, run: Run) -> Run:
-        """Returns what a client published, on the topic that it goes to: of a queue's name that may
-        be another one."""
+        """Returns a client's run on the topic to which it goes: a publish to a queue's name may go
+        to another topic."""
         target = self[run.topic, run.message_type].target
         return on_topic(run, target) if target and not run.flags & _COMMANDS else run
 
     def undeclared(self, topic: bytes, message_type: bytes) -> str:
-        """The sentence of a publish to a topic that is neither journaled nor declared as not
-        journaled. It is made anew: topics are as many as publishers like."""
+        """Returns the sentence that refuses a publish to a topic that is neither journaled nor
+        declared as not journaled. It is composed each time, since publishers may use any number of
+        topics."""
         shown = topic[:200].decode("utf-8", "replace")
         kind = message_type.decode("utf-8", "replace")
         return f"topic {shown!r} of type {kind!r} {self._advice}"
 
     def no_sow(self, topic: bytes, message_type: bytes) -> str:
-        """The sentence of a delete on a topic that keeps nothing that could be deleted."""
+        """Returns the sentence that refuses a delete on a topic without a SOW."""
         shown = topic[:200].decode("utf-8", "replace")
         kind = message_type.decode("utf-8", "replace")
         return (
@@ -218,13 +224,14 @@ class TopicBook(dict[TopicKey, TopicEntry]):
         )
 
     def unchanged(self, topic: bytes, message_type: bytes, command: int) -> tuple[str, str]:
-        """The reason and the sentence of a command that changes nothing on this topic."""
+        """Returns the reason and the sentence that refuse a command with no effect on this
+        topic."""
         if command == Command.DELETE:
             return "no_sow", self.no_sow(topic, message_type)
         return "no_queue", self.no_queue(topic, message_type)
 
     def no_queue(self, topic: bytes, message_type: bytes) -> str:
-        """The sentence of an acknowledgment on a topic that is no queue."""
+        """Returns the sentence that refuses an acknowledgment on a topic that is no queue."""
         shown = topic[:200].decode("utf-8", "replace")
         kind = message_type.decode("utf-8", "replace")
         return (
@@ -233,15 +240,15 @@ class TopicBook(dict[TopicKey, TopicEntry]):
         )
 
     def journals(self, topic: bytes, message_type: str) -> bool:
-        """Returns whether messages of this topic and type are journaled, for who reads the journal.
-        No type: any that is will do."""
+        """Returns whether messages of this topic and type are journaled, for readers of the
+        journal. Without a type, one journaled type is enough."""
         if message_type:
             return self[topic, message_type.encode()].journaled
         return self._any_type[topic, b""]
 
 
 def _advice(journaled: tuple[TopicRule, ...], instance: str) -> str:
-    """Returns what is journaled instead, and what to change."""
+    """Returns advice: which topics are journaled, and what to change."""
     names = [
         rule.name if rule.message_type == "*" else f"{rule.name} ({rule.message_type})"
         for rule in journaled
@@ -256,7 +263,8 @@ def _advice(journaled: tuple[TopicRule, ...], instance: str) -> str:
 
 
 def _no_text(topic: bytes, message_type: bytes) -> str:
-    """Whoever looks at a topic or a type later, a subscriber or a tool, takes it for text."""
+    """Returns what is wrong with a topic or type that is no text: later readers, such as
+    subscribers and tools, expect text."""
     try:
         topic.decode()
         message_type.decode()

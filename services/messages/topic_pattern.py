@@ -1,14 +1,14 @@
-"""Regular expressions over topics, matched in a time linear in the topic by RE2.
+"""Regular expressions over topics, matched by RE2 in a time linear in the topic.
 
-A subscriber's pattern meets topics that publishers choose, so an engine that tries one way through
-a pattern after another, as Python's `re` does, could be kept busy for ever. RE2 has no such
-patterns: it knows neither look-arounds nor back-references, and what it does not know is refused
-with the place and with what to write instead. So are the few texts that it reads in another way
-than other engines, where the difference would show only in which topics match. Look-aheads that
-mean *all but* are asked of it as patterns of their own: published configurations have them.
+A subscriber's pattern meets topics that publishers choose. A backtracking engine, such as Python's
+`re`, could be kept busy for ever. RE2 has no such patterns, since it lacks look-arounds and
+back-references; these are refused, with the place and a replacement. So are the few texts that RE2
+reads in another way than other engines, where the difference would only show in which topics match.
+Look-aheads that mean *all but* are passed to RE2 as patterns of their own, because published
+configurations have them.
 
 Only whether a topic matches is asked, never where. The parts of a pattern are read here for those
-refusals and for the examples of `topology/members.py`; what a part means is always asked of RE2.
+refusals and for the examples of `topology/members.py`; their meaning always comes from RE2.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 import re2
 
 MEMORY_BYTES_MAX = 1 << 20
-"""Memory that RE2 may use for one pattern, compiled. The largest that fits takes less than 0.1 s
-for the longest topic, and less to compile. RE2's module keeps the last 128."""
+"""Memory in bytes that RE2 may use for one compiled pattern. The largest that fits takes less than
+0.1 s for the longest topic, and less to compile. RE2's module keeps the last 128."""
 SHOWN_CHARACTERS_MAX = 40
 SMALL_PROGRAM = 12
-"""Instructions of RE2."""
+"""Number of RE2 instructions up to which a pattern counts as small."""
 
 _OPTIONS = re2.Options()
 _OPTIONS.max_mem = MEMORY_BYTES_MAX
@@ -73,13 +73,14 @@ _UNKNOWN = {
     "unicode": ("a \\u, \\U or \\N escape", "write the character itself, or \\x{20AC}"),
 }
 _TEXT = re.compile(r"[^\\^$*+?()\[\]{}|.]|\\[^\w\s]", re.ASCII)
-"""A part that is one character whatever stands around it."""
+"""A part that stands for one character, whatever is around it."""
 _OPENING = ("open", "look", "atomic", "condition", "comment")
 _EACH = ([".", ")", "*", "$"], [".", ")", "+", "$"])
 
 
 class PatternError(ValueError):
-    """A text is no regular expression, or none that RE2 knows: which part, where, what to do."""
+    """A text is no regular expression that RE2 knows; the error names the part, the place and what
+    to do."""
 
 
 class PatternPart(NamedTuple):
@@ -91,7 +92,7 @@ class PatternPart(NamedTuple):
 
 
 def parts(pattern: str) -> Iterator[PatternPart]:
-    """The pieces of a pattern, from left to right."""
+    """Yields the pieces of a pattern, from left to right."""
     for found in _PARTS.finditer(pattern):
         yield PatternPart(found.lastgroup or "literal", found[0], found.start())
 
@@ -125,23 +126,24 @@ class TopicPattern:
         self._is_text = self._is_text and not looks
         sizes = [each.programsize for each in (compiled, *(each for each, _ in asked))]
         self.weight = 1 if self._is_text else sum(map(_weight, sizes))
-        """Most time that a character of the topic takes, in nanoseconds of a quick processor."""
+        """Longest time that one character of a topic takes, in nanoseconds on a fast processor."""
 
     def search(self, topic: str) -> bool:
         """Returns whether the pattern matches somewhere in the topic."""
-        # Most patterns begin with a text: to call RE2 takes ten times as long as to look for it.
+        # Most patterns begin with plain text: a call of RE2 takes ten times as long as a search for
+        # the text.
         if not (topic.startswith(self._text) if self._anchored else self._text in topic):
             return False
         if self._is_text:
             return True
-        # As bytes: of a text the wrapper would count characters up to the match.
-        # A body may have bytes that are no UTF-8.
+        # As bytes: with a str, the wrapper would count characters up to the match. A body may have
+        # bytes that are no UTF-8.
         data = topic.encode("utf-8", "surrogateescape")
         if self._search(data) is None:
             return False
         for search, look in self._looks:
             found = search(data)
-            # What is found at the end only has no character behind it that it would forbid.
+            # A match at the end has no character behind it that the look-ahead could forbid.
             seen = found is not None and (not look.anywhere or found.start() < len(data))
             if seen != look.wanted:
                 return False
@@ -149,8 +151,8 @@ class TopicPattern:
 
 
 def _leading_text(pattern: str) -> tuple[bool, str, bool]:
-    """Returns whether a pattern begins with `^`, the text that begins every match of it, and
-    whether that is all that it asks."""
+    """Returns whether a pattern begins with `^`, the text with which every match begins, and
+    whether that text is the whole condition."""
     found = list(parts(pattern))
     if _has_choice(found):
         return False, "", False
@@ -167,11 +169,12 @@ def _leading_text(pattern: str) -> tuple[bool, str, bool]:
 
 
 class _Look(NamedTuple):
-    """A look-ahead that is asked of RE2 as a pattern of its own.
+    """A look-ahead that is passed to RE2 as a pattern of its own.
 
     Attributes:
-        anywhere: not before any character of the topic, instead of at its beginning.
-        read: the number of its part, which needs no refusal.
+        anywhere: whether the look-ahead stands before any character of the topic, instead of at its
+            beginning.
+        read: index of the pattern part that was handled as this look-ahead, and needs no refusal.
     """
 
     pattern: str
@@ -181,9 +184,9 @@ class _Look(NamedTuple):
 
 
 def _split(found: list[PatternPart]) -> tuple[str, list[_Look]]:
-    """A pattern without its look-aheads, and those of them that are questions of their own: right
-    behind a leading `^` (`^(?!fx/)`), or before each character, as the documents of PassThrough
-    have it (`^((?!HKG).)*$`)."""
+    """Returns a pattern without its look-aheads, and those look-aheads that can be checked
+    separately: directly behind a leading `^` (`^(?!fx/)`), or before each character, as in the
+    documents of PassThrough (`^((?!HKG).)*$`)."""
     texts = [part.text for part in found]
     looks: list[_Look] = []
     begin = 1
@@ -207,7 +210,7 @@ def _split(found: list[PatternPart]) -> tuple[str, list[_Look]]:
 
 
 def _has_choice(found: list[PatternPart]) -> bool:
-    """Returns whether the whole pattern is alternatives."""
+    """Returns whether the whole pattern consists of alternatives."""
     depth = 0
     for part in found:
         if part.kind == "choice" and not depth:
@@ -218,7 +221,7 @@ def _has_choice(found: list[PatternPart]) -> bool:
 
 
 def _closing(found: list[PatternPart], begin: int) -> int:
-    """The number of the part that closes the group."""
+    """Returns the index of the part that closes the group."""
     depth = 0
     for number in range(begin, len(found)):
         depth += found[number].kind in _OPENING
@@ -229,9 +232,8 @@ def _closing(found: list[PatternPart], begin: int) -> int:
 
 
 def _weight(size: int) -> int:
-    """Returns the upper bound of what matching one character costs, for a pattern of which RE2
-    makes
-    `size` instructions. A small pattern has few states, so that RE2 soon knows them all; of a large
+    """Returns an upper bound of the cost of matching one character, for a pattern that RE2 compiles
+    to `size` instructions. A small pattern has few states, which RE2 soon has cached; in a large
     one it may have to follow each instruction at each character."""
     return 2 if size <= SMALL_PROGRAM else 6 * size
 

@@ -1,9 +1,10 @@
-"""The intersection of two topic rules, decided from their texts alone, without any topic's name.
+"""Relations between two topic rules, decided from their texts alone, without any topic's name.
 
-Whether one regular expression takes all that another one takes is no practical question in general.
-For the expressions that people write for topics it is: a name, a beginning (`^fx/`), an end
-(`eu$`), a part (`orders`), and alternatives of these (`^(orders|trades)$`). Such an expression is
-read into `TopicShape`s; of any other one only its own text is known. Topics hold no line breaks.
+Whether one regular expression matches everything that another one matches cannot be decided in
+practice for all expressions. It can for those that people write for topics: a name, a beginning
+(`^fx/`), an end (`eu$`), a part (`orders`), and alternatives of these (`^(orders|trades)$`). Such
+an expression is read into `TopicShape`s; any other one is only compared by its text. Topics hold no
+line breaks.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from raylay.services.messages.topics import (
 )
 
 SHAPES_MAX = 64
-"""Alternatives of one expression; one with more is known by its text only."""
+"""Number of alternatives of one expression; an expression with more is only compared by its
+text."""
 
 _EVERYTHING = frozenset(("", ".+", "^.+", ".+$", "^.+$"))
 _SIMPLE = re.compile(r"(\^?)((?:\.\*)?)((?:[^\\^$*+?()\[\]{}|.]|\\[^\w\s])*)((?:\.\*)?)(\$?)")
@@ -27,14 +29,14 @@ _GROUPED = re.compile(r"([^()|]*)\((?:\?:)?([^()?][^()]*)\)([^()|]*)")
 
 
 class TopicShape(NamedTuple):
-    """All topics that have this text: at their start, at their end, as a whole, or anywhere."""
+    """All topics that have a text at their start, at their end, as a whole, or anywhere."""
 
     at_start: bool
     text: str
     at_end: bool
 
     def contains(self, other: TopicShape) -> bool:
-        """Returns whether every topic of the other shape is one of this."""
+        """Returns whether every topic of the other shape also has this one."""
         if self.at_start and self.at_end:
             return other == self
         if self.at_start:
@@ -44,7 +46,7 @@ class TopicShape(NamedTuple):
         return self.text in other.text
 
     def overlaps(self, other: TopicShape) -> bool:
-        """Returns whether there can be a topic of both shapes."""
+        """Returns whether a topic can have both shapes."""
         if self.at_start and self.at_end:
             return other.contains(self)
         if other.at_start and other.at_end:
@@ -58,7 +60,8 @@ class TopicShape(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def shapes(rule: str) -> tuple[TopicShape, ...] | None:
-    """The shapes of a topic rule, a name or an expression; None when it has another form."""
+    """Returns the shapes of a topic rule, a name or an expression; None when it has another
+    form."""
     if not is_regex(rule):
         return (TopicShape(True, rule, True),)
     if rule in _EVERYTHING:
@@ -85,7 +88,7 @@ def shapes(rule: str) -> tuple[TopicShape, ...] | None:
 def _alternatives(rule: str) -> list[str]:
     grouped = _GROUPED.fullmatch(rule.replace("\\(", "\\\0").replace("\\|", "\\\1"))
     if grouped is None:
-        # With a parenthesis left in it, none of them is simple.
+        # With a parenthesis left, none of the alternatives is simple.
         return [rule] if "(" in rule or "\\|" in rule else rule.split("|")
     before, inside, behind = grouped.groups()
     return [
@@ -95,7 +98,8 @@ def _alternatives(rule: str) -> list[str]:
 
 
 def exact_names(rule: str) -> tuple[str, ...] | None:
-    """The topics of a rule that takes a few names and no others; None for any other rule."""
+    """Returns the topics of a rule that matches a few names and no others; None for any other
+    rule."""
     found = shapes(rule)
     if found is None or not all(shape.at_start and shape.at_end for shape in found):
         return None
@@ -103,21 +107,22 @@ def exact_names(rule: str) -> tuple[str, ...] | None:
 
 
 def includes(outer: Iterable[str], inner: str) -> bool:
-    """Returns whether rules together certainly take every topic that another one takes."""
+    """Returns whether the outer rules together certainly match every topic that the inner one
+    matches."""
     rules = tuple(outer)
     if inner in rules:
         return True
     wanted = shapes(inner)
     if wanted is None:
-        # Everything is everything, whatever the other one is.
+        # An expression that matches everything includes any other one.
         wanted = (TopicShape(False, "", False),)
     there = [shape for rule in rules for shape in shapes(rule) or ()]
     return all(any(shape.contains(other) for shape in there) for other in wanted)
 
 
 def carries_all(carried: Iterable[TopicRule], journaled: Iterable[TopicRule]) -> bool:
-    """Returns whether everything that the journaled rules take is certainly taken by the carried
-    ones. One with a content filter takes nothing for certain."""
+    """Returns whether the carried rules certainly take everything that the journaled rules take. A
+    rule with a content filter takes nothing for certain."""
     whole = [rule for rule in carried if not rule.filter]
     return all(
         includes((r.name for r in whole if r.message_type in ("*", rule.message_type)), rule.name)
@@ -126,7 +131,7 @@ def carries_all(carried: Iterable[TopicRule], journaled: Iterable[TopicRule]) ->
 
 
 def may_overlap(one: str, other: str) -> bool:
-    """Returns whether two rules may both take some topic. False only when they certainly do not."""
+    """Returns whether two rules may match a common topic. False only when they certainly do not."""
     first, second = shapes(one), shapes(other)
     if one == other or first is None or second is None:
         return True

@@ -1,4 +1,5 @@
-"""Topics as configuration and subscriptions name them: a name or an expression, and a type."""
+"""Topics as configuration and subscriptions name them: a name or an expression, and a message
+type."""
 
 from __future__ import annotations
 
@@ -12,25 +13,27 @@ from raylay.services.messages.topic_pattern import PatternError, TopicPattern
 _REGEX_CHARACTERS = frozenset("^$*+?()[]{}|\\")
 TOPIC_CACHE_MAX = 65_536
 EXPRESSIONS_MAX = 4_000
-"""Expressions that one frame of another instance may have. Names of topics do not count."""
+"""Number of expressions that one frame of another instance may have. Names of topics do not
+count."""
 EXPRESSIONS_WEIGHT_MAX = 2_000_000
-"""Sum of the weights (`TopicPattern.weight`) of the expressions that one frame may have: eight of
-the largest that one may write, or 20,000 such as `^orders/.*`. They take 80 ms to compile, and 4
+"""Limit on the sum of the weights (`TopicPattern.weight`) of the expressions in one frame: eight of
+the largest allowed expressions, or 20,000 such as `^orders/.*`. They take 80 ms to compile, and 4
 MB."""
 RESERVED = "raylay/"
-"""Topics that begin so are Raylay's own. An expression of a subscription meets them only where it
-begins so itself."""
+"""Beginning of Raylay's own topics. An expression of a subscription matches them only when it
+begins like that itself."""
 DRILL_TOPIC = f"{RESERVED}drill"
-"""Topic of drills (docs/drills.md)."""
+"""Topic to which drills publish (docs/drills.md)."""
 DRILL_SOW_TOPIC = f"{RESERVED}drill-sow"
-"""Topic of drills of which the last message of each key is kept."""
+"""Topic of drills with a SOW: the last message of each key is kept."""
 DRILL_WORK_TOPIC = f"{RESERVED}drill-work"
-"""Topic of drills whose messages are given to one consumer each, by the queue `DRILL_QUEUE`."""
+"""Topic of drills whose messages the queue `DRILL_QUEUE` gives to one consumer each."""
 DRILL_QUEUE = f"{RESERVED}drill-queue"
 
 
 def is_regex(topic: str) -> bool:
-    """Returns whether a topic is a regular expression: it has a character that only those have.
+    """Returns whether a topic is a regular expression: it has a character that only expressions
+    have.
 
     A dot alone does not make one: topics such as `orders.eu` are names.
     """
@@ -38,13 +41,13 @@ def is_regex(topic: str) -> bool:
 
 
 def all_but(names: Iterable[str]) -> str:
-    """The regular expression of all topics but these."""
+    """Returns the regular expression of all topics but these."""
     escaped = [re.escape(name) for name in dict.fromkeys(names)]
     return f"^(?!{escaped[0]}$)" if len(escaped) == 1 else f"^(?!({'|'.join(escaped)})$)"
 
 
 def compile_regex(pattern: str, where: str) -> TopicPattern:
-    """A compiled, unanchored pattern: publishers choose the topics it meets.
+    """Returns a compiled, unanchored pattern. Publishers choose the topics that it meets.
 
     Raises:
         ConfigurationError: naming the pattern, the place and what is wrong.
@@ -58,7 +61,7 @@ def compile_regex(pattern: str, where: str) -> TopicPattern:
 
 
 def not_of_transport(message_type: str, allowed: frozenset[bytes]) -> str:
-    """The sentence of a client that uses a transport for other types."""
+    """Returns the sentence for a client that uses a transport of other message types."""
     names = ", ".join(sorted(kind.decode("utf-8", "replace") for kind in allowed))
     return (
         f"this transport takes messages of type {names} only, not of {message_type[:200]!r}: "
@@ -67,8 +70,10 @@ def not_of_transport(message_type: str, allowed: frozenset[bytes]) -> str:
 
 
 class ExpressionBudget:
-    """A budget for all the expressions of one foreign frame together. A small frame may hold a
-    thousand expressions that take 8 ms and 400 KB each, once they are compiled.
+    """A limit on all expressions of one foreign frame together. A small frame may hold a thousand
+    expressions that take 8 ms and 400 KB each to compile.
+
+    Owner: the reader of the frame. Lifecycle: that one frame.
 
     Owner: whoever reads the frame. Lifecycle: that one frame.
     """
@@ -78,7 +83,7 @@ class ExpressionBudget:
         self._weight_left = EXPRESSIONS_WEIGHT_MAX
 
     def compile(self, pattern: str, where: str) -> TopicPattern:
-        """A compiled pattern, which counts.
+        """Returns a compiled pattern, and counts it.
 
         Raises:
             ConfigurationError: it cannot be used, or the expressions so far need too much.
@@ -103,11 +108,12 @@ class TopicRule:
     """One `Topic` element: a literal name or a regular expression, and a message type.
 
     Attributes:
-        message_type: `*` takes any type.
-        filter: content filter of a Destination's Topic, as written; empty: none. It is compared at
-            connect, too.
+        message_type: message type; `*` takes any type.
+        filter: content filter of a Destination's Topic, as written; empty: none. Validation at
+            connect compares it, too.
         include_validation: checks at connect (services/replication/membership/validation.py); None:
-        all. exclude_validation: checks left out; wins over `include_validation`.
+            all.
+        exclude_validation: checks left out; has precedence over `include_validation`.
     """
 
     name: str
@@ -122,11 +128,11 @@ TopicKey = tuple[bytes, bytes]
 
 
 class TopicMatcher(dict[TopicKey, bool]):
-    """Tells whether a topic of a type matches one of several rules. Answers are kept per topic:
-    `matcher[topic, message_type]` is never missing, and costs no call once it was asked.
+    """Decides whether a topic of a type matches one of several rules. Answers are kept:
+    `matcher[topic, message_type]` always succeeds, and after the first time costs no call.
 
     Args:
-        budget: that the expressions count for; None: they are our own.
+        budget: the limit to which the expressions are counted; None: they are our own.
     """
 
     __slots__ = ("_literals", "_patterns", "rules")

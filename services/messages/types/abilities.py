@@ -6,7 +6,8 @@ from enum import StrEnum
 
 
 class Ability(StrEnum):
-    """Something that features ask of a type. The value is how an error names it."""
+    """An ability of a message type on which some features depend. The value is the words with which
+    an error names it."""
 
     FIELDS = "be read field by field"
     DELTA = "be published or sent as deltas"

@@ -23,24 +23,24 @@ from raylay.services.messages.types.trees import (
 )
 
 DEPTH_MAX = 100
-"""Depth to which values may be nested; the tree itself is the first level. Who walks through a tree
-may call itself for each level."""
+"""Depth to which values may be nested; the tree itself is the first level. Code that walks through
+a tree may recurse once per level."""
 BODY_BYTES_MAX = 16 * 1024 * 1024
-"""Length of a body that is parsed. No record is longer (records.RECORD_BYTES_MAX)."""
+"""Longest body that is parsed. No record is longer (records.RECORD_BYTES_MAX)."""
 SLOW_BODY_BYTES_MAX = 512 * 1024
-"""Length of a body that is parsed, of types that take 0.1 to 0.3 µs a byte: some 0.1 s of an
-instance's loop."""
+"""Longest body that is parsed of types that take 0.1 to 0.3 µs a byte: some 0.1 s of an instance's
+loop."""
 VALUES_MAX = 65_536
-"""Fields, elements, objects and arrays of a body that is parsed: some 25 ms of an instance's loop,
-where each takes a byte or two."""
+"""Number of fields, elements, objects and arrays in a body that is parsed: some 25 ms of an
+instance's loop where each takes a byte or two."""
 SHOWN_CHARACTERS_MAX = 60
 
 
 class ParsedBody(NamedTuple):
-    """A body that was parsed.
+    """A body and the tree that was parsed from it.
 
     Attributes:
-        tree: its fields.
+        tree: the fields of the body.
     """
 
     body: bytes | memoryview
@@ -48,8 +48,9 @@ class ParsedBody(NamedTuple):
 
 
 def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes whatever a method of a type raises an error of that type: bytes that anybody may send
-    decide what a library meets, and the instance goes on with the next message."""
+    """Turns every exception of a method of a type into a MessageTypeError of that type: foreign
+    bytes decide which errors a library raises, and the instance must go on with the next
+    message."""
 
     @wraps(method)
     def refusing(self: MessageType, *args: Any, **keywords: Any) -> Any:
@@ -64,7 +65,7 @@ def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _refusing_parsers(method: Callable[..., Callable[[bytes], Tree]]) -> Callable[..., Any]:
-    """Does the same with the parsers that a type makes for a few fields."""
+    """Does the same for the parsers that `parser_of` returns."""
 
     @wraps(method)
     def parser_of(self: MessageType, names: frozenset[str]) -> Callable[[bytes], Tree]:
@@ -84,27 +85,28 @@ def _refusing_parsers(method: Callable[..., Callable[[bytes], Tree]]) -> Callabl
 
 
 class MessageType(ABC):
-    """Reads and writes the bodies of one type. Immutable: one serves a whole instance.
+    """Reads and writes the bodies of one message type. Immutable: one object serves a whole
+    instance.
 
-    Whatever `parse`, `serialize`, `merge`, `difference` and the parsers of `parser_of` of a
-    subclass raise reaches the caller as MessageTypeError.
+    An exception that `parse`, `serialize`, `merge`, `difference` or a parser from `parser_of` of a
+    subclass raises reaches the caller as MessageTypeError.
 
     Attributes:
-        name: as messages carry it.
-        kind: the built-in type that it is, such as `fix` for a type of another name.
+        name: name of the type in messages.
+        kind: the built-in type that this type is, such as `fix` for a type with another name.
     """
 
     kind = ""
     lacks: ClassVar[Mapping[Ability, str]] = {}
-    """Abilities that messages of this type lack, and what can be done instead."""
+    """Abilities that messages of this type lack, each with what can be done instead."""
     parsed_bytes_max: ClassVar[int] = BODY_BYTES_MAX
-    """No longer body is parsed."""
+    """Longest body of this type that is parsed."""
     value_bytes_min: ClassVar[int] = 1
-    """No value takes fewer bytes: in a body that is short enough they are not counted."""
+    """Fewest bytes that one value takes: the values of a short enough body are not counted."""
     empty: Any = ""
-    """Value of a field without a value in a delta."""
+    """Value in a delta that stands for a field without a value."""
     parsers_refuse: ClassVar[bool] = False
-    """The parsers of `parser_of` raise MessageTypeError alone, so that none needs a guard."""
+    """Whether parsers from `parser_of` raise MessageTypeError only, so that they need no guard."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name or self.kind
@@ -120,20 +122,20 @@ class MessageType(ABC):
 
     @abstractmethod
     def parse(self, body: bytes | memoryview) -> Tree:
-        """The fields of a body.
+        """Returns the fields of a body.
 
         Raises:
             MessageTypeError: it is no body of this type; with the byte where that shows.
         """
 
     def parser_of(self, names: frozenset[str]) -> Callable[[bytes], Tree]:
-        """Returns a parser of these top-level fields of bodies; others it may give, or leave out.
-        Of a body that `parse` refuses it may give what there is."""
+        """Returns a parser for these top-level fields; it may return other fields as well. Where
+        `parse` would refuse the body, it may return the fields that it finds."""
         return self.parse
 
     def reader_of(self, names: frozenset[str]) -> Callable[[Sequence[bytes]], list[Tree | None]]:
-        """Returns a reader of these fields of many bodies at a time; None for what cannot be
-        read."""
+        """Returns a reader of these fields in many bodies at once; it returns None for an
+        unreadable body."""
         parse = self.parser_of(names)
 
         def read(bodies: Sequence[bytes]) -> list[Tree | None]:
@@ -141,7 +143,7 @@ class MessageType(ABC):
             for body in bodies:
                 try:
                     found.append(parse(body))
-                except Exception:  # also of a parser that an installed type gave
+                except Exception:  # The parser of an installed type may raise anything.
                     found.append(None)
             return found
 
@@ -149,14 +151,14 @@ class MessageType(ABC):
 
     @abstractmethod
     def serialize(self, tree: Tree) -> bytes:
-        """The body that has these fields.
+        """Returns the body that has these fields.
 
         Raises:
             MessageTypeError: the type cannot say one of the values.
         """
 
     def merge(self, stored: bytes | memoryview, delta: bytes | memoryview) -> bytes:
-        """The stored body with the fields of a delta in it (behaviour.md 4.7).
+        """Returns the stored body with the fields of a delta merged into it (behaviour.md 4.7).
 
         A field that the delta lacks stays as it is; a list is replaced whole.
 
@@ -175,14 +177,15 @@ class MessageType(ABC):
         *,
         empties: bool = True,
     ) -> bytes:
-        """The delta that leads from one body to another.
+        """Returns the delta that leads from one body to another.
 
-        `merge(before, difference(before, after))` has the fields of `after`, and an empty one for
-        each that `after` lacks: no delta takes a field away.
+        `merge(before, difference(before, after))` has the fields of `after`, and an empty field for
+        each one that `after` lacks, because no delta removes a field.
 
         Args:
-            keys: fields that are in it, changed or not.
-            empties: say of a field that `after` lacks that it is empty, rather than nothing.
+            keys: fields that the delta has in any case, changed or not.
+            empties: whether the delta has an empty field for each one that `after` lacks; otherwise
+                it has none for them.
 
         Raises:
             MessageTypeError: one of them is no body of this type, or the type knows no deltas.
@@ -193,7 +196,7 @@ class MessageType(ABC):
         return self.rewritten(found, other)
 
     def known(self, body: bytes | memoryview) -> ParsedBody:
-        """A body with its fields.
+        """Returns a body together with its fields.
 
         Raises:
             MessageTypeError: it is no body of this type.
@@ -201,31 +204,32 @@ class MessageType(ABC):
         return ParsedBody(body, self.parse(body))
 
     def rewritten(self, tree: Tree, *known: ParsedBody) -> bytes:
-        """The body that has these fields: a value that one of the known bodies has there as well
-        keeps the bytes that it has in it. The last one counts first.
+        """Returns the body that has these fields: a value that one of the known bodies has in the
+        same place keeps its bytes from there. The last known body has precedence.
 
         Raises:
             MessageTypeError: the type cannot say one of the values.
         """
-        # Most clients write as the type does: what it writes is their own bytes then.
+        # Most clients write bodies exactly as the type does: then writing anew gives their own
+        # bytes.
         if all(self._writes(each) for each in known):
             return self.serialize(tree)
         return self._spliced(tree, known)
 
     def _writes(self, known: ParsedBody) -> bool:
-        """Returns whether the type would write these fields in the same bytes."""
+        """Returns whether the type would write these fields as the same bytes."""
         try:
             return self.serialize(known.tree) == known.body
         except MessageTypeError:
             return False
 
     def _spliced(self, tree: Tree, known: Sequence[ParsedBody]) -> bytes:
-        """Writes a tree as `rewritten` does. Of a type that does not say otherwise every value is
+        """Writes a tree as `rewritten` describes. Unless a type overrides this, every value is
         written anew."""
         return self.serialize(tree)
 
     def require(self, ability: Ability) -> None:
-        """Refuses what the type cannot do.
+        """Refuses an ability that the type lacks.
 
         Raises:
             MessageTypeError: with what can be done instead.
@@ -236,11 +240,11 @@ class MessageType(ABC):
             )
 
     def wrong(self, what: str, offset: int | None = None) -> MessageTypeError:
-        """The error of a body that is none of this type.
+        """Returns the error for a body that is not of this type.
 
         Args:
-            what: is wrong, without a full stop.
-            offset: bytes from the body's start to where that shows.
+            what: the fault, without a full stop.
+            offset: bytes from the body's start to the fault.
         """
         where = "" if offset is None else f" at byte {offset:,}"
         return MessageTypeError(
@@ -248,7 +252,7 @@ class MessageType(ABC):
         )
 
     def failed(self, error: Exception) -> MessageTypeError:
-        """The error of a body that the type met an unforeseen error with."""
+        """Returns the error for a body with which the type met an unexpected exception."""
         return MessageTypeError(
             f"this message of type {self.name} could not be read or written: "
             f"{type(error).__name__}: {str(error)[:200]}",
@@ -256,7 +260,7 @@ class MessageType(ABC):
         )
 
     def number(self, value: float) -> str:
-        """A number as a text.
+        """Returns a number as text.
 
         Raises:
             MessageTypeError: Python writes no numbers of more than 4,300 digits.
@@ -267,12 +271,12 @@ class MessageType(ABC):
             raise self.wrong("a number has more than 4,300 digits") from None
 
     def count_values(self, body: bytes | memoryview) -> int:
-        """About how many values a body has, found without making any of them; counting may end
-        behind `VALUES_MAX`. Of a body that is none of this type it may say anything."""
+        """Returns about how many values a body has, without creating them; counting may end above
+        `VALUES_MAX`. For a body that is not of this type the result may be anything."""
         return 0
 
     def bounded(self, body: bytes | memoryview) -> None:
-        """Refuses a body that is longer, or has more values, than any of this type may.
+        """Refuses a body that is longer, or has more values, than the type allows.
 
         Raises:
             MessageTooLarge: it is, or has.
@@ -292,7 +296,7 @@ class MessageType(ABC):
             )
 
     def shallow(self, tree: Any, depth_max: int = DEPTH_MAX) -> None:
-        """Refuses a tree that is nested too deep.
+        """Refuses a tree that is nested too deeply.
 
         Raises:
             MessageTypeError: it is.
@@ -304,7 +308,7 @@ class MessageType(ABC):
 
 
 def shown(value: object) -> str:
-    """A value in an error: never longer than a line."""
+    """Returns a value for an error text: never longer than a line."""
     if isinstance(value, str | bytes):
         value = value[: SHOWN_CHARACTERS_MAX + 1]
     elif isinstance(value, list | dict):
@@ -314,7 +318,7 @@ def shown(value: object) -> str:
 
 
 def missing(message_type: str, library: str, extra: str) -> NoReturn:
-    """Says that a library is not installed, and how it is."""
+    """Raises the error that a library is not installed, with the command that installs it."""
     raise MessageTypeError(
         f"message type {message_type} needs the library {library}, which is not installed: "
         f"pip install 'raylay[{extra}]'",
@@ -326,7 +330,7 @@ class MessageTypeTable(Protocol):
     """The message types of an instance."""
 
     def __getitem__(self, name: str) -> MessageType:
-        """The type of a name.
+        """Returns the type of a name.
 
         Raises:
             MessageTypeError: there is none.

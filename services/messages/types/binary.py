@@ -1,4 +1,4 @@
-"""The type `binary`: bytes that nobody looks into."""
+"""The type `binary`: bytes without fields, which nothing reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _INSTEAD = "publish them whole, and give each its SOW key; or use a type with fi
 
 
 class Binary(MessageType):
-    """Bodies without fields: no filter, view or delta, and SOW keys only from the publisher."""
+    """Bodies without fields: no filter, view or delta applies, and SOW keys come only from the
+    publisher."""
 
     kind = "binary"
     lacks: ClassVar[Mapping[Ability, str]] = dict.fromkeys(Ability, _INSTEAD)

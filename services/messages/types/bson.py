@@ -1,9 +1,9 @@
 """The type `bson`: one document, read by the bson package of pymongo (extra `bson`).
 
-Expressions see its values as numbers, texts and bytes: a date as milliseconds since 1970, an
-ObjectId in hexadecimal, a decimal number, a regular expression and code as their texts, a
-timestamp as its 64 bits, the least and the greatest key as `MinKey` and `MaxKey`, a reference as
-a document. Deltas are merged with the values as the document has them: none loses its type.
+Expressions see its values as numbers, texts and bytes: a date as milliseconds since 1970; an
+ObjectId in hexadecimal; a decimal number, a regular expression and code as their texts; a timestamp
+as its 64 bits; the least and the greatest key as `MinKey` and `MaxKey`; a reference as a document.
+Deltas are merged from the original values, so no value loses its type.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from raylay.services.messages.types.splicing import SplicedType
 from raylay.services.messages.types.trees import FieldPath, Tree, changes, merged
 
 Raw = tuple[int, bytes]
-"""The type of a value, and its bytes."""
+"""The type byte of a value, and its bytes."""
 _DOCUMENT = 0x03
 
 
@@ -38,7 +38,7 @@ class Bson(SplicedType[Raw]):
         except ImportError:
             missing(self.name, "pymongo", "bson")
         self._bson: Any = bson
-        # Dates as whole numbers: the calendar of Python ends where that of BSON does not.
+        # Dates as whole numbers, because Python's calendar ends before BSON's.
         self._options: Any = codec_options.CodecOptions(
             document_class=dict,
             datetime_conversion=codec_options.DatetimeConversion.DATETIME_MS,
@@ -46,18 +46,19 @@ class Bson(SplicedType[Raw]):
         self._ends: dict[Any, str] = {max_key.MaxKey: "MaxKey", min_key.MinKey: "MinKey"}
 
     def parse(self, body: bytes | memoryview) -> Tree:
-        """The values of the document by name."""
+        """Returns the values of the document by name."""
         return {name: self._plain(value) for name, value in self._document(body).items()}
 
     def count_values(self, body: bytes | memoryview) -> int:
-        """Each has a name that ends with a zero byte. Where there are many of these, elements are
-        read by their first bytes, until there are too many or they make no sense."""
+        """Counts the values of a document. Each name ends with a zero byte; where there are many of
+        these, the elements are read by their first bytes, until there are too many or they make no
+        sense."""
         raw = bytes(body)
         found = raw.count(0)
         return found if found <= VALUES_MAX else _count(raw)
 
     def serialize(self, tree: Tree) -> bytes:
-        """The document in the order of the tree; whole numbers as int32 where they fit."""
+        """Returns the document in the order of the tree; whole numbers are int32 where they fit."""
         errors = self._bson.errors
         try:
             return bytes(self._bson.encode(tree, codec_options=self._options))
@@ -65,7 +66,7 @@ class Bson(SplicedType[Raw]):
             raise self.wrong(f"BSON cannot say this: {_line(error)}") from None
 
     def merge(self, stored: bytes | memoryview, delta: bytes | memoryview) -> bytes:
-        """The stored document with the fields of a delta in it."""
+        """Returns the stored document with the fields of a delta merged into it."""
         return self.serialize(merged(self._document(stored), self._document(delta)))
 
     def difference(
@@ -76,7 +77,7 @@ class Bson(SplicedType[Raw]):
         *,
         empties: bool = True,
     ) -> bytes:
-        """The delta that leads from one document to another."""
+        """Returns the delta that leads from one document to another."""
         one, other = self._document(before), self._document(after)
         return self.serialize(changes(one, other, keys, self.empty if empties else ...))
 
@@ -123,7 +124,7 @@ class Bson(SplicedType[Raw]):
         match value:
             case float() | bool() | None:
                 return value
-            # What is left of these are types of their own, such as Int64 and Code.
+            # The remaining subclasses, such as Int64 and Code, are types of their own.
             case str():
                 return str(value)
             case int():
@@ -146,27 +147,28 @@ _SIZES = {
     **{0x01: 8, 0x07: 12, 0x08: 1, 0x09: 8, 0x10: 4, 0x11: 8, 0x12: 8, 0x13: 16},
     **dict.fromkeys((0x06, 0x0A, 0x7F, 0xFF), 0),
 }
-"""Bytes that a value takes, by its type, where that says it."""
+"""Length of a value in bytes, for the types of fixed length."""
 _SIZED = {0x02: 4, 0x05: 5, 0x0C: 16, 0x0D: 4, 0x0E: 4, 0x0F: 0}
-"""Bytes that a value takes, by its type, beside as many as its first four bytes say."""
+"""Length of a value in bytes in addition to the number in its first four bytes, for the types that
+have that number."""
 
 
 def _after(raw: bytes, kind: int, at: int) -> int:
-    """Returns where a value of this type ends that begins there; of a document behind its length;
-    0: that cannot be told."""
+    """Returns the offset behind a value that begins at `at`; for a document, behind its length
+    field; 0: unknown type."""
     step = _SIZES.get(kind)
     if step is not None:
         return at + step
     if kind in _SIZED:
         return at + _SIZED[kind] + int.from_bytes(raw[at : at + 4], "little")
     if kind == 0x0B:
-        # A regular expression: two texts.
+        # A regular expression consists of two texts.
         return raw.find(0, raw.find(0, at) + 1) + 1
     return at + 4 if kind in (_DOCUMENT, 0x04) else 0
 
 
 def _elements(document: bytes) -> dict[str, Raw]:
-    """Returns the values of a sound document by name."""
+    """Returns the values of a well-formed document by name."""
     found: dict[str, Raw] = {}
     at = 4
     while document[at]:
@@ -183,12 +185,13 @@ def _elements(document: bytes) -> dict[str, Raw]:
 
 
 def _count(raw: bytes) -> int:
-    """Elements and documents; of a document that is no element the end does not count."""
+    """Returns the number of elements and documents; the end of a document that is no element is not
+    counted."""
     size, at, found = len(raw), 4, 0
     while at < size and found <= VALUES_MAX:
         kind = raw[at]
         if not kind:
-            at += 1  # The end of a document: what holds it goes on.
+            at += 1  # The end of an inner document: the outer one continues.
             continue
         found += 1
         at = raw.find(0, at + 1) + 1

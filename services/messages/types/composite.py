@@ -1,11 +1,11 @@
 """The types `composite-local` and `composite-global`: several bodies in one (behaviour.md 6).
 
-Each part has its length before it, four bytes in network order; what stands behind the last part
-is a payload that nobody reads. The documents do not say how parts are told apart: this is ours
-(docs/deviations.md). A part without bytes has no fields.
+Each part is preceded by its length, four bytes in network order; bytes behind the last part are a
+payload that nothing reads. The documents do not say how parts are separated: this format is
+Raylay's own (docs/deviations.md). A part without bytes has no fields.
 
-Local: the fields of part n are under the name n. Global: those of all parts together; a field that
-several have is the list of its values.
+Local: the fields of part n are under the name n. Global: the fields of all parts are together; a
+field that several parts have is the list of its values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LENGTH = struct.Struct(">I")
 
 
 def join(parts: Sequence[bytes | memoryview], payload: bytes | memoryview = b"") -> bytes:
-    """The body that has these parts."""
+    """Returns the body that has these parts."""
     pieces: list[bytes | memoryview] = []
     for part in parts:
         pieces += (_LENGTH.pack(len(part)), part)
@@ -35,7 +35,7 @@ class CompositeLocal(MessageType):
     """Bodies of several parts, whose fields are told apart by the number of their part.
 
     Args:
-        name: as messages carry it.
+        name: name of the type in messages.
         parts: the types of the parts.
 
     Raises:
@@ -54,7 +54,7 @@ class CompositeLocal(MessageType):
         self.parts = tuple(parts)
 
     def split(self, body: bytes | memoryview) -> tuple[list[memoryview], memoryview]:
-        """The parts of a body, and its payload.
+        """Returns the parts of a body, and its payload.
 
         Raises:
             MessageTypeError: it ends within a part.
@@ -89,7 +89,7 @@ class CompositeLocal(MessageType):
         return found, view[at:]
 
     def parse(self, body: bytes | memoryview) -> Tree:
-        """The fields of each part, under its number."""
+        """Returns the fields of each part, under the part's number."""
         return {str(number): tree for number, tree in self._trees(body)}
 
     def _trees(self, body: bytes | memoryview) -> list[tuple[int, Tree]]:
@@ -109,7 +109,8 @@ class CompositeLocal(MessageType):
         return trees
 
     def serialize(self, tree: Tree) -> bytes:
-        """The parts that have these fields, without a payload; one without fields has no bytes."""
+        """Returns the body with the parts that have these fields, without a payload; a part without
+        fields has no bytes."""
         parts = []
         known = {str(number) for number in range(len(self.parts))}
         if not known >= tree.keys():
@@ -122,7 +123,8 @@ class CompositeLocal(MessageType):
         return join(parts)
 
     def rewritten(self, tree: Tree, *known: ParsedBody) -> bytes:
-        """Part by part, without a payload; one without fields has no bytes."""
+        """Returns the body rewritten part by part, without a payload; a part without fields has no
+        bytes."""
         parts = []
         split = [(self.split(each.body)[0], each.tree) for each in known]
         for number, kind in enumerate(self.parts):
@@ -139,8 +141,9 @@ class CompositeLocal(MessageType):
         return join(parts)
 
     def merge(self, stored: bytes | memoryview, delta: bytes | memoryview) -> bytes:
-        """Part by part. One without bytes leaves the stored one; so does a payload. A part whose
-        type knows no deltas is replaced whole."""
+        """Returns the stored body merged part by part. A part of the delta without bytes leaves the
+        stored part as it is, and the same holds for the payload. A part whose type has no deltas is
+        replaced as a whole."""
         (before, payload), (change, new_payload) = self.split(stored), self.split(delta)
         parts = []
         for kind, one, other in zip(self.parts, before, change, strict=True):
@@ -158,7 +161,7 @@ class CompositeLocal(MessageType):
         *,
         empties: bool = True,
     ) -> bytes:
-        """Part by part: no bytes for one that is as it was."""
+        """Returns the delta part by part: an unchanged part has no bytes."""
         (old, payload), (new, new_payload) = self.split(before), self.split(after)
         parts: list[bytes | memoryview] = []
         for number, kind in enumerate(self.parts):
@@ -174,7 +177,7 @@ class CompositeLocal(MessageType):
 
 
 class CompositeGlobal(CompositeLocal):
-    """Bodies of several parts, whose fields are read as if they were of one message."""
+    """Bodies of several parts, whose fields are read as those of one message."""
 
     kind = "composite-global"
     lacks: ClassVar[Mapping[Ability, str]] = {
@@ -185,22 +188,22 @@ class CompositeGlobal(CompositeLocal):
     }
 
     def rewritten(self, tree: Tree, *known: ParsedBody) -> bytes:
-        """Serializes the tree anew, since nobody knows of which part a field is."""
+        """Writes the tree anew, since a field does not tell its part."""
         return self.serialize(tree)
 
     def parse(self, body: bytes | memoryview) -> Tree:
-        """The fields of all parts."""
+        """Returns the fields of all parts."""
         tree: Tree = {}
         for _, fields in self._trees(body):
             _add(tree, fields)
         return tree
 
     def serialize(self, tree: Tree) -> bytes:
-        """Refuses: nothing says of which part a field is."""
+        """Refuses: a field does not tell its part."""
         raise self.wrong("nothing says of which part a field is; use composite-local")
 
     def merge(self, stored: bytes | memoryview, delta: bytes | memoryview) -> bytes:
-        """Refuses: this type knows no deltas."""
+        """Refuses: this type has no deltas."""
         self.require(Ability.DELTA)
         raise AssertionError("composite-global lacks DELTA")
 
@@ -212,7 +215,7 @@ class CompositeGlobal(CompositeLocal):
         *,
         empties: bool = True,
     ) -> bytes:
-        """Refuses: this type knows no deltas."""
+        """Refuses: this type has no deltas."""
         self.require(Ability.DELTA)
         raise AssertionError("composite-global lacks DELTA")
 

@@ -1,4 +1,4 @@
-"""The configuration of message types. Values only: reading one loads no parser."""
+"""The configuration of message types. Values only: importing this module loads no parser."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ENTRY_POINTS = "raylay.message_types"
-"""The group of entry points. Each is called with a name and a dict of options, and gives a
-MessageType."""
+"""The group of entry points for message types. Each is called with a name and a dict of options,
+and returns a MessageType."""
 KIND_NAMES = frozenset(
     (
         "json",
@@ -24,11 +24,11 @@ KIND_NAMES = frozenset(
         "struct",
     )
 )
-"""Kinds of a definition, beside entry points."""
+"""Kinds that a definition may have, besides entry points."""
 REFUSED = {
     "bflat": "its bytes are documented nowhere; use msgpack or bson",
 }
-"""Types of the documents that there are not, and what to do (docs/deviations.md)."""
+"""Types of the documents that Raylay lacks, each with what to do instead (docs/deviations.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class TypeDefinition:
     """A message type that a configuration defines.
 
     Attributes:
-        name: as messages carry it.
-        kind: what it is: one of `KIND_NAMES`, or the name of an entry point.
-        options: of that kind.
+        name: name of the type in messages.
+        kind: one of `KIND_NAMES`, or the name of an entry point.
+        options: the options of the kind.
     """
 
     name: str

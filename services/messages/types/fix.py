@@ -1,10 +1,9 @@
 """The types `fix` and `nvfix`: fields of a tag, `=` and a value, each ended by a separator.
 
-Tags of `fix` are numbers, those of `nvfix` any text; values are texts, and what expressions make
-of them is the expressions' affair. Bytes that are no UTF-8 are kept as they are (Python's
-surrogateescape). A tag that comes several times has the list of its values, in their order: the
-documents do not say (docs/deviations.md). Tags such as BodyLength (9) and CheckSum (10) are fields
-like others: nothing computes them anew.
+Tags of `fix` are numbers, those of `nvfix` any text. Values are texts, which expressions interpret.
+Bytes that are no UTF-8 are kept (Python's surrogateescape). A tag that occurs several times has the
+list of its values, in their order: the documents do not say (docs/deviations.md). Tags such as
+BodyLength (9) and CheckSum (10) are ordinary fields: nothing computes them anew.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ class Nvfix(MessageType):
     """Bodies such as `name=value<SOH>other=value<SOH>`.
 
     Args:
-        name: as messages carry it.
-        field_separator: the code of the byte that ends a field.
+        name: name of the type in messages.
+        field_separator: code of the byte that ends a field.
 
     Raises:
         ConfigurationError: no byte can end a field that has this code.
@@ -46,7 +45,7 @@ class Nvfix(MessageType):
         self._separator = chr(field_separator)
 
     def parse(self, body: bytes | memoryview) -> Tree:
-        """The values by tag."""
+        """Returns the values by tag."""
         self.bounded(body)
         fields = str(body, "utf-8", "surrogateescape").split(self._separator)
         if not fields[-1]:
@@ -61,11 +60,11 @@ class Nvfix(MessageType):
         return tree if len(tree) == len(fields) else _repeated(fields)
 
     def count_values(self, body: bytes | memoryview) -> int:
-        """The bytes that end a field."""
+        """Returns the number of bytes that end a field."""
         return bytes(body).count(self.field_separator)
 
     def _check_tags(self, tree: Tree, fields: list[str]) -> None:
-        """Refuses tags that the type does not have."""
+        """Refuses tags that the type does not allow."""
 
     def _wrong(self, fields: list[str], is_wrong: Callable[[str], bool]) -> MessageTypeError:
         at = next(number for number, field in enumerate(fields) if is_wrong(field))
@@ -76,7 +75,7 @@ class Nvfix(MessageType):
     _expected = "a field tag=value"
 
     def serialize(self, tree: Tree) -> bytes:
-        """The fields in the order of the tree, each ended by the separator."""
+        """Returns the fields in the order of the tree, each ended by the separator."""
         parts = []
         for tag, value in tree.items():
             self._check_tag(tag)
@@ -84,8 +83,8 @@ class Nvfix(MessageType):
         return self._joined(parts)
 
     def _spliced(self, tree: Tree, known: Sequence[ParsedBody]) -> bytes:
-        """Serializes a merged message in the order of the first body, so that the fields of a
-        repeating group stay together. A new value of a tag takes the place of the former one."""
+        """Writes a merged message in the order of the first body, so that the fields of a repeating
+        group stay together. A new value of a tag replaces the former one in place."""
         base = known[0]
         left = {tag: _values(value) for tag, value in tree.items()}
         occurrences = {tag: len(_values(value)) for tag, value in base.tree.items()}
@@ -160,7 +159,7 @@ class Fix(Nvfix):
 
 
 def _values(value: Any) -> list[Any]:
-    """All values of a tag, in a list of its own."""
+    """Returns all values of a tag, as a new list."""
     return list(value) if type(value) is list else [value]
 
 

@@ -1,9 +1,10 @@
 """The type `protobuf`: one message of a compiled .proto file (extra `protobuf`; behaviour.md 6).
 
-The type is made of what `protoc --include_imports --descriptor_set_out=FILE` writes, and of the
-message's full name. Fields are found by their names of the .proto file; an enumeration's value is
-its name, a map a dict, whose names are texts. A field of version 3 that cannot say that it is not
-set has its default. Numbers that the file does not know stay in a message through a delta.
+The type is made from the file that `protoc --include_imports --descriptor_set_out=FILE` writes, and
+from the message's full name. Fields have their names from the .proto file; an enumeration's value
+is its name; a map is a dict, whose names are texts. A field of version 3 without presence has its
+default when it is not set. Field numbers that the file does not define stay in a message through a
+delta.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from raylay.services.messages.types.base import VALUES_MAX, MessageType, missing
 from raylay.services.messages.types.trees import FieldPath, Tree
 
 MESSAGE_VALUES = 3
-"""A message within another one counts as so many values more."""
+"""Number of values as which an embedded message counts, in addition to its fields."""
 _WIRE_BYTES = {1: 8, 5: 4}
 _PACKED_BYTES = {1: 8, 2: 4, 6: 8, 7: 4, 15: 4, 16: 8}
-"""Bytes of each number by the type of its field (double, float, fixed and sfixed)."""
+"""Bytes of each packed number, by the type of its field (double, float, fixed and sfixed)."""
 _VARINTS = frozenset((3, 4, 5, 8, 13, 14, 17, 18))
 _LAST_OF_VARINT = bytes(range(0x80))
 _LACKS = {
@@ -32,10 +33,10 @@ _LACKS = {
 
 
 def protobuf_type(name: str, descriptors: bytes, message: str) -> Protobuf:
-    """The type of a message that a file of descriptors has.
+    """Returns the type of a message that a file of descriptors defines.
 
     Args:
-        name: as messages carry it.
+        name: name of the type in messages.
         descriptors: a serialized FileDescriptorSet with all imports.
         message: full name, such as `market.Quote`.
 
@@ -75,8 +76,8 @@ class Protobuf(MessageType):
     """Bodies that are one message of protobuf version 3.
 
     Args:
-        name: as messages carry it.
-        message_class: of the message, as the library makes it.
+        name: name of the type in messages.
+        message_class: class of the message, made by the library.
     """
 
     kind = "protobuf"
@@ -90,18 +91,18 @@ class Protobuf(MessageType):
         self._class = message_class
         self._always: dict[str, tuple[Any, ...]] = {}
         self._weighed: dict[str, dict[int, tuple[int, Any]]] = {}
-        """Fields by message and number: of repeated numbers the bytes of each (0: as many as a
-        varint takes), else -1; and the type of the message that the field holds."""
+        """Fields by message and number, each with two values: for repeated numbers the bytes of one
+        (0: a varint), otherwise -1; and the type of the message that the field holds."""
 
     def parse(self, body: bytes | memoryview) -> Tree:
-        """The fields of the message by their names."""
+        """Returns the fields of the message by their names."""
         tree = self._tree(self._message(body))
         self.shallow(tree)
         return tree
 
     def count_values(self, body: bytes | memoryview) -> int:
-        """Read by their tags, until there are too many or the body ends. A message counts as often
-        as it takes longer to be read than a number."""
+        """Counts the values by their tags, until there are too many or the body ends. An embedded
+        message counts for as many numbers as take the same time to read."""
         raw = bytes(body)
         found, at = 0, 0
         within = [(len(raw), self._weights(self._class.DESCRIPTOR))]
@@ -166,7 +167,7 @@ class Protobuf(MessageType):
         return result
 
     def _without_presence(self, descriptor: Any) -> tuple[Any, ...]:
-        """The fields that have a value in any case."""
+        """Returns the fields that always have a value."""
         found = self._always.get(descriptor.full_name)
         if found is None:
             found = self._always[descriptor.full_name] = tuple(
@@ -193,7 +194,7 @@ class Protobuf(MessageType):
         return value
 
     def serialize(self, tree: Tree) -> bytes:
-        """The message that has these fields; None leaves one out."""
+        """Returns the message that has these fields; a field with None is left out."""
         message = self._class()
         self._fill(message, tree)
         return self._written(message)
@@ -246,7 +247,7 @@ class Protobuf(MessageType):
 
 
 class Protobuf2(Protobuf):
-    """Bodies that are one message of protobuf version 2, which says of each field whether it is
+    """Bodies that are one message of protobuf version 2, in which each field tells whether it is
     set. A delta may lack required fields."""
 
     lacks: ClassVar[Mapping[Ability, str]] = {
@@ -255,12 +256,12 @@ class Protobuf2(Protobuf):
     }
 
     def parse(self, body: bytes | memoryview) -> Tree:
-        """The fields of the message by their names."""
+        """Returns the fields of the message by their names."""
         return super().parse(body)
 
     def merge(self, stored: bytes | memoryview, delta: bytes | memoryview) -> bytes:
-        """The stored message with the fields of a delta in it, and a map with its entries; repeated
-        fields are replaced whole."""
+        """Returns the stored message with the fields of a delta merged into it; maps are merged by
+        entries, and repeated fields are replaced as a whole."""
         message = self._message(stored)
         _merge(message, self._message(delta))
         return bytes(message.SerializePartialToString())
@@ -273,13 +274,14 @@ class Protobuf2(Protobuf):
         *,
         empties: bool = True,
     ) -> bytes:
-        """The fields that are set in `after` to another value; nothing says that one is gone."""
+        """Returns the fields that are set in `after` to another value; a removed field cannot be
+        expressed."""
         found = _changes(self._message(before), self._message(after), keys)
         return bytes(found.SerializePartialToString())
 
 
 def _varint(raw: bytes, at: int, end: int) -> tuple[int, int]:
-    """The number that begins here, and where it ends."""
+    """Returns the number that begins here, and the offset behind it."""
     value = shift = 0
     while at < end:
         byte = raw[at]
@@ -313,7 +315,8 @@ def _parsed_key(kind: int, text: str, field: Any) -> Any:
 
 
 def _number(field: Any, value: Any) -> Any:
-    """The number of an enumeration's value that is given by its name; else the value."""
+    """Returns the number of an enumeration's value that is given by its name; other values
+    unchanged."""
     if field.enum_type is not None and isinstance(value, str):
         return field.enum_type.values_by_name[value].number
     return value
@@ -337,7 +340,7 @@ def _merge(stored: Any, delta: Any) -> None:
             _merge(inner, value)
         else:
             setattr(stored, field.name, value)
-    # What is left has no name here.
+    # The remaining numbers have no field here.
     stored.MergeFrom(rest)
 
 
@@ -351,7 +354,7 @@ def _merge_map(field: Any, stored: Any, delta: Any) -> None:
 
 
 def _change_map(field: Any, before: Any, after: Any, result: Any) -> None:
-    """Puts into `result` what of a map is another one: entries that are gone it cannot say."""
+    """Adds the changed entries of a map to `result`; removed entries cannot be expressed."""
     is_of_messages = field.message_type.fields_by_name["value"].message_type is not None
     for key in after:
         is_new = key not in before

@@ -1,8 +1,8 @@
 """The message types by name: the built-in ones, and those of a configuration.
 
-A type of a configuration has a name of its own, the kind that it is of, and that kind's options.
-Kinds beside the built-in ones come from Python's entry points (group `raylay.message_types`): who
-starts an instance reads them and hands them in.
+A type of a configuration has a name, a kind, and options of that kind. Kinds besides the built-in
+ones come from Python's entry points (group `raylay.message_types`): the code that starts an
+instance loads them and passes them in.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from raylay.services.messages.types.xml import Xml
 BUILT_IN: dict[str, Callable[[], MessageType]] = {
     each.kind: each for each in (Json, Fix, Nvfix, Xml, Bson, Msgpack, Binary)
 }
-"""The types that need no options."""
+"""The types that need no options, by name."""
 Factory = Callable[[str, Mapping[str, Any]], MessageType]
-"""Makes a type of a name with the options of a configuration."""
+"""Makes a type with a name from the options of a configuration."""
 
 
 @cache
 def message_type(name: str) -> MessageType:
-    """A built-in type.
+    """Returns a built-in type.
 
     Raises:
         MessageTypeError: there is none of this name, or it needs a library that is not installed.
@@ -49,8 +49,8 @@ class MessageTypes:
     """The message types of an instance.
 
     Args:
-        definitions: of its configuration. One may have the name of a built-in type and takes its
-            place. A composite names those before it.
+        definitions: types that the configuration defines. A type may have the name of a built-in
+            one, which it replaces. A composite may name types defined before it.
         plugins: kinds from entry points.
 
     Raises:
@@ -70,7 +70,7 @@ class MessageTypes:
             self._defined[definition.name] = self._made(definition, plugins or {})
 
     def __getitem__(self, name: str) -> MessageType:
-        """The type of a name.
+        """Returns the type of a name.
 
         Raises:
             MessageTypeError: nobody defined it, or it needs a library that is not installed.
@@ -145,7 +145,7 @@ def _fix(of: type[Nvfix]) -> Callable[..., MessageType]:
 
 def _protobuf(types: MessageTypes, name: str, options: dict[str, Any]) -> MessageType:
     descriptors, message = options.get("descriptors"), options.get("message")
-    if type(descriptors) is str:  # as files have them
+    if type(descriptors) is str:  # A str in a configuration file.
         try:
             descriptors = b64decode(descriptors, validate=True)
         except ValueError:
@@ -196,9 +196,10 @@ KINDS: dict[str, Callable[[MessageTypes, str, dict[str, Any]], MessageType]] = {
     "protobuf": _protobuf,
     "struct": _struct,
 }
-"""Kinds of a definition."""
+"""Kinds that a definition may have, each with the function that makes the type."""
 _SEPARATORS = {"field_separator", "header_separator", "message_separator"}
-"""The last two stand between what legacy protocols send, never within a body."""
+"""Bytes that legacy protocols use as separators. The last two separate messages, and never occur
+within a body."""
 _OPTIONS = {
     "fix": _SEPARATORS,
     "nvfix": _SEPARATORS,

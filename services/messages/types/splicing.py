@@ -1,8 +1,8 @@
-"""Bodies that are written anew with some other fields, in which all other values keep their bytes.
+"""Bodies that are written anew with some other fields, while all other values keep their bytes.
 
-An enrichment, a select list or a delta names some fields. To write the rest from what was parsed
-would make another message of it: a number loses its zeros, a type that expressions do not have
-becomes a text. So a value that a body has as well is copied from there.
+An enrichment, a select list or a delta names some fields. If the rest were written from parsed
+values, it would change: a number would lose its zeros, and a type that expressions do not have
+would become a text. So each value that the body already has is copied from there.
 """
 
 from __future__ import annotations
@@ -15,31 +15,33 @@ from raylay.services.messages.types.base import MessageType, ParsedBody
 from raylay.services.messages.types.trees import ABSENT, Tree, same
 
 Raw = TypeVar("Raw")
-"""The bytes of one value, as the type needs them to write them again."""
+"""The bytes of one value, in the form that the type needs to write them again."""
 
 
 class SplicedType(MessageType, Generic[Raw]):
-    """A type whose values stand each by themselves in their bytes."""
+    """A type in whose bodies each value has bytes of its own."""
 
     @abstractmethod
     def _raws(self, body: bytes | memoryview) -> Mapping[str, Raw]:
-        """The bytes of the values of a body by name; of a name that is there twice the last."""
+        """Returns the bytes of a body's values by name; of a name that occurs twice, those of the
+        last value."""
 
     @abstractmethod
     def _inner_raws(self, raw: Raw) -> Mapping[str, Raw] | None:
-        """Returns the bytes of the fields of a value by name; None: it has none."""
+        """Returns the bytes of the fields within a value, by name; None: the value has no
+        fields."""
 
     @abstractmethod
     def _raw_of(self, value: Any) -> Raw:
-        """The bytes of a value that is in no body."""
+        """Returns the bytes for a value that no known body has."""
 
     @abstractmethod
     def _joined(self, raws: Mapping[str, Raw]) -> Raw:
-        """The bytes of a value that has these fields."""
+        """Returns the bytes of a value that has these fields."""
 
     @abstractmethod
     def _body(self, raws: Mapping[str, Raw]) -> bytes:
-        """The body that has these fields."""
+        """Returns the body that has these fields."""
 
     def _spliced(self, tree: Tree, known: Sequence[ParsedBody]) -> bytes:
         sources = [(self._raws(each.body), each.tree) for each in reversed(known)]

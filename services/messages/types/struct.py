@@ -1,9 +1,9 @@
-"""The type `struct`: the fields of a fixed layout, as Python's struct has them (behaviour.md 6).
+"""The type `struct`: the fields of a fixed layout, as in Python's struct module (behaviour.md 6).
 
 A field is `/name = [order][count]code`. The order is `<`, `>` or `=` without padding, or `@` (or
-none) with the padding that C gives. `l` and `L` have 4 bytes, `n`, `N` and `P` 8. `x` is padding.
-A count of `s`, `S` and `p` is the length of a text; of other codes that of a list. The documents
-name `S` alone: here it is a text that ends at its first zero byte.
+none) with the padding of C. `l` and `L` have 4 bytes, `n`, `N` and `P` 8. `x` is padding. A count
+of `s`, `S` and `p` is the length of a text; of other codes it is the length of a list. The
+documents name `S` without an explanation: here it is a text that ends at its first zero byte.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Field(NamedTuple):
     """The position of a field.
 
     Attributes:
-        path: of its value in the tree.
-        offset: bytes from the body's start.
-        layout: one value, or the values of a list.
-        code: as configured.
-        is_list: whether a count makes a list of it.
+        path: path of the field's value in the tree.
+        offset: bytes from the body's start to the field.
+        layout: the struct of one value, or of the values of a list.
+        code: the code as configured.
+        is_list: whether the field is a list, because its code has a count.
     """
 
     path: FieldPath
@@ -51,8 +51,8 @@ class StructType(MessageType):
     """Bodies of one fixed layout.
 
     Args:
-        name: as messages carry it.
-        fields: each as `/name = [order][count]code`, in their order.
+        name: name of the type in messages.
+        fields: the fields in order, each as `/name = [order][count]code`.
 
     Raises:
         ConfigurationError: a field cannot be read, or two have one name.
@@ -68,7 +68,7 @@ class StructType(MessageType):
         super().__init__(name)
         self._fields: list[Field] = []
         self.size_bytes = 0
-        """Length of every body."""
+        """Length of every body in bytes."""
         for text in fields:
             self._add(text)
         if not self._fields:
@@ -102,7 +102,7 @@ class StructType(MessageType):
         self._fields.append(Field(path, offset, layout, code, is_list))
 
     def parse(self, body: bytes | memoryview) -> Tree:
-        """The values of the layout."""
+        """Returns the values of the layout."""
         if len(body) != self.size_bytes:
             raise self.wrong(
                 f"expected {self.size_bytes:,} bytes, got {len(body):,}",
@@ -118,7 +118,7 @@ class StructType(MessageType):
         return tree
 
     def serialize(self, tree: Tree) -> bytes:
-        """The layout with the values of a tree that has them all."""
+        """Returns the body with the values of a tree, which must have all of them."""
         body = bytearray(self.size_bytes)
         for field in self._fields:
             value = value_at(tree, field.path)
@@ -150,5 +150,5 @@ def _packed(field: Field, value: Any) -> Any:
     raw = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
     room = field.layout.size - (field.code == "p")
     if field.code in _TEXTS and len(raw) > room:
-        raise ValueError  # struct would cut it
+        raise ValueError  # struct would truncate the text.
     return raw

@@ -1,7 +1,8 @@
-"""The tree of a message, whatever its type: fields by path, and what changed between two trees.
+"""The tree of a message, whatever its type: fields by path, and the changes between two trees.
 
-The rules of merging are those of behaviour.md 4.7: what a delta lacks stays; dicts are merged field
-by field; a list, and whatever stands where something of another form stood, is replaced whole.
+The rules of merging are those of behaviour.md 4.7: a field that the delta lacks stays; dicts are
+merged field by field; a list, and any value in place of one of another form, is replaced as a
+whole.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from raylay.services.errors import MessageTypeError
 
 Tree = dict[str, Any]
 FieldPath = tuple[str, ...]
-"""The names on the way to a field; `("order", "@id")` for `/order/@id`."""
+"""The names on the way to a field: `("order", "@id")` for `/order/@id`."""
 
 
 class TreeTooDeep(Exception):
@@ -21,14 +22,15 @@ class TreeTooDeep(Exception):
 
 
 class _Absent:
-    """No value at all: None is one."""
+    """The absence of a value; not None, which is a value."""
 
 
 ABSENT: Any = _Absent()
 
 
 def field_path(identifier: str) -> FieldPath:
-    """The path of an identifier that names one field, such as `/order/@id`, `/55` or `[/a b]`.
+    """Returns the path of an identifier that names one field, such as `/order/@id`, `/55` or `[/a
+    b]`.
 
     Raises:
         MessageTypeError: it is none.
@@ -43,7 +45,8 @@ def field_path(identifier: str) -> FieldPath:
 
 
 def value_at(tree: Tree, path: FieldPath) -> Any:
-    """The value of a field; `ABSENT` where the tree has none. Of a list on the way the first."""
+    """Returns the value of a field; `ABSENT` where the tree has none. Where a list is on the way,
+    its first element is used."""
     value: Any = tree
     for name in path:
         while type(value) is list:
@@ -55,7 +58,7 @@ def value_at(tree: Tree, path: FieldPath) -> Any:
 
 
 def check_depth(tree: Any, depth_max: int) -> None:
-    """Looks how deep a tree is nested, a level at a time: it calls nothing for a level.
+    """Checks how deeply a tree is nested, level by level, without recursion.
 
     Raises:
         TreeTooDeep: more than `depth_max` levels of dicts and lists.
@@ -74,7 +77,7 @@ def check_depth(tree: Any, depth_max: int) -> None:
 
 
 def merged(stored: Tree, delta: Tree) -> Tree:
-    """A tree with the fields of a delta in it. Neither argument is changed."""
+    """Returns a tree with the fields of a delta merged into it. Neither argument is changed."""
     result = dict(stored)
     for name, value in delta.items():
         before = result.get(name)
@@ -85,7 +88,7 @@ def merged(stored: Tree, delta: Tree) -> Tree:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Returns whether two values are equal and of one form: 1, 1.0 and True are three values."""
+    """Returns whether two values are equal and of the same form: 1, 1.0 and True differ."""
     if type(one) is not type(other):
         return False
     if type(one) is dict:
@@ -99,8 +102,8 @@ def changes(before: Tree, after: Tree, keys: Sequence[FieldPath], empty: Any) ->
     """Returns the changes that lead from one tree to another, in the order of the second.
 
     Args:
-        keys: fields of `after` that are in it in any case.
-        empty: stands for what `after` lacks; `...`: nothing does.
+        keys: fields of `after` that the result has in any case.
+        empty: value for fields that `after` lacks; `...`: they are left out.
     """
     result: Tree = {}
     always: dict[str, list[FieldPath]] = {}
@@ -123,7 +126,8 @@ def changes(before: Tree, after: Tree, keys: Sequence[FieldPath], empty: Any) ->
 
 
 def leaves(tree: Tree, path: FieldPath = ()) -> Iterable[tuple[FieldPath, Any]]:
-    """(path, value) of every field that is no dict, in order; an empty dict is one."""
+    """Yields (path, value) of every field that is no dict, in order; an empty dict counts as a
+    field."""
     for name, value in tree.items():
         if type(value) is dict and value:
             yield from leaves(value, (*path, name))

@@ -1,10 +1,10 @@
-"""The type `xml`: one element with what is in it, read by expat with nothing that it could expand.
+"""The type `xml`: one element and its content, read by expat without any expansion of entities.
 
-An element with text alone is a text. One with attributes, or with elements in it, is a dict:
-attributes under `@name`, text under `#text` (which no delta can take away). Elements of one name
-beside one another are a list. Names are as written, prefix and all; comments and processing
-instructions are left out, and white space between elements. A DOCTYPE is refused, and so there are
-no entities but the five of XML.
+An element with text alone is a text. An element with attributes or child elements is a dict:
+attributes under `@name`, text under `#text` (which no delta can remove). Sibling elements of one
+name are a list. Names are as written, with their prefix; comments, processing instructions, and
+white space between elements are left out. A DOCTYPE is refused, so there are no entities but the
+five of XML.
 
 Measured on a flight of 465 bytes: 71 us; the standard library's ElementTree 49 us and lxml 41 us
 with the same walk, both of which replace the prefixes of names.
@@ -23,7 +23,7 @@ from raylay.services.messages.types.base import SLOW_BODY_BYTES_MAX, MessageType
 from raylay.services.messages.types.trees import FieldPath, Tree, changes, merged, same
 
 DEPTH_MAX = 64
-"""Depth of elements, as documented."""
+"""Greatest depth of elements, as documented."""
 TEXT = "#text"
 _ENCODINGS = frozenset((None, "utf-8", "us-ascii", "ascii", "utf8"))
 _NAME = re.compile(r"[A-Za-z_:\u00c0-\U000effff][A-Za-z0-9_:.\-\u00b7-\U000effff]*")
@@ -45,7 +45,7 @@ class Xml(MessageType):
     value_bytes_min = 4
 
     def parse(self, body: bytes | memoryview) -> Tree:
-        """The element by its name."""
+        """Returns the element by its name."""
         self.bounded(body)
         tree: Tree = {}
         parser = _reader(tree)
@@ -60,13 +60,13 @@ class Xml(MessageType):
         return tree
 
     def count_values(self, body: bytes | memoryview) -> int:
-        """Counts what begins an element, and what looks like an attribute."""
+        """Counts the starts of elements, and what looks like attributes."""
         raw = bytes(body)
         elements = raw.count(b"<") - raw.count(b"</")
         return elements + raw.count(b'="') + raw.count(b"='")
 
     def serialize(self, tree: Tree) -> bytes:
-        """The element, without an XML declaration and without white space of its own."""
+        """Returns the element as text, without an XML declaration and without added white space."""
         if len(tree) != 1 or isinstance(next(iter(tree.values())), list):
             raise self.wrong(f"expected one element that holds all others, got {len(tree)}")
         parts: list[str] = []
@@ -75,10 +75,11 @@ class Xml(MessageType):
         return "".join(parts).encode()
 
     def merge(self, stored: bytes | memoryview, delta: bytes | memoryview) -> bytes:
-        """The stored element with what is in the delta's, which has the same name."""
+        """Returns the stored element with the content of the delta's element merged into it; both
+        have the same name."""
         one, other = self.known(stored), self.known(delta)
         self._check_root(one.tree, other.tree)
-        # An element without anything in it says nothing of the one that holds all.
+        # An empty delta element leaves the stored one as it is, rather than emptying it.
         if "" in other.tree.values():
             return bytes(stored)
         return self.rewritten(merged(one.tree, other.tree), one, other)
@@ -91,14 +92,14 @@ class Xml(MessageType):
         *,
         empties: bool = True,
     ) -> bytes:
-        """The delta; where nothing changed an element without anything in it."""
+        """Returns the delta; where nothing changed, an empty element."""
         one, other = self.known(before), self.known(after)
         self._check_root(one.tree, other.tree)
         found = changes(one.tree, other.tree, keys, self.empty if empties else ...)
         return self.rewritten(found or dict.fromkeys(other.tree, ""), other)
 
     def _spliced(self, tree: Tree, known: Sequence[ParsedBody]) -> bytes:
-        """Writes the tree in the order of the first body: what stands between elements of one name
+        """Writes the tree in the order of the first body: whatever is between elements of one name
         stays there."""
         if len(tree) != 1 or any(bytes(each.body[:2]) in _WIDE for each in known):
             return self.serialize(tree)
@@ -115,8 +116,8 @@ class Xml(MessageType):
     def _over(
         self, parts: list[bytes], name: str, value: Any, sources: Sequence[_Source], depth: int
     ) -> None:
-        """An element: as it stands in the last source that has this value; else anew, in the order
-        of the first that has elements in it."""
+        """Writes an element: with the bytes of the last source that has the same value; otherwise
+        anew, in the order of the first source that has child elements in it."""
         for source in reversed(sources):
             if source.value is value or same(source.value, value):
                 parts.append(source.body[source.element.begin : source.element.end])
@@ -243,7 +244,7 @@ class _Element:
 
 
 class _Source(NamedTuple):
-    """An element of a body, and what it is read as."""
+    """An element of a body, and its parsed value."""
 
     body: bytes
     element: _Element
@@ -251,7 +252,8 @@ class _Source(NamedTuple):
 
 
 def _single(sources: Sequence[_Source], name: str) -> list[_Source]:
-    """The only element of this name in each of them that has one."""
+    """Returns the only element of this name in each source; sources with none or several are left
+    out."""
     found = []
     for body, element, value in sources:
         children = [child for child in element.children if child.name == name]
@@ -261,7 +263,7 @@ def _single(sources: Sequence[_Source], name: str) -> list[_Source]:
 
 
 def _root_of(body: bytes) -> _Element:
-    """The elements of a sound body."""
+    """Returns the root element of a well-formed body, with the positions of all elements."""
     root = _Element("", 0, 0)
     stack = [root]
 
@@ -284,20 +286,22 @@ def _root_of(body: bytes) -> _Element:
     try:
         parser.Parse(body, True)
     finally:
-        # They know the parser, which knows them.
+        # The handlers and the parser refer to one another; without this, they would stay until the
+        # next garbage collection.
         parser.StartElementHandler = parser.EndElementHandler = None
     return root.children[0]
 
 
 class _Fault(Exception):
-    """A fault that expat accepts and this type does not; the parser knows where."""
+    """A fault that expat accepts and this type does not; the parser knows its place."""
 
 
 def _reader(tree: Tree) -> expat.XMLParserType:
-    """A parser that fills a tree. What it calls does not know it: it is freed at once.
+    """Returns a parser that fills a tree. Its handlers do not refer to it, so that it is freed at
+    once.
 
-    Invariant: `nodes` holds the dict of each open element, None while it has nothing but text;
-    `texts` what text stood before its last child.
+    Invariant: `nodes` holds the dict of each open element, None while the element has only text;
+    `texts` holds the text before its last child.
     """
     nodes: list[Tree | None] = [tree]
     texts = [""]
