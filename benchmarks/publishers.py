@@ -24,6 +24,7 @@ from memory import anonymous_mb
 
 from raylay.services.client import Client
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
+from raylay.services.config.transport import TransportConfig
 from raylay.services.messages.records import Flag, RecordBuilder, publisher_id, run_of, scan
 from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.link.replication import LinkAccepted, exchange_frames
@@ -153,7 +154,12 @@ class Pair:
             retry_ms_max=100,
         )
         self.config_a = replace(config("A"), destinations=(to_b,))
-        self.config_b = replace(config("B"), replication_port=int(address.rpartition(":")[2]))
+        self.config_b = replace(
+            config("B"),
+            replication_transports=(
+                TransportConfig("replication", int(address.rpartition(":")[2])),
+            ),
+        )
         self.a = Process(directory / "A", self.config_a)
 
     async def caught_up(self) -> dict[str, float]:

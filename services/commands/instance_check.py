@@ -16,7 +16,7 @@ import typer
 
 from raylay.services.commands.printing import echo
 from raylay.services.config.instance import INSTANCE_FILE, InstanceConfig
-from raylay.services.config.transport import ClientTransportConfig
+from raylay.services.config.transport import TransportConfig
 from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.protocol.frames import PROTOCOL_VERSION, FrameReader, encode_frame
 
@@ -53,7 +53,7 @@ def refusal(config: InstanceConfig, timeout_s: float) -> str:
     Returns:
         Why it does not; empty: it does.
     """
-    transport = config.for_clients()[0]
+    transport = config.client_transports[0]
     host = _ANY_ADDRESS.get(transport.host, transport.host)
     try:
         with socket.create_connection((host, transport.port), timeout_s) as plain:
@@ -77,7 +77,7 @@ def _ask(connection: socket.socket) -> str:
     return "the connection ended before the logon was answered"
 
 
-def _context(transport: ClientTransportConfig) -> ssl.SSLContext | None:
+def _context(transport: TransportConfig) -> ssl.SSLContext | None:
     """Makes a context that verifies nothing: the probe talks to its own host and says no secret."""
     if transport.tls is None:
         return None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
+from raylay.services.config.json_text import JsonText
 from raylay.services.telemetry.logs import LogOptions
 
 
 @dataclass(slots=True)
-class SlowClientBufferConfig:
+class SlowClientBufferConfig(JsonText):
     """The values that an instance gives to one start of a capacity pool's buffer.
 
     Attributes:
@@ -31,13 +31,3 @@ class SlowClientBufferConfig:
     def process_name(self) -> str:
         """The name of the process in logs and status."""
         return f"{self.instance}.{self.pool}"
-
-    def to_json(self) -> str:
-        """Returns the configuration as JSON."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> SlowClientBufferConfig:
-        """The inverse of `to_json`."""
-        values = json.loads(text)
-        return cls(**{**values, "log": LogOptions(**values["log"])})

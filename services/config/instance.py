@@ -6,17 +6,16 @@ checked when the instance starts; a wrong value is a ConfigurationError that nam
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
 
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.config.bootstrap import BootstrapConfig
+from raylay.services.config.json_text import JsonText
 from raylay.services.config.transport import (
-    FIRST_TRANSPORT,
+    CLIENT_TRANSPORT,
     REPLICATION_TRANSPORT,
-    ClientTransportConfig,
+    TransportConfig,
 )
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import (
@@ -27,29 +26,24 @@ from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.net.tls_config import TlsConfig
 from raylay.services.protocol.client.compression import COMPRESSION_TYPES, ZSTD
 from raylay.services.queues.definition import QueueDefinition as RunQueue
-from raylay.services.replication.downgrade import AgeCheck, DowngradePolicy
+from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.replication.membership.validation import QueueTerms, SowTerms, check_rule
-from raylay.services.replication.timetable import JournalAction, Occasion
+from raylay.services.replication.timetable import JournalAction
 from raylay.services.security.control import AdminConfig, check_admin
 from raylay.services.security.modules import ModuleConfig
 from raylay.services.sow.definition import SowTopicDefinition
-from raylay.services.sow.state import SowRules
 from raylay.services.telemetry.logs import LogOptions
 from raylay.services.telemetry.tracing import TracingOptions
 from raylay.storage.files import make_directory, write_durably
 
 INSTANCE_FILE = "instance.json"
-CONFIG_VERSION = 1
-"""The version of that file's format; a file of another version is refused."""
 CLIENT_BUFFER_BYTES_MAX_DEFAULT = 64 * 1024 * 1024
 STAGED_BYTES_MAX_DEFAULT = 32 * 1024 * 1024
 LINK_HEARTBEAT_MS_DEFAULT = 1_000
 LINK_TIMEOUT_MS_DEFAULT = 5_000
 RETRY_MS_MIN_DEFAULT = 50
 RETRY_MS_MAX_DEFAULT = 5_000
-
-Value = TypeVar("Value")
 
 
 @dataclass(slots=True)
@@ -143,7 +137,7 @@ class DestinationConfig:
 
 
 @dataclass(slots=True)
-class InstanceConfig:
+class InstanceConfig(JsonText):
     """One instance. Ports of 0 take any free one at the first start and keep it from then on.
 
     Attributes:
@@ -155,10 +149,9 @@ class InstanceConfig:
             for.
         queue_definitions: the queues that it runs.
         type_definitions: message types of names of their own.
-        client_advertised, replication_advertised: `host:port` that clients, and other instances,
-            reach it by; None: host and port.
-        accepts_links: Whether it has a transport for other instances at all. Without one it listens
-            nowhere for links, and replicates to others only.
+        client_transports: its transports for clients, at least one.
+        replication_transports: its transports for other instances. Without one it listens nowhere
+            for links, and replicates to others only.
         first: an empty data directory admits clients at once, without a peer to catch up with.
         durability: `fsync` or `interval` (a commit waits up to flush_interval_ms to fill).
         front_log: whether small commits become durable in the front log (docs/journal.md).
@@ -180,14 +173,9 @@ class InstanceConfig:
             its hosts.
         drills: whether drills may break it (docs/drills.md).
         journal_actions: what is done to old segments on a schedule, in this order.
-        client_message_types: that the transport of `client_port` is for; none: any.
-        client_terms: what else is to be said of that transport, its name too: its other values are
-            not read. None: nothing.
-        client_transports: more transports for clients.
         authentication: the module that says who a client is; None: everybody is let in.
         entitlement: the module that says what he may do; None: everything.
         admin: who may control the instance; None: whoever can call it.
-        replication_terms, replication_transports: the same of those for other instances.
         announce_tls: how `announce_to` is dialled; None: without TLS.
         capacity: what waits for clients that do not read; None: the defaults.
         replication_authentication, replication_entitlement: of replication transports.
@@ -200,12 +188,8 @@ class InstanceConfig:
     group: str
     topics: tuple[TopicRule, ...] = (TopicRule(".*"),)
     destinations: tuple[DestinationConfig, ...] = ()
-    client_host: str = "127.0.0.1"
-    client_port: int = 0
-    client_advertised: str | None = None
-    replication_host: str = "127.0.0.1"
-    replication_port: int = 0
-    accepts_links: bool = True
+    client_transports: tuple[TransportConfig, ...] = (TransportConfig(CLIENT_TRANSPORT),)
+    replication_transports: tuple[TransportConfig, ...] = (TransportConfig(REPLICATION_TRANSPORT),)
     first: bool = False
     durability: str = "fsync"
     flush_interval_ms: int = 100
@@ -225,7 +209,6 @@ class InstanceConfig:
     metrics_host: str = "127.0.0.1"
     sow_topics: tuple[SowTerms, ...] = ()
     queues: tuple[QueueTerms, ...] = ()
-    replication_advertised: str | None = None
     bootstrap: BootstrapConfig | None = None
     generation: int = 0
     placements: tuple[tuple[str, int, str, str], ...] = ()
@@ -233,13 +216,8 @@ class InstanceConfig:
     drills: bool = False
     node_address: str = ""
     journal_actions: tuple[JournalAction, ...] = ()
-    client_message_types: tuple[str, ...] = ()
-    client_transports: tuple[ClientTransportConfig, ...] = ()
-    client_terms: ClientTransportConfig | None = None
     authentication: ModuleConfig | None = None
     entitlement: ModuleConfig | None = None
-    replication_terms: ClientTransportConfig | None = None
-    replication_transports: tuple[ClientTransportConfig, ...] = ()
     announce_tls: TlsConfig | None = None
     replication_authentication: ModuleConfig | None = None
     replication_entitlement: ModuleConfig | None = None
@@ -254,6 +232,11 @@ class InstanceConfig:
     queue_definitions: tuple[RunQueue, ...] = ()
     capacity: CapacityConfig | None = None
 
+    @property
+    def transports(self) -> tuple[TransportConfig, ...]:
+        """All its transports, those for clients first."""
+        return self.client_transports + self.replication_transports
+
     def check(self) -> None:
         """Raises ConfigurationError where values do not fit together."""
         if not self.name:
@@ -266,14 +249,16 @@ class InstanceConfig:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigurationError(f"{self.name}: two destinations are called {name!r}")
-        transports = [each.name for each in (*self.for_clients(), *self.for_instances())]
+        if not self.client_transports:
+            raise ConfigurationError(f"{self.name} has no transport for clients: give it one")
+        transports = [each.name for each in self.transports]
         for name in transports:
             if not name or transports.count(name) > 1:
                 raise ConfigurationError(
                     f"{self.name}: transports are called {', '.join(map(repr, transports))}:"
                     " give each a name of its own"
                 )
-        for transport in (*self.for_clients(), *self.for_instances()):
+        for transport in self.transports:
             transport.check(self.name)
         if self.capacity is not None:
             self.capacity.check(self.name)
@@ -321,33 +306,6 @@ class InstanceConfig:
             for address in (*destination.addresses, *destination.client_addresses):
                 split_address(address)
 
-    def for_clients(self) -> tuple[ClientTransportConfig, ...]:
-        """All its transports for clients."""
-        first = replace(
-            self.client_terms or ClientTransportConfig(FIRST_TRANSPORT),
-            port=self.client_port,
-            host=self.client_host,
-            message_types=self.client_message_types,
-            advertised=self.client_advertised,
-        )
-        return (
-            first,
-            *(replace(each, host=each.host or self.client_host) for each in self.client_transports),
-        )
-
-    def for_instances(self) -> tuple[ClientTransportConfig, ...]:
-        """All its transports for other instances; none where it accepts no links."""
-        if not self.accepts_links:
-            return ()
-        first = replace(
-            self.replication_terms or ClientTransportConfig(REPLICATION_TRANSPORT),
-            port=self.replication_port,
-            host=self.replication_host,
-            advertised=self.replication_advertised,
-        )
-        others = self.replication_transports
-        return first, *(replace(each, host=each.host or self.replication_host) for each in others)
-
     def for_control(self) -> tuple[ModuleConfig | None, ModuleConfig | None]:
         """The modules that say who controls it, and what he may do: its `admin`'s, else those of
         its clients. Nobody asks them where there is no `admin`."""
@@ -369,30 +327,6 @@ class InstanceConfig:
                 own = each.authenticator_of(each.addresses.index(address))
                 return each.tls, own or self.authenticator
         return self.announce_tls, self.authenticator
-
-    def to_json(self) -> str:
-        """Returns the text of `instance.json`."""
-        return json.dumps({"version": CONFIG_VERSION, **asdict(self)}, indent=2)
-
-    @classmethod
-    def from_json(cls, text: str, where: str = INSTANCE_FILE) -> InstanceConfig:
-        """The inverse of `to_json`.
-
-        Raises:
-            ConfigurationError: the text is no such configuration, or of another version; names the
-                key.
-        """
-        try:
-            values = json.loads(text)
-        except ValueError as error:
-            raise ConfigurationError(f"{where} is no JSON: {error}") from None
-        found = values.pop("version", None) if isinstance(values, dict) else CONFIG_VERSION
-        if found != CONFIG_VERSION:
-            raise ConfigurationError(
-                f"{where} has version {str(found)[:20]}, this software reads {CONFIG_VERSION}: use "
-                "the release that wrote it, or have `raylay up` or `raylay apply` write it again"
-            )
-        return _made(cls, values, where)
 
     def save(self, directory: Path) -> None:
         """Writes `instance.json`, whole or not at all; it is on the disk when this returns."""
@@ -416,7 +350,7 @@ class InstanceConfig:
 
 
 @dataclass(slots=True)
-class LinkConfig:
+class LinkConfig(JsonText):
     """The values that an instance gives to one start of a link.
 
     Attributes:
@@ -447,18 +381,9 @@ class LinkConfig:
         arrow."""
         return f"{self.instance}.{self.destination.name}"
 
-    def to_json(self) -> str:
-        """Returns the configuration as JSON."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> LinkConfig:
-        """The inverse of `to_json`."""
-        return _made(cls, json.loads(text), "link configuration")
-
 
 @dataclass(slots=True)
-class QueueOwnerConfig:
+class QueueOwnerConfig(JsonText):
     """The values that an instance gives to one start of a queue's owner.
 
     Attributes:
@@ -487,78 +412,6 @@ class QueueOwnerConfig:
     def process_name(self) -> str:
         """The name of the process in logs, traces and status."""
         return f"{self.instance}.{self.definition.name}"
-
-    def to_json(self) -> str:
-        """Returns the configuration as JSON."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> QueueOwnerConfig:
-        """The inverse of `to_json`."""
-        return _made(cls, json.loads(text), "configuration of a queue's owner")
-
-
-_NESTED: dict[str, type] = {
-    "capacity": CapacityConfig,
-    "client_terms": ClientTransportConfig,
-    "replication_terms": ClientTransportConfig,
-    "announce_tls": TlsConfig,
-    "tls": TlsConfig,
-    "bootstrap": BootstrapConfig,
-    "policy": DowngradePolicy,
-    "tracing": TracingOptions,
-    "log": LogOptions,
-    "destination": DestinationConfig,
-    "rules": SowRules,
-    "definition": RunQueue,
-    "authentication": ModuleConfig,
-    "entitlement": ModuleConfig,
-    "replication_authentication": ModuleConfig,
-    "replication_entitlement": ModuleConfig,
-    "authenticator": ModuleConfig,
-    "admin": AdminConfig,
-}
-_NESTED_LISTS: dict[str, type] = {
-    "topics": TopicRule,
-    "unjournaled": TopicRule,
-    "destinations": DestinationConfig,
-    "sow_topics": SowTerms,
-    "queues": QueueTerms,
-    "looks": AgeCheck,
-    "when": Occasion,
-    "journal_actions": JournalAction,
-    "client_transports": ClientTransportConfig,
-    "replication_transports": ClientTransportConfig,
-    "type_definitions": TypeDefinition,
-    "sow": SowTopicDefinition,
-    "queue_definitions": RunQueue,
-    "authenticators": ModuleConfig,
-}
-
-
-def _made(cls: type[Value], values: Any, where: str) -> Value:
-    if not isinstance(values, dict):
-        raise ConfigurationError(f"{where} is no mapping of {cls.__name__} values")
-    known = {item.name for item in fields(cls)}  # type: ignore[arg-type]
-    made: dict[str, Any] = {}
-    for key, value in values.items():
-        if key not in known:
-            raise ConfigurationError(f"{where}: {key!r} is no value of {cls.__name__}")
-        inside = f"{where}: {key}"
-        if key in _NESTED and value is not None:
-            made[key] = _made(_NESTED[key], value, inside)
-        elif key in _NESTED_LISTS and value is not None:
-            made[key] = tuple(
-                None if item is None else _made(_NESTED_LISTS[key], item, inside) for item in value
-            )
-        elif isinstance(value, list):
-            made[key] = tuple(tuple(each) if isinstance(each, list) else each for each in value)
-        else:
-            made[key] = value
-    try:
-        return cls(**made)
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"{where}: {error}") from None
 
 
 def reachable(address: str) -> str:

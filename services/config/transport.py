@@ -9,17 +9,19 @@ from raylay.services.errors import ConfigurationError
 from raylay.services.net.tls_config import TlsConfig
 from raylay.services.security.modules import ModuleConfig
 
-FIRST_TRANSPORT, REPLICATION_TRANSPORT = "client", "replication"
+CLIENT_TRANSPORT, REPLICATION_TRANSPORT = "client", "replication"
+"""Kinds of transports, and the names of those that are given none."""
+HOST_DEFAULT = "127.0.0.1"
 
 
-@dataclass(slots=True)
-class ClientTransportConfig:
+@dataclass(frozen=True, slots=True)
+class TransportConfig:
     """One transport for clients, or for other instances.
 
     Attributes:
         name: unique among the instance's.
         port: 0: any free one at the first start, kept from then on.
-        host: empty: that of the first transport.
+        host: the address at which it listens.
         message_types: that it is for; none: any.
         advertised: `host:port` that clients reach it by; None: host and port.
         connections_max: at once; None: as many as the instance.
@@ -27,7 +29,7 @@ class ClientTransportConfig:
             have logged on; None: half of `connections_max`, and any number from this host.
         outstanding_publishes_max: of one connection, without a persisted ack, then it is read no
             further; None: any number of numbered ones.
-        is_enabled: whether it listens when the instance starts.
+        enabled: whether it listens when the instance starts.
         authentication, entitlement: its modules; None: those of the instance.
         tls: None: it has none.
         capacity: what its clients may hold, in a pool of their own; None: they are in the
@@ -36,11 +38,11 @@ class ClientTransportConfig:
 
     name: str
     port: int = 0
-    host: str = ""
+    host: str = HOST_DEFAULT
     message_types: tuple[str, ...] = ()
     advertised: str | None = None
     connections_max: int | None = None
-    is_enabled: bool = True
+    enabled: bool = True
     authentication: ModuleConfig | None = None
     entitlement: ModuleConfig | None = None
     tls: TlsConfig | None = None

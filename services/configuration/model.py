@@ -378,6 +378,27 @@ class InstanceSettings(InstanceChoices, _Member):
     """Message types of names of their own. None: as the fabric says."""
     destinations: tuple[DestinationSettings, ...] = ()
 
+    def for_clients(self) -> tuple[TransportSettings, ...]:
+        """All its transports for clients, that of `client_port` first."""
+        first = TransportSettings(
+            **dict(self.client_transport or FirstTransportSettings()),
+            port=self.client_port,
+            message_types=self.message_types,
+        )
+        return tuple(each.listening_at(self.host) for each in (first, *self.transports))
+
+    def for_instances(self) -> tuple[ReplicationTransportSettings, ...]:
+        """All its transports for other instances, that of `replication_port` first; none where it
+        accepts no links."""
+        if not self.accepts_links:
+            return ()
+        first = ReplicationTransportSettings(
+            **dict(self.replication_transport or FirstReplicationSettings()),
+            port=self.replication_port,
+        )
+        host = self.replication_host or self.host
+        return tuple(each.listening_at(host) for each in (first, *self.replication_transports))
+
 
 class TracingSettings(Section):
     """Traces of sampled messages; without an exporter nothing is traced."""

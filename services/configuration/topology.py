@@ -13,6 +13,10 @@ from raylay.services.configuration.model import (
     FabricSettings,
     InstanceSettings,
 )
+from raylay.services.configuration.transports import (
+    ReplicationTransportSettings,
+    TransportSettings,
+)
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topic_sets import may_overlap
 from raylay.services.messages.topics import (
@@ -370,19 +374,10 @@ def _names(settings: FabricSettings) -> Iterator[TopologyProblem]:
 def _ports(settings: FabricSettings) -> Iterator[TopologyProblem]:
     taken: dict[tuple[str, int], str] = {}
     for instance in settings.instances:
-        replication_host = instance.replication_host or instance.host
         for kind, listens_on, port in (
-            ("client_port", instance.host, instance.client_port),
-            ("replication_port", replication_host, instance.replication_port),
+            *_listeners("client_port", instance.for_clients()),
+            *_listeners("replication_port", instance.for_instances()),
             ("metrics_port", instance.host, instance.metrics_port or 0),
-            *(
-                (f"port of transport {each.name}", each.host or instance.host, each.port)
-                for each in instance.transports
-            ),
-            *(
-                (f"port of transport {each.name}", each.host or replication_host, each.port)
-                for each in instance.replication_transports
-            ),
         ):
             if not port:
                 continue
@@ -398,6 +393,14 @@ def _ports(settings: FabricSettings) -> Iterator[TopologyProblem]:
                     break
             else:
                 taken[(listens_on, port)] = f"{kind} of {instance.name}"
+
+
+def _listeners(
+    first: str, transports: tuple[TransportSettings | ReplicationTransportSettings, ...]
+) -> Iterator[tuple[str, str, int]]:
+    """The name of the port of each of these transports, its host and the port."""
+    for number, each in enumerate(transports):
+        yield f"port of transport {each.name}" if number else first, each.host, each.port
 
 
 def _destinations(

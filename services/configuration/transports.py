@@ -71,10 +71,6 @@ class ReplicationTerms(Section):
     """Module that decides what links may bring. None: as the instance's `replication_entitlement`
     says."""
 
-    def terms(self) -> dict[str, Any]:
-        """Returns the terms that an instance reads."""
-        return {"is_enabled": self.enabled}
-
 
 class FirstReplicationSettings(ReplicationTerms):
     """More about the transport of `replication_port`."""
@@ -82,13 +78,19 @@ class FirstReplicationSettings(ReplicationTerms):
     name: Annotated[str, Field(min_length=1)] = "replication"
 
 
-class ReplicationTransportSettings(ReplicationTerms):
-    """One more transport for other instances."""
-
+class _Listening(Section):
     name: Annotated[str, Field(min_length=1)]
     port: Port = 0
     host: str = ""
-    """Empty: that of the first."""
+    """Empty: that of the first of its kind."""
+
+    def listening_at(self, host: str) -> Self:
+        """Returns the transport with this host, unless it names one itself."""
+        return self if self.host else self.model_copy(update={"host": host})
+
+
+class ReplicationTransportSettings(ReplicationTerms, _Listening):
+    """One transport for other instances."""
 
 
 class ClientTerms(Section):
@@ -116,16 +118,6 @@ class ClientTerms(Section):
     """Limits on what its clients may hold, in a pool of their own. None: they are in the
     instance's."""
 
-    def terms(self) -> dict[str, Any]:
-        """Returns the terms that an instance reads."""
-        return {
-            "connections_max": self.connections_max,
-            "connections_per_user_max": self.connections_per_user_max,
-            "connections_per_address_max": self.connections_per_address_max,
-            "outstanding_publishes_max": self.outstanding_publishes_max,
-            "is_enabled": self.enabled,
-        }
-
 
 class FirstTransportSettings(ClientTerms):
     """More about the transport of `client_port`."""
@@ -133,12 +125,8 @@ class FirstTransportSettings(ClientTerms):
     name: Annotated[str, Field(min_length=1)] = "client"
 
 
-class TransportSettings(ClientTerms):
-    """One more transport for clients."""
+class TransportSettings(ClientTerms, _Listening):
+    """One transport for clients."""
 
-    name: Annotated[str, Field(min_length=1)]
-    port: Port = 0
-    host: str = ""
-    """Empty: the instance's."""
     message_types: tuple[MessageType, ...] = ()
     """Message types of the transport: other messages are refused there. None: any."""

@@ -108,18 +108,11 @@ class InstanceHandles(ControlClient):
             if instance.node_labels:
                 continue
             ports = record.ports[instance.name]
-            replication_host = instance.replication_host or instance.host
+            clients, instances = instance.for_clients(), instance.for_instances()
             for kind, host, port in (
-                ("client", instance.host, ports.client),
-                ("replication", replication_host, ports.replication),
-                *(
-                    (each.name, each.host or instance.host, each.port)
-                    for each in instance.transports
-                ),
-                *(
-                    (each.name, each.host or replication_host, each.port)
-                    for each in instance.replication_transports
-                ),
+                ("client", clients[0].host, ports.client),
+                *(("replication", each.host, ports.replication) for each in instances[:1]),
+                *((each.name, each.host, each.port) for each in (*clients[1:], *instances[1:])),
             ):
                 try:
                     family = socket.AF_INET6 if ":" in host else socket.AF_INET

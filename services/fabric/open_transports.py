@@ -19,8 +19,8 @@ def check_open(settings: FabricSettings, record: FabricRecord) -> None:
     for each in settings.instances:
         config = instance_config(settings, record, each)
         for transports, kind, module in (
-            (config.for_clients(), "clients", config.authentication),
-            (config.for_instances(), "instances", config.replication_authentication),
+            (config.client_transports, "clients", config.authentication),
+            (config.replication_transports, "instances", config.replication_authentication),
         ):
             why = open_to_all(transports, kind, module)
             if why:

@@ -8,16 +8,16 @@ starts, and other processes, find the same fabric.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import secrets
 import socket
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from raylay.services.client.credentials import credentials
 from raylay.services.client.failover import Server
+from raylay.services.config import json_text
 from raylay.services.config.bootstrap import BootstrapConfig
 from raylay.services.config.instance import (
     DestinationConfig,
@@ -44,8 +44,6 @@ from raylay.services.net.tls_config import TlsConfig
 from raylay.services.replication.downgrade import AgeCheck, DowngradePolicy
 from raylay.services.replication.timetable import JournalAction
 
-RECORD_VERSION = 1
-"""The version of the format of a fabric's record; a record of another version is refused."""
 FREE_PORT_MIN = 20_000
 EPHEMERAL_PORT_MIN_DEFAULT = 32_768
 PORTS_TRIED_MAX = 4_000
@@ -103,7 +101,7 @@ class FabricRecord:
 
     def to_json(self) -> str:
         """The inverse of `from_json`."""
-        return json.dumps({"version": RECORD_VERSION, **asdict(self)}, indent=2)
+        return json_text.written(self)
 
     @classmethod
     def from_json(cls, text: str, where: str) -> FabricRecord:
@@ -113,22 +111,9 @@ class FabricRecord:
             FabricError: it is something else, or of another version.
         """
         try:
-            values = json.loads(text)
-            found = values.pop("version", None)
-            if found != RECORD_VERSION:
-                raise FabricError(
-                    f"{where} has version {str(found)[:20]}, this software reads "
-                    f"{RECORD_VERSION}: use the release that wrote it"
-                )
-            values["ports"] = {
-                name: InstancePorts(**ports) for name, ports in values["ports"].items()
-            }
-            values["nodes"] = {name: NodePlace(**place) for name, place in values["nodes"].items()}
-            values["moves"] = {name: RecordedMove(**move) for name, move in values["moves"].items()}
-            values["left_over"] = [OrphanedDirectory(**each) for each in values["left_over"]]
-            return cls(**values)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise FabricError(f"{where} is no record of a fabric: {error}") from None
+            return json_text.read(cls, text, where, "use the release that wrote it")
+        except ConfigurationError as error:
+            raise FabricError(str(error)) from None
 
     @classmethod
     def load(cls, directory: str | Path) -> FabricRecord | None:
@@ -188,10 +173,8 @@ def bring_up_to_date(record: FabricRecord, settings: FabricSettings) -> None:
         port
         for instance in settings.instances
         for port in (
-            instance.client_port,
-            instance.replication_port,
             instance.metrics_port,
-            *(transport.port for transport in instance.transports),
+            *(each.port for each in (*instance.for_clients(), *instance.for_instances())),
         )
         if port
     }
@@ -439,20 +422,12 @@ def instance_config(
         type_definitions=settings.types_of(instance),
         queues=settings.queue_terms_of(instance),
         queue_definitions=settings.queues_of(instance),
-        client_host=instance.host,
-        client_port=ports.client,
-        client_advertised=client_address(record, instance),
-        client_message_types=instance.message_types,
-        client_terms=transports.first(),
-        client_transports=transports.more(),
+        client_transports=transports.for_clients(ports.client, client_address(record, instance)),
+        replication_transports=transports.for_instances(
+            ports.replication, replication_address(record, instance)
+        ),
         **modules(settings, record.directory, instance),
         capacity=transports.capacity(),
-        replication_host=instance.replication_host or instance.host,
-        replication_port=ports.replication,
-        accepts_links=instance.accepts_links,
-        replication_advertised=replication_address(record, instance),
-        replication_terms=transports.first_replication(),
-        replication_transports=transports.more_replication(),
         announce_tls=transports.dialling(None, declared),
         first=instance.name not in record.settled,
         durability=journal.durability,

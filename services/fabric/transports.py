@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.config.instance import InstanceConfig
-from raylay.services.config.transport import ClientTransportConfig
+from raylay.services.config.transport import TransportConfig
 from raylay.services.configuration.model import FabricSettings, InstanceSettings
 from raylay.services.configuration.security import MODULES, ModuleSettings
 from raylay.services.configuration.transports import (
     INSTANCE_PLACE,
     ClientTerms,
     ReplicationTerms,
+    ReplicationTransportSettings,
     TlsChoice,
+    TransportSettings,
 )
 from raylay.services.errors import ConfigurationError
 from raylay.services.net.tls_config import TlsConfig
@@ -55,35 +58,37 @@ class TransportPlanner:
         self._directory = directory
         self._place = _placing(directory, instance.name)
 
-    def first(self) -> ClientTransportConfig | None:
-        """Returns the declaration of the transport of `client_port`; None: there is none."""
-        first = self._instance.client_transport
-        if first is None:
-            tls = self._serving(None)
-            return None if tls is None else ClientTransportConfig("client", tls=tls)
-        return ClientTransportConfig(first.name, **self._client_terms(first))
+    def for_clients(self, port: int, advertised: str) -> tuple[TransportConfig, ...]:
+        """The transports for clients.
 
-    def more(self) -> tuple[ClientTransportConfig, ...]:
-        """The others for clients."""
-        return tuple(
-            ClientTransportConfig(
-                each.name, each.port, each.host, each.message_types, **self._client_terms(each)
-            )
-            for each in self._instance.transports
-        )
+        Args:
+            port: of the first.
+            advertised: the first one's address, for others.
+        """
+        return self._made(self._instance.for_clients(), port, advertised)
 
-    def _terms(self, each: ClientTerms | ReplicationTerms) -> dict[str, Any]:
+    def for_instances(self, port: int, advertised: str) -> tuple[TransportConfig, ...]:
+        """The transports for other instances, as for clients."""
+        return self._made(self._instance.for_instances(), port, advertised)
+
+    def _made(
+        self,
+        declared: Iterable[TransportSettings | ReplicationTransportSettings],
+        port: int,
+        advertised: str,
+    ) -> tuple[TransportConfig, ...]:
+        found = [TransportConfig(**dict(each) | self._resolved(each)) for each in declared]
+        return *(replace(each, port=port, advertised=advertised) for each in found[:1]), *found[1:]
+
+    def _resolved(self, each: ClientTerms | ReplicationTerms) -> dict[str, Any]:
+        """Returns what a transport has of its instance, and what names files."""
+        limits = each.capacity if isinstance(each, ClientTerms) else None
         return {
-            **each.terms(),
             "tls": self._serving(each.tls),
             "authentication": module(each.authentication, self._directory),
             "entitlement": module(each.entitlement, self._directory),
+            "capacity": None if limits is None else limits.config(self._place),
         }
-
-    def _client_terms(self, each: ClientTerms) -> dict[str, Any]:
-        limits = each.capacity
-        capacity = None if limits is None else limits.config(self._place)
-        return {**self._terms(each), "capacity": capacity}
 
     def capacity(self) -> CapacityConfig | None:
         """Returns the limits of what waits for the instance's clients; None: nothing is
@@ -95,21 +100,6 @@ class TransportPlanner:
         if own is None or around is None:
             return own or around
         return own.within(around)
-
-    def first_replication(self) -> ClientTransportConfig | None:
-        """Returns the declaration of the transport of `replication_port`; None: there is none."""
-        first = self._instance.replication_transport
-        tls = self._serving(first.tls if first is not None else None)
-        if first is None:
-            return None if tls is None else ClientTransportConfig("replication", tls=tls)
-        return ClientTransportConfig(first.name, **self._terms(first))
-
-    def more_replication(self) -> tuple[ClientTransportConfig, ...]:
-        """The others for other instances."""
-        return tuple(
-            ClientTransportConfig(each.name, each.port, each.host, **self._terms(each))
-            for each in self._instance.replication_transports
-        )
 
     def dialling(self, own: TlsChoice, targets: Iterable[str]) -> TlsConfig | None:
         """Returns the TLS settings with which it dials.
@@ -148,7 +138,7 @@ def check_files(config: InstanceConfig) -> None:
     Raises:
         ConfigurationError: one cannot be used; names it.
     """
-    for transport in (*config.for_clients(), *config.for_instances()):
+    for transport in config.transports:
         if transport.tls is not None:
             server_context(transport.tls, f"{config.name}: transport {transport.name}")
     dialling = {f"destination {each.name}": each.tls for each in config.destinations}
@@ -182,7 +172,7 @@ def _modules_of(config: InstanceConfig) -> Iterator[tuple[str, ModuleConfig]]:
             *("replication_entitlement", "authenticator"),
         )
     ]
-    for transport in (*config.for_clients(), *config.for_instances()):
+    for transport in config.transports:
         where = f"transport {transport.name}"
         found += [(where, transport.authentication), (where, transport.entitlement)]
     for each in config.destinations:

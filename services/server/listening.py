@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from raylay.services.config.transport import (
-    FIRST_TRANSPORT,
+    CLIENT_TRANSPORT,
     REPLICATION_TRANSPORT,
-    ClientTransportConfig,
+    TransportConfig,
 )
 from raylay.services.errors import ConfigurationError, StorageError, StorageFull
 from raylay.services.net.tls_config import TlsConfig
@@ -74,7 +74,7 @@ class InstanceListeners:
         """Transports by name, those for clients first; the first of a kind is that of the
         instance's port."""
         self._told_s = -HANDSHAKES_TOLD_S
-        self._kept: dict[str, tuple[ClientTransportConfig, str]] = {}
+        self._kept: dict[str, tuple[TransportConfig, str]] = {}
         """Configuration of each, and the name by which its free port is kept."""
         self.unix_path = ""
         """Path at which the processes of its links connect to it."""
@@ -89,15 +89,15 @@ class InstanceListeners:
         runtime = self._runtime
         config = runtime.config
         modules = {
-            FIRST_TRANSPORT: (config.authentication, config.entitlement),
+            CLIENT_TRANSPORT: (config.authentication, config.entitlement),
             REPLICATION_TRANSPORT: (
                 config.replication_authentication,
                 config.replication_entitlement,
             ),
         }
         for kind, found in (
-            (FIRST_TRANSPORT, config.for_clients()),
-            (REPLICATION_TRANSPORT, config.for_instances()),
+            (CLIENT_TRANSPORT, config.client_transports),
+            (REPLICATION_TRANSPORT, config.replication_transports),
         ):
             for number, each in enumerate(found):
                 transport = ClientTransport(
@@ -119,10 +119,10 @@ class InstanceListeners:
                 transport.address = each.advertised or f"{shown(each.host)}:{port}"
         # All files were read: nobody is let in where one is wrong.
         for transport in self.transports.values():
-            if self._kept[transport.name][0].is_enabled:
+            if self._kept[transport.name][0].enabled:
                 await transport.enable(self._listen)
         self._upstreams.gate = next(
-            (self.transports[each.name].gate for each in config.for_instances()), None
+            (self.transports[each.name].gate for each in config.replication_transports), None
         )
         self._tell_addresses()
         self.unix_path, server = await listen_where_there_is_room(
@@ -148,7 +148,7 @@ class InstanceListeners:
     @property
     def more_client_addresses(self) -> dict[str, str]:
         """The addresses of the other transports for clients, by name."""
-        clients = [each for each in self.transports.values() if each.kind == FIRST_TRANSPORT]
+        clients = [each for each in self.transports.values() if each.kind == CLIENT_TRANSPORT]
         return {each.name: each.address for each in clients[1:]}
 
     def status(self) -> list[dict[str, Any]]:
@@ -202,7 +202,7 @@ class InstanceListeners:
             self._entrance(
                 transport, lambda: ClientConnection(self._clients, transport), _PLAIN_CLIENT
             )
-            if transport.kind == FIRST_TRANSPORT
+            if transport.kind == CLIENT_TRANSPORT
             else self._entrance(
                 transport,
                 lambda: UpstreamConnection(self._upstreams, came_by=transport),
@@ -215,7 +215,7 @@ class InstanceListeners:
     def _tell_addresses(self) -> None:
         """Reports the addresses of the first of each kind."""
         first = {each.kind: each for each in reversed(self.transports.values())}
-        self._runtime.client_address = first[FIRST_TRANSPORT].address
+        self._runtime.client_address = first[CLIENT_TRANSPORT].address
         accepting = first.get(REPLICATION_TRANSPORT)
         self._runtime.replication_address = accepting.address if accepting is not None else ""
 

@@ -17,6 +17,7 @@ from support.journal_runs import every_run
 
 from raylay.services.config.bootstrap import BootstrapConfig
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
+from raylay.services.config.transport import TransportConfig
 from raylay.services.messages.records import Kind, Run, publisher_id, sequences_of
 from raylay.services.messages.topics import TopicRule
 from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
@@ -78,7 +79,7 @@ def filled(
             "A",
             "group",
             destinations=(destination("B", port_b), destination("C", port_c, group="other")),
-            replication_port=port,
+            replication_transports=(TransportConfig("replication", port),),
             segment_bytes=SEGMENT_BYTES,
             first=True,
         ),
@@ -111,7 +112,7 @@ def test_half_a_copy_is_begun_again_and_what_is_copied_is_the_log(
                 "B",
                 "group",
                 destinations=(destination("A", port_a),),
-                replication_port=port_b,
+                replication_transports=(TransportConfig("replication", port_b),),
                 bootstrap=BootstrapConfig((f"127.0.0.1:{free_ports(1)[0]}", source)),
             ),
         )
@@ -165,7 +166,7 @@ def test_half_a_copy_is_begun_again_and_what_is_copied_is_the_log(
         InstanceConfig(
             "C",
             "other",
-            replication_port=port_c,
+            replication_transports=(TransportConfig("replication", port_c),),
             topics=(TopicRule("trades"), TopicRule("quotes")),
             bootstrap=BootstrapConfig((f"127.0.0.1:{port_b}",), (TopicRule("^tra"),)),
         ),
@@ -185,7 +186,7 @@ def test_two_empty_instances_that_wait_for_each_other_are_told_so(
         config = InstanceConfig(
             name,
             name,
-            replication_port=ports[name],
+            replication_transports=(TransportConfig("replication", ports[name]),),
             bootstrap=BootstrapConfig((f"127.0.0.1:{ports[other]}",), retry_ms_max=200),
         )
         found.append(Empty(tmp_path / name, config))
@@ -217,7 +218,7 @@ def test_an_empty_instance_and_the_source_that_waits_to_catch_up_with_it_are_tol
             "D",
             "pair",
             destinations=(destination("E", port_e, group="pair"),),
-            replication_port=port_d,
+            replication_transports=(TransportConfig("replication", port_d),),
         ),
     )
     servers.append(d)
@@ -226,7 +227,7 @@ def test_an_empty_instance_and_the_source_that_waits_to_catch_up_with_it_are_tol
         "E",
         "pair",
         destinations=(destination("D", port_d, group="pair"),),
-        replication_port=port_e,
+        replication_transports=(TransportConfig("replication", port_e),),
         bootstrap=BootstrapConfig((f"127.0.0.1:{port_d}",), retry_ms_max=200),
     )
     e = Empty(tmp_path / "E", config)

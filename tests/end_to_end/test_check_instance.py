@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import argon2
@@ -10,7 +11,7 @@ from support.tls_files import Authority
 from typer.testing import CliRunner
 
 from raylay.services.cli import app
-from raylay.services.config.instance import ClientTransportConfig, DestinationConfig
+from raylay.services.config.instance import DestinationConfig, TransportConfig
 from raylay.services.net.tls_config import TlsConfig
 from raylay.services.security.modules import ModuleConfig
 
@@ -29,7 +30,9 @@ def test_an_instance_that_admits_clients_is_ready_until_it_ends(
     servers: Servers, tmp_path: Path
 ) -> None:
     (port,) = free_ports(1)
-    server = single(servers, tmp_path, first=True, client_port=port)
+    server = single(
+        servers, tmp_path, first=True, client_transports=(TransportConfig("client", port),)
+    )
     assert probe(tmp_path) == (0, "solo: admits clients\n")
     assert probe(tmp_path / "solo") == (0, "solo: admits clients\n")
     server.kill()
@@ -41,7 +44,13 @@ def test_an_instance_that_admits_clients_is_ready_until_it_ends(
 def test_an_instance_that_catches_up_is_not_ready(servers: Servers, tmp_path: Path) -> None:
     port, nobody = free_ports(2)
     away = DestinationConfig("to-B", "group", True, (f"127.0.0.1:{nobody}",))
-    single(servers, tmp_path, client_port=port, replication_port=0, destinations=(away,))
+    single(
+        servers,
+        tmp_path,
+        client_transports=(TransportConfig("client", port),),
+        replication_transports=(TransportConfig("replication", 0),),
+        destinations=(away,),
+    )
     status, said = probe(tmp_path)
     assert status == 1
     assert said.startswith("solo: solo waits to catch up with a peer of group group")
@@ -54,13 +63,13 @@ def test_a_guarded_instance_is_ready_without_a_password(servers: Servers, tmp_pa
     passwords = tmp_path / "passwords"
     passwords.write_text(f"amy:{argon2.PasswordHasher(1, 8, 1).hash('right')}\n")
     passwords.chmod(0o600)
-    terms = ClientTransportConfig(
+    terms = TransportConfig(
         "first",
         authentication=ModuleConfig("passwords", {"File": str(passwords)}),
         tls=TlsConfig(own.certificate, own.key, authority.file, verify_client=True),
     )
     (port,) = free_ports(1)
-    server = single(servers, tmp_path, first=True, client_port=port, client_terms=terms)
+    server = single(servers, tmp_path, first=True, client_transports=(replace(terms, port=port),))
     assert probe(tmp_path) == (0, "solo: admits clients\n")
     server.kill()
     assert probe(tmp_path)[0] == 1

@@ -21,6 +21,7 @@ from support.instance_processes import (
 from support.instance_processes import servers as servers
 
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
+from raylay.services.config.transport import TransportConfig
 from raylay.services.messages.records import publisher_id
 
 MESSAGES = 100
@@ -148,7 +149,7 @@ def test_nothing_is_handed_over_where_it_is_switched_off_or_batches_are_compress
             name,
             "group",
             destinations=(destination,),
-            replication_port=ports[at],
+            replication_transports=(TransportConfig("replication", ports[at]),),
             first=True,
             direct_links=direct,
         )

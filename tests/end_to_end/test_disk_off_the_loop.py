@@ -17,6 +17,7 @@ from support.waiting import until
 
 from raylay.services.client import Client
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
+from raylay.services.config.transport import TransportConfig
 from raylay.services.messages.topics import TopicRule
 from raylay.services.server.children.subprocess import start_link_process
 from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
@@ -87,7 +88,11 @@ def test_a_serving_instance_writes_nothing_on_its_loop(
             "B",
             "h",
             first=True,
-            replication_port=int(b.runtime.replication_address.rpartition(":")[2]),
+            replication_transports=(
+                TransportConfig(
+                    "replication", int(b.runtime.replication_address.rpartition(":")[2])
+                ),
+            ),
         )
         to_b = DestinationConfig(
             "B",

@@ -19,7 +19,7 @@ import pytest
 from argon2 import PasswordHasher
 from support.instance_processes import Client, Server, Servers, single
 
-from raylay.services.config.instance import ClientTransportConfig, split_address
+from raylay.services.config.instance import TransportConfig, split_address
 from raylay.services.protocol.frames import FRAME_BYTES_MAX, LOGON_TIMEOUT_S, encode_frame
 from raylay.services.security.modules import ModuleConfig
 
@@ -180,10 +180,18 @@ def test_a_flood_of_bad_logons_hinders_nobody(servers: Servers, tmp_path: Path) 
     """At a transport with Argon2 passwords: those who are in go on, and memory stays bounded."""
     passwords = tmp_path / "passwords"
     passwords.write_text(f"amy:{PasswordHasher().hash('right')}\n")
-    guarded = ClientTransportConfig(
+    guarded = TransportConfig(
         "guarded", authentication=ModuleConfig("passwords", {"File": str(passwords)})
     )
-    server = single(servers, tmp_path, first=True, client_transports=(guarded,))
+    server = single(
+        servers,
+        tmp_path,
+        first=True,
+        client_transports=(
+            TransportConfig("client"),
+            guarded,
+        ),
+    )
     address = server.status["client_transports"]["guarded"]
     good = Client(address, "good", user_id="amy", pw="right")
     goes_on(good, 1)

@@ -35,6 +35,7 @@ from support.link_peers import DESCRIPTION
 
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.config.instance import DestinationConfig, InstanceConfig, split_address
+from raylay.services.config.transport import TransportConfig
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import (
     RecordBuilder,
@@ -481,19 +482,20 @@ def test_a_second_process_is_refused(servers: Servers, tmp_path: Path) -> None:
 
 @pytest.mark.covers("The replication chapters", "incoming transports")
 @pytest.mark.parametrize(
-    ("port", "transport"),
+    ("option", "transport"),
     [
-        ("client_port", "client transport"),
-        ("replication_port", "replication transport"),
+        ("client_transports", "client transport"),
+        ("replication_transports", "replication transport"),
         ("metrics_port", "metrics"),
     ],
 )
 def test_a_port_in_use_is_named_whatever_it_is_for(
-    tmp_path: Path, port: str, transport: str
+    tmp_path: Path, option: str, transport: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         number = taken.getsockname()[1]
-        InstanceConfig("other", "group", **{port: number}).save(tmp_path / "other")
+        of_port = number if option == "metrics_port" else (TransportConfig("any", number),)
+        InstanceConfig("other", "group", **{option: of_port}).save(tmp_path / "other")
         other = forked.run(
             [sys.executable, "-m", "raylay.services.server.run_instance", str(tmp_path / "other")],
             capture_output=True,
@@ -736,7 +738,8 @@ def test_an_instance_that_lost_its_disk_catches_up_before_it_admits_clients(
     try:
         config = second.config
         config.first = False
-        config.client_port = split_address(second.address)[1]
+        port = split_address(second.address)[1]
+        config.client_transports = (TransportConfig("client", port),)
         empty = Server(tmp_path / "empty", config)
         servers.append(empty)
         assert not empty.status["ready"]

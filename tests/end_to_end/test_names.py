@@ -8,6 +8,7 @@ import pytest
 from support.instance_processes import Client, Server, Servers, free_ports
 
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
+from raylay.services.config.transport import TransportConfig
 
 
 def replicating(name: str, own: int, other: str, port: int) -> InstanceConfig:
@@ -15,7 +16,11 @@ def replicating(name: str, own: int, other: str, port: int) -> InstanceConfig:
         other, "group", True, (f"127.0.0.1:{port}",), pass_through=".*", retry_ms_max=100
     )
     return InstanceConfig(
-        name, "group", destinations=(destination,), replication_port=own, first=True
+        name,
+        "group",
+        destinations=(destination,),
+        replication_transports=(TransportConfig("replication", own),),
+        first=True,
     )
 
 

@@ -15,6 +15,7 @@ import pytest
 from support.instance_processes import Client, Server, Servers, free_ports, pair
 
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
+from raylay.services.config.transport import TransportConfig
 from raylay.services.messages.topics import TopicRule
 
 ESTABLISHED = "01"
@@ -133,7 +134,12 @@ class Tap:
 def sent_to_a_receiver(servers: Servers, path: Path, compression: str) -> bytes:
     """What a link sends of messages to an instance whose configuration says nothing of it."""
     (port,) = free_ports(1)
-    receiver = Server(path / "B", InstanceConfig("B", "group", replication_port=port, first=True))
+    receiver = Server(
+        path / "B",
+        InstanceConfig(
+            "B", "group", replication_transports=(TransportConfig("replication", port),), first=True
+        ),
+    )
     servers.append(receiver)
     tap = Tap(port)
     try:

@@ -16,6 +16,7 @@ import pytest
 from support.instance_processes import DEADLINE_S, Client, Server, free_ports
 
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
+from raylay.services.config.transport import TransportConfig
 from raylay.services.messages.records import Command, RecordBuilder, iterate_records
 from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.frames import Frame
@@ -400,7 +401,7 @@ def test_work_moves_to_the_instance_whose_consumers_have_time(tmp_path: Path) ->
             name,
             "g",
             destinations=(destination,),
-            replication_port=ports[name],
+            replication_transports=(TransportConfig("replication", ports[name]),),
             first=name == "A",
             topics=(TopicRule(".*", "json"),),
             queue_definitions=(work(subscription_backlog_max=10),),

@@ -17,6 +17,7 @@ from support.instance_processes import servers as servers
 
 from raylay.services.client import Client as AsyncClient
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
+from raylay.services.config.transport import TransportConfig
 from raylay.services.messages.topics import TopicRule
 from raylay.services.telemetry.client_traces import ClientTracer
 from raylay.services.telemetry.trace_report import print_trace
@@ -158,7 +159,7 @@ def archived(servers: Servers, path: Path, *, sync: bool) -> tuple[Server, Serve
             name,
             "kept" if name == "archive" else "group",
             destinations=tuple(links),
-            replication_port=port,
+            replication_transports=(TransportConfig("replication", port),),
             first=True,
             queue_definitions=(work(subscription_backlog_max=5),) if links else (),
         )

@@ -15,6 +15,7 @@ from support.instance_processes import Client, Server, Servers, free_ports
 
 from raylay.services.config.bootstrap import BootstrapConfig
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
+from raylay.services.config.transport import TransportConfig
 from raylay.services.messages.records import publisher_id
 from raylay.services.replication.downgrade import DowngradePolicy
 
@@ -39,7 +40,7 @@ def instance(name: str, other: DestinationConfig, port: int) -> InstanceConfig:
         name,
         "group",
         destinations=(other,),
-        replication_port=port,
+        replication_transports=(TransportConfig("replication", port),),
         first=True,
         policy=DowngradePolicy(AGE_MS),
         fabric_key="the key of a fabric",

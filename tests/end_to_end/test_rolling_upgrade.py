@@ -18,6 +18,7 @@ from support.instance_processes import Client, Servers, free_ports
 from raylay.services.client import Client as RealClient
 from raylay.services.client import Server
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
+from raylay.services.config.transport import TransportConfig
 from raylay.services.messages.records import publisher_id
 
 pytestmark = pytest.mark.covers(
@@ -160,7 +161,11 @@ def test_a_pair_is_upgraded_one_by_one_and_loses_no_ack(
             other, "group", True, (f"127.0.0.1:{ports[other]}",), retry_ms_max=200
         )
         config = InstanceConfig(
-            name, "group", destinations=(to,), replication_port=ports[name], first=True
+            name,
+            "group",
+            destinations=(to,),
+            replication_transports=(TransportConfig("replication", ports[name]),),
+            first=True,
         )
         made[name] = Upgradable(tmp_path / name, config, environment)
         servers.append(made[name])

@@ -23,6 +23,7 @@ from raylay.services.client.events import (
     WaitingForSafeInstance,
 )
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
+from raylay.services.config.transport import TransportConfig
 from raylay.services.messages.records import publisher_id
 from raylay.services.messages.topics import TopicRule
 from raylay.storage.stores import LmdbPublishStore
@@ -54,7 +55,9 @@ class Fabric:
             config = InstanceConfig(
                 name, "group",
                 destinations=(to_list,) if name == "X" else (),
-                replication_port=port, client_port=client_port, first=True,
+                client_transports=(TransportConfig("client", client_port),),
+                replication_transports=(TransportConfig("replication", port),),
+                first=True,
             )  # fmt: skip
             self.of[name] = Server(path / name, config)
             made.append(self.of[name])

@@ -13,6 +13,7 @@ import pytest
 from support.instance_processes import DEADLINE_S, Client, Server, Servers, free_ports
 
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
+from raylay.services.config.transport import TransportConfig
 from raylay.services.configuration.amps.fabric import fabric_of
 from raylay.services.configuration.amps.load import load_amps
 from raylay.services.fabric.plan import instance_config, record_of
@@ -64,7 +65,11 @@ def config(name: str, port: int, other: str, address: str, *, share: bool) -> In
         retry_ms_max=200,
     )
     return InstanceConfig(
-        name, "group", destinations=(destination,), replication_port=port, first=True
+        name,
+        "group",
+        destinations=(destination,),
+        replication_transports=(TransportConfig("replication", port),),
+        first=True,
     )
 
 

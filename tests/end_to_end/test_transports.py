@@ -14,13 +14,13 @@ import pytest
 from support.instance_processes import DEADLINE_S, Client, Server, Servers, free_ports, single
 
 from raylay.services.config.instance import (
-    ClientTransportConfig,
     DestinationConfig,
     InstanceConfig,
+    TransportConfig,
 )
 from raylay.services.messages.records import RecordBuilder, iterate_records
 
-TYPES = ClientTransportConfig("typed", message_types=("fix", "nvfix"))
+TYPES = TransportConfig("typed", message_types=("fix", "nvfix"))
 
 
 def publish(client: Client, sequence: int, message_type: str) -> None:
@@ -36,7 +36,14 @@ def subscribed(client: Client, **options: Any) -> dict[str, Any]:
 
 @pytest.mark.covers("Configuration", "more transports for clients")
 def test_a_transport_takes_messages_of_its_types_only(servers: Servers, tmp_path: Path) -> None:
-    server = single(servers, tmp_path, client_transports=(TYPES,))
+    server = single(
+        servers,
+        tmp_path,
+        client_transports=(
+            TransportConfig("client"),
+            TYPES,
+        ),
+    )
     typed = server.status["client_transports"]["typed"]
     assert typed != server.address
     # Everything, by the transport for all types.
@@ -81,7 +88,12 @@ def test_a_port_in_use_is_named_with_its_transport(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         config = InstanceConfig(
-            "solo", "group", client_transports=(ClientTransportConfig("second", port),)
+            "solo",
+            "group",
+            client_transports=(
+                TransportConfig("client"),
+                TransportConfig("second", port),
+            ),
         )
         config.save(tmp_path)
         command = [sys.executable, "-m", "raylay.services.server.run_instance", str(tmp_path)]
@@ -110,7 +122,11 @@ def test_a_destination_dials_one_server_and_waits_for_another(
     )
     for name, group, destination in (("A", "group-a", to_group), ("B", "group-b", back)):
         config = InstanceConfig(
-            name, group, destinations=(destination,), replication_port=ports[name], first=True
+            name,
+            group,
+            destinations=(destination,),
+            replication_transports=(TransportConfig("replication", ports[name]),),
+            first=True,
         )
         servers.append(Server(tmp_path / name, config))
     a, b = servers
@@ -122,7 +138,11 @@ def test_a_destination_dials_one_server_and_waits_for_another(
     assert [sequence for _, sequence in b.journal()] == list(range(1, 101))
     # The one that is dialled comes up: the link goes on there.
     back_c = InstanceConfig(
-        "C", "group-b", destinations=(back,), replication_port=ports["C"], first=True
+        "C",
+        "group-b",
+        destinations=(back,),
+        replication_transports=(TransportConfig("replication", ports["C"]),),
+        first=True,
     )
     servers.append(Server(tmp_path / "C", back_c))
     a.wait_for("link_caught_up", 2)

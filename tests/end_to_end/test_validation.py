@@ -10,6 +10,7 @@ from support.instance_processes import Client, Server, Servers, free_ports, sing
 from support.link_peers import DESCRIPTION
 
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
+from raylay.services.config.transport import TransportConfig
 from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.frames import encode_frame
 from raylay.services.protocol.link.description import LINK_LOGON_BYTES_MAX
@@ -42,7 +43,7 @@ class Fabric:
             name,
             f"group-{name}",
             destinations=destinations,
-            replication_port=self.ports[name],
+            replication_transports=(TransportConfig("replication", self.ports[name]),),
             first=True,
             **values,
         )

@@ -12,6 +12,7 @@ import pytest
 from support.instance_processes import DEADLINE_S, Client, Server, Servers, free_ports
 
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
+from raylay.services.config.transport import TransportConfig
 from raylay.services.messages.records import publisher_id
 from raylay.services.messages.topics import TopicRule
 
@@ -81,10 +82,12 @@ def test_what_only_the_first_of_two_servers_has_is_not_removed(
         "X",
         "far",
         destinations=(to("Y", "far", f"127.0.0.1:{port_y}", sync=True),),
-        replication_port=port_x,
+        replication_transports=(TransportConfig("replication", port_x),),
         first=True,
     )
-    y = InstanceConfig("Y", "far", replication_port=port_y, first=True)
+    y = InstanceConfig(
+        "Y", "far", replication_transports=(TransportConfig("replication", port_y),), first=True
+    )
     destination = to("far", "far", wide.text, sync=False)
     # Nobody says that there are two: the names of the servers are not known.
     destination.server_names = ()

@@ -20,7 +20,7 @@ import pytest
 from support.tls_files import tls_files
 
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
-from raylay.services.config.transport import ClientTransportConfig
+from raylay.services.config.transport import TransportConfig
 from raylay.services.messages.topics import TopicRule
 from raylay.services.net.tls_config import TlsConfig
 
@@ -158,13 +158,20 @@ def test_a_peer_that_vanishes_is_found_by_both_sides(
         tls=made.dialling() if secure else None,
     )  # fmt: skip
     b = InstanceConfig(
-        "B", "g", topics, first=True, client_host=THERE, client_port=CLIENT_PORT,
-        replication_host=THERE, replication_port=REPLICATION_PORT,
-        client_terms=ClientTransportConfig("client", tls=serving),
-        replication_terms=ClientTransportConfig("replication", tls=serving),
+        "B", "g", topics, first=True,
+        client_transports=(TransportConfig("client", CLIENT_PORT, THERE, tls=serving),),
+        replication_transports=(
+            TransportConfig("replication", REPLICATION_PORT, THERE, tls=serving),
+        ),
     )  # fmt: skip
     a = InstanceConfig(
-        "A", "g", topics, (away,), client_host=HERE, replication_host=HERE, first=True
+        "A",
+        "g",
+        topics,
+        (away,),
+        client_transports=(TransportConfig("client", host=HERE),),
+        replication_transports=(TransportConfig("replication", host=HERE),),
+        first=True,
     )
     for config in (a, b):
         config.save(tmp_path / config.name)

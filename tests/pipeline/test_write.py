@@ -34,7 +34,7 @@ from typer.testing import CliRunner
 
 from raylay.services.cli import app
 from raylay.services.config.instance import InstanceConfig
-from raylay.services.config.transport import ClientTransportConfig
+from raylay.services.config.transport import TransportConfig
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.errors import (
     ConfigurationError,
@@ -431,7 +431,7 @@ def test_a_write_speaks_tls_and_says_who_it_is(
     hashes.write_text(f"loader:{cheap.hash('words')}\n")
     config = InstanceConfig(
         "solo", "g", first=True, log=LogOptions(target="none"),
-        client_terms=ClientTransportConfig("client", tls=made.serving()),
+        client_transports=(TransportConfig("client", tls=made.serving()),),
         authentication=ModuleConfig("passwords", {"File": str(hashes)}),
     )  # fmt: skip
     monkeypatch.setenv("RAYLAY_USER", "loader")

@@ -171,7 +171,10 @@ class RelayedFabric(Fabric):
     def _write_config(self, instance: InstanceSettings) -> None:
         settings, record = self._known()
         config = instance_config(settings, record, instance)
-        config.client_advertised = self._for_clients(instance.name, config.client_advertised)
+        first, *more = config.client_transports
+        assert first.advertised is not None
+        relayed = self._for_clients(instance.name, first.advertised)
+        config.client_transports = (replace(first, advertised=relayed), *more)
         config.destinations = tuple(
             replace(
                 destination,

@@ -17,6 +17,7 @@ from typing import IO, Any
 import pytest
 
 from raylay.services.config.instance import DestinationConfig, InstanceConfig, split_address
+from raylay.services.config.transport import TransportConfig
 from raylay.services.fabric.plan import free_port
 from raylay.services.messages.records import (
     Kind,
@@ -287,7 +288,7 @@ def pair(
             name,
             "group",
             destinations=(destination,),
-            replication_port=ports[name],
+            replication_transports=(TransportConfig("replication", ports[name]),),
             first=True,
             policy=policy or DowngradePolicy(),
             sow=sow,

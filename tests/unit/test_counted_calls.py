@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from raylay.services.config.instance import DestinationConfig, InstanceConfig, LinkConfig
+from raylay.services.config.transport import TransportConfig
 from raylay.services.messages.records import RecordBuilder, publisher_id
 from raylay.services.messages.topics import (
     TopicMatcher,
@@ -162,7 +163,11 @@ async def counted_batches(
         servers.append(b)
         await b.start()
         to = sync_to("B", b.runtime.replication_address)
-        config = replace(config, destinations=(to,), replication_port=port)
+        config = replace(
+            config,
+            destinations=(to,),
+            replication_transports=(TransportConfig("replication", port),),
+        )
     a = InstanceServer(config, tmp_path / "A", link_factory)
     servers.append(a)
     await a.start()

@@ -411,12 +411,12 @@ class ClientPools:
         self._of_instance = self._made(POOL_OF_INSTANCE, outer)
         self._of_transports = {
             each.name: self._made(f"{POOL_OF_INSTANCE}/{each.name}", each.capacity.within(outer))
-            for each in config.for_clients()
+            for each in config.client_transports
             if each.capacity is not None and each.capacity.has_pool
         }
         self._policies = {
             each.name: self._policy(each.capacity.within(outer))
-            for each in config.for_clients()
+            for each in config.client_transports
             if each.capacity is not None
         }
 

@@ -12,6 +12,7 @@ import socket
 from dataclasses import replace
 
 from raylay.services.config.instance import InstanceConfig, split_address
+from raylay.services.config.transport import TransportConfig
 
 
 def following(config: InstanceConfig, address: str) -> InstanceConfig:
@@ -34,21 +35,15 @@ def following(config: InstanceConfig, address: str) -> InstanceConfig:
     def host(given: str) -> str:
         return address if given == former else given
 
+    def moved(transport: TransportConfig) -> TransportConfig:
+        shown_as = advertised(transport.advertised)
+        return replace(transport, host=host(transport.host), advertised=shown_as)
+
     return replace(
         config,
-        client_host=host(config.client_host),
-        client_advertised=advertised(config.client_advertised),
-        replication_host=host(config.replication_host),
-        replication_advertised=advertised(config.replication_advertised),
+        client_transports=tuple(map(moved, config.client_transports)),
+        replication_transports=tuple(map(moved, config.replication_transports)),
         metrics_host=host(config.metrics_host),
-        client_transports=tuple(
-            replace(each, host=host(each.host), advertised=advertised(each.advertised))
-            for each in config.client_transports
-        ),
-        replication_transports=tuple(
-            replace(each, host=host(each.host), advertised=advertised(each.advertised))
-            for each in config.replication_transports
-        ),
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.capacity.pool import Limits, Policy
-from raylay.services.config.instance import ClientTransportConfig, InstanceConfig
+from raylay.services.config.instance import InstanceConfig, TransportConfig
 from raylay.services.errors import ConfigurationError
 from raylay.services.server.clients.slow_clients import ClientPools, memory_of_process
 from raylay.services.server.runtime import InstanceRuntime
@@ -50,7 +50,12 @@ def test_a_limit_that_is_none_is_refused(wrong: CapacityConfig, text: str) -> No
     for config in (
         InstanceConfig("East-1", "East", capacity=wrong),
         InstanceConfig(
-            "East-1", "East", client_transports=(ClientTransportConfig("slow", capacity=wrong),)
+            "East-1",
+            "East",
+            client_transports=(
+                TransportConfig("client"),
+                TransportConfig("slow", capacity=wrong),
+            ),
         ),
     ):
         with pytest.raises(ConfigurationError, match=text) as refused:
@@ -59,11 +64,21 @@ def test_a_limit_that_is_none_is_refused(wrong: CapacityConfig, text: str) -> No
 
 
 def test_it_is_kept_with_the_instance() -> None:
-    plain = InstanceConfig("East-1", "East", client_transports=(ClientTransportConfig("a"),))
+    plain = InstanceConfig(
+        "East-1",
+        "East",
+        client_transports=(
+            TransportConfig("client"),
+            TransportConfig("a"),
+        ),
+    )
     given = replace(
         plain,
         capacity=CapacityConfig(5, client_share=0.25),
-        client_transports=(ClientTransportConfig("a", capacity=CapacityConfig(7)),),
+        client_transports=(
+            TransportConfig("client"),
+            TransportConfig("a", capacity=CapacityConfig(7)),
+        ),
     )
     assert InstanceConfig.from_json(given.to_json()) == replace(given)
 
@@ -74,9 +89,10 @@ def test_a_transport_that_says_something_has_a_pool_of_its_own(tmp_path: Path) -
         "East",
         capacity=CapacityConfig(1_000, disk_path=str(tmp_path)),
         client_transports=(
-            ClientTransportConfig("plain"),
-            ClientTransportConfig("slow", capacity=CapacityConfig(2_000, client_share=0.1)),
-            ClientTransportConfig("strict", capacity=CapacityConfig(client_share=0.2)),
+            TransportConfig("client"),
+            TransportConfig("plain"),
+            TransportConfig("slow", capacity=CapacityConfig(2_000, client_share=0.1)),
+            TransportConfig("strict", capacity=CapacityConfig(client_share=0.2)),
         ),
     )
     pools = ClientPools(InstanceRuntime(config, tmp_path / "data"), lambda *_: None)  # type: ignore
@@ -105,9 +121,10 @@ def test_a_transport_without_a_limit_goes_by_that_of_its_instance(tmp_path: Path
         "A",
         capacity=CapacityConfig(1_000, 3_000, message_age_ms_max=5_000, client_share=0.3),
         client_transports=(
-            ClientTransportConfig("share", capacity=CapacityConfig(client_share=0.2)),
-            ClientTransportConfig("age", capacity=CapacityConfig(message_age_ms_max=7_000)),
-            ClientTransportConfig("own pool", capacity=CapacityConfig(2_000)),
+            TransportConfig("client"),
+            TransportConfig("share", capacity=CapacityConfig(client_share=0.2)),
+            TransportConfig("age", capacity=CapacityConfig(message_age_ms_max=7_000)),
+            TransportConfig("own pool", capacity=CapacityConfig(2_000)),
         ),
     )
     pools = ClientPools(InstanceRuntime(config, tmp_path), lambda *_: None)  # type: ignore

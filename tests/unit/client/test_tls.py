@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from raylay.services.cli import app
 from raylay.services.client import Client, SyncClient
 from raylay.services.config.instance import InstanceConfig, split_address
-from raylay.services.config.transport import ClientTransportConfig
+from raylay.services.config.transport import TransportConfig
 from raylay.services.errors import ConfigurationError, ConnectionLost, LogonRefused
 from raylay.services.net import tls_stream
 from raylay.services.server.instance_server import InstanceServer
@@ -26,9 +26,9 @@ def config() -> InstanceConfig:
     verifying = made.serving(verify_client=True, ca_file=made.ours.file)
     return InstanceConfig(
         "solo", "g", first=True, log=LogOptions(target="none"),
-        client_transports=(
-            ClientTransportConfig("secure", tls=made.serving(), connections_max=2),
-            ClientTransportConfig("known", tls=verifying),
+        client_transports=(TransportConfig("client"),
+            TransportConfig("secure", tls=made.serving(), connections_max=2),
+            TransportConfig("known", tls=verifying),
         ),
     )  # fmt: skip
 
@@ -150,9 +150,17 @@ def test_a_wrong_file_keeps_an_instance_from_starting(tmp_path: Path) -> None:
     wrong = made.serving(private_key=made.client.key)
 
     async def start() -> None:
-        transport = ClientTransportConfig("secure", tls=wrong)
+        transport = TransportConfig("secure", tls=wrong)
         server = InstanceServer(
-            InstanceConfig("solo", "g", client_transports=(transport,)), tmp_path
+            InstanceConfig(
+                "solo",
+                "g",
+                client_transports=(
+                    TransportConfig("client"),
+                    transport,
+                ),
+            ),
+            tmp_path,
         )
         with pytest.raises(ConfigurationError, match="solo: transport secure: the private key"):
             await server.start()

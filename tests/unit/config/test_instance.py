@@ -17,6 +17,7 @@ from raylay.services.config.instance import (
     reachable,
     split_address,
 )
+from raylay.services.config.transport import TransportConfig
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.downgrade import DowngradePolicy
@@ -48,7 +49,7 @@ def full() -> InstanceConfig:
                 ("one:3",),
             ),
         ),
-        client_port=4000,
+        client_transports=(TransportConfig("client", 4000),),
         first=True,
         durability="interval",
         retention_bytes=5,
@@ -91,7 +92,7 @@ def test_what_is_configured_of_topics_with_state_survives() -> None:
     assert InstanceConfig.from_json(made.to_json()) == made
     values = json.loads(made.to_json())
     values["sow"][0]["recovery_point"] = "soon"
-    with pytest.raises(ConfigurationError, match="sow: expected epoch, now, or an instant"):
+    with pytest.raises(ConfigurationError, match=r"sow\[0\]: expected epoch, now, or an instant"):
         InstanceConfig.from_json(json.dumps(values))
 
 
@@ -169,9 +170,14 @@ def test_the_machines_get_their_part() -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"colour": 1}, "colour"),
-        ({"policy": {"age": 1}}, "age"),
-        ({"destinations": [{"name": "x"}]}, "group"),
+        ({"colour": 1}, "instance.json: colour is no value of InstanceConfig"),
+        ({"policy": {"age": 1}}, r"policy\.age is no value"),
+        ({"destinations": [{"name": "x"}]}, r"json: destinations\[0\]: .*group"),
+        ({"destinations": [{"name": "x", "group": "g", "port": 1}]}, r"destinations\[0\]\.port is"),
+        (
+            {"client_transports": [{"name": "x", "port": "1"}]},
+            r"client_transports\[0\]\.port: .*int",
+        ),
         ({"destinations": [5]}, "destinations"),
         ({"log": {"level": "loud"}}, "loud"),
         ({"bootstrap": {"source": "b:1"}}, "source"),
@@ -255,4 +261,4 @@ def test_wrong_values_of_a_destination(values: dict[str, Any], named: str) -> No
 
 def test_transports_are_on_loopback_where_no_address_is_given() -> None:
     config = InstanceConfig("A", "g")
-    assert {config.client_host, config.replication_host, config.metrics_host} == {"127.0.0.1"}
+    assert {config.metrics_host, *(each.host for each in config.transports)} == {"127.0.0.1"}

@@ -42,7 +42,7 @@ def test_the_nearest_module_counts(tmp_path: Path) -> None:
     assert found["a"].authentication == ModuleConfig("passwords", {"File": str(tmp_path / "who")})
     assert found["a"].entitlement == ModuleConfig("permissions", {"File": "/etc/what"})
     assert found["b"].authentication == ModuleConfig("amps-default-no-authentication-module")
-    (inside,) = found["b"].client_transports
+    _, inside = found["b"].client_transports
     assert inside.authentication == ModuleConfig("tokens", {"SecretFile": str(tmp_path / "s")})
     assert inside.entitlement is None, "that of the instance"
 
@@ -111,7 +111,7 @@ def test_the_nearest_module_counts_of_links_too(tmp_path: Path) -> None:
     for config in (a, b):
         assert config.replication_authentication == hashes and config.authentication is None
     assert a.replication_entitlement == ModuleConfig("none") and b.replication_entitlement is None
-    first, more = a.for_instances()
+    first, more = a.replication_transports
     assert first.authentication == ModuleConfig("certificates") and first.entitlement is None
     assert more.entitlement == ModuleConfig("amps-default-entitlement-module")
     theirs = ModuleConfig("theirs", {"PasswordFileName": str(tmp_path / "pw")})

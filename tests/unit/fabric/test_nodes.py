@@ -140,8 +140,8 @@ def test_a_placed_fabric_listens_and_links_by_the_nodes_addresses(tmp_path: Path
     record.nodes = places
     config = instance_config(found, record, found.instance("Chicago-1"))
     ports = record.ports
-    assert config.client_advertised == f"10.0.1.1:{ports['Chicago-1'].client}"
-    assert config.replication_host == "10.0.1.1"
+    assert config.client_transports[0].advertised == f"10.0.1.1:{ports['Chicago-1'].client}"
+    assert config.replication_transports[0].host == "10.0.1.1"
     to = {destination.name: destination.addresses for destination in config.destinations}
     assert (f"10.0.1.2:{ports['Chicago-2'].replication}",) in to.values()
     assert FabricRecord.from_json(record.to_json(), "it").nodes == places

@@ -65,7 +65,7 @@ def test_who_does_not_dial_is_given_no_address_but_the_names(tmp_path: Path) -> 
     (waiting,), (dialling,) = outside.destinations, inside.destinations
     assert waiting.addresses == () and waiting.server_names == ("In",)
     assert waiting.client_addresses == (client_address(record, settings.instance("In")),)
-    assert dialling.addresses == (outside.replication_advertised,)
+    assert dialling.addresses == (outside.replication_transports[0].advertised,)
     assert (dialling.share_connection, waiting.share_connection) == (True, False)
 
 
@@ -151,14 +151,19 @@ def test_all_ports_differ_and_none_is_of_outgoing_connections(tmp_path: Path) ->
     assert all(port < int(low) for port in ports)
 
 
-def test_configured_ports_go_before_kept_ones(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "option",
+    ["client_port", "replication_port", "metrics_port", "transports", "replication_transports"],
+)
+def test_configured_ports_go_before_kept_ones(tmp_path: Path, option: str) -> None:
     record = record_of(builder().settings(), tmp_path)
     record.save()
     taken = record.ports["Chicago-2"].client
-    changed = builder().instance("Chicago-1", client_port=taken).settings()
+    value = [{"name": "more", "port": taken}] if option.endswith("transports") else taken
+    changed = builder().instance("Chicago-1", **{option: value}).settings()
     again = record_of(changed, tmp_path)
-    assert again.ports["Chicago-1"].client == taken
     assert again.ports["Chicago-2"].client != taken
+    assert option != "client_port" or again.ports["Chicago-1"].client == taken
 
 
 def test_a_port_in_use_is_not_chosen() -> None:

@@ -294,8 +294,8 @@ def test_a_moved_instance_leaves_its_former_replication_address_behind(tmp_path:
     effective = with_moves(declared, record.moves, record.nodes)
     instance, peer = effective.instances
     config = instance_config(effective, record, instance)
-    assert (config.client_host, config.replication_host) == ("10.0.0.3", "10.0.0.3")
-    assert config.replication_advertised.startswith("10.0.0.3:")
+    assert [each.host for each in config.transports] == ["10.0.0.3", "10.0.0.3"]
+    assert str(config.replication_transports[0].advertised).startswith("10.0.0.3:")
     assert peer.replication_host == "10.9.0.1"
 
 

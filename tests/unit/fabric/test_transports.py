@@ -10,7 +10,6 @@ import pytest
 from support.tls_files import tls_files
 
 from raylay.services.config.instance import InstanceConfig
-from raylay.services.config.transport import ClientTransportConfig
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError
@@ -59,9 +58,8 @@ def configs(text: str) -> dict[str, InstanceConfig]:
 def test_what_is_declared_once_holds_for_what_says_nothing_else() -> None:
     found = configs(FILE)
     a, b = found["a"], found["b"]
-    assert a.client_terms == ClientTransportConfig("client", tls=OURS)
-    assert a.replication_terms == ClientTransportConfig("replication", tls=OURS)
-    tls = {each.name: each.tls for each in (*b.for_clients(), *b.for_instances())}
+    assert {each.name: each.tls for each in a.transports} == {"client": OURS, "replication": OURS}
+    tls = {each.name: each.tls for each in b.transports}
     b_tls = TlsConfig("/d/tls/b.crt", "/d/tls/b.key", "/d/tls/ca.pem")
     assert tls == {
         "client": b_tls,
@@ -70,9 +68,9 @@ def test_what_is_declared_once_holds_for_what_says_nothing_else() -> None:
         "replication": b_tls,
         "more": b_tls,
     }
-    assert found["open"].client_terms is None is found["open"].replication_terms
-    terms = found["mixed"].replication_terms
-    assert terms is not None and terms.tls is None and found["mixed"].client_terms is not None
+    assert [each.tls for each in found["open"].transports] == [None, None]
+    client, replication = found["mixed"].transports
+    assert client.tls is not None and replication.tls is None
 
 
 @pytest.mark.covers("Configuration", "Transports with TLS")

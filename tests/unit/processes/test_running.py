@@ -18,7 +18,7 @@ OF_OTHERS = ("raylay.services.subscriptions", "raylay.services.replication.insta
 
 
 PROGRAMS = "raylay.services.processes"
-CONFIGS = ("instance", "bootstrap", "transport")
+CONFIGS = ("instance", "bootstrap", "json_text", "transport")
 """What an instance gives a program, and what that is made of."""
 
 
@@ -37,7 +37,7 @@ def test_a_program_loads_nothing_that_it_never_runs(module: str) -> None:
     loaded = json.loads(found.stdout)
     assert module in loaded
     of_server = {name for name in loaded if name.startswith("raylay.services.server.")}
-    configs = ("buffer",) if "buffer" in module else CONFIGS
+    configs = ("buffer", "json_text") if "buffer" in module else CONFIGS
     assert of_server == {"raylay.services.server.process"}
     of_config = {name for name in loaded if name.startswith("raylay.services.config.")}
     assert of_config == {f"raylay.services.config.{name}" for name in configs}

@@ -20,8 +20,8 @@ from support.one_instance import events, in_instance, transports
 
 from raylay.services.client import Client
 from raylay.services.config.instance import (
-    ClientTransportConfig,
     InstanceConfig,
+    TransportConfig,
     split_address,
 )
 from raylay.services.errors import LogonRefused, RaylayError
@@ -267,7 +267,7 @@ async def answer_to(reader: asyncio.StreamReader) -> dict[str, Any]:
 def test_one_user_takes_no_more_than_its_share(tmp_path: Path) -> None:
     """20 logons of one user filled `connections_max`, and nobody else came in."""
     config = replace(
-        guarded(tmp_path), client_terms=ClientTransportConfig("client", connections_max=20)
+        guarded(tmp_path), client_transports=(TransportConfig("client", connections_max=20),)
     )
 
     async def visit(server: InstanceServer) -> None:
@@ -310,9 +310,12 @@ def test_one_user_takes_no_more_than_its_share(tmp_path: Path) -> None:
 def test_one_address_takes_no_more_than_its_share(tmp_path: Path) -> None:
     """Where nothing says who somebody is, that is all that is known. This host is limited only
     where the configuration says so."""
-    few = ClientTransportConfig("few", connections_per_address_max=2)
-    own = ClientTransportConfig("client", connections_max=8)
-    config = replace(CONFIG, client_terms=own, client_transports=(few,))
+    few = TransportConfig("few", connections_per_address_max=2)
+    own = TransportConfig("client", connections_max=8)
+    config = replace(
+        CONFIG,
+        client_transports=(own, few),
+    )
 
     async def visit(server: InstanceServer) -> None:
         writers: list[asyncio.StreamWriter] = []
@@ -471,7 +474,8 @@ def test_a_transport_may_have_modules_of_its_own(tmp_path: Path) -> None:
     config = replace(
         guarded(tmp_path),
         client_transports=(
-            ClientTransportConfig(
+            TransportConfig("client"),
+            TransportConfig(
                 "open",
                 authentication=ModuleConfig(modules.DEFAULT),
                 entitlement=ModuleConfig("amps-default-entitlement-module"),
@@ -759,7 +763,8 @@ def test_who_is_known_gives_way_to_nobody_else(says: str, has_module: bool, tmp_
         CONFIG,
         authentication=ModuleConfig(modules.DEFAULT) if has_module else None,
         client_transports=(
-            ClientTransportConfig(
+            TransportConfig("client"),
+            TransportConfig(
                 "known", authentication=known.authentication, entitlement=known.entitlement
             ),
         ),

@@ -14,8 +14,8 @@ from support.amps_examples import FIXTURES, completed
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.config.bootstrap import BootstrapConfig
 from raylay.services.config.instance import (
-    ClientTransportConfig,
     InstanceConfig,
+    TransportConfig,
 )
 from raylay.services.configuration.amps import modules
 from raylay.services.configuration.amps.fabric import LinkListener, fabric_of, resolve
@@ -185,36 +185,38 @@ RUNNING: list[tuple[str, str, str, str, Any, Any]] = [
     ("Group", GROUP, "<Group>C</Group>", "group", "A", "C"),
     ("Tuning/Replication/MinSyncDestinations", GROUP, GROUP + minimum(2),
      "policy.min_sync_destinations", 0, 2),
-    ("Transports/Transport/InetAddr", "9007", "9008", "client_port", 9007, 9008),
+    ("Transports/Transport/InetAddr", "9007", "9008", "client_transports.0.port", 9007, 9008),
     ("Transports/Transport/MessageType", "<Name>clients</Name>",
-     "<Name>clients</Name><MessageType>fix</MessageType>", "client_message_types", (), ("fix",)),
-    ("Transports/Transport/InetAddr", "127.0.0.1:9007", "9007", "client_host",
+     "<Name>clients</Name><MessageType>fix</MessageType>", "client_transports.0.message_types", (),
+     ("fix",)),
+    ("Transports/Transport/InetAddr", "127.0.0.1:9007", "9007", "client_transports.0.host",
      "127.0.0.1", "0.0.0.0"),
-    ("Transports/Transport/InetAddr", "127.0.0.1:10004", "localhost:10006", "replication_port",
-     10004, 10006),
-    ("Transports/Transport/InetAddr", "127.0.0.1:10004", "[::1]:10004", "replication_host",
-     "127.0.0.1", "::1"),
+    ("Transports/Transport/InetAddr", "127.0.0.1:10004", "localhost:10006",
+     "replication_transports.0.port", 10004, 10006),
+    ("Transports/Transport/InetAddr", "127.0.0.1:10004", "[::1]:10004",
+     "replication_transports.0.host", "127.0.0.1", "::1"),
     ("Transports/Transport/InitialState", "<Name>clients</Name>",
-     "<Name>clients</Name><InitialState>disabled</InitialState>", "client_terms.is_enabled",
+     "<Name>clients</Name><InitialState>disabled</InitialState>", "client_transports.0.enabled",
      True, False),
     *((element, GROUP, f"{GROUP}<{element}>{text}</{element}>", f"capacity.{name}", None, after)
       for element, text, name, after in SLOW_CLIENTS),
     *((f"{INCOMING}/{element}", "<Name>clients</Name>",
-       f"<Name>clients</Name><{element}>{text}</{element}>", f"client_terms.capacity.{name}", None,
-       after) for element, text, name, after in SLOW_CLIENTS),
+       f"<Name>clients</Name><{element}>{text}</{element}>",
+       f"client_transports.0.capacity.{name}", None, after)
+      for element, text, name, after in SLOW_CLIENTS),
     *((f"{INCOMING}/{element}", "<Name>clients</Name>", f"<Name>clients</Name>{KEY}{more}",
-       f"client_terms.tls.{name}", None, after) for element, more, name, after in SECURE),
+       f"client_transports.0.tls.{name}", None, after) for element, more, name, after in SECURE),
     *((f"{OUTGOING}/{element}", ADDRESS, f"{ADDRESS}{KEY}{more}",
        f"destinations.0.tls.{name}", None, after) for element, more, name, after in SECURE),
     *((f"Bootstrap/Transport/{element}", GROUP,
        GROUP + bootstrap().replace("</InetAddr>", f"</InetAddr>{KEY}{more}"),
        f"bootstrap.tls.{name}", None, after) for element, more, name, after in SECURE),
     ("Transports/Transport/VerifyClient", "<Name>clients</Name>", f"<Name>clients</Name>{KEY}"
-     "<CAFile>ca</CAFile><VerifyClient>true</VerifyClient>", "client_terms.tls.verify_client",
-     None, True),
+     "<CAFile>ca</CAFile><VerifyClient>true</VerifyClient>",
+     "client_transports.0.tls.verify_client", None, True),
     ("Transports/Transport/InitialState", "amps-replication</Type>",
      "amps-replication</Type><InitialState>disabled</InitialState>",
-     "replication_terms.is_enabled", True, False),
+     "replication_transports.0.enabled", True, False),
     ("TransactionLog/JournalArchiveDirectory", JOURNAL,
      JOURNAL + "<JournalArchiveDirectory>archive</JournalArchiveDirectory>",
      "archive_directory", None, "/data/A-1/journal/../archive"),
@@ -331,7 +333,7 @@ def test_limits_of_slow_clients_need_nothing_where_there_are_none() -> None:
     assert (finding.origin, finding.refuses) == ("f.xml:10", False)
     assert "it is for other instances" in finding.text
     config = config_of(fabric_of([changed]), "A-1")
-    assert config.replication_terms is not None and config.replication_terms.capacity is None
+    assert config.replication_transports[0].capacity is None
 
 
 @pytest.mark.covers("Configuration", "Slow Client Management")
@@ -339,8 +341,8 @@ def test_the_sample_of_the_documents_has_one_pool_and_two_policies() -> None:
     sample = load_amps("s.xml", text=completed("slow-clients"), environment={})
     config = started_of(sample)
     assert config.capacity == CapacityConfig(10**10, None, "/mnt/fastio/AMPS/offline", 30_000)
-    assert config.client_terms is not None and config.client_terms.capacity is None
-    (low,) = config.client_transports
+    first, low = config.client_transports
+    assert first.capacity is None
     assert low.capacity == CapacityConfig(message_age_ms_max=15_000, client_share=0.1)
     assert not low.capacity.has_pool, "it shares the 10 GB"
 
@@ -424,7 +426,7 @@ def test_the_published_pair_finds_itself() -> None:
         TopicRule("topic", "fix"),
         TopicRule("^/orders/", "json"),
     )
-    assert config.replication_host == "0.0.0.0", "a port alone is on every address"
+    assert config.replication_transports[0].host == "0.0.0.0", "a port alone is on every address"
 
 
 @pytest.mark.covers("Resync and bootstrap", "`Bootstrap` in AMPSConfig")
@@ -636,10 +638,10 @@ def test_modules_hold_for_clients_and_links_and_each_transport_may_set_its_own()
     nobody = ModuleConfig("amps-default-no-authentication-module")
     assert (config.authentication, config.entitlement) == (nobody, web)
     assert (config.replication_authentication, config.replication_entitlement) == (nobody, web)
-    assert config.for_clients()[0].authentication == ModuleConfig(
+    assert config.client_transports[0].authentication == ModuleConfig(
         "amps-implicit-authentication-module"
     )
-    assert config.for_instances()[0].authentication is None, "as the instance says"
+    assert config.replication_transports[0].authentication is None, "as the instance says"
     says = ModuleConfig(
         "amps-default-authenticator-module", {"User": "a", "PasswordFileName": "/pw"}
     )
@@ -692,8 +694,8 @@ def test_an_instance_without_a_transport_for_others_accepts_no_links() -> None:
     )
     assert text != FILE
     config = started(text)
-    assert config.for_instances() == () and not config.accepts_links
-    assert started(FILE).accepts_links
+    assert config.replication_transports == ()
+    assert started(FILE).replication_transports
 
 
 def test_transports_of_a_copy_with_and_without_tls_are_refused_together() -> None:
@@ -716,7 +718,7 @@ def test_a_replication_transport_and_a_copy_have_modules_of_their_own() -> None:
     config = started(text)
     implicit = ModuleConfig("amps-implicit-authentication-module")
     assert config.authentication is None and config.replication_authentication is None
-    assert config.for_instances()[0].authentication == implicit
+    assert config.replication_transports[0].authentication == implicit
     assert config.bootstrap is not None
     (source,) = config.bootstrap.sources
     assert config.bootstrap.authenticator_of(source) is not None
@@ -832,22 +834,21 @@ def test_transports_for_clients_and_their_message_types() -> None:
     )
     assert findings(document(changed)) == []
     config = started(changed)
-    assert config.client_message_types == ("json",)
-    assert config.client_transports == (
-        ClientTransportConfig("fix-tcp", 9017, "10.0.0.1", ("fix", "nvfix")),
-    )
+    first, more = config.client_transports
+    assert first.message_types == ("json",)
+    assert more == TransportConfig("fix-tcp", 9017, "10.0.0.1", ("fix", "nvfix"))
     assert InstanceConfig.from_json(config.to_json()) == config
-    assert started(FILE).client_message_types == () == started(FILE).client_transports
-    assert started(FILE).client_terms == ClientTransportConfig("clients")
+    plain = TransportConfig("clients", 9007, advertised="127.0.0.1:9007")
+    assert started(FILE).client_transports == (plain,)
     state = "</Name><InitialState>disabled</InitialState>"
     off = changed.replace("clients</Name>", f"clients{state}").replace("tcp</Name>", f"tcp{state}")
     assert findings(document(off)) == []
-    assert [each.is_enabled for each in started(off).for_clients()] == [False, False]
+    assert [each.enabled for each in started(off).client_transports] == [False, False]
 
 
 def test_connections_are_shared_as_documented() -> None:
     assert started(FILE).destinations[0].share_connection
-    assert started(FILE).replication_advertised == "127.0.0.1:10004"
+    assert started(FILE).replication_transports[0].advertised == "127.0.0.1:10004"
 
 
 def other_side(text: str, name: str, group: str) -> str:
@@ -1012,7 +1013,7 @@ def test_a_second_replication_transport_is_one_more() -> None:
     )
     text = FILE.replace("</Transports>", second)
     assert not [each for each in findings(document(text)) if each.refuses]
-    first, more = started(text).for_instances()
+    first, more = started(text).replication_transports
     assert (first.name, first.host, first.port) == ("amps-replication", "127.0.0.1", 10004)
     assert (more.name, more.host, more.port) == ("inside", "127.0.0.2", 10005)
     assert first.authentication is None and more.authentication is not None

@@ -14,7 +14,7 @@ from support.attacker import ATTACKER, PASSWORD, TOPIC, VICTIM, VICTIMS_TOPIC, g
 from unit.expressions.test_work import forget
 from unit.server.clients.test_queries import Door, House, ask, bodies_of, frames_until, in_house
 
-from raylay.services.config.transport import FIRST_TRANSPORT
+from raylay.services.config.transport import CLIENT_TRANSPORT
 from raylay.services.expressions import budgets
 from raylay.services.expressions.budgets import BURST_STEPS, COMPILE_BURST_STEPS, FilterBudgets
 from raylay.services.expressions.work import NEWS, WORK_MAX, EvaluationAccount, give_up
@@ -250,7 +250,7 @@ def test_a_query_whose_filter_works_much_leaves_turns_to_others(tmp_path: Path, 
 
 
 async def user(house: House, name: str, client: str) -> Door:
-    return await house.client(client, FIRST_TRANSPORT, user_id=name, pw=PASSWORD)
+    return await house.client(client, CLIENT_TRANSPORT, user_id=name, pw=PASSWORD)
 
 
 def adding_up(number: int, topic: str, sub: str) -> bytes:

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from support.link_peers import DESCRIPTION
 
 from raylay.services.client import Client
-from raylay.services.config.instance import ClientTransportConfig, InstanceConfig, split_address
+from raylay.services.config.instance import InstanceConfig, TransportConfig, split_address
 from raylay.services.messages.records import Command, RecordBuilder, publisher_id
 from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.frames import FrameReader, encode_frame
@@ -167,12 +167,13 @@ class Bench:
         self.config = replace(
             config,
             client_transports=(
-                ClientTransportConfig(
+                TransportConfig("client"),
+                TransportConfig(
                     "guarded",
                     authentication=spoofed,
                     entitlement=ModuleConfig("permissions", {"File": str(what)}),
                 ),
-                ClientTransportConfig(
+                TransportConfig(
                     "shut", authentication=ModuleConfig("passwords", {"File": str(who)})
                 ),
             ),

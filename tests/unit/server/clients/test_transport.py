@@ -16,9 +16,9 @@ from raylay.services.capacity import outstanding
 from raylay.services.client import Client
 from raylay.services.client.events import Disconnected
 from raylay.services.config.instance import (
-    ClientTransportConfig,
     DestinationConfig,
     InstanceConfig,
+    TransportConfig,
     split_address,
 )
 from raylay.services.errors import ConfigurationError
@@ -30,9 +30,9 @@ from raylay.services.telemetry.logs import LogOptions
 
 CONFIG = InstanceConfig(
     "solo", "g", first=True, topics=(TopicRule(".*"),), log=LogOptions(target="none"),
-    client_transports=(
-        ClientTransportConfig("few", connections_max=2),
-        ClientTransportConfig("shut", is_enabled=False, outstanding_publishes_max=7),
+    client_transports=(TransportConfig("client"),
+        TransportConfig("few", connections_max=2),
+        TransportConfig("shut", enabled=False, outstanding_publishes_max=7),
     ),
 )  # fmt: skip
 READ_BYTES_MAX = 256 * 1024
@@ -123,7 +123,7 @@ def test_one_whose_port_is_taken_stays_shut(tmp_path: Path) -> None:
             # A port that was chosen freely may be another one; one that was given may not.
             await server.switch_transport("few", on=True)
             assert transports(server)["few"]["address"] != address
-            own = ClientTransportConfig("own", split_address(address)[1])
+            own = TransportConfig("own", split_address(address)[1])
             server._listening._kept["shut"] = own, "client/shut"
             with pytest.raises(ConfigurationError, match="is the port in use"):
                 await server.switch_transport("shut", on=True)
@@ -136,7 +136,10 @@ MOST = 100
 WAITING = replace(
     CONFIG,
     destinations=(DestinationConfig("away", "g", addresses=("127.0.0.1:1",), retry_ms_min=5_000),),
-    client_transports=(ClientTransportConfig("slow", outstanding_publishes_max=MOST),),
+    client_transports=(
+        TransportConfig("client"),
+        TransportConfig("slow", outstanding_publishes_max=MOST),
+    ),
 )
 
 
@@ -240,25 +243,26 @@ def test_one_too_many_is_turned_away() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (InstanceConfig("i", "g", client_transports=(ClientTransportConfig("client"),)),
+        (InstanceConfig("i", "g", client_transports=(TransportConfig("client"),) * 2),
          "'client', 'client'"),
-        (InstanceConfig("i", "g", client_terms=ClientTransportConfig("a", connections_max=0)),
+        (InstanceConfig("i", "g", client_transports=()), "i has no transport for clients"),
+        (InstanceConfig("i", "g", client_transports=(TransportConfig("a", connections_max=0),)),
          "'a' admits 0 connections"),
         (
             InstanceConfig(
-                "i", "g", client_terms=ClientTransportConfig("a", outstanding_publishes_max=0)
+                "i", "g", client_transports=(TransportConfig("a", outstanding_publishes_max=0),)
             ),
             "'a' takes 0 publishes",
         ),
         (
             InstanceConfig(
-                "i", "g", client_terms=ClientTransportConfig("a", connections_per_user_max=0)
+                "i", "g", client_transports=(TransportConfig("a", connections_per_user_max=0),)
             ),
             "'a' admits 0 connections of one user",
         ),
         (
             InstanceConfig(
-                "i", "g", client_terms=ClientTransportConfig("a", connections_per_address_max=0)
+                "i", "g", client_transports=(TransportConfig("a", connections_per_address_max=0),)
             ),
             "'a' admits 0 connections of one address",
         ),
@@ -270,6 +274,17 @@ def test_wrong_terms_are_refused(wrong: InstanceConfig, words: str) -> None:
 
 
 def test_terms_of_transports_survive_the_file() -> None:
-    plain = InstanceConfig("i", "g", client_transports=(ClientTransportConfig("more", 9007),))
-    for config in (CONFIG, plain, InstanceConfig("i", "g", client_terms=CONFIG.for_clients()[1])):
+    plain = InstanceConfig(
+        "i",
+        "g",
+        client_transports=(
+            TransportConfig("client"),
+            TransportConfig("more", 9007),
+        ),
+    )
+    for config in (
+        CONFIG,
+        plain,
+        InstanceConfig("i", "g", client_transports=(CONFIG.client_transports[1],)),
+    ):
         assert InstanceConfig.from_json(config.to_json()) == config

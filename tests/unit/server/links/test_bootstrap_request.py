@@ -23,7 +23,7 @@ from unit.server.links.test_security import (
 )
 from unit.server.links.test_unproven import unproven
 
-from raylay.services.config.instance import ClientTransportConfig
+from raylay.services.config.instance import TransportConfig
 from raylay.services.messages import topics
 from raylay.services.messages.topic_pattern import TopicPattern
 from raylay.services.protocol.frames import encode_frame
@@ -122,8 +122,8 @@ def test_a_copy_that_is_one_too_many_tries_again(place: Place) -> None:
     """It counts as a link that proves nothing, and is begun when its user has fewer."""
 
     async def visit() -> None:
-        terms = ClientTransportConfig("replication", connections_max=2)
-        b = await place.start(replace(place.guarded(), replication_terms=terms))
+        terms = TransportConfig("replication", connections_max=2)
+        b = await place.start(replace(place.guarded(), replication_transports=(terms,)))
         await publish(b, "orders")
         other = await Peer.at(b)
         other.writer.write(unproven(incarnation=100, name="n", destination="d"))
@@ -149,7 +149,7 @@ def test_strangers_do_not_end_a_copy(place: Place, limit: str) -> None:
         b = await place.start(
             replace(
                 place.guarded(),
-                replication_terms=ClientTransportConfig("replication", connections_max=2),
+                replication_transports=(TransportConfig("replication", connections_max=2),),
             )
             if limit == "transport"
             else place.guarded()

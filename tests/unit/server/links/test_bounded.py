@@ -18,7 +18,7 @@ from unit.server.links.test_security import SECRET, Peer, Place, logon
 from unit.server.links.test_unproven import lacks, machine, unproven
 from unit.server.test_faults import events, lacks_frames
 
-from raylay.services.config.instance import ClientTransportConfig
+from raylay.services.config.instance import TransportConfig
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.protocol.frames import FrameReader, encode_frame
@@ -184,10 +184,10 @@ def test_names_and_incarnations_of_who_is_gone_are_remembered_up_to_a_limit(
 def test_links_of_one_user_are_half_of_a_transport(tmp_path: Path) -> None:
     """Those that prove to be of the fabric may all come by one user: they are not counted."""
     place = Place(tmp_path)
-    terms = ClientTransportConfig("replication", connections_max=4)
+    terms = TransportConfig("replication", connections_max=4)
 
     async def visit() -> None:
-        b = await place.start(replace(place.guarded(), replication_terms=terms))
+        b = await place.start(replace(place.guarded(), replication_transports=(terms,)))
         transport = b.upstreams.connected
         peers = []
         for number in range(3):

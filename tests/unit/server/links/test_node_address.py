@@ -11,6 +11,7 @@ import pytest
 from support.waiting import until
 
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
+from raylay.services.config.transport import TransportConfig
 from raylay.services.errors import ConfigurationError
 from raylay.services.fabric.plan import free_port
 from raylay.services.server.children.subprocess import start_link_process
@@ -24,12 +25,8 @@ HERE = "127.0.0.1"
 CONFIG = InstanceConfig(
     "A",
     "g",
-    client_host=FORMER,
-    client_port=7,
-    client_advertised=f"{FORMER}:7",
-    replication_host=FORMER,
-    replication_port=8,
-    replication_advertised=f"{FORMER}:8",
+    client_transports=(TransportConfig("client", 7, FORMER, advertised=f"{FORMER}:7"),),
+    replication_transports=(TransportConfig("replication", 8, FORMER, advertised=f"{FORMER}:8"),),
     metrics_host=FORMER,
     node_address=FORMER,
     log=LogOptions(target="none"),
@@ -46,17 +43,16 @@ def test_a_machine_has_its_own_addresses() -> None:
 @pytest.mark.parametrize(("address", "shown"), [(HERE, HERE), ("::1", "[::1]")])
 def test_hosts_that_are_the_nodes_follow_it(address: str, shown: str) -> None:
     found = following(CONFIG, address)
-    assert (found.client_host, found.replication_host, found.metrics_host) == (address,) * 3
-    assert found.client_advertised == f"{shown}:7"
-    assert found.replication_advertised == f"{shown}:8"
+    assert {found.metrics_host, *(each.host for each in found.transports)} == {address}
+    assert [each.advertised for each in found.transports] == [f"{shown}:7", f"{shown}:8"]
 
 
 def test_what_the_operator_gave_stays() -> None:
-    given = replace(CONFIG, client_host="0.0.0.0", client_advertised="public:7")
-    found = following(given, HERE)
-    assert (found.client_host, found.client_advertised) == ("0.0.0.0", "public:7")
-    assert found.replication_host == HERE
-    assert following(replace(given, client_advertised=None), HERE).client_advertised is None
+    given = TransportConfig("client", 7, "0.0.0.0", advertised="public:7")
+    nameless = TransportConfig("more", 9, FORMER)
+    found = following(replace(CONFIG, client_transports=(given, nameless)), HERE)
+    assert found.client_transports == (given, replace(nameless, host=HERE))
+    assert found.replication_transports[0].host == HERE
 
 
 @pytest.mark.parametrize(
@@ -108,8 +104,10 @@ def test_links_and_clients_find_it_where_its_node_is_now(tmp_path: Path) -> None
         to_b = DestinationConfig("B", "g", False, server_names=("B",))
         moving = replace(
             CONFIG,
-            destinations=(to_b,), client_port=0, replication_port=0, client_advertised=None,
-            replication_advertised=None, announce_to=(b.runtime.replication_address,),
+            destinations=(to_b,),
+            client_transports=(TransportConfig("client", host=FORMER),),
+            replication_transports=(TransportConfig("replication", host=FORMER),),
+            announce_to=(b.runtime.replication_address,),
         )  # fmt: skip
         a = InstanceServer(moving, tmp_path / "A", start_link_process, HERE)
         await a.start()
@@ -134,8 +132,11 @@ def test_links_and_clients_find_it_where_its_node_is_now(tmp_path: Path) -> None
         # Its port is another one: of one generation the last counts, at B as well.
         await a.stop()
         a = InstanceServer(
-            replace(moving, replication_port=free_port(set())), tmp_path / "A", start_link_process,
-            HERE,
+            replace(
+                moving,
+                replication_transports=(TransportConfig("replication", free_port(set()), FORMER),),
+            ),
+            tmp_path / "A", start_link_process, HERE,
         )  # fmt: skip
         await a.start()
         await until(lambda: b.placements.known()["A"].address == a.runtime.replication_address)
@@ -147,8 +148,10 @@ def test_links_and_clients_find_it_where_its_node_is_now(tmp_path: Path) -> None
         to_b = replace(to_b, addresses=(f"{HERE}:{port_b}",))
         a = InstanceServer(
             replace(
-                moving, client_host=HERE, replication_host=HERE, metrics_host=HERE,
-                node_address=HERE, announce_to=(), destinations=(to_b,),
+                moving,
+                client_transports=(TransportConfig("client"),),
+                replication_transports=(TransportConfig("replication"),),
+                metrics_host=HERE, node_address=HERE, announce_to=(), destinations=(to_b,),
             ),
             tmp_path / "A2", start_link_process, HERE,
         )  # fmt: skip

@@ -21,7 +21,7 @@ from raylay.services.config.instance import (
     InstanceConfig,
     split_address,
 )
-from raylay.services.config.transport import ClientTransportConfig
+from raylay.services.config.transport import TransportConfig
 from raylay.services.messages.topics import TopicRule
 from raylay.services.net.tls_config import TlsConfig
 from raylay.services.plugins.authenticators import DEFAULT
@@ -44,11 +44,11 @@ def to(name: str, address: str, tls: TlsConfig | None, **more: Any) -> Destinati
     )  # fmt: skip
 
 
-def serving(**more: Any) -> ClientTransportConfig:
+def serving(**more: Any) -> TransportConfig:
     """The first replication transport: with client certificates."""
     made = tls_files()
     tls = made.serving(verify_client=True, ca_file=made.ours.file)
-    return ClientTransportConfig("links", tls=tls, **more)
+    return TransportConfig("links", tls=tls, **more)
 
 
 class Fabric:
@@ -103,7 +103,7 @@ def test_a_link_with_its_certificate_and_one_that_is_never_handed_over(tmp_path:
     made = tls_files()
 
     async def work(fabric: Fabric) -> None:
-        b = await fabric.start(replace(PLAIN, name="B", replication_terms=serving()))
+        b = await fabric.start(replace(PLAIN, name="B", replication_transports=(serving(),)))
         where = b.runtime.replication_address
         a = await fabric.start(
             replace(PLAIN, destinations=(to("B", where, made.dialling(made.client)),))
@@ -139,10 +139,8 @@ def test_what_is_wrong_with_a_link_is_said(tmp_path: Path) -> None:
     made = tls_files()
 
     async def work(fabric: Fabric) -> None:
-        more = (ClientTransportConfig("open"), ClientTransportConfig("shut", is_enabled=False))
-        b = await fabric.start(
-            replace(PLAIN, name="B", replication_terms=serving(), replication_transports=more)
-        )
+        more = (TransportConfig("open"), TransportConfig("shut", enabled=False))
+        b = await fabric.start(replace(PLAIN, name="B", replication_transports=(serving(), *more)))
         where = b.runtime.replication_address
         unsecured = str(replication(b, "open")["address"])
         assert not replication(b, "shut")["enabled"]
@@ -177,7 +175,7 @@ def test_the_line_of_a_drill_lies_above_tls(tmp_path: Path) -> None:
     made = tls_files()
 
     async def work(fabric: Fabric) -> None:
-        b = await fabric.start(replace(PLAIN, name="B", replication_terms=serving()))
+        b = await fabric.start(replace(PLAIN, name="B", replication_transports=(serving(),)))
         there = to("B", b.runtime.replication_address, made.dialling(made.client))
         a = await fabric.start(replace(PLAIN, destinations=(there,), drills=True))
         await until(lambda: link(a, "B")["caught_up"])
@@ -197,7 +195,7 @@ def test_a_shared_connection_carries_both_directions_over_tls(tmp_path: Path) ->
     async def work(fabric: Fabric) -> None:
         back = replace(to("A", "", None, share_connection=True), addresses=())
         b = await fabric.start(
-            replace(PLAIN, name="B", replication_terms=serving(), destinations=(back,))
+            replace(PLAIN, name="B", replication_transports=(serving(),), destinations=(back,))
         )
         there = to("B", b.runtime.replication_address, made.dialling(made.client))
         a = await fabric.start(replace(PLAIN, destinations=(there,)))
@@ -228,7 +226,7 @@ def test_a_link_over_the_connection_of_the_other_side_is_known_by_that_ones_cert
             authenticator=ModuleConfig(DEFAULT, {"User": who, "Password": "x"}),
         )
         b = await fabric.start(
-            replace(PLAIN, name="B", replication_terms=serving(), destinations=(back,))
+            replace(PLAIN, name="B", replication_transports=(serving(),), destinations=(back,))
         )
         there = to("B", b.runtime.replication_address, made.dialling(made.client))
         asks = ModuleConfig("certificates", {"Name": name})
@@ -252,7 +250,7 @@ def test_an_empty_instance_copies_over_tls(tmp_path: Path) -> None:
     made = tls_files()
 
     async def work(fabric: Fabric) -> None:
-        b = await fabric.start(replace(PLAIN, name="B", replication_terms=serving()))
+        b = await fabric.start(replace(PLAIN, name="B", replication_transports=(serving(),)))
         await publish(b)
         copied = BootstrapConfig((b.runtime.replication_address,), tls=made.dialling(made.client))
         c = await fabric.start(replace(PLAIN, name="C", bootstrap=copied))
@@ -267,7 +265,7 @@ def test_a_moved_instance_says_so_over_tls(tmp_path: Path) -> None:
 
     async def work(fabric: Fabric) -> None:
         key = "the key of a fabric"
-        config = replace(PLAIN, name="B", replication_terms=serving(), fabric_key=key)
+        config = replace(PLAIN, name="B", replication_transports=(serving(),), fabric_key=key)
         b = await fabric.start(config)
         a = await fabric.start(
             replace(PLAIN, fabric_key=key, announce_tls=made.dialling(made.client))
@@ -283,7 +281,7 @@ def test_a_moved_instance_says_so_over_tls(tmp_path: Path) -> None:
 @pytest.mark.parametrize("said", [b"\x00\x00\x00\x09\x00 plain", b"GET / HTTP/1.1\r\n\r\n"])
 def test_who_speaks_no_tls_to_a_replication_port_is_told(tmp_path: Path, said: bytes) -> None:
     async def work(fabric: Fabric) -> None:
-        b = await fabric.start(replace(PLAIN, name="B", replication_terms=serving()))
+        b = await fabric.start(replace(PLAIN, name="B", replication_transports=(serving(),)))
         where = split_address(b.runtime.replication_address)
         reader, writer = await asyncio.open_connection(*where)
         writer.write(said)
