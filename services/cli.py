@@ -160,7 +160,7 @@ class CommandGroup(TyperGroup):
         command: Any = typer.main.get_command(found)
         command.name = cmd_name
         if place in _OF_CLIENTS:
-            importlib.import_module(f"{_COMMANDS}.tls_options").offer(command)
+            importlib.import_module(f"{_COMMANDS}.shared.tls_options").offer(command)
         made: TyperCommand | TyperGroup = command
         return made
 
@@ -195,8 +195,8 @@ def main() -> None:
         _give_up_output()
         sys.exit(1)
     except Exception as error:
-        from raylay.services.commands.error_messages import error_line
-        from raylay.services.commands.printing import echo_text
+        from raylay.services.commands.shared.error_messages import error_line
+        from raylay.services.commands.shared.printing import echo_text
 
         line = error_line(error)
         if line is None:

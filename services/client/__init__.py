@@ -7,10 +7,11 @@
         async for message in subscription:         # or: async for batch in subscription.batches()
             print(message.bookmark, message.body)
 
-`SyncClient` is the same for scripts without an event loop. `machine.py` decides, with `outbox.py`
-(what was published), `failover.py` (which server), `subscription_registry.py` and
-`subscription_state.py` (what was subscribed); they are pure as `messages.py` is. `runtime.py`
-performs what they decide.
+`SyncClient` is the same for scripts without an event loop. `machine.py` decides, with
+`publishing/outbox.py` (what was published), `failover.py` (which server),
+`subscriptions/subscription_registry.py` and
+`subscriptions/subscription_state.py` (what was subscribed); they are pure as `messages.py` is.
+`runtime.py` performs what they decide.
 
 Tracing: hand in an object with the methods of `Tracer` (telemetry/client_traces.py has one).
 Stores: anything with the methods of `PublishStoreProtocol` and `BookmarkStoreProtocol`;
@@ -39,11 +40,11 @@ from raylay.services.client.events import (
 from raylay.services.client.failover import Server
 from raylay.services.client.machine import ClientMachine, ClientOptions
 from raylay.services.client.messages import Message, MessageBatch
-from raylay.services.client.publish_store import PublishStoreProtocol
-from raylay.services.client.queue_consumer import QueueConsumer, QueueMessage
-from raylay.services.client.sow_query import SowQuery
-from raylay.services.client.subscription import Merged, Subscription
-from raylay.services.client.subscription_state import BookmarkStoreProtocol
+from raylay.services.client.publishing.publish_store import PublishStoreProtocol
+from raylay.services.client.queues.queue_consumer import QueueConsumer, QueueMessage
+from raylay.services.client.subscriptions.sow_query import SowQuery
+from raylay.services.client.subscriptions.subscription import Merged, Subscription
+from raylay.services.client.subscriptions.subscription_state import BookmarkStoreProtocol
 from raylay.services.client.sync import SyncClient, SyncQuery, SyncSubscription
 from raylay.services.client.tracer import Tracer
 from raylay.services.messages.bookmarks import EPOCH, NOW

@@ -8,7 +8,7 @@ from typing import Any
 
 from raylay.services.client.connection import split_address
 from raylay.services.client.failover import Server, as_server
-from raylay.services.client.publish_store import PublishStoreProtocol
+from raylay.services.client.publishing.publish_store import PublishStoreProtocol
 from raylay.services.errors import ConfigurationError, LocalProtocolError
 from raylay.services.messages.digests import FILTER, digest
 from raylay.services.messages.records import decode_record, publisher_id

@@ -19,25 +19,32 @@ from raylay.services.client.arguments import (
     sow_keys,
     usable,
 )
-from raylay.services.client.deletes import delete_body, delete_in_parts
 from raylay.services.client.events import ClientEvent, PublishFailed, StartRequested
 from raylay.services.client.failover import FailoverRule
 from raylay.services.client.keywords import checks_keywords
 from raylay.services.client.machine import ClientOptions, ClientState, client_machine
-from raylay.services.client.publish_store import PublishStoreProtocol
-from raylay.services.client.publisher import Publisher
-from raylay.services.client.queries import PendingQuery, QueryReplay, QuerySubscription
-from raylay.services.client.queue import ACK_BATCH, QueueOperations
-from raylay.services.client.queue_consumer import QueueConsumer
+from raylay.services.client.publishing.deletes import delete_body, delete_in_parts
+from raylay.services.client.publishing.publish_store import PublishStoreProtocol
+from raylay.services.client.publishing.publisher import Publisher
+from raylay.services.client.queues.queue import ACK_BATCH, QueueOperations
+from raylay.services.client.queues.queue_consumer import QueueConsumer
 from raylay.services.client.runtime import (
     QUEUE_BYTES_MAX_DEFAULT,
     ClientCallbacks,
     ClientRuntime,
 )
-from raylay.services.client.sow_query import SowQuery
-from raylay.services.client.subscriber import Subscriber
-from raylay.services.client.subscription import Subscription
-from raylay.services.client.subscription_state import BookmarkStoreProtocol, SubscriptionState
+from raylay.services.client.subscriptions.queries import (
+    PendingQuery,
+    QueryReplay,
+    QuerySubscription,
+)
+from raylay.services.client.subscriptions.sow_query import SowQuery
+from raylay.services.client.subscriptions.subscriber import Subscriber
+from raylay.services.client.subscriptions.subscription import Subscription
+from raylay.services.client.subscriptions.subscription_state import (
+    BookmarkStoreProtocol,
+    SubscriptionState,
+)
 from raylay.services.client.tracer import Tracer
 from raylay.services.errors import ConnectionLost, LocalProtocolError, PublishStoreFull
 from raylay.services.messages.records import Command
@@ -237,7 +244,7 @@ class Client:
         command: int = 0,
     ) -> int:
         """Publishes without waiting. Returns the sequence. It is sent in this turn of the loop, or
-        with the answer to what was published just before (outbox.py).
+        with the answer to what was published just before (publishing/outbox.py).
 
         Args:
             topic: literal.
@@ -587,8 +594,8 @@ class Client:
         `publish` a change, `oof` what left. `group_end` is set when all records have come.
 
         It goes on at another instance: of what that has, only what the consumer does not hold is
-        handed out (services/client/delivered_rows.py). The client keeps about 200 bytes a record
-        for it.
+        handed out (services/client/subscriptions/delivered_rows.py). The client keeps about 200
+        bytes a record for it.
 
         Args:
             oof: tells, as messages of kind `oof` with a `reason`, of records that are deleted or

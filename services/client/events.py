@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raylay.services.client.failover import Server
-from raylay.services.client.subscription_state import SubscriptionState
+from raylay.services.client.subscriptions.subscription_state import SubscriptionState
 from raylay.services.errors import CommandFailed, RaylayError, StorageError
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.protocol.frames import Header

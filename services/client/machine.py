@@ -2,9 +2,9 @@
 
 The shell (client.py, or the simulator) feeds events to `step` and performs the effects in order.
 Two paths stay outside of `step`, because they are walked for every message or batch: `publish`
-and `next_batch` on the way out (outbox.py), `arrived` on the way in. Here is which server is used,
-from the first attempt to the last; which one may be: failover.py; what is asked of it:
-subscription_registry.py.
+and `next_batch` on the way out (publishing/outbox.py), `arrived` on the way in. Here is which
+server is used, from the first attempt to the last; which one may be: failover.py; what is asked of
+it: subscriptions/subscription_registry.py.
 
 Invariants, beside those of the outbox:
 - nothing is sent or taken off the store on a connection whose instance the chooser refuses;
@@ -67,10 +67,10 @@ from raylay.services.client.messages import (
     last_origin_time_us,
     latest_origin_time_us,
 )
-from raylay.services.client.outbox import CLOCK_AHEAD_US_MAX, PublishOutbox
 from raylay.services.client.pending_commands import PendingCommands
-from raylay.services.client.publish_store import PublishStoreProtocol
-from raylay.services.client.subscription_registry import SubscriptionRegistry
+from raylay.services.client.publishing.outbox import CLOCK_AHEAD_US_MAX, PublishOutbox
+from raylay.services.client.publishing.publish_store import PublishStoreProtocol
+from raylay.services.client.subscriptions.subscription_registry import SubscriptionRegistry
 from raylay.services.errors import (
     LogonRefused,
     RaylayError,

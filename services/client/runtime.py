@@ -53,11 +53,11 @@ from raylay.services.client.failover import Server, as_server
 from raylay.services.client.fork_guard import guard
 from raylay.services.client.machine import ClientMachine, ClientState
 from raylay.services.client.messages import MessageBatch
-from raylay.services.client.outbox import GATHERING_S_MAX
-from raylay.services.client.publish_store import PublishStoreProtocol
-from raylay.services.client.sow_query import SowQuery
-from raylay.services.client.subscription import Subscription
-from raylay.services.client.subscription_state import GROUPED, BookmarkStoreProtocol
+from raylay.services.client.publishing.outbox import GATHERING_S_MAX
+from raylay.services.client.publishing.publish_store import PublishStoreProtocol
+from raylay.services.client.subscriptions.sow_query import SowQuery
+from raylay.services.client.subscriptions.subscription import Subscription
+from raylay.services.client.subscriptions.subscription_state import GROUPED, BookmarkStoreProtocol
 from raylay.services.client.tracer import Tracer
 from raylay.services.errors import (
     ClientFailed,
@@ -124,7 +124,8 @@ class ClientCallbacks:
 class ClientRuntime:
     """The loop, the connection and the timers of a client: performs what its machine decides.
 
-    The operations that a user calls (publisher.py, subscriber.py, queue.py) share one.
+    The operations that a user calls (publishing/publisher.py, subscriptions/subscriber.py,
+    queues/queue.py) share one.
 
     Args:
         machine: the decisions, and their state.

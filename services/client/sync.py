@@ -16,13 +16,13 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from raylay.services.client.client import DELTA_PUBLISH, Client
-from raylay.services.client.deletes import delete_body
 from raylay.services.client.fork_guard import guard
 from raylay.services.client.messages import Message, MessageBatch
-from raylay.services.client.outbox import body_bytes, check_values
-from raylay.services.client.sow_query import SowQuery
-from raylay.services.client.subscription import Merged, Subscription
-from raylay.services.client.sync_queue import SyncQueueConsumer
+from raylay.services.client.publishing.deletes import delete_body
+from raylay.services.client.publishing.outbox import body_bytes, check_values
+from raylay.services.client.queues.sync_queue import SyncQueueConsumer
+from raylay.services.client.subscriptions.sow_query import SowQuery
+from raylay.services.client.subscriptions.subscription import Merged, Subscription
 from raylay.services.errors import (
     ConnectionLost,
     FlushTimeout,

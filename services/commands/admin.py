@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raylay.services.commands.options import (
+from raylay.services.commands.shared.options import (
     FabricOption,
     running,
     stop_signals,
 )
-from raylay.services.commands.printing import echo
+from raylay.services.commands.shared.printing import echo
 from raylay.services.errors import ConfigurationError, FabricError
 
 if TYPE_CHECKING:

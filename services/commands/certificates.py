@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from raylay.services.commands.printing import echo
+from raylay.services.commands.shared.printing import echo
 from raylay.services.errors import ConfigurationError
 
 DAYS = 365

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from raylay.services.commands.options import DefineOption, FilesArgument
-from raylay.services.commands.printing import echo, echo_text
+from raylay.services.commands.shared.options import DefineOption, FilesArgument
+from raylay.services.commands.shared.printing import echo, echo_text
 from raylay.services.configuration.amps.fabric import fabric_of
 from raylay.services.configuration.amps.load import Document
 from raylay.services.configuration.amps.show import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from raylay.services.commands.connection_log import ConnectionLog
-from raylay.services.commands.printing import print_message
+from raylay.services.commands.shared.connection_log import ConnectionLog
+from raylay.services.commands.shared.printing import print_message
 
 
 async def consume(

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raylay.services.commands.options import FABRIC_VARIABLE
-from raylay.services.commands.printing import echo, print_table
+from raylay.services.commands.shared.options import FABRIC_VARIABLE
+from raylay.services.commands.shared.printing import echo, print_table
 from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.fabric import registry
 

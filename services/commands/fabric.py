@@ -7,8 +7,13 @@ from typing import Annotated
 
 import typer
 
-from raylay.services.commands.options import DefineOption, FilesArgument, IgnoreOption, NameOption
-from raylay.services.commands.printing import echo, echo_json, print_table
+from raylay.services.commands.shared.options import (
+    DefineOption,
+    FilesArgument,
+    IgnoreOption,
+    NameOption,
+)
+from raylay.services.commands.shared.printing import echo, echo_json, print_table
 from raylay.services.configuration.amps.tree import parse_defines
 from raylay.services.configuration.builder import Origins
 from raylay.services.configuration.files import load_all

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from raylay.services.commands.printing import echo, echo_text, write_body
+from raylay.services.commands.shared.printing import echo, echo_text, write_body
 from raylay.services.errors import ExpressionError, MessageTypeError
 from raylay.services.messages.plain_text import plain
 

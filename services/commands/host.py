@@ -20,7 +20,7 @@ from typing import Annotated
 import typer
 
 from raylay.services.commands.instance_check import check_instance
-from raylay.services.commands.printing import echo, echo_json
+from raylay.services.commands.shared.printing import echo, echo_json
 from raylay.services.hosts.check import HostFacts, HostFinding, OpenPath, examine, worst
 
 FSYNC_TIMES = 21

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from raylay.services.commands.printing import echo
+from raylay.services.commands.shared.printing import echo
 from raylay.services.config.instance import INSTANCE_FILE, InstanceConfig
 from raylay.services.config.transport import TransportConfig
 from raylay.services.errors import ConfigurationError, RaylayError

@@ -19,8 +19,8 @@ from typing import Annotated, Any
 
 import typer
 
-from raylay.services.commands.options import FabricOption
-from raylay.services.commands.printing import echo, echo_json
+from raylay.services.commands.shared.options import FabricOption
+from raylay.services.commands.shared.printing import echo, echo_json
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import FabricError, StorageError
 from raylay.services.fabric import registry

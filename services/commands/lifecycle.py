@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raylay.services.commands.interrupts import GRACE_S, INTERRUPTED, interruptible
-from raylay.services.commands.options import (
+from raylay.services.commands.shared.interrupts import GRACE_S, INTERRUPTED, interruptible
+from raylay.services.commands.shared.options import (
     CONNECT_TIMEOUT_S,
     DefineOption,
     FabricOption,
@@ -26,7 +26,7 @@ from raylay.services.commands.options import (
     running,
     stop_signals,
 )
-from raylay.services.commands.printing import echo, echo_text
+from raylay.services.commands.shared.printing import echo, echo_text
 from raylay.services.commands.starting import NEXT_LINE, READY_LINE, shown_progress, up_lines
 from raylay.services.commands.status import print_status
 from raylay.services.errors import FabricError

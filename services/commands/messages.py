@@ -11,18 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from raylay.services.client.credentials import credentials
-from raylay.services.commands.client_names import client_name
-from raylay.services.commands.connection_log import ConnectionLog
 from raylay.services.commands.consume import consume
-from raylay.services.commands.interrupts import run_async
-from raylay.services.commands.options import (
-    FabricOption,
-    GroupOption,
-    ServerOption,
-    running,
-    servers_meant,
-)
-from raylay.services.commands.printing import echo, echo_json, print_message
 from raylay.services.commands.publish import (
     INTERRUPTED,
     PublishResult,
@@ -30,7 +19,18 @@ from raylay.services.commands.publish import (
     send_once,
     send_several,
 )
-from raylay.services.commands.tls_options import tls_given
+from raylay.services.commands.shared.client_names import client_name
+from raylay.services.commands.shared.connection_log import ConnectionLog
+from raylay.services.commands.shared.interrupts import run_async
+from raylay.services.commands.shared.options import (
+    FabricOption,
+    GroupOption,
+    ServerOption,
+    running,
+    servers_meant,
+)
+from raylay.services.commands.shared.printing import echo, echo_json, print_message
+from raylay.services.commands.shared.tls_options import tls_given
 from raylay.services.errors import CommandFailed, ConfigurationError, FabricError
 
 TypeOption = Annotated[str, typer.Option("--type", help="The message type.")]
@@ -134,7 +134,7 @@ def delete(
     """Delete records of a SOW topic, and return when that is persisted. Give one of --filter, --key
     and --data, or --filter with --key to delete only those of the keys that pass. More than 50,000
     records are deleted in parts."""
-    from raylay.services.client.deletes import delete_body
+    from raylay.services.client.publishing.deletes import delete_body
 
     what: dict[str, Any] = {
         "filter": content,

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from raylay.services.commands.connection_log import ConnectionLog
-from raylay.services.commands.printing import echo
+from raylay.services.commands.shared.connection_log import ConnectionLog
+from raylay.services.commands.shared.printing import echo
 from raylay.services.errors import CommandFailed, FlushTimeout, RaylayError
 
 if TYPE_CHECKING:

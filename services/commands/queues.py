@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raylay.services.commands.connection_log import ConnectionLog
-from raylay.services.commands.interrupts import run_async
 from raylay.services.commands.messages import client_options
-from raylay.services.commands.options import FabricOption, GroupOption, ServerOption, running
-from raylay.services.commands.printing import echo, echo_json
 from raylay.services.commands.publish import INTERRUPTED
+from raylay.services.commands.shared.connection_log import ConnectionLog
+from raylay.services.commands.shared.interrupts import run_async
+from raylay.services.commands.shared.options import FabricOption, GroupOption, ServerOption, running
+from raylay.services.commands.shared.printing import echo, echo_json
 
 if TYPE_CHECKING:
     from raylay.services.client import Client

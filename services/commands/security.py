@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from raylay.services.commands.options import FabricOption, running
-from raylay.services.commands.printing import echo
+from raylay.services.commands.shared.options import FabricOption, running
+from raylay.services.commands.shared.printing import echo
 from raylay.services.errors import ConfigurationError
 from raylay.storage.files import PRIVATE_FILE_MODE
 

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from raylay.services.commands.connection_log import ConnectionLog
-from raylay.services.commands.interrupts import run_async
 from raylay.services.commands.messages import client_options
-from raylay.services.commands.options import FabricOption, GroupOption, ServerOption
-from raylay.services.commands.printing import print_message
 from raylay.services.commands.publish import INTERRUPTED
+from raylay.services.commands.shared.connection_log import ConnectionLog
+from raylay.services.commands.shared.interrupts import run_async
+from raylay.services.commands.shared.options import FabricOption, GroupOption, ServerOption
+from raylay.services.commands.shared.printing import print_message
+from raylay.services.commands.shared.tls_options import offer
 from raylay.services.commands.sow_diff import diff_command
-from raylay.services.commands.tls_options import offer
 
 
 def sow(

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raylay.services.commands.interrupts import run_async
-from raylay.services.commands.options import CONNECT_TIMEOUT_S, FabricOption, running
-from raylay.services.commands.printing import echo, echo_json
+from raylay.services.commands.shared.interrupts import run_async
+from raylay.services.commands.shared.options import CONNECT_TIMEOUT_S, FabricOption, running
+from raylay.services.commands.shared.printing import echo, echo_json
 from raylay.services.errors import CommandFailed, ConfigurationError, FabricError
-from raylay.services.sow.comparison import RecordDifference, TopicComparison, differ, held
+from raylay.services.sow.query.comparison import RecordDifference, TopicComparison, differ, held
 
 if TYPE_CHECKING:
     from raylay.services.client.failover import Server

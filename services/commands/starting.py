@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
-from raylay.services.commands.printing import print_words
+from raylay.services.commands.shared.printing import print_words
 from raylay.services.messages.plain_text import plain
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from typing import Annotated, Any
 
 import typer
 
-from raylay.services.commands.options import (
+from raylay.services.commands.shared.options import (
     FabricOption,
     JsonOption,
     running,
     stop_signals,
 )
-from raylay.services.commands.printing import echo, echo_json, print_table
+from raylay.services.commands.shared.printing import echo, echo_json, print_table
 from raylay.services.errors import FabricError, RaylayError
 from raylay.services.messages.plain_text import plain_value
 

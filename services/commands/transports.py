@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from raylay.services.commands.options import FabricOption, JsonOption, running
-from raylay.services.commands.printing import echo, echo_json
+from raylay.services.commands.shared.options import FabricOption, JsonOption, running
+from raylay.services.commands.shared.printing import echo, echo_json
 
 transport_app = typer.Typer(
     add_completion=False,

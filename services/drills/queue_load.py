@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from raylay.services.client import Client
 from raylay.services.client.events import ClientEvent, Connected
 from raylay.services.client.messages import MessageBatch, ranges_of
-from raylay.services.client.queue_consumer import QueueConsumer, QueueMessage
+from raylay.services.client.queues.queue_consumer import QueueConsumer, QueueMessage
 from raylay.services.configuration.reserved import BACKLOG_MAX, SOW_TYPE
 from raylay.services.drills.history_builder import now_us
 from raylay.services.drills.judgement import reaching

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raylay.services.commands.printing import echo, echo_json, echo_text
-from raylay.services.commands.tls_options import tls_given
+from raylay.services.commands.shared.printing import echo, echo_json, echo_text
+from raylay.services.commands.shared.tls_options import tls_given
 from raylay.services.configuration.units import parse_milliseconds
 from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.pipeline.session import check_spark, one_line, session

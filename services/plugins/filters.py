@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from raylay.services.expressions.functions.registry import Functions
     from raylay.services.messages.types.registry import MessageTypes
     from raylay.services.sow.book import SowBook
-    from raylay.services.sow.query_parser import QueryParser
+    from raylay.services.sow.query.query_parser import QueryParser
     from raylay.services.subscriptions.filtered import FilteredSubscriptions
     from raylay.services.subscriptions.matching import FilterOwner
     from raylay.services.subscriptions.replay_filters import ReplayFilters
@@ -110,7 +110,7 @@ def sow_questions(book: SowBook, instance: str, group: str, held_bytes_max: int)
     Raises:
         RemoteProtocolError: as of `filtered_subscriptions`.
     """
-    from raylay.services.sow.query_parser import QueryParser
+    from raylay.services.sow.query.query_parser import QueryParser
 
     return QueryParser(book, _language((), instance)[1], instance, group, held_bytes_max)
 

@@ -21,8 +21,8 @@ from raylay.services.messages.bounded_msgpack import unpack_values
 from raylay.services.messages.records import Flag, Record, Run
 from raylay.services.sow.apply import DELETE_VALUES_MAX, DELETED_MAX
 from raylay.services.sow.indexes import SowIndexes
-from raylay.services.sow.planning import keys_to_look_at
-from raylay.services.sow.record_scan import KeyScan, RecordScan
+from raylay.services.sow.query.planning import keys_to_look_at
+from raylay.services.sow.query.record_scan import KeyScan, RecordScan
 from raylay.services.sow.records import SowRecord, decoded
 from raylay.services.sow.topic import SowTopic
 

@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 from raylay.services.errors import SowDamaged
 from raylay.services.messages.sorted_entries import SortedEntries
-from raylay.services.sow.as_of import AsOf, latest
 from raylay.services.sow.expirations import RecordExpirations
-from raylay.services.sow.record_scan import KeyScan, RecordScan
+from raylay.services.sow.query.as_of import AsOf, latest
+from raylay.services.sow.query.record_scan import KeyScan, RecordScan
 from raylay.services.sow.records import (
     NEVER,
     RecordAuthor,
@@ -253,7 +253,7 @@ class SowState:
         return entries_of(self.chunk, start, end)
 
     def as_of(self, time_us: int, now_us: int, txid: int | None = None) -> Iterator[SowRecord]:
-        """The records of a moment (as_of.py), by key, as `versions` are."""
+        """The records of a moment (query/as_of.py), by key, as `versions` are."""
         past = AsOf(txid, time_us)
         return latest(self.versions(past, now_us), past)
 

@@ -30,8 +30,8 @@ from raylay.services.messages.records import (
 from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.base import MessageType, MessageTypeTable
 from raylay.services.messages.types.trees import changes, field_path
-from raylay.services.sow.planning import FOLLOWING, around_record
-from raylay.services.sow.projection import Projection, check_select
+from raylay.services.sow.query.planning import FOLLOWING, around_record
+from raylay.services.sow.query.projection import Projection, check_select
 from raylay.services.sow.state import SowRecord
 from raylay.services.sow.topic import SowChange
 from raylay.services.subscriptions.audiences import AudienceTable, TopicAudience

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.instance_processes import Client, Server, Servers, pair, servers, single  # noqa: F401
 
-from raylay.services.client.subscription_state import read_have
+from raylay.services.client.subscriptions.subscription_state import read_have
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import RecordBuilder, iterate_records
 from raylay.services.messages.topics import TopicRule

@@ -15,7 +15,7 @@ from support.instance_processes import Server
 
 from raylay.services.client import Client
 from raylay.services.client.messages import Message
-from raylay.services.client.subscription import Subscription
+from raylay.services.client.subscriptions.subscription import Subscription
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.errors import CommandFailed
 from raylay.services.messages.records import iterate_records

@@ -12,7 +12,7 @@ import pytest
 from support.instance_processes import Server, Servers, pair
 
 from raylay.services.client import Client, ClientEvent, Connected, Message
-from raylay.services.client.deletes import delete_body
+from raylay.services.client.publishing.deletes import delete_body
 from raylay.services.messages.records import Command, publisher_id
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.state import SowRules

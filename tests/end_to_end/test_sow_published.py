@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from end_to_end.test_sow_kept import Life, run
 
-from raylay.services.client import Client, deletes
-from raylay.services.client.deletes import delete_body
+from raylay.services.client import Client
+from raylay.services.client.publishing import deletes
+from raylay.services.client.publishing.deletes import delete_body
 from raylay.services.commands.messages import _delete
 from raylay.services.errors import CommandFailed
 from raylay.services.messages.records import Command

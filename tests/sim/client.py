@@ -31,8 +31,8 @@ from raylay.services.client.events import (
 )
 from raylay.services.client.failover import Server
 from raylay.services.client.machine import ClientMachine, ClientOptions, outbox_for
-from raylay.services.client.outbox import GATHERING_S_MAX, PublishFrame, PublishOutbox
-from raylay.services.client.subscription_state import SubscriptionState
+from raylay.services.client.publishing.outbox import GATHERING_S_MAX, PublishFrame, PublishOutbox
+from raylay.services.client.subscriptions.subscription_state import SubscriptionState
 from raylay.services.messages.ranges import Range
 from raylay.services.messages.records import Command, decode_record
 from raylay.services.verification.history import (

@@ -8,7 +8,7 @@ from typing import Any
 
 from raylay.services.client.failover import PeerStatus, ServerChooser
 from raylay.services.client.machine import ClientMachine, ClientOptions
-from raylay.services.client.outbox import PublishFrame, PublishOutbox
+from raylay.services.client.publishing.outbox import PublishFrame, PublishOutbox
 from raylay.services.core.effect_loop import EffectLoop
 from raylay.services.core.feature import Feature, FeatureRegistry
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from raylay.services.messages.records import decode_record
 from raylay.services.replication.journal_lookup import LookupRequest, LookupResult, LookupTask
-from raylay.services.sow.query_execution import QueryExecution
-from raylay.services.sow.query_parser import QueryParser, QueryRequest
+from raylay.services.sow.query.query_execution import QueryExecution
+from raylay.services.sow.query.query_parser import QueryParser, QueryRequest
 from raylay.services.subscriptions.matching import topic_filter
 from raylay.services.verification.history import SowDiffers
 from sim import sow

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from raylay.services.client import outbox as outbox_module
+from raylay.services.client.publishing import outbox as outbox_module
 from raylay.services.errors import (
     AdmissionRefused,
     CorruptRecord,

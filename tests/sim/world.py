@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, cast
 
 from raylay.services.client.machine import ClientMachine
-from raylay.services.client.outbox import PublishOutbox
+from raylay.services.client.publishing.outbox import PublishOutbox
 from raylay.services.core.commit_cycle import CommitCycle
 from raylay.services.core.compose import FeatureClasses
 from raylay.services.core.effect_loop import EffectLoop

@@ -17,8 +17,8 @@ from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.base import MessageType
 from raylay.services.messages.types.composite import CompositeLocal
 from raylay.services.sow.keys import KeyRule
-from raylay.services.sow.ordering import place_of
-from raylay.services.sow.projection import Projection
+from raylay.services.sow.query.ordering import place_of
+from raylay.services.sow.query.projection import Projection
 
 FUZZ_BODIES = 1_500
 FUZZ_S_MAX = 20.0

@@ -15,7 +15,7 @@ from markdown_it.token import Token
 from typer.testing import CliRunner
 
 from raylay.services.cli import app
-from raylay.services.commands.error_messages import error_line
+from raylay.services.commands.shared.error_messages import error_line
 from support import transcripts
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 
 from raylay.services.client import EPOCH, SyncClient
 from raylay.services.client.credentials import credentials
-from raylay.services.client.publish_store import PublishStoreProtocol
+from raylay.services.client.publishing.publish_store import PublishStoreProtocol
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import CommandFailed, ConfigurationError
 from raylay.services.fabric.plan import servers_of

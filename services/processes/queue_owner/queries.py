@@ -21,7 +21,7 @@ from raylay.services.protocol.frames import Header
 from raylay.services.queues.machine import QueueMachine
 from raylay.services.queues.message import AVAILABLE, GONE, QueuedMessage
 from raylay.services.queues.records import keys_of
-from raylay.services.sow.queue_rows import QueueRows, RowTerms
+from raylay.services.sow.query.queue_rows import QueueRows, RowTerms
 
 READ_AT_ONCE = 100
 """Messages that one turn reads and asks a filter of; deliveries come in between."""

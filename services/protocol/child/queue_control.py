@@ -604,7 +604,7 @@ class QueueQuestion(NamedTuple):
         what: `sow`: the records of those that are available; `keys`: of all; `status`: of the
             queue, as JSON.
         filter: which messages; empty: all.
-        select, order_by, top, skip: of `sow`; as of a query (services/sow/queue_rows.py).
+        select, order_by, top, skip: of `sow`; as of a query (services/sow/query/queue_rows.py).
     """
 
     what: str

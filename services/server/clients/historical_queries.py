@@ -19,7 +19,7 @@ from raylay.services.server.clients.replay import ReplayPump
 from raylay.services.server.clients.replay_members import ReplayClient
 from raylay.services.server.data.journal_reads import JournalReads
 from raylay.services.server.runtime import InstanceRuntime
-from raylay.services.sow.as_of import AsOf, past_of
+from raylay.services.sow.query.as_of import AsOf, past_of
 from raylay.services.subscriptions.bookmark import (
     BookmarkSubscription,
     RememberedLookup,

@@ -41,8 +41,8 @@ from raylay.services.subscriptions.matching import (
 
 if TYPE_CHECKING:
     # Most instances have no SOW topics, and need not load the language and the parsers.
-    from raylay.services.sow.query_execution import QueryExecution
-    from raylay.services.sow.query_parser import ParsedQuery, QueryParser, ReplacedQuery
+    from raylay.services.sow.query.query_execution import QueryExecution
+    from raylay.services.sow.query.query_parser import ParsedQuery, QueryParser, ReplacedQuery
 
 TURN_S = 0.001
 """Turn of the loop for all queries together; what is begun in it goes on for a fraction of that."""
@@ -260,7 +260,7 @@ class QueryRunner:
     def _accepted(
         self, connection: QueryingClient, sow: SowCommand, subscribe: Subscribe | None
     ) -> _Query:
-        from raylay.services.sow.query_parser import QueryRequest
+        from raylay.services.sow.query.query_parser import QueryRequest
         from raylay.services.subscriptions.filtered import surroundings_of
 
         wanted = topic_filter(
@@ -587,7 +587,7 @@ class QueryRunner:
 
 
 def _instead_of(before: LiveSubscription) -> ReplacedQuery:
-    from raylay.services.sow.query_parser import ReplacedQuery
+    from raylay.services.sow.query.query_parser import ReplacedQuery
 
     wishes = before.following
     keys = None if wishes is None else wishes.keys

@@ -29,7 +29,7 @@ from raylay.services.client import (
     StoreFailed,
     WaitingForSafeInstance,
 )
-from raylay.services.client.outbox import UNANSWERED_MESSAGES_MAX
+from raylay.services.client.publishing.outbox import UNANSWERED_MESSAGES_MAX
 from raylay.services.client.runtime import PUBLISH_FRAME_BYTES
 from raylay.services.errors import (
     CommandFailed,

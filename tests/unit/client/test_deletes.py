@@ -10,8 +10,8 @@ from typing import Any
 import msgpack
 import pytest
 
-from raylay.services.client import deletes
-from raylay.services.client.deletes import delete_body, delete_in_parts
+from raylay.services.client.publishing import deletes
+from raylay.services.client.publishing.deletes import delete_body, delete_in_parts
 from raylay.services.errors import CommandFailed, LocalProtocolError
 
 pytestmark = pytest.mark.covers("SOW", "deltas and deletes of a client are kept and sent again")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fake_server import records
 
-from raylay.services.client.delivered_rows import DeliveredRows
+from raylay.services.client.subscriptions.delivered_rows import DeliveredRows
 from raylay.services.messages.records import RecordBuilder, iterate_records
 
 Identity = tuple[int, int]

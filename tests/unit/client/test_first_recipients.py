@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raylay.services.client.first_recipients import UNKNOWN, FirstRecipients
+from raylay.services.client.publishing.first_recipients import UNKNOWN, FirstRecipients
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ from raylay.services.client.machine import (
     ClientState,
     client_machine,
 )
-from raylay.services.client.subscription_state import SubscriptionState
+from raylay.services.client.subscriptions.subscription_state import SubscriptionState
 from raylay.services.errors import (
     BookmarkNotFound,
     CommandFailed,

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from raylay.services.commands import client_names
-from raylay.services.commands.client_names import client_name
+from raylay.services.commands.shared import client_names
+from raylay.services.commands.shared.client_names import client_name
 
 pytestmark = pytest.mark.covers(
     "Clients and protocol", "lives without a publish store", note="of commands"
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.covers(
 
 _HOLD = """
 import sys
-from raylay.services.commands.client_names import client_name
+from raylay.services.commands.shared.client_names import client_name
 
 with client_name(sys.argv[1]) as name:
     print(name, flush=True)

@@ -9,7 +9,7 @@ import pytest
 from support.fake_stores import DictPublishStore
 
 from raylay.services.client.events import Effect, Notify, SendPublishes, Settled
-from raylay.services.client.outbox import (
+from raylay.services.client.publishing.outbox import (
     CLOCK_AHEAD_US_MAX,
     CROWD_PART,
     SMALL_FRAME_BYTES,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylay.services.client import pending_acks
-from raylay.services.client.pending_acks import PendingAcks, SampledAck, SampledAcks
+from raylay.services.client.queues import pending_acks
+from raylay.services.client.queues.pending_acks import PendingAcks, SampledAck, SampledAcks
 from raylay.services.queues.records import RANGES_MAX, Acknowledgment, read_acknowledgment
 
 

@@ -10,7 +10,7 @@ from support.fake_server import records
 
 from raylay.services.client.machine import ClientOptions, client_machine
 from raylay.services.client.messages import MessageBatch
-from raylay.services.client.queries import (
+from raylay.services.client.subscriptions.queries import (
     GROUP_END,
     PendingQuery,
     QueryReplay,

@@ -14,8 +14,9 @@ import pytest
 from support.fake_server import FakeServer, Session, records
 from unit.client.test_client import client_of, run
 
-from raylay.services.client import queue, queue_consumer, runtime
-from raylay.services.client.queue_consumer import QueueConsumer
+from raylay.services.client import runtime
+from raylay.services.client.queues import queue, queue_consumer
+from raylay.services.client.queues.queue_consumer import QueueConsumer
 from raylay.services.errors import CommandFailed, ConnectionLost, LocalProtocolError
 from raylay.services.queues.records import Acknowledgment, read_acknowledgment
 from raylay.storage.stores import LmdbPublishStore

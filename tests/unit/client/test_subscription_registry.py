@@ -21,9 +21,9 @@ from raylay.services.client.events import (
     SubscriptionUnwanted,
     SubscriptionWanted,
 )
-from raylay.services.client.queries import PendingQuery, QuerySubscription
-from raylay.services.client.subscription_registry import SubscriptionRegistry
-from raylay.services.client.subscription_state import SubscriptionState
+from raylay.services.client.subscriptions.queries import PendingQuery, QuerySubscription
+from raylay.services.client.subscriptions.subscription_registry import SubscriptionRegistry
+from raylay.services.client.subscriptions.subscription_state import SubscriptionState
 from raylay.services.errors import CommandFailed, LocalProtocolError
 
 

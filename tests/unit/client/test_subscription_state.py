@@ -11,8 +11,8 @@ from support.fake_server import records
 from support.fake_stores import DictBookmarkStore
 
 from raylay.services.client.messages import MessageBatch
-from raylay.services.client.subscription import MESSAGE_OVERHEAD_BYTES, Subscription
-from raylay.services.client.subscription_state import SubscriptionState, read_have
+from raylay.services.client.subscriptions.subscription import MESSAGE_OVERHEAD_BYTES, Subscription
+from raylay.services.client.subscriptions.subscription_state import SubscriptionState, read_have
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.bookmarks import EPOCH, NOW
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet

@@ -16,7 +16,7 @@ from raylay.services.client.events import (
     WaitingForSafeInstance,
     WaitingForServer,
 )
-from raylay.services.commands.connection_log import STEADY_S, ConnectionLog
+from raylay.services.commands.shared.connection_log import STEADY_S, ConnectionLog
 from raylay.services.commands.status import (
     destination_row,
     disconnected_lines,

@@ -28,11 +28,12 @@ print("\\n".join(sys.modules), file=sys.stderr)
 OF_EVERY_COMMAND = {"raylay.services", "raylay.services.cli"}
 OF_LOOKING = {
     "raylay.services.commands",
+    "raylay.services.commands.shared",
     # For what it says here: there is no fabric.
-    "raylay.services.commands.error_messages",
+    "raylay.services.commands.shared.error_messages",
     "raylay.services.commands.status",
-    "raylay.services.commands.options",
-    "raylay.services.commands.printing",
+    "raylay.services.commands.shared.options",
+    "raylay.services.commands.shared.printing",
     "raylay.services.errors",
     "raylay.services.fabric",
     "raylay.services.fabric.discovery",

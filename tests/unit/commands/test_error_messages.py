@@ -16,7 +16,7 @@ import typer
 
 from raylay.services import cli
 from raylay.services.commands import lifecycle
-from raylay.services.commands.error_messages import error_line
+from raylay.services.commands.shared.error_messages import error_line
 from raylay.services.configuration import yaml_file
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import registry

@@ -30,7 +30,7 @@ ANSWERED_S = 20.0
 # Where the signal does nothing, as in a library's call that does not come back.
 DEAF = """
 import signal, sys, time
-from raylay.services.commands.interrupts import interruptible
+from raylay.services.commands.shared.interrupts import interruptible
 with interruptible("it is ending", float(sys.argv[1])):
     signal.signal(signal.SIGINT, lambda *_: None)
     print("begun", flush=True)
@@ -52,7 +52,7 @@ entry.main()
 # It comes to a thread that Python has no handler for: who waits is not woken by it.
 ELSEWHERE = """
 import asyncio, signal, threading
-from raylay.services.commands.interrupts import run_async
+from raylay.services.commands.shared.interrupts import run_async
 def interrupt():
     signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 async def idle():

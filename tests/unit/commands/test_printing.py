@@ -1,4 +1,5 @@
-"""Commands print by services/commands/printing.py alone, where what others chose is escaped."""
+"""Commands print by services/commands/shared/printing.py alone, where what others chose is
+escaped."""
 
 from __future__ import annotations
 
@@ -11,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from raylay.services.commands import printing
+from raylay.services.commands.shared import printing
 from raylay.services.errors import FabricError
 
 SERVICES = Path(__file__).parents[3] / "services"
-PRINTING = SERVICES / "commands" / "printing.py"
+PRINTING = SERVICES / "commands" / "shared" / "printing.py"
 FILES = [
     SERVICES / "cli.py",
     SERVICES / "pipeline" / "commands.py",
-    *sorted(path for path in (SERVICES / "commands").glob("*.py") if path != PRINTING),
+    *sorted(path for path in (SERVICES / "commands").rglob("*.py") if path != PRINTING),
 ]
 PRINTS = {"print", "echo", "secho", "add_row"}
 HOSTILE = "\x1b[2J\x9b31m[bold]x[/]\u202e\nforged\x7f"
@@ -63,7 +64,7 @@ def test_no_command_prints_by_itself(path: Path) -> None:
         # What cli.py prints by itself is the version, which is ours.
         if isinstance(called, ast.Attribute) and called.attr in PRINTS and path.name != "cli.py":
             wrong.append(f"{path.name}:{node.lineno}: {called.attr}")
-    assert not wrong, "by services/commands/printing.py: what is printed may be of others"
+    assert not wrong, "by services/commands/shared/printing.py: what is printed may be of others"
 
 
 def test_lines_texts_and_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ from raylay.services.commands.sow_diff import (
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError
 from raylay.services.fabric.plan import record_of
-from raylay.services.sow.comparison import RecordDifference, held
+from raylay.services.sow.query.comparison import RecordDifference, held
 
 pytestmark = pytest.mark.covers("SOW", "`raylay sow diff`")
 

@@ -13,7 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from raylay.services.cli import app
-from raylay.services.commands import messages, options, status
+from raylay.services.commands import messages, status
+from raylay.services.commands.shared import options
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric, Topic, registry
 from raylay.services.fabric.plan import record_of

@@ -10,7 +10,7 @@ import pytest
 from support.fake_stores import DictPublishStore
 from support.held_runs import HeldRuns
 
-from raylay.services.client.outbox import PublishOutbox
+from raylay.services.client.publishing.outbox import PublishOutbox
 from raylay.services.messages.records import publisher_id
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import TopicRule

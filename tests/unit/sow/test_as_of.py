@@ -1,4 +1,5 @@
-"""services/sow/as_of.py: what a history with a granularity lacks is replayed, not left out."""
+"""services/sow/query/as_of.py: what a history with a granularity lacks is replayed, not left
+out."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import random
 import pytest
 
 from raylay.services.messages.records import Run
-from raylay.services.sow.as_of import AsOf, past_of
+from raylay.services.sow.query.as_of import AsOf, past_of
 from raylay.services.sow.state import SowRecord, SowRules, SowState
 
 pytestmark = pytest.mark.covers("SOW", "`sow_and_subscribe` of the past")

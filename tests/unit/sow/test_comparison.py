@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raylay.services.sow.comparison import (
+from raylay.services.sow.query.comparison import (
     HeldRecord,
     RecordDifference,
     TopicComparison,

@@ -16,7 +16,7 @@ from raylay.services.messages.types.json import Json
 from raylay.services.messages.types.msgpack import Msgpack
 from raylay.services.sow.indexes import SowIndexes
 from raylay.services.sow.keys import KeyRule
-from raylay.services.sow.planning import QUERY, keys_to_look_at
+from raylay.services.sow.query.planning import QUERY, keys_to_look_at
 from raylay.services.sow.state import SowRecord, SowRules, SowState
 
 pytestmark = pytest.mark.covers("SOW", "an index, and the key as one")

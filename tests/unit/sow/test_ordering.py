@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.expressions import values
-from raylay.services.sow.ordering import SortedRows, SortTerm, place_of, placing, read_order
+from raylay.services.sow.query.ordering import SortedRows, SortTerm, place_of, placing, read_order
 
 pytestmark = pytest.mark.covers("SOW", "queries: filter")
 

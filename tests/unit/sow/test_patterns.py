@@ -11,7 +11,7 @@ from raylay.services.core.sow import SowFeature
 from raylay.services.messages.records import decode_record
 from raylay.services.plugins.sow import sow_book
 from raylay.services.sow.book import SowBook
-from raylay.services.sow.query_execution import QueryExecution, QueryPart, QueryTerms
+from raylay.services.sow.query.query_execution import QueryExecution, QueryPart, QueryTerms
 from raylay.services.subscriptions.matching import topic_filter
 from raylay.storage.sow import MemorySowStore
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raylay.services.expressions.expression import expression
-from raylay.services.sow.planning import QUERY, equalities
+from raylay.services.sow.query.planning import QUERY, equalities
 
 pytestmark = pytest.mark.covers("SOW", "an index, and the key as one")
 

@@ -8,7 +8,7 @@ import pytest
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.types.registry import MessageTypes
-from raylay.services.sow.projection import Projection, check_select
+from raylay.services.sow.query.projection import Projection, check_select
 
 pytestmark = pytest.mark.covers("SOW", "queries: filter")
 

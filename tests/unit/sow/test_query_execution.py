@@ -16,10 +16,10 @@ from raylay.services.errors import MessageTypeError, RemoteProtocolError
 from raylay.services.expressions.expression import expression
 from raylay.services.messages.records import Record, decode_record
 from raylay.services.messages.types.registry import MessageTypes
-from raylay.services.sow.as_of import AsOf
-from raylay.services.sow.ordering import place_of, read_order
-from raylay.services.sow.planning import QUERY
-from raylay.services.sow.query_execution import (
+from raylay.services.sow.query.as_of import AsOf
+from raylay.services.sow.query.ordering import place_of, read_order
+from raylay.services.sow.query.planning import QUERY
+from raylay.services.sow.query.query_execution import (
     FRAME_BYTES_MAX,
     QueryExecution,
     QueryPart,

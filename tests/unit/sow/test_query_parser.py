@@ -13,9 +13,9 @@ from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.messages.records import decode_record
 from raylay.services.sow.book import SowBook
 from raylay.services.sow.definition import SowTopicDefinition
-from raylay.services.sow.query_execution import QueryExecution
-from raylay.services.sow.query_parser import QueryParser, QueryRequest, ReplacedQuery
-from raylay.services.sow.record_scan import KeyScan, RecordScan
+from raylay.services.sow.query.query_execution import QueryExecution
+from raylay.services.sow.query.query_parser import QueryParser, QueryRequest, ReplacedQuery
+from raylay.services.sow.query.record_scan import KeyScan, RecordScan
 from raylay.services.sow.state import SowRules
 from raylay.services.subscriptions.matching import topic_filter
 

@@ -1,4 +1,4 @@
-"""services/sow/queue_rows.py: the rows of a query of a queue."""
+"""services/sow/query/queue_rows.py: the rows of a query of a queue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.records import RecordBuilder, decode_record
 from raylay.services.messages.types.registry import MessageTypes
-from raylay.services.sow.queue_rows import ROWS_AT_ONCE, QueueRows, RowTerms
+from raylay.services.sow.query.queue_rows import ROWS_AT_ONCE, QueueRows, RowTerms
 
 JSON = MessageTypes()["json"]
 BUILDER = RecordBuilder(7, "orders", "json")

@@ -1,4 +1,4 @@
-"""services/sow/record_scan.py: a query in turns gives what there was when it began."""
+"""services/sow/query/record_scan.py: a query in turns gives what there was when it began."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from raylay.services.sow.record_scan import RecordScan
+from raylay.services.sow.query.record_scan import RecordScan
 from raylay.services.sow.state import SowRecord, SowRules, SowState, body_of, decoded
 from raylay.storage.sow import MemorySowStore
 

@@ -20,8 +20,8 @@ from raylay.services.messages.records import Record, Run, iterate_records
 from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.keys import key_of
-from raylay.services.sow.planning import QUERY, around_record
-from raylay.services.sow.query_execution import QueryExecution, QueryPart, QueryTerms
+from raylay.services.sow.query.planning import QUERY, around_record
+from raylay.services.sow.query.query_execution import QueryExecution, QueryPart, QueryTerms
 from raylay.services.sow.state import SowRules
 from raylay.services.subscriptions.matching import FollowTerms, LiveSubscription, topic_filter
 from raylay.services.subscriptions.sow_subscriptions import ChangedRecords, SowSubscriptions

@@ -13,7 +13,7 @@ from raylay.services.messages.types.composite import CompositeLocal, join
 from raylay.services.messages.types.registry import message_type
 from raylay.services.messages.types.trees import changes, merged
 from raylay.services.sow.enrichment import Enrichment, written
-from raylay.services.sow.projection import Projection
+from raylay.services.sow.query.projection import Projection
 
 pytestmark = pytest.mark.covers("Filters by content", "what an enrichment")
 

@@ -51,7 +51,7 @@ from raylay.services.queues.records import (
     pack_acknowledgment,
     pack_transfer,
 )
-from raylay.services.sow.queue_rows import QueueRows
+from raylay.services.sow.query.queue_rows import QueueRows
 from raylay.storage.queue import MemoryQueueStore, StoredQueue
 
 PUBLISHER = 7

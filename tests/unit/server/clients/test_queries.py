@@ -30,7 +30,7 @@ from raylay.services.server.clients.transport import ClientTransport
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.turns import PASSES, SWITCH_S
 from raylay.services.sow.definition import SowTopicDefinition
-from raylay.services.sow.query_execution import LOOKED_AT_ONCE, QueryExecution
+from raylay.services.sow.query.query_execution import LOOKED_AT_ONCE, QueryExecution
 from raylay.services.sow.state import SowRules
 from raylay.services.telemetry.logs import LogOptions
 

@@ -20,11 +20,11 @@ from raylay.services.expressions.tree import Identifier
 from raylay.services.messages.records import RecordBuilder
 from raylay.services.messages.types.base import MessageType
 from raylay.services.messages.types.trees import Tree
-from raylay.services.sow.as_of import AsOf
-from raylay.services.sow.ordering import SortedRows, SortTerm, placing
-from raylay.services.sow.planning import around_record
-from raylay.services.sow.projection import Projection
-from raylay.services.sow.record_scan import Entries
+from raylay.services.sow.query.as_of import AsOf
+from raylay.services.sow.query.ordering import SortedRows, SortTerm, placing
+from raylay.services.sow.query.planning import around_record
+from raylay.services.sow.query.projection import Projection
+from raylay.services.sow.query.record_scan import Entries
 from raylay.services.sow.records import NEVER, SowRecord, bodies_of, body_of, decoded, encoded
 
 FRAME_BYTES_MAX = 1024 * 1024

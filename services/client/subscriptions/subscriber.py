@@ -13,12 +13,16 @@ from raylay.services.client.events import (
     SubscriptionUnwanted,
     SubscriptionWanted,
 )
-from raylay.services.client.queries import PendingQuery, QueryReplay, QuerySubscription
 from raylay.services.client.runtime import ClientRuntime
-from raylay.services.client.sow_query import SowQuery
-from raylay.services.client.sow_replay import SowReplay
-from raylay.services.client.subscription import Subscription
-from raylay.services.client.subscription_state import SubscriptionState
+from raylay.services.client.subscriptions.queries import (
+    PendingQuery,
+    QueryReplay,
+    QuerySubscription,
+)
+from raylay.services.client.subscriptions.sow_query import SowQuery
+from raylay.services.client.subscriptions.sow_replay import SowReplay
+from raylay.services.client.subscriptions.subscription import Subscription
+from raylay.services.client.subscriptions.subscription_state import SubscriptionState
 from raylay.services.errors import ConnectionLost, LocalProtocolError, NoSafeInstance
 
 

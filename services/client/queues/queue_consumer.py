@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Protocol
 
 from raylay.services.client.messages import Message, MessageBatch, identities
-from raylay.services.client.subscription import Subscription
+from raylay.services.client.subscriptions.subscription import Subscription
 from raylay.services.errors import LocalProtocolError
 
 

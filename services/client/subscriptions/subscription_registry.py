@@ -38,8 +38,8 @@ from raylay.services.client.events import (
     SubscriptionUnwanted,
     SubscriptionWanted,
 )
-from raylay.services.client.queries import PendingQuery
-from raylay.services.client.subscription_state import SubscriptionState, read_have
+from raylay.services.client.subscriptions.queries import PendingQuery
+from raylay.services.client.subscriptions.subscription_state import SubscriptionState, read_have
 from raylay.services.errors import (
     BookmarkNotFound,
     CommandFailed,

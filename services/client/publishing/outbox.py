@@ -37,8 +37,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from raylay.services.client.events import Effect, Notify, PublishFailed, SendPublishes, Settled
-from raylay.services.client.first_recipients import UNKNOWN, FirstRecipients
-from raylay.services.client.publish_store import PublishStoreProtocol
+from raylay.services.client.publishing.first_recipients import UNKNOWN, FirstRecipients
+from raylay.services.client.publishing.publish_store import PublishStoreProtocol
 from raylay.services.errors import (
     CommandFailed,
     ConnectionLost,

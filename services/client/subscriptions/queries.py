@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from raylay.services.client.delivered_rows import DeliveredRows
 from raylay.services.client.messages import MessageBatch
-from raylay.services.client.subscription_state import (
+from raylay.services.client.subscriptions.delivered_rows import DeliveredRows
+from raylay.services.client.subscriptions.subscription_state import (
     BookmarkStoreProtocol,
     SubscriptionState,
     read_have,

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from raylay.services.client.messages import MessageBatch
-from raylay.services.client.queries import GROUP_END, QueryReplay
-from raylay.services.client.subscription import Subscription
+from raylay.services.client.subscriptions.queries import GROUP_END, QueryReplay
+from raylay.services.client.subscriptions.subscription import Subscription
 from raylay.services.errors import RaylayError
 
 

@@ -9,12 +9,12 @@ from raylay.services.errors import RemoteProtocolError
 from raylay.services.expressions.budgets import FilterBudget
 from raylay.services.expressions.expression import Expression, ExpressionUse, filter_of
 from raylay.services.expressions.functions.registry import EvalContext, Functions
-from raylay.services.sow.as_of import AsOf
 from raylay.services.sow.book import QueryWish, SowBook
-from raylay.services.sow.ordering import SortTerm, read_order
-from raylay.services.sow.planning import FOLLOWING, QUERY, keys_to_look_at
-from raylay.services.sow.projection import Projection, check_select
-from raylay.services.sow.query_execution import (
+from raylay.services.sow.query.as_of import AsOf
+from raylay.services.sow.query.ordering import SortTerm, read_order
+from raylay.services.sow.query.planning import FOLLOWING, QUERY, keys_to_look_at
+from raylay.services.sow.query.projection import Projection, check_select
+from raylay.services.sow.query.query_execution import (
     HELD_BYTES_MAX,
     QueryExecution,
     QueryPart,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any
 
-from raylay.services.client.queue_consumer import QueueConsumer, QueueMessage
+from raylay.services.client.queues.queue_consumer import QueueConsumer, QueueMessage
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 """Runs something on the client's loop and waits for it."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from raylay.services.client.messages import Message, MessageBatch
-from raylay.services.client.queries import PendingQuery
-from raylay.services.client.subscription import Subscription
+from raylay.services.client.subscriptions.queries import PendingQuery
+from raylay.services.client.subscriptions.subscription import Subscription
 from raylay.services.errors import LocalProtocolError
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from raylay.services.client.arguments import sow_keys
 from raylay.services.client.messages import Message, MessageBatch
-from raylay.services.client.subscription_state import SubscriptionState
+from raylay.services.client.subscriptions.subscription_state import SubscriptionState
 from raylay.services.errors import LocalProtocolError, RaylayError
 from raylay.services.messages.ranges import PublisherRanges
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from raylay.services.commands.options import FILE_COLUMNS
+from raylay.services.commands.shared.options import FILE_COLUMNS
 from raylay.services.messages.plain_text import json_line, plain, plain_lines
 
 if TYPE_CHECKING:

@@ -10,19 +10,19 @@ from typing import Any
 
 import msgpack
 
-from raylay.services.client.pending_acks import (
+from raylay.services.client.publishing.publisher import Publisher
+from raylay.services.client.queues.pending_acks import (
     AckRecord,
     PendingAcks,
     SampledAck,
     SampledAcks,
     records_of,
 )
-from raylay.services.client.publisher import Publisher
-from raylay.services.client.queue_consumer import QueueConsumer, QueueMessage
+from raylay.services.client.queues.queue_consumer import QueueConsumer, QueueMessage
 from raylay.services.client.runtime import QUEUE_BYTES_MAX_DEFAULT, ClientRuntime
-from raylay.services.client.subscriber import Subscriber
-from raylay.services.client.subscription import Subscription
-from raylay.services.client.subscription_state import SubscriptionState
+from raylay.services.client.subscriptions.subscriber import Subscriber
+from raylay.services.client.subscriptions.subscription import Subscription
+from raylay.services.client.subscriptions.subscription_state import SubscriptionState
 from raylay.services.errors import LocalProtocolError, PublishStoreFull, RaylayError
 from raylay.services.messages.bookmarks import parse_point
 from raylay.services.messages.records import Command

@@ -14,9 +14,9 @@ from raylay.services.errors import MessageTypeError, RemoteProtocolError
 from raylay.services.messages.records import Record, RecordBuilder, decode_record
 from raylay.services.messages.types.base import MessageType
 from raylay.services.messages.types.trees import Tree
-from raylay.services.sow.ordering import SortedRows, placing, read_order
-from raylay.services.sow.projection import Projection
-from raylay.services.sow.query_execution import HELD_BYTES_MAX
+from raylay.services.sow.query.ordering import SortedRows, placing, read_order
+from raylay.services.sow.query.projection import Projection
+from raylay.services.sow.query.query_execution import HELD_BYTES_MAX
 
 ROWS_AT_ONCE = 256
 _TXID = struct.Struct(">Q")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from raylay.services.commands.printing import echo
+from raylay.services.commands.shared.printing import echo
 
 STEADY_S = 10.0
 """A connection that lasted as long was a good one: what ends it is news again."""

@@ -1,0 +1,1 @@
+"""The consumers of queues in a client, and their acknowledgments."""

@@ -1,0 +1,1 @@
+"""Options, output and error lines that several commands share."""

@@ -1,0 +1,1 @@
+"""A query of a SOW topic, from its words to its rows."""
