@@ -157,7 +157,7 @@ def apply(
     from raylay.services.configuration.amps.tree import parse_defines
     from raylay.services.configuration.files import load_fabric
     from raylay.services.fabric import Fabric
-    from raylay.services.fabric.apply import Progress
+    from raylay.services.fabric.rollout import Progress
 
     settings = load_fabric(
         files, defines=parse_defines(define), name=name, ignore_unsupported=ignore_unsupported

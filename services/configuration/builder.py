@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import Any, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from raylay.services.configuration.capacity import CapacitySettings
 from raylay.services.configuration.model import (
-    ClientSettings,
     DestinationSettings,
-    DowngradeSettings,
     FabricSettings,
     InstanceSettings,
-    JournalSettings,
-    LogSettings,
-    MetricsSettings,
     TopicSettings,
-    TracingSettings,
-    TypeSettings,
 )
-from raylay.services.configuration.queues import QueueSettings
-from raylay.services.configuration.security import MODULES, AdminSettings, ModuleLike
-from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.configuration.spelling import did_you_mean
 from raylay.services.configuration.topology import problems
-from raylay.services.configuration.transports import TlsSettings
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import all_but
 
@@ -43,91 +31,24 @@ Model = TypeVar("Model", bound=BaseModel)
 class FabricBuilder:
     """The declaration of a fabric, call by call; `settings()` checks and completes it."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        topics: Iterable[TopicLike] = (".*",),
-        journal: JournalSettings | Mapping[str, Any] | None = None,
-        downgrade: DowngradeSettings | Mapping[str, Any] | None = None,
-        tracing: TracingSettings | Mapping[str, Any] | None = None,
-        metrics: MetricsSettings | Mapping[str, Any] | None = None,
-        logs: LogSettings | Mapping[str, Any] | None = None,
-        client: ClientSettings | Mapping[str, Any] | None = None,
-        drills: Literal["refused", "allowed"] | None = None,
-        unauthenticated: Literal["refused", "allowed"] | None = None,
-        direct_links: bool | None = None,
-        relocate_after: str | int | None = None,
-        message_types: Iterable[TypeSettings | Mapping[str, Any]] | None = None,
-        sow_topics: Iterable[SowTopicSettings | Mapping[str, Any]] | None = None,
-        queues: Iterable[QueueSettings | Mapping[str, Any]] | None = None,
-        tls: TlsSettings | Mapping[str, Any] | None = None,
-        downgrade_age: str | None = None,
-        authentication: ModuleLike | None = None,
-        entitlement: ModuleLike | None = None,
-        replication_authentication: ModuleLike | None = None,
-        replication_entitlement: ModuleLike | None = None,
-        authenticator: ModuleLike | None = None,
-        admin: AdminSettings | Mapping[str, Any] | None = None,
-        capacity: CapacitySettings | Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, name: str, *, downgrade_age: str | None = None, **sections: Any) -> None:
         """
         Args:
-            name: of the fabric; other processes attach to it by this name.
-            topics: journaled topics: names or regular expressions; default is every topic.
-            journal, downgrade, tracing, metrics, logs, client: sections as in the file.
-            drills: whether drills may break it while it runs; default: refused.
-            unauthenticated: whether everybody may be let in from other hosts; default: refused.
-            direct_links: whether links that have caught up hand over their connections (default:
-                yes).
-            relocate_after: `raylay watch` moves an instance whose host is away for so long, `10m`
-                say; default: nobody does.
-            message_types: of names of their own, each with `name`, `kind` and `options`
-                (docs/message-types.md).
-            sow_topics: whose last message of each key is kept, each with `name`, `message_type`,
-                `keys` and so on (docs/sow-topics.md).
-            queues: whose messages go to one consumer each (docs/queues.md).
-            authentication, entitlement: modules that say who is let in and what he may do: a name,
-                or `module` and `options` (docs/security.md); default: everybody, everything.
-            replication_authentication, replication_entitlement: the same for links of instances.
-            authenticator: module that says who a link is; default: it says nothing.
-            admin: `authentication` and `entitlement` of control calls; default: none is asked.
-            tls: of all transports, and of those who connect to them (docs/security.md).
-            capacity: what waits for clients that do not read (docs/capacity.md).
+            name: of the fabric.
             downgrade_age: short for `downgrade={"age": …}`.
+            sections: fields of `FabricSettings`, as `Fabric` describes them; None: the default.
 
         Raises:
             ConfigurationError: a value is wrong.
         """
+        given = {key: value for key, value in sections.items() if value is not None}
         if downgrade_age is not None:
-            if downgrade is not None:
+            if "downgrade" in given:
                 raise ConfigurationError("give either downgrade or downgrade_age")
-            downgrade = {"age": downgrade_age}
-        clients = authentication, entitlement
-        links = replication_authentication, replication_entitlement
-        sections: dict[str, Any] = {"name": name, "topics": tuple(topics)}
-        for key, value in (
-            ("journal", journal),
-            ("downgrade", downgrade),
-            ("tracing", tracing),
-            ("metrics", metrics),
-            ("logs", logs),
-            ("client", client),
-            ("drills", drills),
-            ("unauthenticated", unauthenticated),
-            ("direct_links", direct_links),
-            *zip(MODULES, (*clients, *links, authenticator), strict=True),
-            ("admin", admin),
-            ("capacity", capacity),
-            ("relocate_after", relocate_after),
-            ("tls", tls),
-            ("message_types", None if message_types is None else tuple(message_types)),
-            ("sow_topics", None if sow_topics is None else tuple(sow_topics)),
-            ("queues", None if queues is None else tuple(queues)),
-        ):
-            if value is not None:
-                sections[key] = value
-        self._sections = sections
+            given["downgrade"] = {"age": downgrade_age}
+        for key in ("topics", "message_types", "sow_topics", "queues"):
+            if key in given:
+                given[key] = tuple(given[key])
         self._instances: dict[str, dict[str, Any]] = {}
         self._destinations: dict[str, list[DestinationSettings]] = {}
         self._regions: list[str] = []
@@ -135,7 +56,7 @@ class FabricBuilder:
         """Instances and destinations that regions made, of all that may be replicated."""
         self.origins: Origins = {}
         """Places of declaration, which lead error messages."""
-        self.settings_base = _validated(FabricSettings, sections, f"fabric {name}")
+        self.settings_base = _validated(FabricSettings, {"name": name, **given}, f"fabric {name}")
 
     # -- declaring ---------------------------------------------------------------------------
     def region(
@@ -147,17 +68,7 @@ class FabricBuilder:
         origin: str = "",
         **options: Any,
     ) -> Self:
-        """A group of instances, each linked to each other one with PassThrough `.*`.
-
-        Args:
-            name: of the region, which is the group of its instances.
-            instances: how many (then they are called `name-1`, `name-2`, …) or their names.
-            links: `sync`, `async`, or None for no links inside.
-            options: of every instance, as in `instance`.
-
-        Raises:
-            ConfigurationError: a value is wrong or a name is taken.
-        """
+        """Adds a group of instances, as `Fabric.region` does."""
         if name in self._regions:
             raise ConfigurationError(f"region {name} is declared twice")
         if isinstance(instances, int):
@@ -189,19 +100,7 @@ class FabricBuilder:
         pass_through: str | None = "own",
         **options: Any,
     ) -> Self:
-        """Every instance of every region to every other region: a failover list of that region's
-        instances, and only what was published in its own region, so that each message crosses
-        once and comes in its publisher's order by whichever way it comes.
-
-        Args:
-            mode: `async` or `sync`.
-            pass_through: `own`: what was published in the own region (PassThrough the own group
-                and `own_group_only`); else as in `destination`.
-            options: as in `destination`.
-
-        Raises:
-            ConfigurationError: fewer than two regions, or a wrong value.
-        """
+        """Links every instance of every region to the others, as `Fabric.connect_regions` does."""
         if len(self._regions) < 2:
             raise ConfigurationError(
                 "connect_regions needs two regions or more: declare them first"
@@ -232,17 +131,7 @@ class FabricBuilder:
     def instance(
         self, name: str, group: str | None = None, *, origin: str = "", **options: Any
     ) -> Self:
-        """One instance; for one that a region declared, more options of it.
-
-        Args:
-            group: for a new instance; default is its name.
-            options: of `InstanceSettings`: host, client_port, replication_port, metrics_port,
-                directory, node_labels, journal, downgrade, bootstrap, topics, sow_topics, queues,
-                tls, transports, admin, capacity.
-
-        Raises:
-            ConfigurationError: a value is wrong, or the name is taken in another group.
-        """
+        """Adds an instance, or options of one, as `Fabric.instance` does."""
         known = self._instances.get(name)
         if known is not None and (not options or (group is not None and group != known["group"])):
             first = self.origins.get((name,), "")
@@ -270,28 +159,7 @@ class FabricBuilder:
         origin: str = "",
         **options: Any,
     ) -> Self:
-        """A destination of an instance.
-
-        Args:
-            source: the instance that sends.
-            to: instances in order of priority, or `host:port` of another fabric's.
-            sync: whether publishers' acks wait for it.
-            pass_through: regular expression over the group a message came from; None: only what
-                clients published at `source`.
-            topics: which are sent.
-            name: default is the one instance's name, or the group of several.
-            group: needed only for another fabric's instances.
-            options: compression, ack_conflation, own_group_only, exclude_validation (checks that
-                are left out; None: those that the shape of the fabric makes impossible), dial
-                (False: it waits for one of `to` to connect), share_connection (a connection that
-                one of them made is used before any is dialled), wide_ip (whether several servers
-                may answer at one address; None: they may where it is one of another fabric), tls,
-                authenticator, waits and waits_for (beside dialling it takes a connection that
-                another server of the group made).
-
-        Raises:
-            ConfigurationError: a value is wrong.
-        """
+        """Adds a destination of an instance, as `Fabric.destination` does."""
         targets = [to] if isinstance(to, str) else list(to)
         if source not in self._instances:
             raise ConfigurationError(

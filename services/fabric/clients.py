@@ -6,65 +6,43 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from raylay.services.client import Client, Server, SyncClient
-from raylay.services.configuration.model import (
-    FabricSettings,
-)
+from raylay.services.client import Server
+from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import FabricError
 from raylay.services.fabric import registry
 from raylay.services.fabric.handle import FabricHandle
 from raylay.services.fabric.observability import tracing_options
-from raylay.services.fabric.plan import (
-    FabricRecord,
-    client_options,
-)
+from raylay.services.fabric.plan import FabricRecord, client_options
 from raylay.services.fabric.plan import servers as servers_of_group
 from raylay.services.telemetry.client_traces import ClientTracer
-from raylay.services.telemetry.tracing import start_tracing
+from raylay.services.telemetry.tracing import Tracing, start_tracing
 
 
-class FabricClients(FabricHandle):
-    """Makes clients of the fabric; it starts none and keeps none."""
+class FabricClients:
+    """The arguments of clients of a fabric, and the traces that they share.
 
-    # -- clients -----------------------------------------------------------------------------
-    def servers(self, group: str | None = None) -> list[Server]:
-        """The addresses for clients: of one group, or of all instances, in the order declared.
+    Args:
+        handle: the fabric's.
+    """
 
-        Raises:
-            ConfigurationError: there is no such group.
-        """
-        settings, record = self._known()
-        return servers_of_group(settings, record, group)
+    def __init__(self, handle: FabricHandle) -> None:
+        self._handle = handle
+        self._tracing: Tracing | None = None
 
-    def client(self, name: str, *, group: str | None = None, **options: Any) -> Client:
-        """A client of one group's instances; it is not connected yet (`async with`).
+    def options(
+        self, name: str, group: str | None = None, given: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Returns the arguments of a `Client` but its name.
 
         Args:
-            group: may be left out where the fabric has only one.
-            options: of `Client`; the fabric's client section where they are not given.
+            name: of the client.
+            group: None: the fabric's only one.
+            given: options that stand before those of the fabric.
 
         Raises:
             ConfigurationError: there is no such group, or it has to be named.
         """
-        return Client(name, **self._client_options(name, group, options))
-
-    def sync_client(self, name: str, *, group: str | None = None, **options: Any) -> SyncClient:
-        """Returns a client for scripts without an event loop; it connects at once."""
-        return SyncClient(name, **self._client_options(name, group, options))
-
-    def client_options(self, name: str, *, group: str | None = None) -> dict[str, Any]:
-        """Arguments of a `Client` of the fabric but its name: servers, group, the settings' client
-        section, tracing.
-
-        Raises:
-            ConfigurationError: there is no such group, or it has to be named.
-        """
-        return self._client_options(name, group, {})
-
-    def _client_options(
-        self, name: str, group: str | None, options: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        settings, record = self._known()
+        settings, record = self._handle.known()
         made = client_options(settings, record, group or "", name)
         made["servers"] = self._resolver(made["group"])
         tracing = tracing_options(settings, record.directory)
@@ -73,18 +51,24 @@ class FabricClients(FabricHandle):
                 self._tracing = start_tracing(f"clients-{os.getpid()}", tracing)
             made["sampling_ratio"] = tracing.sampling_ratio
             made["tracer"] = ClientTracer(self._tracing, name)
-        return {**made, **options}
+        return {**made, **(given or {})}
 
     def _resolver(self, group: str) -> Callable[[], list[Server]]:
         """Returns a look-up of the addresses of a group's instances, made anew each time: one may
         be moved."""
-        known = self._known()[1]
+        known = self._handle.known()[1]
 
         def find() -> list[Server]:
             record = FabricRecord.load(known.directory) or known
             return servers_of_group(FabricSettings.from_json(record.settings), record, group)
 
         return find
+
+    def close(self) -> None:
+        """Writes out and ends the traces of the clients."""
+        if self._tracing is not None:
+            self._tracing.close()
+            self._tracing = None
 
 
 def lookup(fabric: str, group: str) -> Callable[[], list[Server]]:

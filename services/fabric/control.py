@@ -37,22 +37,25 @@ JUDGED = frozenset(
 """Methods of an instance that change something: who asks for them is said."""
 
 
-class ControlClient(FabricHandle):
-    """A fabric's handle as somebody's."""
+class ControlClient:
+    """Calls the instances of a fabric in the name of one user.
+
+    Args:
+        handle: the fabric's.
+    """
+
+    def __init__(self, handle: FabricHandle) -> None:
+        self._handle = handle
+        self._user: Caller | None = None
 
     def act_as(self, user_id: str, password: str = "") -> None:
-        """Makes this handle control instances as this user from now on, where they have `admin`.
-        Without it the environment says who it is: `RAYLAY_USER`, and `RAYLAY_PASSWORD_FILE` or
-        `RAYLAY_PASSWORD`.
-
-        Args:
-            password: or a token. It is kept in memory alone.
-        """
-        self._said = Caller(user_id, password)
+        """Makes calls as this user from now on, and no more as the one whom the environment
+        names."""
+        self._user = Caller(user_id, password)
 
     def authorize(self, names: Iterable[str], call: str, **details: Any) -> None:
-        """Asks instances whether this handle's user may have something done to them. Of those that
-        have no `admin`, or cannot be asked now, nothing is asked.
+        """Asks instances whether the user may have something done to them. Of those that have no
+        `admin`, or cannot be asked now, nothing is asked.
 
         Args:
             call: as in `raylay.services.security.control.PATHS`.
@@ -65,11 +68,11 @@ class ControlClient(FabricHandle):
         ray = ray_module()
         asked: dict[str, Any] = {}
         for name in dict.fromkeys(names):
-            if not self._asks_for(name):
+            if not self.asks_for(name):
                 continue
-            said, handle = self._said_to(name), self._alive(name)
-            if handle is not None:
-                asked[name] = handle.authorize.remote(call, said, details)
+            caller, actor = self.caller_for(name), self._alive(name)
+            if actor is not None:
+                asked[name] = actor.authorize.remote(call, caller, details)
         if asked:
             ray.wait([*asked.values()], num_returns=len(asked), timeout=JUDGED_TIMEOUT_S)
         # One that answers by a failure of its own has not allowed it.
@@ -78,66 +81,85 @@ class ControlClient(FabricHandle):
             raise FabricError("\n".join(refused))
 
     def _alive(self, name: str) -> Any:
-        """The handle of an instance that may answer; None: it has none, or is away."""
+        """The actor of an instance that may answer; None: it has none, or is away."""
         try:
-            handle = self._handle(name)
-            if handle is None or actor_state(handle).get("state") != "ALIVE":
+            actor = self._handle.actor(name)
+            if actor is None or actor_state(actor).get("state") != "ALIVE":
                 return None
         except HeadSilent:
             # Whom this process has talked to before answers without a head.
-            return self._handles.get(name)
-        return handle
+            return self._handle.actors.get(name)
+        return actor
 
-    def _asks_for(self, name: str) -> bool:
+    def asks_for(self, name: str) -> bool:
         """Returns whether an instance is to judge who controls it, by the settings."""
-        return name in self.declared.controlled()
+        return name in self._handle.declared.controlled()
 
-    def _said_to(self, name: str) -> Caller | None:
-        """Returns this handle's identity for an instance; None: nothing, as nobody asks."""
-        if self._said is not None or not self._asks_for(name):
-            return self._said
+    def caller_for(self, name: str) -> Caller | None:
+        """Returns the user's identity for an instance; None: the instance does not ask for it.
+
+        Raises:
+            ConfigurationError: what the environment says of the user cannot be read.
+        """
+        if self._user is not None or not self.asks_for(name):
+            return self._user
         try:
             found = credentials()
         except ConfigurationError as error:
             raise ConfigurationError(f"to control {name}: {error}") from None
         return Caller(found.get("user_id", ""), found.get("password", ""))
 
-    def _call(self, handle: Any, name: str, verb: str, *arguments: Any) -> Any:
-        """Calls a method of an instance that changes something; what Ray gives for its answer."""
-        return getattr(handle, verb).remote(*arguments, said=self._said_to(name))
+    def call(self, actor: Any, name: str, verb: str, *arguments: Any) -> Any:
+        """Calls a method of an instance that changes something, and returns what Ray gives for its
+        answer."""
+        return getattr(actor, verb).remote(*arguments, said=self.caller_for(name))
 
-    def _stop(self, handle: Any, said: Caller | None, call: str, **details: Any) -> Any:
-        """Has an instance stop; what Ray gives for its answer.
+    def stop(self, actor: Any, caller: Caller | None, call: str, **details: Any) -> Any:
+        """Has an instance stop, and returns what Ray gives for its answer.
 
         Args:
-            said: who asks for it.
+            caller: who asks for it.
             call: what it is stopped for.
         """
-        return handle.stop.remote(said=said, call=call, details=details)
+        return actor.stop.remote(said=caller, call=call, details=details)
 
-    def _stop_gracefully(self, handle: Any, said: Caller | None, call: str, **details: Any) -> None:
-        """Stops the instance as `_stop` does, and waits for it for a while.
+    def stop_gracefully(self, actor: Any, caller: Caller | None, call: str, **details: Any) -> None:
+        """Stops an instance as `stop` does, and waits for it for a while.
 
         Raises:
             FabricError: it refuses.
         """
-        ref = self._stop(handle, said, call, **details)
+        ref = self.stop(actor, caller, call, **details)
         done, _ = ray_module().wait([ref], timeout=STOP_TIMEOUT_S_DEFAULT)
         if done:
             refused = refusal_of(ref)
             if refused:
                 raise FabricError(refused)
 
-    def _ask(self, name: str, verb: str, what: str, *arguments: Any) -> Any:
-        handle = self._handle(name)
-        if handle is None:
+    def ask(
+        self, name: str, verb: str, *arguments: Any, what: str = "", timeout_s: float | None = None
+    ) -> Any:
+        """Returns an instance's answer to a call of its actor.
+
+        Args:
+            what: the call, for people.
+            timeout_s: None: as long as the instance needs where it asks a module first.
+
+        Raises:
+            FabricError: it does not run, does not answer in time, or refuses.
+        """
+        actor = self._handle.actor(name)
+        if actor is None:
             raise FabricError(f"instance {name} does not run")
         ray = ray_module()
-        timeout_s = JUDGED_TIMEOUT_S if self._asks_for(name) else STATUS_TIMEOUT_S
+        if timeout_s is None:
+            timeout_s = JUDGED_TIMEOUT_S if self.asks_for(name) else STATUS_TIMEOUT_S
         try:
-            return ray.get(self._call(handle, name, verb, *arguments), timeout=timeout_s)
+            if verb in JUDGED:
+                return ray.get(self.call(actor, name, verb, *arguments), timeout=timeout_s)
+            return ray.get(getattr(actor, verb).remote(*arguments), timeout=timeout_s)
         except ray.exceptions.RayError as error:
-            raise FabricError(f"{what}: {first_line(error)}") from None
+            raise FabricError(f"{what or f'{verb} of {name}'}: {first_line(error)}") from None
 
 
 def refusal_of(ref: Any, *, or_fails: bool = False) -> str:

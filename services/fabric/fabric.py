@@ -13,68 +13,50 @@ Messages never pass through here: clients talk to instances, whose addresses `se
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
+from raylay.services.client import Client, Server, SyncClient
+from raylay.services.config.instance import InstanceConfig
+from raylay.services.configuration.builder import FabricBuilder, Mode, TopicLike
+from raylay.services.configuration.capacity import CapacitySettings
 from raylay.services.configuration.model import (
+    ClientSettings,
+    DowngradeSettings,
     FabricSettings,
+    JournalSettings,
+    LogSettings,
+    MetricsSettings,
+    TracingSettings,
+    TypeSettings,
 )
 from raylay.services.configuration.model import TopicSettings as _TopicSettings
+from raylay.services.configuration.queues import QueueSettings
+from raylay.services.configuration.security import AdminSettings, ModuleLike
+from raylay.services.configuration.sow_topics import SowTopicSettings
+from raylay.services.configuration.transports import TlsSettings
 from raylay.services.errors import FabricError
-from raylay.services.fabric import registry
-from raylay.services.fabric.apply import Apply
-from raylay.services.fabric.check import shared_hosts
+from raylay.services.fabric import plan
 from raylay.services.fabric.clients import FabricClients
-from raylay.services.fabric.discovery import is_over, runs_already
-from raylay.services.fabric.files import temporary_directory
-from raylay.services.fabric.locks import StartLocks
+from raylay.services.fabric.control import ControlClient
+from raylay.services.fabric.handle import FabricHandle
+from raylay.services.fabric.instances import InstanceHandles
+from raylay.services.fabric.lifecycle import FabricLifecycle, running_record
 from raylay.services.fabric.node_calls import NodeCalls
-from raylay.services.fabric.nodes import NodePlace, labelled, placed
-from raylay.services.fabric.open_transports import check_open
-from raylay.services.fabric.plan import (
-    FabricRecord,
-    newest,
-    record_of,
-)
+from raylay.services.fabric.plan import FabricChanges
 from raylay.services.fabric.ray_access import (
     START_TIMEOUT_S_DEFAULT,
+    STATUS_TIMEOUT_S,
     STOP_TIMEOUT_S_DEFAULT,
-    HeadSilent,
-    actor_state,
-    adopt_auth_mode,
-    await_process_end,
-    is_here,
-    join_ray,
-    leave_ray,
-    living_nodes,
-    on_other_nodes,
-    ray_module,
-    refuse_open_ray,
 )
-from raylay.services.fabric.record_store import (
-    _record_text,
-    entry_of,
-    forget_record,
-    live_names,
-    remember,
-    stored_record,
-)
-from raylay.services.fabric.relocate import Relocate
-from raylay.services.fabric.relocation import with_moves
-from raylay.services.security.control import Caller
+from raylay.services.fabric.record import OrphanedDirectory
+from raylay.services.fabric.relocation import Relocation
+from raylay.services.fabric.relocator import Relocator
+from raylay.services.fabric.rollout import Progress, Rollout
 
-__all__ = ["HEAD_DIRECTORY", "Fabric", "Topic"]
-
-HEAD_DIRECTORY = "head"
-LINKS_TIMEOUT_S = 30.0
-"""Time for which `start` waits for links. Those of a fresh fabric take seconds: each is a
-process."""
-_LOG = logging.getLogger(__name__)
+__all__ = ["Fabric", "Topic"]
 
 
 def Topic(name: str, message_type: str = "*", *, journaled: bool = True) -> _TopicSettings:
@@ -83,8 +65,101 @@ def Topic(name: str, message_type: str = "*", *, journaled: bool = True) -> _Top
     return _TopicSettings(name=name, message_type=message_type, journaled=journaled)
 
 
-class Fabric(Apply, Relocate, FabricClients, NodeCalls):
-    """The declaration of a fabric, and once it is started or attached to, its remote control."""
+class Fabric:
+    """The declaration of a fabric, and once it is started or attached to, its remote control.
+
+    Args:
+        name: of the fabric; other processes attach to it by this name.
+        topics: journaled topics: names or regular expressions; default is every topic.
+        journal, downgrade, tracing, metrics, logs, client: sections as in the file.
+        drills: whether drills may break it while it runs; default: refused.
+        unauthenticated: whether everybody may be let in from other hosts; default: refused.
+        direct_links: whether links that have caught up hand over their connections (default: yes).
+        relocate_after: `raylay watch` moves an instance whose host is away for so long, `10m` say;
+            default: nobody does.
+        message_types: of names of their own, each with `name`, `kind` and `options`
+            (docs/message-types.md).
+        sow_topics: whose last message of each key is kept, each with `name`, `message_type`, `keys`
+            and so on (docs/sow-topics.md).
+        queues: whose messages go to one consumer each (docs/queues.md).
+        tls: of all transports, and of those who connect to them (docs/security.md).
+        downgrade_age: short for `downgrade={"age": …}`.
+        authentication, entitlement: modules that say who is let in and what he may do: a name, or
+            `module` and `options` (docs/security.md); default: everybody, everything.
+        replication_authentication, replication_entitlement: the same for links of instances.
+        authenticator: module that says who a link is; default: it says nothing.
+        admin: `authentication` and `entitlement` of control calls; default: none is asked.
+        capacity: what waits for clients that do not read (docs/capacity.md).
+
+    Raises:
+        ConfigurationError: a value is wrong.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        topics: Iterable[TopicLike] = (".*",),
+        journal: JournalSettings | Mapping[str, Any] | None = None,
+        downgrade: DowngradeSettings | Mapping[str, Any] | None = None,
+        tracing: TracingSettings | Mapping[str, Any] | None = None,
+        metrics: MetricsSettings | Mapping[str, Any] | None = None,
+        logs: LogSettings | Mapping[str, Any] | None = None,
+        client: ClientSettings | Mapping[str, Any] | None = None,
+        drills: Literal["refused", "allowed"] | None = None,
+        unauthenticated: Literal["refused", "allowed"] | None = None,
+        direct_links: bool | None = None,
+        relocate_after: str | int | None = None,
+        message_types: Iterable[TypeSettings | Mapping[str, Any]] | None = None,
+        sow_topics: Iterable[SowTopicSettings | Mapping[str, Any]] | None = None,
+        queues: Iterable[QueueSettings | Mapping[str, Any]] | None = None,
+        tls: TlsSettings | Mapping[str, Any] | None = None,
+        downgrade_age: str | None = None,
+        authentication: ModuleLike | None = None,
+        entitlement: ModuleLike | None = None,
+        replication_authentication: ModuleLike | None = None,
+        replication_entitlement: ModuleLike | None = None,
+        authenticator: ModuleLike | None = None,
+        admin: AdminSettings | Mapping[str, Any] | None = None,
+        capacity: CapacitySettings | Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self._builder = FabricBuilder(
+            name,
+            topics=topics,
+            journal=journal,
+            downgrade=downgrade,
+            tracing=tracing,
+            metrics=metrics,
+            logs=logs,
+            client=client,
+            drills=drills,
+            unauthenticated=unauthenticated,
+            direct_links=direct_links,
+            relocate_after=relocate_after,
+            message_types=message_types,
+            sow_topics=sow_topics,
+            queues=queues,
+            tls=tls,
+            downgrade_age=downgrade_age,
+            authentication=authentication,
+            entitlement=entitlement,
+            replication_authentication=replication_authentication,
+            replication_entitlement=replication_entitlement,
+            authenticator=authenticator,
+            admin=admin,
+            capacity=capacity,
+        )
+        self.handle = handle = FabricHandle(name, self._builder.settings)
+        """Settings, record and actors as this process knows them, for drills and inspection."""
+        self._control = control = ControlClient(handle)
+        self.instances = instances = InstanceHandles(handle, control)
+        """The actors of the instances, for drills and inspection."""
+        self._clients = FabricClients(handle)
+        self._lifecycle = FabricLifecycle(handle, control, instances, self._clients)
+        self._rollout = Rollout(handle, control, instances)
+        self._relocator = Relocator(handle, control, instances)
+        self._nodes = NodeCalls(handle)
 
     # -- where fabrics come from -------------------------------------------------------------
     @classmethod
@@ -112,6 +187,13 @@ class Fabric(Apply, Relocate, FabricClients, NodeCalls):
         )
 
     @classmethod
+    def of(cls, settings: FabricSettings) -> Self:
+        """A fabric of settings that were checked before."""
+        fabric = cls(settings.name)
+        fabric.handle.settings = settings
+        return fabric
+
+    @classmethod
     def attach(
         cls, name: str, address: str | None = None, *, user_id: str = "", password: str = ""
     ) -> Fabric:
@@ -125,40 +207,157 @@ class Fabric(Apply, Relocate, FabricClients, NodeCalls):
         Raises:
             FabricError: no such fabric runs.
         """
-        entry = registry.find(name)
-        if entry is None and address is None:
-            running = ", ".join(other.name for other in registry.running())
-            raise FabricError(
-                f"no fabric {name} runs here"
-                + (f"; there are {running}" if running else "; start it with `raylay up FILE`")
-            )
-        where = address or (entry.address if entry else None)
-        if entry is not None:
-            adopt_auth_mode(entry.auth_mode)
-        started_ray = join_ray(where)
-        own = entry is not None and not entry.copied
-        here = FabricRecord.load(entry.directory) if entry is not None and own else None
-        # Another host's command may have changed the fabric since.
-        record = newest(here, stored_record(name))
-        if record is not None and record is not here:
-            # For the next command, and no more: on a full disk this one goes on without.
-            with suppress(FabricError):
-                if own:
-                    record.save()
-                else:
-                    remember(record)
-        if record is None:
-            if entry is not None and entry.copied:
-                registry.unregister(name)
-            if started_ray:
-                leave_ray()
-            raise FabricError(f"the Ray at {where} has no fabric {name}")
+        record, started_ray = running_record(name, address)
         fabric = cls.of(FabricSettings.from_json(record.settings))
-        fabric._record = record
-        fabric._started_ray = started_ray
+        fabric._lifecycle.adopt(record, started_ray)
         if user_id or password:
             fabric.act_as(user_id, password)
         return fabric
+
+    # -- declaring ---------------------------------------------------------------------------
+    def region(
+        self,
+        name: str,
+        instances: int | Sequence[str] = 2,
+        *,
+        links: Mode | None = "sync",
+        origin: str = "",
+        **options: Any,
+    ) -> Self:
+        """A group of instances, each linked to each other one with PassThrough `.*`.
+
+        Args:
+            name: of the region, which is the group of its instances.
+            instances: how many (then they are called `name-1`, `name-2`, …) or their names.
+            links: `sync`, `async`, or None for no links inside.
+            options: of every instance, as in `instance`.
+
+        Raises:
+            ConfigurationError: a value is wrong or a name is taken.
+        """
+        self._builder.region(name, instances, links=links, origin=origin, **options)
+        return self
+
+    def connect_regions(
+        self,
+        mode: Mode = "async",
+        *,
+        origin: str = "",
+        pass_through: str | None = "own",
+        **options: Any,
+    ) -> Self:
+        """Every instance of every region to every other region: a failover list of that region's
+        instances, and only what was published in its own region, so that each message crosses
+        once and comes in its publisher's order by whichever way it comes.
+
+        Args:
+            mode: `async` or `sync`.
+            pass_through: `own`: what was published in the own region (PassThrough the own group
+                and `own_group_only`); else as in `destination`.
+            options: as in `destination`.
+
+        Raises:
+            ConfigurationError: fewer than two regions, or a wrong value.
+        """
+        self._builder.connect_regions(mode, origin=origin, pass_through=pass_through, **options)
+        return self
+
+    def instance(
+        self, name: str, group: str | None = None, *, origin: str = "", **options: Any
+    ) -> Self:
+        """One instance; for one that a region declared, more options of it.
+
+        Args:
+            group: for a new instance; default is its name.
+            options: of `InstanceSettings`: host, client_port, replication_port, metrics_port,
+                directory, node_labels, journal, downgrade, bootstrap, topics, sow_topics, queues,
+                tls, transports, admin, capacity.
+
+        Raises:
+            ConfigurationError: a value is wrong, or the name is taken in another group.
+        """
+        self._builder.instance(name, group, origin=origin, **options)
+        return self
+
+    def destination(
+        self,
+        source: str,
+        to: str | Sequence[str],
+        *,
+        sync: bool = False,
+        pass_through: str | None = None,
+        topics: Iterable[TopicLike] = (".*",),
+        name: str = "",
+        group: str = "",
+        origin: str = "",
+        **options: Any,
+    ) -> Self:
+        """A destination of an instance.
+
+        Args:
+            source: the instance that sends.
+            to: instances in order of priority, or `host:port` of another fabric's.
+            sync: whether publishers' acks wait for it.
+            pass_through: regular expression over the group a message came from; None: only what
+                clients published at `source`.
+            topics: which are sent.
+            name: default is the one instance's name, or the group of several.
+            group: needed only for another fabric's instances.
+            options: compression, ack_conflation, own_group_only, exclude_validation (checks that
+                are left out; None: those that the shape of the fabric makes impossible), dial
+                (False: it waits for one of `to` to connect), share_connection (a connection that
+                one of them made is used before any is dialled), wide_ip (whether several servers
+                may answer at one address; None: they may where it is one of another fabric), tls,
+                authenticator, waits and waits_for (beside dialling it takes a connection that
+                another server of the group made).
+
+        Raises:
+            ConfigurationError: a value is wrong.
+        """
+        self._builder.destination(
+            source,
+            to,
+            sync=sync,
+            pass_through=pass_through,
+            topics=topics,
+            name=name,
+            group=group,
+            origin=origin,
+            **options,
+        )
+        return self
+
+    def settings(self) -> FabricSettings:
+        """The declaration so far, checked.
+
+        Raises:
+            ConfigurationError: with one line for each thing that is wrong.
+        """
+        return self._builder.settings()
+
+    @property
+    def declared(self) -> FabricSettings:
+        """The checked settings, as the fabric runs with them where it does."""
+        return self.handle.declared
+
+    @property
+    def directory(self) -> Path:
+        """The fabric's directory."""
+        return Path(self.handle.known()[1].directory)
+
+    def data_directory(self, name: str) -> Path:
+        """An instance's data directory."""
+        settings, record = self.handle.known()
+        return plan.data_directory(record, settings.instance(name))
+
+    def instance_config(self, name: str) -> InstanceConfig:
+        """Returns the configuration with which an instance is started.
+
+        Raises:
+            FabricError: the fabric is not started.
+        """
+        settings, record = self.handle.known()
+        return plan.instance_config(settings, record, settings.instance(name))
 
     # -- life --------------------------------------------------------------------------------
     def start(
@@ -189,125 +388,14 @@ class Fabric(Apply, Relocate, FabricClients, NodeCalls):
             FabricError: an instance did not become ready, or no node is as it wants; names it and
                 its reason. Nothing of the fabric is left running then.
         """
-        settings = self._settings or self.settings()
-        if self._handles:
-            raise FabricError(f"fabric {self.name} was started before")
-        running = registry.find(self.name)
-        if running is not None and (running.copied or is_over(running)):
-            running = None
-        if running is not None and (address is None or running.host_pid):
-            raise runs_already(self.name, running.directory)
-        self._temporary = directory is None
-        place = Path(directory or temporary_directory(self.name)).absolute()
-        self._settings = settings
-        deadline_s = time.monotonic() + timeout_s
-        self._holds = StartLocks(self.name, place)
-        self._tell = progress or self._tell
-        # For drills that kill it, the head of a Ray that we begin remembers.
-        head = place / HEAD_DIRECTORY if settings.drills == "allowed" else None
-        try:
-            before = FabricRecord.load(place)
-            labels = node_label or any(each.node_labels for each in settings.instances)
-            joins = address is not None or ray_module().is_initialized()
-            if joins or labels or (before is not None and before.node_label):
-                # First of all: where it runs already nothing may be written.
-                self._started_ray = join_ray(address, start=address is None, head_directory=head)
-                before = self._known_before(place, running, before)
-            if before is not None:
-                settings = with_moves(settings, before.moves, before.nodes)
-            node_label = node_label or (before.node_label if before else "")
-            if node_label:
-                settings = labelled(settings, node_label)
-            nodes: dict[str, NodePlace] = {}
-            if any(instance.node_labels for instance in settings.instances):
-                settings, nodes = placed(settings, before.nodes if before else {}, living_nodes())
-                self._settings = settings
-            self._record = record = record_of(settings, place, before)
-            record.nodes, record.node_label = nodes, node_label
-            check_open(settings, record)
-            self._check_ports(settings, record, [each.name for each in settings.instances])
-            self._check_tls(settings, record, [each.name for each in settings.instances])
-            self._tell("starting Ray" if address is None else f"joining Ray at {address}")
-            self._started_ray |= join_ray(address, start=address is None, head_directory=head)
-            refuse_open_ray(str(ray_module().get_runtime_context().gcs_address))
-            for warning in self.shared_hosts():
-                _LOG.warning("fabric %s: %s", self.name, warning)
-            record.starting, record.restarting = [], []
-            self._keep(record)
-            self._owns = True
-            self._tell(f"starting {len(settings.instances)} instances")
-            for instance in settings.instances:
-                self._launch(instance)
-            self.wait_ready(timeout_s=max(0.0, deadline_s - time.monotonic()))
-            self._settle()
-            registry.register(entry_of(record, self._started_ray and address is None))
-            self._holds.started()
-            left_s = max(0.0, deadline_s - time.monotonic())
-            self._await_links(min(LINKS_TIMEOUT_S, left_s))
-        except BaseException:
-            self._abandon()
-            raise
+        self._lifecycle.start(
+            directory,
+            address=address,
+            node_label=node_label,
+            timeout_s=timeout_s,
+            progress=progress,
+        )
         return self
-
-    def shared_hosts(self) -> list[str]:
-        """Says which members of a sync pair keep their data on the same host of the cluster, and
-        what to do about it. Empty on a cluster of one host, where they cannot do otherwise.
-
-        Raises:
-            FabricError: The fabric was not started.
-            HeadSilent: Ray's head does not answer.
-        """
-        settings, record = self._known()
-        hosts = {node.address for node in living_nodes()}
-        if len(hosts) < 2:
-            return []
-        here = str(ray_module().util.get_node_ip_address())
-        host_of = {
-            instance.name: record.nodes[instance.name].address
-            if instance.name in record.nodes
-            else here
-            for instance in settings.instances
-        }
-        return [f"{each.explanation}; {each.repair}" for each in shared_hosts(settings, host_of)]
-
-    def _await_links(self, timeout_s: float) -> None:
-        """Waits for the links: the last step of `start`. The fabric runs without them: an operator
-        mends a link."""
-        try:
-            self.wait_connected(timeout_s, only=self.links_that_clients_need())
-        except FabricError as error:
-            _LOG.warning("fabric %s is up, but clients may have to wait %s", self.name, error)
-
-    def _known_before(
-        self, place: Path, running: registry.RegistryEntry | None, here: FabricRecord | None
-    ) -> FabricRecord | None:
-        """The newest record of the fabric in a directory: this host's, the head's, or one of a
-        node that has instances.
-
-        Raises:
-            FabricError: the fabric runs on the Ray that this process has joined, or on another.
-        """
-        joined = str(ray_module().get_runtime_context().gcs_address)
-        if running is not None and running.address != joined:
-            raise runs_already(self.name, running.directory)
-        stored = stored_record(self.name)
-        if live_names(self.name):
-            raise runs_already(self.name, stored.directory if stored is not None else joined)
-        texts = on_other_nodes(_record_text, self.name, str(place))
-        found = [FabricRecord.from_json(text, "what a node has") for text in texts if text]
-        if stored is not None and stored.directory == str(place):
-            found.append(stored)
-        return newest(here, *found)
-
-    def _abandon(self) -> None:
-        """Ends, after a failed start, what was started, and leaves what was there before."""
-        try:
-            for name in list(self._handles):
-                self._end(name)
-            if self._owns:
-                forget_record(self.name)
-        finally:
-            self._finish()
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S_DEFAULT) -> None:
         """Stops every instance: each first commits and sends what it took. A second call does
@@ -318,55 +406,11 @@ class Fabric(Apply, Relocate, FabricClients, NodeCalls):
             HeadSilent: Ray's head does not answer, and the Ray is another one's: nothing is
                 stopped. One that was begun here ends all the same.
         """
-        if self._record is None:
-            return
-        silent = False
-        try:
-            # Another process may have applied other settings.
-            self._refresh()
-        except HeadSilent:
-            if not self._started_ray:
-                raise
-            # Those that live hear what is said to them; the rest goes with this Ray.
-            silent = True
-        settings = FabricSettings.from_json(self._record.settings)
-        if not self._owns:
-            self.authorize([each.name for each in settings.instances], "stop")
-        ended: list[tuple[str, int]] = []
-        asked: list[Any] = []
-        ray = ray_module()
-        for instance in settings.instances:
-            known = self._handles.get(instance.name)
-            try:
-                handle = known if silent else self._handle(instance.name)
-                state = actor_state(handle) if handle is not None and not silent else {}
-            except HeadSilent:
-                if not self._started_ray:
-                    raise
-                silent, state, handle = True, {}, known
-            if handle is None:
-                continue
-            ended.append((str(state.get("node") or ""), int(state.get("pid") or 0)))
-            asked.append(self._stop(handle, self._said_at_the_end(instance.name), "stop"))
-        if asked:
-            ray.wait(asked, num_returns=len(asked), timeout=timeout_s)
-        for instance in settings.instances:
-            if not silent:
-                self._end(instance.name)
-        for node, pid in ended:
-            if is_here(node):
-                await_process_end(pid, timeout_s)
-        registry.unregister(self.name)
-        if not silent:
-            forget_record(self.name)
-        self._finish()
+        self._lifecycle.stop(timeout_s)
 
-    def _said_at_the_end(self, name: str) -> Caller | None:
-        """Returns the identity for a stop: of a fabric that ends with this process nobody in
-        particular, whoever ends that."""
-        if not self._owns:
-            return self._said_to(name)
-        return Caller(fabric_key=self._known()[1].key) if self._asks_for(name) else None
+    def leave(self) -> None:
+        """Disconnects from the fabric and lets it run on."""
+        self._lifecycle.leave()
 
     def __enter__(self) -> Self:
         return self
@@ -378,7 +422,407 @@ class Fabric(Apply, Relocate, FabricClients, NodeCalls):
         trace: TracebackType | None,
     ) -> None:
         """Stops a fabric that was started here; leaves one that was attached to."""
-        if self._owns:
+        if self._lifecycle.owns:
             self.stop()
         else:
             self.leave()
+
+    # -- clients -----------------------------------------------------------------------------
+    def servers(self, group: str | None = None) -> list[Server]:
+        """The addresses for clients: of one group, or of all instances, in the order declared.
+
+        Raises:
+            ConfigurationError: there is no such group.
+        """
+        settings, record = self.handle.known()
+        return plan.servers(settings, record, group)
+
+    def client(self, name: str, *, group: str | None = None, **options: Any) -> Client:
+        """A client of one group's instances; it is not connected yet (`async with`).
+
+        Args:
+            group: may be left out where the fabric has only one.
+            options: of `Client`; the fabric's client section where they are not given.
+
+        Raises:
+            ConfigurationError: there is no such group, or it has to be named.
+        """
+        return Client(name, **self._clients.options(name, group, options))
+
+    def sync_client(self, name: str, *, group: str | None = None, **options: Any) -> SyncClient:
+        """Returns a client for scripts without an event loop; it connects at once."""
+        return SyncClient(name, **self._clients.options(name, group, options))
+
+    def client_options(self, name: str, *, group: str | None = None) -> dict[str, Any]:
+        """Arguments of a `Client` of the fabric but its name: servers, group, the settings' client
+        section, tracing.
+
+        Raises:
+            ConfigurationError: there is no such group, or it has to be named.
+        """
+        return self._clients.options(name, group)
+
+    # -- asking ------------------------------------------------------------------------------
+    def status(self) -> dict[str, Any]:
+        """Returns every instance's own `status`, or why it cannot be asked."""
+        return self.instances.status()
+
+    def events(
+        self, *, follow: bool = False, after_us: int = 0, stop: Callable[[], bool] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Events of all instances, oldest first: connects, downgrades, resyncs, conflicts, …
+
+        Each has `instance`, `time_us` (microseconds since 1970), `event` and its details. An
+        instance keeps its last 10,000 since its process started.
+
+        Args:
+            follow: go on with new ones for ever.
+            after_us: only those after this time.
+            stop: asked between rounds of `follow`.
+        """
+        return self.instances.events(follow=follow, after_us=after_us, stop=stop)
+
+    def ask(
+        self, name: str, verb: str, *arguments: Any, timeout_s: float = STATUS_TIMEOUT_S
+    ) -> Any:
+        """Returns one instance's answer to a call of its actor: `status`, `events`, …
+
+        Raises:
+            FabricError: it does not run, does not answer in time, or refuses.
+        """
+        return self._control.ask(name, verb, *arguments, timeout_s=timeout_s)
+
+    def wait_ready(
+        self, name: str | None = None, timeout_s: float = START_TIMEOUT_S_DEFAULT
+    ) -> None:
+        """Waits until one instance, or every one, admits clients.
+
+        Raises:
+            FabricError: one did not within `timeout_s`; names it and its reason.
+        """
+        self.instances.wait_ready(name, timeout_s)
+
+    def wait_connected(
+        self,
+        timeout_s: float = START_TIMEOUT_S_DEFAULT,
+        *,
+        only: Collection[tuple[str, str]] | None = None,
+    ) -> None:
+        """Waits until every destination has caught up: from then on clients may fail over.
+
+        Args:
+            only: (instance, destination) of those that are meant; None: all.
+
+        Raises:
+            FabricError: one has not within `timeout_s`; names it and its reason.
+        """
+        self.instances.wait_connected(timeout_s, only=only)
+
+    def shared_hosts(self) -> list[str]:
+        """Says which members of a sync pair keep their data on the same host of the cluster, and
+        what to do about it. Empty on a cluster of one host, where they cannot do otherwise.
+
+        Raises:
+            FabricError: The fabric was not started.
+            HeadSilent: Ray's head does not answer.
+        """
+        return self.instances.shared_hosts()
+
+    # -- who controls it ---------------------------------------------------------------------
+    def act_as(self, user_id: str, password: str = "") -> None:
+        """Makes this handle control instances as this user from now on, where they have `admin`.
+        Without it the environment says who it is: `RAYLAY_USER`, and `RAYLAY_PASSWORD_FILE` or
+        `RAYLAY_PASSWORD`.
+
+        Args:
+            password: or a token. It is kept in memory alone.
+        """
+        self._control.act_as(user_id, password)
+
+    def authorize(self, names: Iterable[str], call: str, **details: Any) -> None:
+        """Asks instances whether this handle's user may have something done to them. Of those that
+        have no `admin`, or cannot be asked now, nothing is asked.
+
+        Args:
+            call: as in `raylay.services.security.control.PATHS`.
+            details: the names in its path.
+
+        Raises:
+            FabricError: some refuse, a line each.
+            ConfigurationError: what the environment says of the user cannot be read.
+        """
+        self._control.authorize(names, call, **details)
+
+    # -- breaking and mending ----------------------------------------------------------------
+    def pid(self, name: str) -> int:
+        """The process of an instance; 0 while it has none."""
+        return self.instances.pid(name)
+
+    def kill(self, name: str, *, restart: bool = True) -> int:
+        """SIGKILL to the process of an instance. Returns its pid.
+
+        Args:
+            restart: Ray starts it again at once; else it stays away until `restart(name)`.
+
+        Raises:
+            FabricError: it does not run, or refuses.
+        """
+        return self.instances.kill(name, restart=restart)
+
+    def kill_link(self, name: str, destination: str) -> int:
+        """SIGKILL to the process of one link. Returns its pid.
+
+        Raises:
+            FabricError: there is no such link, its process is not known, or the instance refuses.
+        """
+        return self.instances.kill_link(name, destination)
+
+    def restart(
+        self, name: str, timeout_s: float = START_TIMEOUT_S_DEFAULT, *, graceful: bool = False
+    ) -> None:
+        """Ends an instance's process, if it has one, and returns when it is ready again.
+
+        An instance whose data directory is gone starts empty and catches up with a peer of its
+        group before it is ready.
+
+        Args:
+            graceful: it first commits and sends what it took, and says good-bye to its clients.
+
+        Raises:
+            FabricError: it did not become ready within `timeout_s`, or refuses.
+        """
+        self.handle.refresh()
+        self._control.authorize([name], "restart")
+        caller = self._control.caller_for(name)
+        self.instances.restart(name, timeout_s, graceful=graceful, caller=caller)
+
+    def downgrade(self, name: str, destination: str, *, force: bool = False) -> None:
+        """Lets acks of instance `name` no longer wait for this destination from now on.
+
+        Args:
+            force: also where fewer than MinSyncDestinations are left.
+
+        Raises:
+            FabricError: there is no such destination, the instance cannot be asked, or it refuses.
+        """
+        self._switch_sync(name, destination, "downgrade", force)
+
+    def upgrade(self, name: str, destination: str) -> None:
+        """Back to the configured sync.
+
+        Raises:
+            FabricError: there is no such destination, or the instance cannot be asked.
+        """
+        self._switch_sync(name, destination, "upgrade")
+
+    def admit(self, name: str, *, force: bool = False) -> None:
+        """Lets an instance with a new disk admit clients although no peer of its group has brought
+        what it has: where that group does not come back.
+
+        Args:
+            force: also where a peer may hold messages that the instance lacks. They are lost to
+                its clients unless that peer comes back.
+
+        Raises:
+            FabricError: the instance cannot be asked, or it refuses and says what may be missing.
+        """
+        senders = self.declared.replicating_to(name)
+        self._control.ask(name, "admit", senders, force, what=f"admit {name}")
+
+    def inject(self, name: str, kind: str, seconds: float, **options: Any) -> None:
+        """Breaks something inside an instance for a drill, for so long; 0 seconds mend it. What can
+        be broken says `raylay.services.server.fault_injection`.
+
+        Raises:
+            FabricError: the fabric is not marked for drills, there is no such fault, or the
+                instance cannot be asked.
+        """
+        self.declared.instance(name)
+        self._control.ask(name, "inject", kind, seconds, options, what=f"inject into {name}")
+
+    def proxied(self, name: str, queue: str, *, on: bool = True) -> str:
+        """Lets a queue of an instance take over messages of instances that it is not connected to,
+        or no more. An instance that is only cut off may deliver them too: turn it on at one, and
+        let no consumers use the others meanwhile. It holds over restarts of the instance.
+
+        Returns:
+            A sentence for people, with that risk.
+
+        Raises:
+            FabricError: there is no such queue, it is local, or the instance cannot be asked.
+        """
+        self.declared.instance(name)
+        what = f"proxied transfer of {queue} at {name}"
+        return str(self._control.ask(name, "proxied", queue, on, what=what))
+
+    def switch_transport(self, name: str, transport: str, *, on: bool) -> str:
+        """Enables or disables a transport for clients of an instance, until that is restarted: then
+        it is as its configuration says. Whoever is connected by one that is disabled is told
+        `transport_disabled`, and a client fails over.
+
+        Returns:
+            A sentence for people.
+
+        Raises:
+            FabricError: there is no such transport, its address cannot be listened on, or the
+                instance cannot be asked: nothing was changed.
+        """
+        self.declared.instance(name)
+        what = f"transport {transport} of {name}"
+        return str(self._control.ask(name, "switch_transport", transport, on, what=what))
+
+    def reset_entitlement(self, name: str, user: str = "") -> int:
+        """Has an instance ask its modules anew what a user may do; without one, what everybody may
+        of whom a module said so. Their sessions end, and their clients log on again.
+
+        Returns:
+            How many sessions ended.
+
+        Raises:
+            FabricError: the instance cannot be asked.
+        """
+        self.declared.instance(name)
+        what = f"entitlement at {name}"
+        return int(self._control.ask(name, "reset_entitlement", user, what=what))
+
+    def _switch_sync(self, name: str, destination: str, verb: str, *options: bool) -> None:
+        instance = self.declared.instance(name)
+        if destination not in {known.name for known in instance.destinations}:
+            raise FabricError(f"instance {name} has no destination {destination}")
+        what = f"{verb} of {destination} at {name}"
+        self._control.ask(name, verb, destination, *options, what=what)
+
+    # -- changing what runs ------------------------------------------------------------------
+    def apply(
+        self,
+        declared: Fabric | FabricSettings,
+        timeout_s: float = START_TIMEOUT_S_DEFAULT,
+        *,
+        progress: Progress | None = None,
+    ) -> FabricChanges:
+        """Makes this running fabric what a new declaration of it says: starts the instances that
+        are new, then restarts those whose configuration changes and no others, one after the other,
+        each when the links between those that are done have caught up again. Clients and what they
+        publish go on meanwhile. A new member of a group that was there before first catches up with
+        it. Returns what was done.
+
+        Args:
+            timeout_s: for each instance.
+            progress: filled while it goes on, for who is interrupted.
+
+        Raises:
+            ConfigurationError: the declaration is wrong; nothing is changed.
+            FabricError: an instance would go, its data would lie elsewhere, or one refuses (nothing
+                is changed); or an instance did not come back: those behind it run as before, and
+                the same call goes on with them.
+        """
+        settings = declared.declared if isinstance(declared, Fabric) else declared
+        return self._rollout.apply(settings, timeout_s, progress=progress)
+
+    def rolling_restart(
+        self,
+        names: Iterable[str] = (),
+        timeout_s: float = START_TIMEOUT_S_DEFAULT,
+        *,
+        done: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        """Restarts instances one after the other, each when every link has caught up behind the one
+        before: so a release that was installed meanwhile comes into use, while clients go on. Those
+        that are named and not ready go first: links that wait for them are no reason to refuse.
+
+        Args:
+            names: in this order; empty: all, as declared.
+            timeout_s: for each.
+            done: told each that is back.
+
+        Raises:
+            ConfigurationError: there is no such instance; nothing was restarted.
+            FabricError: links had not caught up, before the first one or behind another: those that
+                follow run as before; or the host of one is away, or one refuses: then nothing was
+                restarted.
+        """
+        self._rollout.restart(names, timeout_s, done=done)
+
+    # -- instances on another node -------------------------------------------------------------
+    def relocate(
+        self,
+        name: str,
+        to: Mapping[str, str] | None = None,
+        *,
+        force: bool = False,
+        timeout_s: float = START_TIMEOUT_S_DEFAULT,
+        moved: Callable[[Relocation], None] = lambda done: None,
+    ) -> Relocation:
+        """Moves an instance whose host is lost to another node of its region: under its name, with
+        a new incarnation, filled from its group. What it was is retired for good, at once where
+        others can be told, else when they are back. Its former data directory is left as it is.
+
+        Args:
+            to: labels of the node; None: the node of its region with the fewest instances.
+            force: also where somebody still sees it alive (it is then stopped first), or where no
+                member of its group is ready to fill it.
+            timeout_s: until it is ready.
+            moved: told what was done once it is written down, before the instance is started.
+
+        Raises:
+            FabricError: it is not moved, and why: an instance may refuse it; or it is, and did not
+                become ready in time.
+        """
+        return self._relocator.relocate(name, to, force=force, timeout_s=timeout_s, moved=moved)
+
+    def relocate_due(
+        self, moved: Callable[[Relocation], None] = lambda done: None
+    ) -> list[Relocation]:
+        """Moves the instances whose host is away for longer than `relocate_after` of the settings.
+        `raylay watch` calls it again and again.
+
+        Args:
+            moved: as in `relocate`, of each.
+
+        Raises:
+            FabricError: some cannot be moved, and why, a line each; the others are.
+        """
+        return self._relocator.relocate_due(moved)
+
+    def note_salvage(
+        self, name: str, generation: int, *, salvaged: bool, lacking: int | None
+    ) -> bool:
+        """Keeps what a salvage found of a left-over directory: then every host's status knows.
+
+        Args:
+            name: of the instance that it was, of this generation.
+            salvaged: the fabric lacks nothing of it.
+            lacking: messages that it lacks; None: not known.
+
+        Returns:
+            whether the fabric's record has such a directory.
+
+        Raises:
+            FabricError: the record cannot be written now, and why, or an instance refuses.
+        """
+        return self._relocator.note_salvage(name, generation, salvaged=salvaged, lacking=lacking)
+
+    def forget_left_over(self, directory: str) -> OrphanedDirectory:
+        """Leaves a left-over directory that was removed out of the status from now on.
+
+        Raises:
+            FabricError: it is still there, the fabric knows of none, its record cannot be written
+                now, or an instance refuses.
+        """
+        return self._relocator.forget_left_over(directory)
+
+    def on_node_of(
+        self, name: str, function: Callable[..., Any], *arguments: Any, timeout_s: float = 60.0
+    ) -> Any:
+        """Calls a function on the node of an instance and returns its result: here where that is
+        this node, else by an actor there, which is started at the first call and needs no head for
+        the next.
+
+        Raises:
+            FabricError: the node did not answer.
+        """
+        return self._nodes.run(name, function, *arguments, timeout_s=timeout_s)
+
+    def end_errands(self) -> None:
+        """Ends what `on_node_of` began on other nodes; without a head it ends with this driver."""
+        self._nodes.end()

@@ -59,7 +59,7 @@ def entry_of(record: FabricRecord, holds_ray: bool) -> registry.RegistryEntry:
     )
 
 
-def _save_config(text: str, directory: str, record: str, entry: registry.RegistryEntry) -> None:
+def save_config(text: str, directory: str, record: str, entry: registry.RegistryEntry) -> None:
     """Saves the configuration on the node of an instance: there the fabric is known by name, head
     or no head."""
     from raylay.services.config.instance import InstanceConfig
@@ -75,7 +75,7 @@ def _save_config(text: str, directory: str, record: str, entry: registry.Registr
         keep_copy(sent, entry)
 
 
-def _record_text(name: str, directory: str) -> str:
+def record_text(name: str, directory: str) -> str:
     """Returns, on a node, the fabric's record in a directory; empty: none that can be read."""
     try:
         found = FabricRecord.load(directory)

@@ -75,7 +75,7 @@ def move_at_once(fabric: Fabric) -> tuple[Any, list[str]]:
         refused.append(str(error))
     for mover in movers:
         mover.join()
-    fabric._refresh()
+    fabric.handle.refresh()
     (one,) = done
     return one, refused
 

@@ -307,13 +307,13 @@ def test_what_another_host_changed_is_taken_over(
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv(REGISTRY_VARIABLE, str(tmp_path))
         with Fabric.attach("shops", "auto") as other:
-            other._settle()
+            other.instances.settle()
     with pytest.raises(FabricError, match="shops was changed by another command meanwhile"):
-        whole._keep(stale)
+        whole.handle.keep(stale)
     stale.save()
     with Fabric.attach("shops") as attached:
-        assert attached._known()[1].number == stale.number + 1
+        assert attached.handle.known()[1].number == stale.number + 1
     kept = FabricRecord.load(whole.directory)
     assert kept is not None and kept.number == stale.number + 1
-    whole._refresh()
-    whole._settle()
+    whole.handle.refresh()
+    whole.instances.settle()

@@ -168,8 +168,12 @@ class RelayedFabric(Fabric):
 
     relay: Relay
 
+    def __init__(self, name: str, **options: Any) -> None:
+        super().__init__(name, **options)
+        self.instances.write_config = self._write_config  # type: ignore[method-assign]
+
     def _write_config(self, instance: InstanceSettings) -> None:
-        settings, record = self._known()
+        settings, record = self.handle.known()
         config = instance_config(settings, record, instance)
         first, *more = config.client_transports
         assert first.advertised is not None
@@ -301,17 +305,16 @@ class Soak:
 
     def members(self, group: str) -> dict[str, Any]:
         """The instances of a group, as laws see them."""
-        settings, record = self.fabric._known()
         return members_of(
             (
                 instance.name,
                 instance.group,
                 [
                     (found.destination(), found.server_names)
-                    for found in instance_config(settings, record, instance).destinations
+                    for found in self.fabric.instance_config(instance.name).destinations
                 ],
             )
-            for instance in settings.group(group)
+            for instance in self.fabric.declared.group(group)
         )
 
     def note(self, text: str) -> None:

@@ -18,9 +18,9 @@ import typer
 from raylay.services.commands import lifecycle
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric, registry
-from raylay.services.fabric.apply import Progress
 from raylay.services.fabric.locks import starting
 from raylay.services.fabric.plan import FabricRecord, record_of
+from raylay.services.fabric.rollout import Progress, Rollout
 
 pytestmark = pytest.mark.covers("Fabrics and tracing", "Ctrl-C ends a start")
 
@@ -144,31 +144,41 @@ def test_a_detached_start_ends_with_the_command(
     ]
 
 
-class Applied(Fabric):
-    """A running pair without Ray, which another instance joins and whose topics change; what is
-    done, until somebody interrupts it."""
+class Applied:
+    """The handle, control and instances of a running pair without Ray, which another instance joins
+    and whose topics change; what is done, until somebody interrupts it."""
 
     def __init__(self, running: FabricRecord, topics: Collection[str], stop_at: str = "") -> None:
-        super().__init__("f")
-        self._record = running
-        self._settings = declared(2, ["notes"]).settings()
+        self.record = running
+        self.settings = declared(2, ["notes"]).settings()
         self.wanted = declared(3, topics).settings()
         self.stop_at = stop_at
         self.launched: list[str] = []
+        parts: Any = self
+        self.rollout = Rollout(parts, parts, parts)
 
-    def _refresh(self) -> None: ...
+    def refresh(self) -> None: ...
 
-    def _settle(self) -> None: ...
+    def known(self) -> Any:
+        return self.settings, self.record
 
-    def _keep(self, record: FabricRecord) -> None:
-        self._record = record
+    def keep(self, record: FabricRecord) -> None:
+        self.record = record
 
-    def _check_ports(self, *arguments: Any) -> None: ...
-
-    def _handle(self, name: str) -> Any:
+    def actor(self, name: str) -> Any:
         return object() if name in ("here-1", "here-2", *self.launched) else None
 
-    def _launch(self, instance: Any) -> None:
+    def authorize(self, names: Any, call: str) -> None: ...
+
+    def caller_for(self, name: str) -> None: ...
+
+    def settle(self) -> None: ...
+
+    def check_ports(self, *arguments: Any) -> None: ...
+
+    def check_tls(self, *arguments: Any) -> None: ...
+
+    def launch(self, instance: Any) -> None:
         self.launched.append(instance.name)
 
     def status(self) -> dict[str, Any]:
@@ -179,7 +189,7 @@ class Applied(Fabric):
 
     def wait_connected(self, timeout_s: float = 0, *, only: Any = None) -> None: ...
 
-    def _restart(self, name: str, timeout_s: float, **more: Any) -> None:
+    def restart(self, name: str, timeout_s: float, **more: Any) -> None:
         self._do(f"restart {name}")
 
     def _do(self, what: str) -> None:
@@ -198,18 +208,18 @@ def test_an_apply_that_is_interrupted_says_what_is_left_and_goes_on_with_that(
     fabric = Applied(running, ["notes", "letters"], "restart here-2")
     progress = Progress()
     with pytest.raises(KeyboardInterrupt):
-        fabric.apply(fabric.wanted, progress=progress)
+        fabric.rollout.apply(fabric.wanted, progress=progress)
     assert progress.line() == (
         "started: none; restarted: here-1; left: here-3, here-2; the same command again goes on "
         "with what is left"
     )
     fabric.stop_at = ""
     again = Progress()
-    done = fabric.apply(fabric.wanted, progress=again)
+    done = fabric.rollout.apply(fabric.wanted, progress=again)
     # here-3 was begun before: it is not claimed to be started now.
     assert (done.started, done.restarted) == ((), ("here-2",))
     assert (again.started, again.restarted, again.left) == ([], ["here-2"], [])
-    nothing = fabric.apply(fabric.wanted)
+    nothing = fabric.rollout.apply(fabric.wanted)
     assert (nothing.started, nothing.restarted) == ((), ())
     assert Progress().line() == "nothing was changed"
 

@@ -300,19 +300,19 @@ def test_a_node_keeps_the_newest_record_beside_its_data(
 
     def sent(number: int) -> int:
         told = replace(record, number=number).to_json()
-        record_store._save_config(text, str(tmp_path / "data" / "x"), told, entry)
+        record_store.save_config(text, str(tmp_path / "data" / "x"), told, entry)
         kept = FabricRecord.load(tmp_path / "data")
         assert kept is not None
         return kept.number
 
     assert [sent(5), sent(4), sent(6)] == [5, 5, 6]
     assert FabricRecord.from_json(
-        record_store._record_text(settings.name, str(tmp_path / "data")), "it"
+        record_store.record_text(settings.name, str(tmp_path / "data")), "it"
     ) == replace(record, number=6)
-    assert record_store._record_text("another", str(tmp_path / "data")) == ""
-    assert record_store._record_text(settings.name, str(tmp_path / "nowhere")) == ""
+    assert record_store.record_text("another", str(tmp_path / "data")) == ""
+    assert record_store.record_text(settings.name, str(tmp_path / "nowhere")) == ""
     (tmp_path / "data" / "fabric.json").write_text("{")
-    assert record_store._record_text(settings.name, str(tmp_path / "data")) == ""
+    assert record_store.record_text(settings.name, str(tmp_path / "data")) == ""
 
 
 def test_a_fabric_whose_head_is_gone_for_good_is_over() -> None:

@@ -212,8 +212,8 @@ def test_who_cannot_be_moved_keeps_nobody_else_from_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Fabric.of(settings(relocate_after="1s"))
-    made._record = record_of(made.declared, tmp_path)
-    made._record.nodes = PLACES
+    made.handle.record = record_of(made.declared, tmp_path)
+    made.handle.record.nodes = PLACES
     asked: list[str] = []
 
     def relocate(name: str, moved: Callable[[Relocation], None]) -> Relocation:
@@ -225,11 +225,11 @@ def test_who_cannot_be_moved_keeps_nobody_else_from_it(
         moved(done)
         return done
 
-    monkeypatch.setattr(made, "relocate", relocate)
-    monkeypatch.setattr(made, "_refresh", lambda: None)
-    monkeypatch.setattr("raylay.services.fabric.relocate.living_nodes", lambda: NODES[2:])
+    monkeypatch.setattr(made._relocator, "relocate", relocate)
+    monkeypatch.setattr(made.handle, "refresh", lambda: None)
+    monkeypatch.setattr("raylay.services.fabric.relocator.living_nodes", lambda: NODES[2:])
     dead = [(node, 1) for node in NODES[:2]]
-    monkeypatch.setattr("raylay.services.fabric.relocate.dead_nodes", lambda: dead)
+    monkeypatch.setattr("raylay.services.fabric.relocator.dead_nodes", lambda: dead)
     told: list[Relocation] = []
     with pytest.raises(FabricError, match=r"^east-1 cannot be filled$"):
         made.relocate_due(told.append)
@@ -407,9 +407,9 @@ def attached_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fabric:
     """A fabric with a moved instance, whose record is written here alone."""
     effective, record = moved(tmp_path)
     made = Fabric.of(effective)
-    made._record = record
-    monkeypatch.setattr(made, "_refresh", lambda: None)
-    monkeypatch.setattr(made, "_keep", lambda kept: kept.save())
+    made.handle.record = record
+    monkeypatch.setattr(made.handle, "refresh", lambda: None)
+    monkeypatch.setattr(made.handle, "keep", lambda kept: kept.save())
     return made
 
 
@@ -440,7 +440,7 @@ def test_a_left_over_directory_that_is_gone_is_forgotten(
         "raylay.services.fabric.find_running", lambda name: SimpleNamespace(name="moving")
     )
     former = tmp_path / "east-1"
-    fabric._known()[1].left_over[0].directory = str(former)
+    fabric.handle.known()[1].left_over[0].directory = str(former)
     former.mkdir()
     command = ["journal", "salvage", str(former), "--forget"]
     done = CliRunner().invoke(app, command)

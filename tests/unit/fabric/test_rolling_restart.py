@@ -7,40 +7,44 @@ from typing import Any
 
 import pytest
 
+from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.errors import FabricError
-from raylay.services.fabric import Fabric
+from raylay.services.fabric.rollout import Rollout
 
 
-class Rolling(Fabric):
-    """Without Ray: who is ready, whose host is away, and what is done with them in which order.
-    Links catch up where both sides are ready."""
+class Rolling:
+    """A fabric's handle, control and instances in one, without Ray: who is ready, whose host is
+    away, and what is done with them in which order. Links catch up where both sides are ready."""
 
     def __init__(self, down: Collection[str] = (), away: Collection[str] = ()) -> None:
-        super().__init__("rolling")
-        self.region("east", instances=3)
-        self._settings = self.settings()
-        self.ready = {each.name for each in self._settings.instances} - set(down)
+        self.declared = FabricBuilder("rolling").region("east", instances=3).settings()
+        self.ready = {each.name for each in self.declared.instances} - set(down)
         self.away = away
         self.log: list[str] = []
+        parts: Any = self
+        self.rollout = Rollout(parts, parts, parts)
 
-    def _known(self) -> Any:
-        return self._settings, None
+    def known(self) -> Any:
+        return self.declared, None
 
-    def _statuses(self, names: Iterable[str], timeout_s: float = 0) -> list[dict[str, Any]]:
+    def authorize(self, names: Iterable[str], call: str) -> None: ...
+
+    def caller_for(self, name: str) -> None: ...
+
+    def statuses(self, names: Iterable[str]) -> list[dict[str, Any]]:
         return [{"name": name, "ready": name in self.ready} for name in names]
 
-    def _host_away(self, name: str) -> str:
+    def host_away(self, name: str) -> str:
         return "its host h is away" if name in self.away else ""
 
-    def _restart(self, name: str, timeout_s: float, **_: Any) -> None:
+    def restart(self, name: str, timeout_s: float, **_: Any) -> None:
         self.ready.add(name)
         self.log.append(f"restart {name}")
 
     def wait_connected(
         self, timeout_s: float = 0, *, only: Collection[tuple[str, str]] | None = None
     ) -> None:
-        assert self._settings is not None
-        links = {(each.name, to.name): {each.name, *to.to} for each, to in self._settings.links()}
+        links = {(each.name, to.name): {each.name, *to.to} for each, to in self.declared.links()}
         for link in links if only is None else only:
             if not links[link] <= self.ready:
                 raise FabricError(f"{link} has not caught up")
@@ -48,7 +52,7 @@ class Rolling(Fabric):
 
 
 def roll(fabric: Rolling, *names: str) -> list[str]:
-    fabric.rolling_restart(names, done=lambda name: fabric.log.append(f"done {name}"))
+    fabric.rollout.restart(names, done=lambda name: fabric.log.append(f"done {name}"))
     return fabric.log
 
 

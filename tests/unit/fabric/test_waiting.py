@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from raylay.services.fabric import Fabric, instances
+from raylay.services.configuration.builder import FabricBuilder
+from raylay.services.fabric import instances
+from raylay.services.fabric.control import ControlClient
+from raylay.services.fabric.handle import FabricHandle
+from raylay.services.fabric.instances import InstanceHandles
+from raylay.services.fabric.plan import record_of
 
 
 class Clock:
@@ -23,39 +29,39 @@ class Clock:
         self.now_s += seconds
 
 
-class Slow(Fabric):
+class Slow(InstanceHandles):
     """Two instances that are ready and caught up after some seconds."""
 
-    def __init__(self, clock: Clock, after_s: float) -> None:
-        super().__init__("slow")
-        self.region("here", instances=2)
-        self._settings = self.settings()
+    def __init__(self, handle: FabricHandle, clock: Clock, after_s: float) -> None:
+        super().__init__(handle, ControlClient(handle))
         self.clock = clock
         self.after_s = after_s
         self.looks_s: list[float] = []
 
-    def _known(self) -> Any:
-        return self._settings, None
-
     def status(self) -> dict[str, Any]:
-        return {"instances": self._statuses(["here-1", "here-2"])}
+        return {"instances": self.statuses(["here-1", "here-2"])}
 
-    def _statuses(self, names: Iterable[str], timeout_s: float = 0) -> list[dict[str, Any]]:
+    def statuses(self, names: Iterable[str], timeout_s: float = 0) -> list[dict[str, Any]]:
         self.looks_s.append(self.clock.now_s)
         there = self.clock.now_s >= self.after_s
         destinations = {"other": {"caught_up": there}}
         return [{"name": name, "ready": there, "destinations": destinations} for name in names]
 
 
-@pytest.mark.parametrize("wait", [Fabric.wait_ready, Fabric.wait_connected])
-def test_a_long_wait_is_not_many_looks(wait: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("wait", [InstanceHandles.wait_ready, InstanceHandles.wait_connected])
+def test_a_long_wait_is_not_many_looks(
+    wait: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = Clock()
     monkeypatch.setattr(instances, "time", clock)
-    fabric = Slow(clock, 15.0)
+    declared = FabricBuilder("slow").region("here", instances=2).settings()
+    handle = FabricHandle("slow", lambda: declared)
+    handle.settings, handle.record = declared, record_of(declared, tmp_path)
     told: list[str] = []
-    fabric._tell = told.append
-    wait(fabric)
-    assert len(fabric.looks_s) <= 75, "twenty a second were 300"
-    assert fabric.looks_s[1] <= 0.06
+    handle.progress = told.append
+    slow = Slow(handle, clock, 15.0)
+    wait(slow)
+    assert len(slow.looks_s) <= 75, "twenty a second were 300"
+    assert slow.looks_s[1] <= 0.06
     assert clock.now_s <= 15.0 + instances.LOOK_S_MAX, "it is seen soon when it is there"
     assert told in (["2 of 2 instances are ready"], ["waiting for 2 links to catch up"])

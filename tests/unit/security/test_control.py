@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from raylay.services.errors import ConfigurationError, ControlRefused, FabricError
-from raylay.services.fabric import Fabric
+from raylay.services.fabric import Fabric, control
 from raylay.services.fabric.control import JUDGED
+from raylay.services.fabric.plan import record_of
 from raylay.services.fabric.record import OrphanedDirectory
 from raylay.services.security.control import (
     PATHS,
@@ -199,7 +200,7 @@ ELSEWHERE = {
 """Public methods that change something and ask otherwise, or not, and why."""
 LOOKS = {
     *("attach", "load", "of", "status", "events", "servers", "directory", "declared", "pid"),
-    *("data_directory", "wait_ready", "wait_connected", "links_that_clients_need", "shared_hosts"),
+    *("data_directory", "instance_config", "wait_ready", "wait_connected", "shared_hosts"),
     *("client", "sync_client", "client_options"),
 }
 """Look at the fabric, and make handles and clients."""
@@ -218,47 +219,43 @@ def declared(topics: list[str]) -> Fabric:
     return Fabric("f", topics=topics, admin={"entitlement": "permissions"}).region("A", 2)
 
 
-class Refused(Fabric):
-    """A fabric that runs without Ray, and whose instances refuse what they are asked for."""
-
-    asked: tuple[set[str], str] | None = None
-
-    @classmethod
-    def running(cls, place: Path) -> Refused:
-        from raylay.services.fabric.plan import record_of
-
-        fabric = cls.of(declared([".*"]).settings())
-        fabric._record = record_of(fabric.declared, place)
-        # One that was moved away, and is not of the fabric any more.
-        fabric._record.left_over.append(OrphanedDirectory("A-9", 0, "h", {}, "/gone/A-9", "h:1", 0))
-        return fabric
-
-    def authorize(self, names: Any, call: str, **details: Any) -> None:
-        self.asked = set(names), call
-        path_of(call, details)  # it has the names that its path needs
-        raise FabricError("refused")
-
-    def _refresh(self) -> None: ...
-
-    def _handle(self, name: str) -> Any:
-        return object()
-
-    def _check_ports(self, *arguments: Any) -> None: ...
-
-    def _statuses(self, names: Any, timeout_s: float = 0) -> list[dict[str, Any]]:
-        return [{"name": name, "ready": True} for name in names]
+def running(place: Path) -> Fabric:
+    """A fabric that runs, as far as this process knows."""
+    fabric = Fabric.of(declared([".*"]).settings())
+    fabric.handle.record = record = record_of(fabric.declared, place)
+    # One that was moved away, and is not of the fabric any more.
+    record.left_over.append(OrphanedDirectory("A-9", 0, "h", {}, "/gone/A-9", "h:1", 0))
+    return fabric
 
 
 @pytest.mark.covers("Configuration", "who may not control an instance changes nothing")
 @pytest.mark.parametrize("method", ASKED)
-def test_who_may_not_changes_nothing_from_outside(method: str, tmp_path: Path) -> None:
+def test_who_may_not_changes_nothing_from_outside(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without Ray: the instances refuse what they are asked for."""
     do, call, names = ASKED[method]
-    fabric = Refused.running(tmp_path / "f")
-    before = fabric._known()[1].to_json()
+    fabric = running(tmp_path / "f")
+    asked: list[tuple[set[str], str]] = []
+
+    def authorize(names: Any, call: str, **details: Any) -> None:
+        asked.append((set(names), call))
+        path_of(call, details)  # it has the names that its path needs
+        raise FabricError("refused")
+
+    def statuses(names: Any) -> list[dict[str, Any]]:
+        return [{"name": name, "ready": True} for name in names]
+
+    monkeypatch.setattr(fabric._control, "authorize", authorize)
+    monkeypatch.setattr(fabric.handle, "refresh", lambda: None)
+    monkeypatch.setattr(fabric.handle, "actor", lambda name: object())
+    monkeypatch.setattr(fabric.instances, "check_ports", lambda *arguments: None)
+    monkeypatch.setattr(fabric.instances, "statuses", statuses)
+    before = fabric.handle.known()[1].to_json()
     with pytest.raises(FabricError, match=r"^refused$"):
         do(fabric)
-    assert fabric.asked == (names, call)
-    assert fabric._known()[1].to_json() == before
+    assert asked == [(names, call)]
+    assert fabric.handle.known()[1].to_json() == before
     assert not list(tmp_path.rglob("*")), "nothing was written"
 
 
@@ -287,15 +284,12 @@ class Ray:
 def test_who_asks_is_said_to_the_instance_that_judges(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from raylay.services.fabric import control, instances
-
     ray = Ray()
-    for module in (control, instances):
-        monkeypatch.setattr(module, "ray_module", lambda: ray)
-    monkeypatch.setattr(Refused, "_handle", lambda self, name: ray)
+    monkeypatch.setattr(control, "ray_module", lambda: ray)
     monkeypatch.setenv("RAYLAY_USER", "amy")
     monkeypatch.setenv("RAYLAY_PASSWORD", "secret")
-    fabric = Refused.running(tmp_path)
+    fabric = running(tmp_path)
+    monkeypatch.setattr(fabric.handle, "actor", lambda name: ray)
     AT_THE_INSTANCE[method](fabric)
     fabric.act_as("bob", "other")
     AT_THE_INSTANCE[method](fabric)
@@ -317,8 +311,6 @@ def test_who_asks_is_said_to_the_instance_that_judges(
 def test_what_an_instance_has_not_allowed_is_not_done_from_outside(
     cause: Exception | None, may: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from raylay.services.fabric import control
-
     class Answers(Ray):
         class exceptions:
             class RayError(Exception): ...
@@ -339,13 +331,14 @@ def test_what_an_instance_has_not_allowed_is_not_done_from_outside(
 
     ray = Answers()
     monkeypatch.setattr(control, "ray_module", lambda: ray)
-    monkeypatch.setattr(Refused, "_alive", lambda self, name: ray)
-    fabric = Refused.running(tmp_path)
+    monkeypatch.setattr(control, "actor_state", lambda actor: {"state": "ALIVE"})
+    fabric = running(tmp_path)
+    monkeypatch.setattr(fabric.handle, "actor", lambda name: ray)
     if may:
-        control.ControlClient.authorize(fabric, ["A-1"], "kill")
+        fabric.authorize(["A-1"], "kill")
         return
     with pytest.raises(FabricError, match=str(cause)):
-        control.ControlClient.authorize(fabric, ["A-1"], "kill")
+        fabric.authorize(["A-1"], "kill")
 
 
 def test_where_no_instance_asks_nothing_is_said(
@@ -355,17 +348,16 @@ def test_where_no_instance_asks_nothing_is_said(
     monkeypatch.setenv("RAYLAY_PASSWORD_FILE", str(tmp_path / "none"))
     fabric = Fabric("f").region("A", 2)
     fabric.instance("A-2", admin={"authentication": "passwords"})
-    fabric._settings = fabric.settings()
-    assert fabric._said_to("A-1") is None
+    assert fabric._control.caller_for("A-1") is None
     with pytest.raises(ConfigurationError, match=r"control A-2: RAYLAY_PASSWORD_FILE"):
-        fabric._said_to("A-2")
+        fabric._control.caller_for("A-2")
 
 
 def test_the_process_that_a_fabric_ends_with_says_no_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAYLAY_PASSWORD_FILE", str(tmp_path / "none"))
-    fabric = Refused.running(tmp_path)
-    fabric._owns = True
-    key = fabric._known()[1].key
-    assert fabric._said_at_the_end("A-1") == Caller(fabric_key=key) and key
+    fabric = running(tmp_path)
+    fabric._lifecycle.owns = True
+    key = fabric.handle.known()[1].key
+    assert fabric._lifecycle.caller_at_the_end("A-1") == Caller(fabric_key=key) and key

@@ -9,6 +9,7 @@ from raylay.services.configuration.model import (
     FabricSettings,
 )
 from raylay.services.errors import FabricError
+from raylay.services.fabric.control import ControlClient
 from raylay.services.fabric.handle import FabricHandle
 from raylay.services.fabric.instances import InstanceHandles
 from raylay.services.fabric.nodes import labelled, placed
@@ -50,35 +51,33 @@ class Progress:
         return f"{told}; the same command again goes on with what is left" if self.left else told
 
 
-class Apply(InstanceHandles):
-    """Changes that go from instance to instance while clients go on."""
+class Rollout:
+    """Changes that go from instance to instance while clients go on.
+
+    Args:
+        handle: the fabric's.
+        control: asks whether the change is allowed.
+        instances: of the fabric.
+    """
+
+    def __init__(
+        self, handle: FabricHandle, control: ControlClient, instances: InstanceHandles
+    ) -> None:
+        self._handle = handle
+        self._control = control
+        self._instances = instances
 
     def apply(
         self,
-        declared: FabricHandle | FabricSettings,
+        settings: FabricSettings,
         timeout_s: float = START_TIMEOUT_S_DEFAULT,
         *,
         progress: Progress | None = None,
     ) -> FabricChanges:
-        """Makes this running fabric what a new declaration of it says: starts the instances that
-        are new, then restarts those whose configuration changes and no others, one after the other,
-        each when the links between those that are done have caught up again. Clients and what they
-        publish go on meanwhile. A new member of a group that was there before first catches up with
-        it. Returns what was done.
-
-        Args:
-            timeout_s: for each instance.
-            progress: filled while it goes on, for who is interrupted.
-
-        Raises:
-            ConfigurationError: the declaration is wrong; nothing is changed.
-            FabricError: an instance would go, its data would lie elsewhere, or one refuses (nothing
-                is changed); or an instance did not come back: those behind it run as before, and
-                the same call goes on with them.
-        """
-        settings = declared.declared if isinstance(declared, FabricHandle) else declared
-        self._refresh()
-        before, record = self._known()
+        """Makes the running fabric what new settings of it say, as `Fabric.apply` does."""
+        handle, instances = self._handle, self._instances
+        handle.refresh()
+        before, record = handle.known()
         wanted = replace(record)
         settings = with_moves(settings, record.moves, record.nodes)
         if record.node_label:
@@ -88,22 +87,22 @@ class Apply(InstanceHandles):
         bring_up_to_date(wanted, settings)
         check_open(settings, wanted)
         found = changes(record, wanted)
-        unlaunched = [name for name in found.started if self._handle(name) is None]
-        self._check_ports(settings, wanted, unlaunched)
-        self._check_tls(settings, wanted, [*found.started, *found.restarted])
+        unlaunched = [name for name in found.started if handle.actor(name) is None]
+        instances.check_ports(settings, wanted, unlaunched)
+        instances.check_tls(settings, wanted, [*found.started, *found.restarted])
         running = [each.name for each in before.instances if each.name not in unlaunched]
-        self.authorize(running, "apply")
+        self._control.authorize(running, "apply")
         # They still run with what they were started with.
-        said = {name: self._said_to(name) for name in running}
+        callers = {name: self._control.caller_for(name) for name in running}
         caught_up = {
             (status["name"], name)
-            for status in self.status()["instances"]
+            for status in instances.status()["instances"]
             for name, destination in status.get("destinations", {}).items()
             if destination.get("caught_up")
         }
         groups = set(before.groups())
         joining = [each for each in found.started if settings.instance(each).group in groups]
-        self._settings, self._record = settings, wanted
+        handle.settings, handle.record = settings, wanted
         progress = progress or Progress()
         progress.left[:] = [*found.started, *found.restarted]
 
@@ -113,12 +112,12 @@ class Apply(InstanceHandles):
 
         wanted.starting, wanted.restarting = list(found.started), list(found.restarted)
         wanted.settled = [*dict.fromkeys([*record.settled, *joining])]
-        self._keep(wanted)
+        handle.keep(wanted)
         for name in unlaunched:
-            self._launch(settings.instance(name))
+            instances.launch(settings.instance(name))
         for name in found.started:
             if name not in joining:
-                self.wait_ready(name, timeout_s)
+                instances.wait_ready(name, timeout_s)
                 done(name, progress.started)
         kept = [
             (instance.name, destination.name, {instance.name, *destination.to})
@@ -126,80 +125,59 @@ class Apply(InstanceHandles):
             if (instance.name, destination.name) in caught_up
         ]
         for name in found.restarted:
-            self._restart(name, timeout_s, said=said.get(name), call="apply")
+            instances.restart(name, timeout_s, caller=callers.get(name), call="apply")
             wanted.restarting.remove(name)
-            self._keep(wanted)
+            handle.keep(wanted)
             done(name, progress.restarted)
             # With one that still runs as before, a check at connect may rightly refuse.
             pending = set(wanted.restarting)
-            self.wait_connected(timeout_s, only=[k[:2] for k in kept if not k[2] & pending])
+            instances.wait_connected(timeout_s, only=[k[:2] for k in kept if not k[2] & pending])
         for name in joining:
             # Only now does its group know of it.
-            self.wait_ready(name, timeout_s)
+            instances.wait_ready(name, timeout_s)
             done(name, progress.started)
         wanted.starting = []
-        self._settle()
+        instances.settle()
         # One that an interrupted apply had started before was running.
         progress.started[:] = unlaunched
         return FabricChanges(tuple(unlaunched), found.restarted)
 
-    def _settle(self) -> None:
-        """Notes that from now on an empty data directory is a lost disk."""
-        settings, record = self._known()
-        record.settled = [instance.name for instance in settings.instances]
-        self._keep(record)
-        for instance in settings.instances:
-            self._write_config(instance)
-
-    def rolling_restart(
+    def restart(
         self,
         names: Iterable[str] = (),
         timeout_s: float = START_TIMEOUT_S_DEFAULT,
         *,
         done: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """Restarts instances one after the other, each when every link has caught up behind the one
-        before: so a release that was installed meanwhile comes into use, while clients go on. Those
-        that are named and not ready go first: links that wait for them are no reason to refuse.
-
-        Args:
-            names: in this order; empty: all, as declared.
-            timeout_s: for each.
-            done: told each that is back.
-
-        Raises:
-            ConfigurationError: there is no such instance; nothing was restarted.
-            FabricError: links had not caught up, before the first one or behind another: those that
-                follow run as before; or the host of one is away, or one refuses: then nothing was
-                restarted.
-        """
+        """Restarts instances one after the other, as `Fabric.rolling_restart` does."""
+        handle, instances = self._handle, self._instances
         named = list(names)
         for name in named:
-            self.declared.instance(name)
-        wanted = named or [instance.name for instance in self.declared.instances]
-        self.authorize(wanted, "restart")
-        down = [status["name"] for status in self._statuses(named) if not status["ready"]]
+            handle.declared.instance(name)
+        wanted = named or [instance.name for instance in handle.declared.instances]
+        self._control.authorize(wanted, "restart")
+        down = [status["name"] for status in instances.statuses(named) if not status["ready"]]
         for name in down:
-            away = self._host_away(name)
+            away = instances.host_away(name)
             if away:
                 raise FabricError(f"instance {name} is not restarted: {away}: start that first")
-            self._restart(name, timeout_s, said=self._said_to(name))
-            self.wait_connected(timeout_s, only=self._links_between_ready(name))
+            instances.restart(name, timeout_s, caller=self._control.caller_for(name))
+            instances.wait_connected(timeout_s, only=self._links_between_ready(name))
             done(name)
         wanted = [name for name in wanted if name not in down]
         if not wanted:
             return
-        self.wait_connected(STATUS_TIMEOUT_S)
+        instances.wait_connected(STATUS_TIMEOUT_S)
         for name in wanted:
-            self._restart(name, timeout_s, said=self._said_to(name))
-            self.wait_connected(timeout_s)
+            instances.restart(name, timeout_s, caller=self._control.caller_for(name))
+            instances.wait_connected(timeout_s)
             done(name)
 
     def _links_between_ready(self, name: str) -> list[tuple[str, str]]:
         """(instance, destination) of the links from and to an instance whose other side is ready,
         too: the rest cannot catch up now."""
-        settings, _ = self._known()
-        statuses = self._statuses([each.name for each in settings.instances])
+        settings, _ = self._handle.known()
+        statuses = self._instances.statuses([each.name for each in settings.instances])
         ready = {status["name"] for status in statuses if status["ready"]}
         ends = [(each, to, {each.name, *to.to}) for each, to in settings.links()]
         return [(each.name, to.name) for each, to, both in ends if name in both and both <= ready]

@@ -1,4 +1,4 @@
-"""services/fabric/apply.py: in which order instances are started and restarted, what is waited
+"""services/fabric/rollout.py: in which order instances are started and restarted, what is waited
 for in between, and what is left where somebody ends it. The instances are none: each call is noted.
 """
 
@@ -12,9 +12,8 @@ import pytest
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import FabricError
-from raylay.services.fabric import apply
-from raylay.services.fabric.apply import Apply, Progress
-from raylay.services.fabric.plan import FabricRecord, bring_up_to_date
+from raylay.services.fabric.plan import FabricChanges, FabricRecord, bring_up_to_date
+from raylay.services.fabric.rollout import Progress, Rollout
 
 
 def settings_of(**regions: int) -> FabricSettings:
@@ -26,8 +25,8 @@ def settings_of(**regions: int) -> FabricSettings:
     return builder.settings()
 
 
-class Noted(Apply):
-    """A fabric whose instances only note what is done to them.
+class Noted:
+    """A fabric's handle, control and instances in one, which only note what is done to them.
 
     Attributes:
         calls: what was done, in order.
@@ -38,8 +37,8 @@ class Noted(Apply):
     def __init__(self, settings: FabricSettings, directory: Path) -> None:
         record = FabricRecord("shop", str(directory), settings.to_json())
         bring_up_to_date(record, settings)
-        self._settings: Any = settings
-        self._record: Any = record
+        self.settings: Any = settings
+        self.record: Any = record
         self.running = {each.name for each in settings.instances}
         record.settled = sorted(self.running)
         self.calls: list[str] = []
@@ -50,69 +49,73 @@ class Noted(Apply):
         """Whose links had not caught up before."""
         self.settled_at_launch: dict[str, bool] = {}
         self.fails_at = ""
+        self.away = ""
+        """Why the host of each is away; empty: none is."""
+        parts: Any = self
+        self.rollout = Rollout(parts, parts, parts)
 
     @property
-    def declared(self) -> FabricSettings:  # type: ignore[override]
-        return self._settings
+    def declared(self) -> Any:
+        return self.settings
 
     def _note(self, call: str) -> None:
         self.calls.append(call)
         if call == self.fails_at:
             raise FabricError(f"{call} failed")
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
         pass
 
-    def _known(self) -> Any:
-        return self._settings, self._record
+    def known(self) -> Any:
+        return self.settings, self.record
 
-    def _keep(self, record: Any) -> None:
+    def keep(self, record: Any) -> None:
         self.kept.append((list(record.starting), list(record.restarting)))
 
-    def _handle(self, name: str) -> Any:
+    def actor(self, name: str) -> Any:
         return name if name in self.running else None
 
-    def _check_ports(self, *_: Any) -> None:
+    def check_ports(self, *_: Any) -> None:
         pass
 
-    def _check_tls(self, *_: Any) -> None:
+    def check_tls(self, *_: Any) -> None:
         pass
 
     def authorize(self, names: Any, call: str, **_: Any) -> None:
         self._note(f"authorize {call}")
 
-    def _said_to(self, name: str) -> Any:
+    def caller_for(self, name: str) -> Any:
         return None
 
-    def _host_away(self, name: str) -> str:
-        return "its host is away" if name.endswith("away") else ""
+    def host_away(self, name: str) -> str:
+        return self.away
 
     def status(self) -> dict[str, Any]:
-        return {"instances": self._statuses(sorted(self.running))}
+        return {"instances": self.statuses(sorted(self.running))}
 
-    def _statuses(self, names: Any, timeout_s: float = 0) -> list[dict[str, Any]]:
-        wanted = names or [each.name for each in self._settings.instances]
+    def statuses(self, names: Any, timeout_s: float = 0) -> list[dict[str, Any]]:
+        wanted = names or [each.name for each in self.settings.instances]
         return [
             {
                 "name": name,
                 "ready": name in self.running and name not in self.down,
                 "destinations": {
                     to.name: {"caught_up": name not in self.behind}
-                    for instance, to in self._settings.links()
+                    for instance, to in self.settings.links()
                     if instance.name == name
                 },
             }
             for name in wanted
         ]
 
-    def _launch(self, instance: Any) -> None:
+    def launch(self, instance: Any) -> None:
         self.running.add(instance.name)
         assert self.kept, "what is to be done is written down before it begins"
-        self.settled_at_launch[instance.name] = instance.name in self._record.settled
-        assert {"London-1", "Paris-1"} <= set(self._record.settled), "nor do others lose that"
+        self.settled_at_launch[instance.name] = instance.name in self.record.settled
+        assert {"London-1", "Paris-1"} <= set(self.record.settled), "nor do others lose that"
         self._note(f"launch {instance.name}")
 
-    def _restart(self, name: str, timeout_s: float, **_: Any) -> None:
+    def restart(self, name: str, timeout_s: float, **_: Any) -> None:
         self._note(f"restart {name}")
         self.down.discard(name)
 
@@ -123,8 +126,9 @@ class Noted(Apply):
         self.waited.append(only if only is None else set(only))
         self._note("connected")
 
-    def _write_config(self, instance: Any) -> None:
-        self._note(f"config {instance.name}")
+    def settle(self) -> None:
+        self.record.settled = [each.name for each in self.settings.instances]
+        self.keep(self.record)
 
     def done(self) -> list[str]:
         """What was started and restarted, and waited for."""
@@ -138,7 +142,7 @@ def shop(tmp_path: Path) -> Noted:
 
 
 def test_nothing_that_is_as_it_was_is_touched(shop: Noted) -> None:
-    assert shop.apply(settings_of(London=2, Paris=1)) == apply.FabricChanges((), ())
+    assert shop.rollout.apply(settings_of(London=2, Paris=1)) == FabricChanges((), ())
     assert shop.done() == []
 
 
@@ -146,14 +150,14 @@ def test_a_new_region_is_started_and_then_those_that_link_to_it_restart_one_by_o
     shop: Noted,
 ) -> None:
     progress = Progress()
-    found = shop.apply(settings_of(London=2, Paris=1, Rome=1), progress=progress)
+    found = shop.rollout.apply(settings_of(London=2, Paris=1, Rome=1), progress=progress)
     assert found.started == ("Rome-1",)
     assert set(found.restarted) == {"London-1", "London-2", "Paris-1"}
     begin, *rest = shop.done()
     assert (begin, rest[0]) == ("launch Rome-1", "ready Rome-1")
     assert [call.split()[0] for call in rest[1:]] == ["restart", "connected"] * 3
     assert progress.left == [] and progress.started == ["Rome-1"]
-    assert shop.kept[-1] == ([], []) and "Rome-1" in shop._record.settled
+    assert shop.kept[-1] == ([], []) and "Rome-1" in shop.record.settled
     # Whoever goes on with it after an interrupt reads what is left there.
     left = [len(restarting) for _, restarting in shop.kept]
     assert list(dict.fromkeys(left)) == [3, 2, 1, 0]
@@ -161,10 +165,10 @@ def test_a_new_region_is_started_and_then_those_that_link_to_it_restart_one_by_o
 
 def test_between_restarts_links_among_those_that_are_done_have_caught_up(shop: Noted) -> None:
     """With one that still runs as before a check at connect may rightly refuse."""
-    shop.apply(settings_of(London=2, Paris=1, Rome=1))
+    shop.rollout.apply(settings_of(London=2, Paris=1, Rome=1))
     restarted = [call.split()[1] for call in shop.calls if call.startswith("restart")]
     ends = {
-        (instance.name, to.name): {instance.name, *to.to} for instance, to in shop._settings.links()
+        (instance.name, to.name): {instance.name, *to.to} for instance, to in shop.settings.links()
     }
     for number, waited in enumerate(shop.waited, 1):
         pending = set(restarted[number:])
@@ -175,7 +179,7 @@ def test_between_restarts_links_among_those_that_are_done_have_caught_up(shop: N
 
 def test_links_that_had_not_caught_up_before_are_not_waited_for(shop: Noted) -> None:
     shop.behind = {"Paris-1"}
-    shop.apply(settings_of(London=2, Paris=1, Rome=1))
+    shop.rollout.apply(settings_of(London=2, Paris=1, Rome=1))
     assert shop.settled_at_launch == {"Rome-1": False}, "the first of its group"
     assert shop.waited and not any(link[0] == "Paris-1" for each in shop.waited for link in each)
     assert any(link[0] == "London-1" for each in shop.waited for link in each)
@@ -183,7 +187,7 @@ def test_links_that_had_not_caught_up_before_are_not_waited_for(shop: Noted) -> 
 
 def test_a_new_member_of_a_group_is_ready_only_when_its_group_knows_of_it(shop: Noted) -> None:
     """It catches up with the others first, who are told of it by their restart."""
-    shop.apply(settings_of(London=3, Paris=1))
+    shop.rollout.apply(settings_of(London=3, Paris=1))
     done = shop.done()
     assert done[0] == "launch London-3" and done[-1] == "ready London-3"
     assert done.index("restart London-1") < done.index("ready London-3")
@@ -196,14 +200,14 @@ def test_who_goes_on_with_what_is_left_starts_and_restarts_no_more_than_that(sho
     shop.fails_at = "restart London-2"
     progress = Progress()
     with pytest.raises(FabricError, match="restart London-2 failed"):
-        shop.apply(wanted, progress=progress)
+        shop.rollout.apply(wanted, progress=progress)
     assert progress.started == ["Rome-1"] and progress.restarted == ["London-1"]
     assert progress.left[0] == "London-2" and "London-1" not in progress.left
     assert "the same command again goes on" in progress.line()
-    assert "London-1" not in shop._record.restarting
+    assert "London-1" not in shop.record.restarting
     shop.fails_at = ""
     shop.calls.clear()
-    found = shop.apply(wanted)
+    found = shop.rollout.apply(wanted)
     assert "launch Rome-1" not in shop.calls and "restart London-1" not in shop.calls
     assert found.restarted[0] == "London-2"
     assert shop.kept[-1] == ([], [])
@@ -211,21 +215,21 @@ def test_who_goes_on_with_what_is_left_starts_and_restarts_no_more_than_that(sho
 
 def test_who_may_not_changes_nothing(shop: Noted) -> None:
     shop.fails_at = "authorize apply"
-    before = shop._record.settings
+    before = shop.record.settings
     with pytest.raises(FabricError):
-        shop.apply(settings_of(London=2, Paris=1, Rome=1))
-    assert shop.done() == [] and shop.kept == [] and shop._record.settings == before
+        shop.rollout.apply(settings_of(London=2, Paris=1, Rome=1))
+    assert shop.done() == [] and shop.kept == [] and shop.record.settings == before
 
 
 def test_an_instance_cannot_be_taken_away(shop: Noted) -> None:
     with pytest.raises(FabricError, match="London-2 would no longer be in fabric shop"):
-        shop.apply(settings_of(London=1, Paris=1))
+        shop.rollout.apply(settings_of(London=1, Paris=1))
     assert shop.calls == []
 
 
 # -- rolling restarts ----------------------------------------------------------------------------
 def test_instances_restart_one_by_one_each_behind_caught_up_links(shop: Noted) -> None:
-    shop.rolling_restart(done=lambda name: shop.calls.append(f"restart of {name} is done"))
+    shop.rollout.restart(done=lambda name: shop.calls.append(f"restart of {name} is done"))
     expected = ["connected"]
     for name in ("London-1", "London-2", "Paris-1"):
         expected += [f"restart {name}", "connected", f"restart of {name} is done"]
@@ -235,7 +239,7 @@ def test_instances_restart_one_by_one_each_behind_caught_up_links(shop: Noted) -
 
 def test_those_that_are_down_go_first_and_wait_for_links_with_ready_ones_alone(shop: Noted) -> None:
     shop.down = {"London-2", "Paris-1"}
-    shop.rolling_restart(["London-1", "London-2"])
+    shop.rollout.restart(["London-1", "London-2"])
     assert shop.done()[:2] == ["restart London-2", "connected"]
     first = shop.waited[0]
     assert first and all("Paris-1" not in {name, to} for name, to in first)
@@ -245,20 +249,20 @@ def test_those_that_are_down_go_first_and_wait_for_links_with_ready_ones_alone(s
 def test_where_links_have_not_caught_up_nobody_is_restarted(shop: Noted) -> None:
     shop.fails_at = "connected"
     with pytest.raises(FabricError):
-        shop.rolling_restart()
+        shop.rollout.restart()
     assert shop.done() == ["connected"]
 
 
 def test_who_is_named_and_does_not_exist_restarts_nobody(shop: Noted) -> None:
     with pytest.raises(Exception, match="Rome-1"):
-        shop.rolling_restart(["London-1", "Rome-1"])
+        shop.rollout.restart(["London-1", "Rome-1"])
     assert shop.calls == []
 
 
 def test_who_is_away_with_its_host_is_not_restarted(tmp_path: Path) -> None:
     shop = Noted(settings_of(London=2), tmp_path)
     shop.down = {"London-2"}
-    shop._host_away = lambda name: "its host is away"  # type: ignore[method-assign]
+    shop.away = "its host is away"
     with pytest.raises(FabricError, match="London-2 is not restarted: its host is away"):
-        shop.rolling_restart()
+        shop.rollout.restart()
     assert shop.done() == []

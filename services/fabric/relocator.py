@@ -12,6 +12,8 @@ from raylay.services.configuration.model import (
 )
 from raylay.services.errors import FabricError
 from raylay.services.fabric import relocation
+from raylay.services.fabric.control import ControlClient
+from raylay.services.fabric.handle import FabricHandle
 from raylay.services.fabric.instances import InstanceHandles
 from raylay.services.fabric.nodes import NodePlace
 from raylay.services.fabric.plan import (
@@ -36,8 +38,21 @@ from raylay.services.fabric.record import OrphanedDirectory, RecordedMove
 from raylay.services.fabric.relocation import Relocation, incarnation_of, with_moves
 
 
-class Relocate(InstanceHandles):
-    """Relocation, as relocation.py decides it."""
+class Relocator:
+    """Moves instances to other nodes, as relocation.py decides it.
+
+    Args:
+        handle: the fabric's.
+        control: asks whether a move is allowed.
+        instances: of the fabric.
+    """
+
+    def __init__(
+        self, handle: FabricHandle, control: ControlClient, instances: InstanceHandles
+    ) -> None:
+        self._handle = handle
+        self._control = control
+        self._instances = instances
 
     def relocate(
         self,
@@ -46,27 +61,13 @@ class Relocate(InstanceHandles):
         *,
         force: bool = False,
         timeout_s: float = START_TIMEOUT_S_DEFAULT,
-        moved: Callable[[Relocation], None] = lambda done: None,
+        moved: Callable[[Relocation], None],
     ) -> Relocation:
-        """Moves an instance whose host is lost to another node of its region: under its name, with
-        a new incarnation, filled from its group. What it was is retired for good, at once where
-        others can be told, else when they are back. Its former data directory is left as it is.
-
-        Args:
-            to: labels of the node; None: the node of its region with the fewest instances.
-            force: also where somebody still sees it alive (it is then stopped first), or where no
-                member of its group is ready to fill it.
-            timeout_s: until it is ready.
-            moved: told what was done once it is written down, before the instance is started.
-
-        Raises:
-            FabricError: it is not moved, and why: an instance may refuse it; or it is, and did not
-                become ready in time.
-        """
-        self._refresh()
-        settings, record = self._known()
+        """Moves an instance whose host is lost, as `Fabric.relocate` does."""
+        self._handle.refresh()
+        settings, record = self._handle.known()
         instance = settings.instance(name)
-        statuses = self._statuses([each.name for each in settings.instances])
+        statuses = self._instances.statuses([each.name for each in settings.instances])
         alive = relocation.seen_alive(name, statuses)
         filled_by = relocation.sources(settings, name, statuses)
         refused = relocation.refusal(name, alive, filled_by, force=force)
@@ -82,31 +83,21 @@ class Relocate(InstanceHandles):
         # Written down first: of two who move it at once, one is refused before anything is ended.
         left_over = self._move(instance, place, filled_by, statuses, mine.get("incarnation", ""))
         self._end_for_good(name, timeout_s)
-        move = self._known()[1].moves[name]
+        move = self._handle.known()[1].moves[name]
         done = Relocation(name, move.generation, place, risk, left_over)
         self._tell_moved(done)
         moved(done)
-        self._launch_again(self._known()[0].instance(name), timeout_s)
-        self.wait_ready(name, timeout_s)
+        self._launch_again(self._handle.known()[0].instance(name), timeout_s)
+        self._instances.wait_ready(name, timeout_s)
         for told in done.told:
             # Each node knows the fabric by name, and each directory its peers, for a restart.
-            self._write_config(self._known()[0].instance(told))
+            self._instances.write_config(self._handle.known()[0].instance(told))
         return done
 
-    def relocate_due(
-        self, moved: Callable[[Relocation], None] = lambda done: None
-    ) -> list[Relocation]:
-        """Moves the instances whose host is away for longer than `relocate_after` of the settings.
-        `raylay watch` calls it again and again.
-
-        Args:
-            moved: as in `relocate`, of each.
-
-        Raises:
-            FabricError: some cannot be moved, and why, a line each; the others are.
-        """
-        self._refresh()
-        settings, record = self._known()
+    def relocate_due(self, moved: Callable[[Relocation], None]) -> list[Relocation]:
+        """Moves the instances whose host is away for long, as `Fabric.relocate_due` does."""
+        self._handle.refresh()
+        settings, record = self._handle.known()
         living, dead = living_nodes(), dead_nodes()
         gone_ms = {
             name: relocation.gone_since_ms(place, living, dead)
@@ -130,38 +121,22 @@ class Relocate(InstanceHandles):
     def note_salvage(
         self, name: str, generation: int, *, salvaged: bool, lacking: int | None
     ) -> bool:
-        """Keeps what a salvage found of a left-over directory: then every host's status knows.
-
-        Args:
-            name: of the instance that it was, of this generation.
-            salvaged: the fabric lacks nothing of it.
-            lacking: messages that it lacks; None: not known.
-
-        Returns:
-            whether the fabric's record has such a directory.
-
-        Raises:
-            FabricError: the record cannot be written now, and why, or an instance refuses.
-        """
-        self._refresh()
+        """Keeps what a salvage found of an orphaned directory, as `Fabric.note_salvage` does."""
+        self._handle.refresh()
         self._authorize_all("note_salvage", name)
-        record = self._known()[1]
+        record = self._handle.known()[1]
         found = [e for e in record.left_over if (e.name, e.generation) == (name, generation)]
         for each in found:
             each.salvaged, each.lacking, each.forgotten = salvaged, lacking, False
         if found:
-            self._keep(record)
+            self._handle.keep(record)
         return bool(found)
 
     def forget_left_over(self, directory: str) -> OrphanedDirectory:
-        """Leaves a left-over directory that was removed out of the status from now on.
-
-        Raises:
-            FabricError: it is still there, the fabric knows of none, its record cannot be written
-                now, or an instance refuses.
-        """
-        self._refresh()
-        record = self._known()[1]
+        """Leaves a directory that was removed out of the status, as `Fabric.forget_left_over`
+        does."""
+        self._handle.refresh()
+        record = self._handle.known()[1]
         known = [each for each in record.left_over if not each.forgotten]
         for each in known:
             if each.directory == directory:
@@ -169,25 +144,29 @@ class Relocate(InstanceHandles):
                     raise FabricError(f"{directory} is still there: archive or remove it first")
                 self._authorize_all("forget", each.name)
                 each.forgotten = True
-                self._keep(record)
+                self._handle.keep(record)
                 return each
         raise FabricError(
-            f"fabric {self.name} has no left-over directory {directory} in its record; it has "
-            f"{', '.join(each.directory for each in known) or 'none'}"
+            f"fabric {self._handle.name} has no left-over directory {directory} in its record; it "
+            f"has {', '.join(each.directory for each in known) or 'none'}"
         )
 
     def _authorize_all(self, call: str, moved: str) -> None:
         """Asks every instance about a placement: what is known of it is of the whole fabric."""
-        self.authorize([each.name for each in self.declared.instances], call, moved=moved)
+        self._control.authorize(
+            [each.name for each in self._handle.declared.instances], call, moved=moved
+        )
 
     def _end_for_good(self, name: str, timeout_s: float) -> None:
-        handle = self._handle(name)
-        if handle is None:
+        actor = self._handle.actor(name)
+        if actor is None:
             return
-        state = actor_state(handle)
+        state = actor_state(actor)
         if state.get("state") == "ALIVE":
-            self._stop_gracefully(handle, self._said_to(name), "place", moved=name)
-        self._end(name)
+            self._control.stop_gracefully(
+                actor, self._control.caller_for(name), "place", moved=name
+            )
+        self._instances.end(name)
         if is_here(str(state.get("node") or "")):
             await_process_end(int(state.get("pid") or 0), timeout_s)
 
@@ -201,7 +180,7 @@ class Relocate(InstanceHandles):
     ) -> OrphanedDirectory:
         """Writes the move down: from then on a restart, and whoever asks for addresses, finds the
         instance there."""
-        settings, record = self._known()
+        settings, record = self._handle.known()
         name = instance.name
         before = record.moves.get(name)
         known = before.generation if before is not None else 0
@@ -223,20 +202,20 @@ class Relocate(InstanceHandles):
         if place.address == instance.host:
             # On one machine what it was may hold its ports for as long as it does not know.
             del record.ports[name]
-        self._settings = settings = with_moves(settings, record.moves, record.nodes)
+        self._handle.settings = settings = with_moves(settings, record.moves, record.nodes)
         bring_up_to_date(record, settings)
-        self._keep(record)
+        self._handle.keep(record)
         return left_over
 
     def _tell_moved(self, done: Relocation) -> None:
-        settings, record = self._known()
+        settings, record = self._handle.known()
         told = [[done.name, done.generation, *addresses_of(record, settings.instance(done.name))]]
         ray = ray_module()
         asked = {}
         for each in settings.instances:
-            handle = self._handle(each.name) if each.name != done.name else None
-            if handle is not None:
-                asked[each.name] = self._call(handle, each.name, "placed", told)
+            actor = self._handle.actor(each.name) if each.name != done.name else None
+            if actor is not None:
+                asked[each.name] = self._control.call(actor, each.name, "placed", told)
         if asked:
             ray.wait(list(asked.values()), num_returns=len(asked), timeout=STATUS_TIMEOUT_S)
         for name, ref in asked.items():
@@ -251,7 +230,7 @@ class Relocate(InstanceHandles):
         deadline_s = time.monotonic() + timeout_s
         while True:
             try:
-                self._launch(instance)
+                self._instances.launch(instance)
                 return
             except FabricError as error:
                 if "runs in" not in str(error) or time.monotonic() > deadline_s:
