@@ -76,6 +76,12 @@ RECORD_BYTES_MAX = 16 * 1024 * 1024 - 64 * 1024
 """Longest record that a publisher may send, with its header. In a frame of 16 MiB, the most that a
 client reads, this leaves 64 KiB for the header of a delivery. Records of up to 16 MiB are still
 read and replicated."""
+RUN_BYTES_MAX = 16 * 1024 * 1024
+"""Length of a run's records: what a client sends in one frame. No run is made longer here, as a
+longer one would fit into no frame to a destination, or to a client, and hold them up for good; so a
+link may bring none either."""
+GROUP_BYTES_MAX = 255
+"""Length of a group's name: a run's header has a byte for it."""
 TRACE_BYTES = 25
 PATH_INCARNATIONS_MAX = 255
 SEQUENCE_MAX = (1 << 63) - 1

@@ -18,15 +18,13 @@ from xxhash import xxh3_64_intdigest as checksum64
 from raylay.services.messages.ranges import Range
 from raylay.services.messages.records import (
     RECORD_HEADER_BYTES,
+    RUN_BYTES_MAX,
     Record,
     Run,
     iterate_records,
 )
 from raylay.services.messages.types.trees import Tree
 
-RUN_BYTES_MAX = 16 * 1024 * 1024
-"""Bytes of a run's records, where a preparation makes it longer: a batch of a link has at least one
-whole run."""
 _FRONT = struct.Struct("<IQ")
 _TOPIC_LENGTH = struct.Struct("<H")
 _TOPIC_LENGTH_AT = 16
@@ -160,8 +158,17 @@ def with_bodies(run: Run, records: Iterable[tuple[Record, bytes]]) -> Run:
     return replace(run, payload=b"".join(made), payload_checksum=0, raw=None)
 
 
-def on_topic(run: Run, topic: bytes) -> Run:
-    """Returns the run on another topic, with the digests unchanged."""
+def on_topic(run: Run, topic: bytes) -> list[Run]:
+    """Returns the run on another topic, with the digests unchanged: in several parts where the
+    longer name makes it too long for one run."""
+    longer = len(topic) - len(run.topic)
+    if len(run.payload) + longer * run.count <= RUN_BYTES_MAX:
+        return [_moved(run, topic)]
+    records = [(record, record.body) for record in iterate_records(run.payload)]
+    return [_moved(_part(run, part), topic) for part in _cut(records, longer)]
+
+
+def _moved(run: Run, topic: bytes) -> Run:
     made = []
     for record in iterate_records(run.payload):
         raw = record.raw
@@ -181,23 +188,30 @@ def left_of(
     Args:
         records: all remaining records of the run in order, each with its new body.
     """
-    runs = []
-    for part in _cut(records):
-        of = run
-        if len(part) < run.count:
-            found = run.select([(record.sequence, record.sequence) for record, _ in part])
-            assert found is not None
-            of = found
-        runs.append(with_bodies(of, part))
-    return PreparedRun(runs, refused)
+    return PreparedRun([with_bodies(_part(run, part), part) for part in _cut(records)], refused)
 
 
-def _cut(records: Sequence[tuple[Record, bytes]]) -> list[Sequence[tuple[Record, bytes]]]:
-    """Returns parts that are no longer than what a client sends in one frame."""
+def _part(run: Run, records: Sequence[tuple[Record, bytes]]) -> Run:
+    """The run with these of its records only."""
+    if len(records) == run.count:
+        return run
+    found = run.select([(record.sequence, record.sequence) for record, _ in records])
+    assert found is not None
+    return found
+
+
+def _cut(
+    records: Sequence[tuple[Record, bytes]], longer: int = 0
+) -> list[Sequence[tuple[Record, bytes]]]:
+    """Parts that are no longer than what a client sends in one frame.
+
+    Args:
+        longer: by so many bytes each record becomes, beside its other body.
+    """
     found = []
     start = size_bytes = 0
     for at, (record, body) in enumerate(records):
-        length = len(record.raw) - len(record.body) + len(body)
+        length = len(record.raw) - len(record.body) + len(body) + longer
         if at > start and size_bytes + length > RUN_BYTES_MAX:
             found.append(records[start:at])
             start, size_bytes = at, 0

@@ -200,11 +200,11 @@ class TopicBook(dict[TopicKey, TopicEntry]):
                 entry = replace(entry, claiming=(*entry.claiming, queue.claiming))
         return entry
 
-    def routed(self, run: Run) -> Run:
-        """Returns a client's run on the topic to which it goes: a publish to a queue's name may go
-        to another topic."""
+    def routed(self, run: Run) -> list[Run]:
+        """Returns what a client published, on the topic that it goes to: of a queue's name that may
+        be another one."""
         target = self[run.topic, run.message_type].target
-        return on_topic(run, target) if target and not run.flags & _COMMANDS else run
+        return on_topic(run, target) if target and not run.flags & _COMMANDS else [run]
 
     def undeclared(self, topic: bytes, message_type: bytes) -> str:
         """Returns the sentence that refuses a publish to a topic that is neither journaled nor

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from raylay.services.messages.records import Run, check_records, decode_run
+from raylay.services.errors import CorruptRecord
+from raylay.services.messages.records import RUN_BYTES_MAX, Run, check_records, decode_run
 from raylay.services.replication.effects import Rooted
 
 SLICE_BYTES = 256 * 1024
@@ -92,9 +93,7 @@ class LinkBatchParts:
         block, offset = self._block, self._offset
         until, found = min(offset + SLICE_BYTES, len(block)), 0
         while offset < until and found < PART_RUNS:
-            run = decode_run(block, offset)
-            if self._checks:
-                check_records(run)
+            run = decode_replicated(block, offset, checks=self._checks)
             assert run.raw is not None
             offset += len(run.raw)
             self.runs.append(run)
@@ -130,3 +129,37 @@ class LinkBatchParts:
                         part, left = {}, PART_RANGES
         if part:
             yield [], part
+
+
+def decode_replicated(block: bytes | memoryview, offset: int, *, checks: bool) -> Run:
+    """The run at `offset` of what another instance sent.
+
+    Args:
+        checks: whether each record is compared with the run's header (`check_records`).
+
+    Raises:
+        CorruptRecord: the bytes are no run that may be taken.
+    """
+    run = decode_run(block, offset)
+    if len(run.payload) > RUN_BYTES_MAX:
+        raise CorruptRecord(
+            f"run at byte {offset} has {len(run.payload):,} bytes of records: at most "
+            f"{RUN_BYTES_MAX:,} are one run",
+            offset=offset,
+        )
+    if checks:
+        check_records(run)
+    return run
+
+
+def decode_replicated_runs(block: bytes | memoryview, *, checks: bool) -> list[Run]:
+    """All runs of a block that another instance sent; see `decode_replicated`."""
+    runs: list[Run] = []
+    offset = 0
+    end = len(block)
+    while offset < end:
+        run = decode_replicated(block, offset, checks=checks)
+        runs.append(run)
+        assert run.raw is not None
+        offset += len(run.raw)
+    return runs

@@ -34,6 +34,7 @@ from raylay.services.protocol.link.link_credentials import said
 from raylay.services.protocol.link.replication import (
     REPLICATION_VERSION,
     check_version,
+    group_of,
     name_of,
     parts,
     u64_of,
@@ -173,7 +174,7 @@ def _rules(value: Any) -> tuple[TopicRule, ...]:
 
 def _identity(header: Header) -> Identity:
     name = name_of(header, "name", empty=False)
-    return Identity(name, name_of(header, "group"), u64_of(header, "incarnation"))
+    return Identity(name, group_of(header), u64_of(header, "incarnation"))
 
 
 @dataclass(frozen=True, slots=True)

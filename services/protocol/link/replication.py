@@ -64,7 +64,7 @@ from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.bounded_msgpack import unpack_containers
 from raylay.services.messages.digests import SUM_BYTES
 from raylay.services.messages.ranges import PUBLISHERS, PublisherRanges, Range
-from raylay.services.messages.records import SEQUENCE_HELD_MAX
+from raylay.services.messages.records import GROUP_BYTES_MAX, SEQUENCE_HELD_MAX
 from raylay.services.protocol.client.compression import COMPRESSION_TYPES
 from raylay.services.protocol.frames import Header, encode_frame, encode_front
 from raylay.services.protocol.link.link_credentials import read_said, said
@@ -261,9 +261,8 @@ def read_link_logon(header: Header, body: bytes = b"") -> UpstreamLogon:
         )
     check_version(header)
     name = name_of(header, "name", empty=False)
-    group, expect, destination = (
-        name_of(header, key) for key in ("group", "expect", "destination")
-    )
+    group, expect = group_of(header), group_of(header, "expect")
+    destination = name_of(header, "destination")
     incarnation, epoch = (u64_of(header, key) for key in ("incarnation", "epoch"))
     digest = header.get("digest")
     conflation_ms = u64_of(header, "conflation", 0)
@@ -299,15 +298,26 @@ def _wrong(header: Header, key: str, what: str) -> RemoteProtocolError:
     return RemoteProtocolError(f"`{key}` of {header['c']} is not {what}", "bad_command")
 
 
-def name_of(header: Header, key: str, *, empty: bool = True) -> str:
+def group_of(header: Header, key: str = "group") -> str:
+    """The name of a group in a header; empty: it has none.
+
+    Raises:
+        RemoteProtocolError: with reason `bad_command`.
+    """
+    return name_of(header, key, bytes_max=GROUP_BYTES_MAX)
+
+
+def name_of(
+    header: Header, key: str, *, empty: bool = True, bytes_max: int = NAME_BYTES_MAX
+) -> str:
     """A name in a header.
 
     Raises:
         RemoteProtocolError: with reason `bad_command`.
     """
     value = header.get(key)
-    if type(value) is not str or len(value.encode()) > NAME_BYTES_MAX:
-        raise _wrong(header, key, f"a text of up to {NAME_BYTES_MAX} bytes")
+    if type(value) is not str or len(value.encode()) > bytes_max:
+        raise _wrong(header, key, f"a text of up to {bytes_max} bytes")
     if not value and not empty:
         raise _wrong(header, key, "a name")
     return value
@@ -407,7 +417,7 @@ def read_accepted(header: Header) -> LinkAccepted:
     """
     check_version(header)
     name = name_of(header, "name", empty=False)
-    group, client = (name_of(header, key) for key in ("group", "client"))
+    group, client = group_of(header), name_of(header, "client")
     incarnation = u64_of(header, "incarnation")
     if not is_address(client):
         raise _wrong(header, "client", "empty or of the form host:port")

@@ -140,4 +140,7 @@ class BatchScan:
 
     def _add(self, chunk: Chunk) -> None:
         run = run_of(chunk, self._payload)
-        self._runs.append(self._topics.routed(run) if self._topics.has_targets else run)
+        if self._topics.has_targets:
+            self._runs += self._topics.routed(run)
+        else:
+            self._runs.append(run)

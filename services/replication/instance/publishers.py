@@ -230,7 +230,7 @@ class Publishers:
         topics = self._topics
         runs = [run_of(chunk, payload) for chunk in chunks]
         if topics.has_targets:
-            runs = [topics.routed(run) for run in runs]
+            runs = [moved for run in runs for moved in topics.routed(run)]
         known = self._intake.known.get(found.publisher)
         if self._may_have_gaps(found, known, found_count):
             gaps: Gaps = [], [], []

@@ -662,7 +662,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         if self._commits.cycle.failure is not None:
             self.end(*self._commits.cycle.failure)
             return False
-        run = runtime.machine.topics.routed(run_of(scan(record, verify=False)[0], record))
+        (run,) = runtime.machine.topics.routed(run_of(scan(record, verify=False)[0], record))
         entry = runtime.machine.topics[run.topic, run.message_type]
         if self.judge is not None:
             judged = self.judge(run, by_record=entry.judges_records)

@@ -19,7 +19,7 @@ from typing import Any
 from raylay.services.config.bootstrap import BootstrapConfig
 from raylay.services.config.instance import split_address
 from raylay.services.errors import CorruptRecord, RaylayError, RemoteProtocolError, StorageError
-from raylay.services.messages.records import Run, check_records, decode_runs
+from raylay.services.messages.records import Run
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import (
     TopicRule,
@@ -31,6 +31,7 @@ from raylay.services.protocol.frames import FrameReader, Header
 from raylay.services.protocol.link import bootstrap as protocol
 from raylay.services.protocol.link.link_credentials import RETRY, read_said
 from raylay.services.protocol.link.replication import REPLICATION_FRAME_BYTES_MAX
+from raylay.services.replication.link_batch_parts import decode_replicated_runs
 from raylay.services.replication.membership.bootstrap import BootstrapCopy
 from raylay.services.server.data.data_files import JOURNAL_DIRECTORY, open_journal
 from raylay.services.server.runtime import InstanceRuntime
@@ -261,9 +262,8 @@ class BootstrapRun:
         elif command == protocol.LACKS and copy is not None:
             copy.lacks(protocol.read_lacks(body))
         elif command == protocol.RUNS and copy is not None:
-            runs = decode_runs(body)
-            for run in runs:
-                check_records(run)  # A source proves nothing of itself.
+            # A source proves nothing of itself.
+            runs = decode_replicated_runs(body, checks=True)
             self._stage(copy.take(runs, protocol.read_runs(header)))
             self._progress()
         elif command == protocol.SOW and self._sow is not None:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from raylay.services.core.fold_backlog import another_turn
 from raylay.services.errors import CorruptRecord, RaylayError, RemoteProtocolError, StorageError
-from raylay.services.messages.records import Kind, Run, check_records, decode_runs
+from raylay.services.messages.records import Kind, Run
 from raylay.services.net.liveness import SilenceDetector, host_answers, why_lost
 from raylay.services.net.tls_files import PeerCertificate
 from raylay.services.net.tunnel import TunnelHost, TunnelStream
@@ -45,7 +45,11 @@ from raylay.services.replication.effects import AckUpstream, Ranges, Rooted
 from raylay.services.replication.inbound_queue import InboundQueue
 from raylay.services.replication.journal_lookup import LookupRequest, LookupResult
 from raylay.services.replication.link.outbound import WINDOW_BYTES_DEFAULT
-from raylay.services.replication.link_batch_parts import LinkBatchParts, is_long
+from raylay.services.replication.link_batch_parts import (
+    LinkBatchParts,
+    decode_replicated_runs,
+    is_long,
+)
 from raylay.services.replication.membership.admission import (
     EPOCH_KEYS,
     LinkAdmitted,
@@ -706,10 +710,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             if is_long(block, batch.awaited):
                 return self._go_on(batch, LinkBatchParts(block, batch.awaited, checks), answers)
             try:
-                runs = decode_runs(block)
-                if checks:
-                    for run in runs:
-                        check_records(run)
+                runs = decode_replicated_runs(block, checks=checks)
             except CorruptRecord as error:
                 self._refuse_records(error)
                 return None

@@ -4,6 +4,7 @@ import pytest
 
 from raylay.services.messages.content_digest import content_keys
 from raylay.services.messages.records import (
+    RUN_BYTES_MAX,
     RecordBuilder,
     Run,
     decode_run,
@@ -11,7 +12,7 @@ from raylay.services.messages.records import (
     run_of,
     scan,
 )
-from raylay.services.messages.stateful import RUN_BYTES_MAX, RefusedRecords, left_of, with_bodies
+from raylay.services.messages.stateful import RefusedRecords, left_of, on_topic, with_bodies
 
 pytestmark = pytest.mark.covers("Replication", "what a topic's state adds to a message is made")
 
@@ -78,3 +79,16 @@ def test_what_becomes_longer_than_a_run_may_be_is_several() -> None:
     assert max(len(each.payload) for each in runs) <= RUN_BYTES_MAX
     found = [each.body for one in runs for each in iterate_records(one.payload, verify=True)]
     assert found == [whole, whole, small, whole]
+
+
+def test_on_a_topic_of_a_longer_name_what_is_too_long_for_a_run_is_several() -> None:
+    came = run(b"a" * 8_000_000, b"b" * 8_000_000, b"c" * (RUN_BYTES_MAX - 16_000_000 - 3 * 99))
+    assert len(came.payload) <= RUN_BYTES_MAX < len(came.payload) + 3 * 1_000
+    runs = on_topic(came, b"t" * 1_024)
+    assert [each.ranges() for each in runs] == [[(1, 2)], [(3, 3)]]
+    assert max(len(each.payload) for each in runs) <= RUN_BYTES_MAX
+    records = [each for one in runs for each in iterate_records(one.payload, verify=True)]
+    assert [each.body for each in records] == [each.body for each in iterate_records(came.payload)]
+    assert {each.topic for each in records} == {"t" * 1_024}
+    (short,) = on_topic(came, b"t")
+    assert short.ranges() == [(1, 3)] and short.topic == b"t"

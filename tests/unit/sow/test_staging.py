@@ -19,13 +19,14 @@ from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.expressions.work import NEWS, WORK_MAX
 from raylay.services.messages.records import (
     RECORD_BYTES_MAX,
+    RUN_BYTES_MAX,
     Command,
     Record,
     Run,
     iterate_records,
     scan,
 )
-from raylay.services.messages.stateful import RUN_BYTES_MAX, PreparedRun
+from raylay.services.messages.stateful import PreparedRun
 from raylay.services.messages.types.registry import message_type
 from raylay.services.sow import staging
 from raylay.services.sow.apply import DELETED_MAX
