@@ -8,26 +8,27 @@ from raylay.services.capacity.pool import Limits
 from raylay.services.errors import ConfigurationError
 
 MEMORY_SHARE = 0.1
-"""Share of the available memory for what waits for clients."""
+"""Share of the available memory that messages waiting for clients may take by default."""
 DISK_BYTES_DEFAULT = 1_000_000_000
 CLIENT_SHARE_DEFAULT = 0.5
 
 
 @dataclass(slots=True)
 class CapacityConfig:
-    """The limits of a pool (docs/capacity.md). None: of a transport, what its instance says; of an
-    instance, the default.
+    """The limits of a pool (docs/capacity.md). None means: in the configuration of a transport, the
+    instance's limit; in that of an instance, the default.
 
     Attributes:
-        memory_bytes_max: what waits in memory for all clients, then the largest goes offline;
-            10 % of the memory.
-        disk_bytes_max: what waits on disk for all of them, then the largest is disconnected; 0:
-            nobody goes offline; 1 GB, or memory_bytes_max where that is more.
-        disk_path: where that is kept: a directory; in the data directory.
-        message_age_ms_max: how long a message may wait for a client, then it is disconnected; 0: as
-            long as it likes; that.
-        client_share: what one client may hold of the memory, and of the disk once it is offline,
-            then it is disconnected, above 0 to 1; 0.5.
+        memory_bytes_max: memory for all messages that wait for clients; above it the client with
+            the most goes offline. Default: 10 % of the memory.
+        disk_bytes_max: disk space for all messages that wait for offline clients; above it the
+            client with the most is disconnected. 0: no client goes offline. Default: 1 GB, or
+            memory_bytes_max where that is more.
+        disk_path: directory for these messages. Default: in the data directory.
+        message_age_ms_max: time that a message may wait for a client before the client is
+            disconnected; 0: no limit. Default: no limit.
+        client_share: share, above 0 to 1, of the memory that one client may hold, and of the disk
+            once it is offline, before it is disconnected. Default: 0.5.
     """
 
     memory_bytes_max: int | None = None
@@ -38,15 +39,16 @@ class CapacityConfig:
 
     @property
     def has_pool(self) -> bool:
-        """Returns whether it says anything of memory or disk: then there is a pool for it."""
+        """Returns whether the configuration limits memory or disk, and therefore has a pool of its
+        own."""
         of_pool = (self.memory_bytes_max, self.disk_bytes_max, self.disk_path)
         return any(each is not None for each in of_pool)
 
     def check(self, where: str) -> None:
-        """Raises ConfigurationError where a value is none that it can have.
+        """Raises ConfigurationError where a value is out of range.
 
         Args:
-            where: whose it is, for the error's text.
+            where: the owner of the configuration, for the error's text.
         """
         memory, disk, age_ms = self.memory_bytes_max, self.disk_bytes_max, self.message_age_ms_max
         if memory is not None and memory < 1:
@@ -71,8 +73,8 @@ class CapacityConfig:
             )
 
     def within(self, outer: CapacityConfig) -> CapacityConfig:
-        """Returns the configuration of a transport that says this, at an instance that says
-        that."""
+        """Returns this configuration of a transport, completed by the instance's configuration
+        `outer`."""
         return CapacityConfig(
             **{
                 each.name: (
@@ -85,10 +87,10 @@ class CapacityConfig:
         )
 
     def limits(self, memory_bytes: int) -> Limits:
-        """The limits that it gives, with the defaults.
+        """Returns the limits, with the defaults.
 
         Args:
-            memory_bytes: that the process may have.
+            memory_bytes: memory that the process may use.
         """
         memory, disk = self.memory_bytes_max, self.disk_bytes_max
         if memory is None:

@@ -1,32 +1,34 @@
-"""The count of publishes of one connection that wait for their persisted acks. Above a limit the
-connection is not read until half of them are answered (docs/capacity.md)."""
+"""The count of one connection's publishes that wait for their persisted acks. Above a limit, the
+connection is not read until half of them are acknowledged (docs/capacity.md)."""
 
 from __future__ import annotations
 
 from collections import deque
 
 UNNUMBERED_MAX = 10_000
-"""Publishes of one connection without a sequence of their own: each of them is known to the
-instance by itself until it is answered, where numbered ones are ranges."""
+"""Number of publishes without a sequence that one connection may have outstanding: the instance
+keeps each of them singly until it is acknowledged, while numbered ones are kept as ranges."""
 
 
 class OutstandingPublishes:
-    """Counts, a batch at a time. Owner: a client's connection. Lifecycle: that of the connection.
+    """Counts the outstanding publishes of a connection, a batch at a time. Owner: a client's
+    connection. Lifecycle: as long as the connection.
 
-    Invariant: what was taken is counted until it is answered, and no longer.
+    Invariant: a publish is counted from when it is taken until it is acknowledged.
 
     Args:
-        publishes_max: at once; None: any number of numbered ones.
+        publishes_max: limit on the outstanding publishes; None: numbered ones are not limited.
     """
 
     __slots__ = ("_batches", "_numbered", "_unnumbered", "counts_numbered", "most")
 
     def __init__(self, publishes_max: int | None = None) -> None:
         self.counts_numbered = publishes_max is not None
-        """Whether `took` is to be called."""
+        """Whether numbered publishes are counted, so that `took` must be called."""
         self.most = UNNUMBERED_MAX if publishes_max is None else publishes_max
         self._batches: deque[tuple[int, int]] = deque()
-        """(highest sequence, how many) of each batch that was taken and is not answered."""
+        """(highest sequence, number of publishes) of each batch that was taken and is not yet
+        acknowledged."""
         self._numbered = 0
         self._unnumbered = 0
 
@@ -35,34 +37,35 @@ class OutstandingPublishes:
 
     @property
     def is_over(self) -> bool:
-        """Returns whether there are more than there may be."""
+        """Returns whether the limit is exceeded."""
         return self._unnumbered > UNNUMBERED_MAX or len(self) > self.most
 
     @property
     def has_room(self) -> bool:
-        """Returns whether so few are left that more may come."""
+        """Returns whether so few publishes are outstanding that the connection may be read
+        again."""
         return self._unnumbered <= UNNUMBERED_MAX // 2 and len(self) <= self.most // 2
 
     def took(self, upto: int, count: int) -> None:
-        """A batch was taken.
+        """Notes that a batch was taken.
 
         Args:
-            upto: its highest sequence, above those of all before.
-            count: how many publishes it has.
+            upto: highest sequence of the batch, above those of all earlier batches.
+            count: number of publishes in the batch.
         """
         self._batches.append((upto, count))
         self._numbered += count
 
     def answered(self, upto: int) -> None:
-        """All up to this sequence are answered, for good or ill."""
+        """Notes that all publishes up to this sequence are acknowledged, or refused."""
         batches = self._batches
         while batches and batches[0][0] <= upto:
             self._numbered -= batches.popleft()[1]
 
     def took_unnumbered(self) -> None:
-        """One without a sequence was taken."""
+        """Notes that a publish without a sequence was taken."""
         self._unnumbered += 1
 
     def answered_unnumbered(self) -> None:
-        """One of these is answered."""
+        """Notes that a publish without a sequence is acknowledged."""
         self._unnumbered -= 1

@@ -1,10 +1,10 @@
-"""A capacity pool: what its clients hold, and who is taken offline or disconnected (behaviour.md,
-chapter 7).
+"""A capacity pool: what its clients hold, and which client goes offline or is disconnected
+(behaviour.md, chapter 7).
 
-A client that does not read as fast as it is sent holds memory. Over the pool's memory limit the
-client that holds most goes offline: what it does not take waits on disk. Over the disk limit the
-one that holds most there is disconnected. A client alone is disconnected when it holds more than
-its share, or what waits for it is too old.
+A client that reads more slowly than it is sent takes memory. Above the pool's memory limit, the
+client that holds the most goes offline: messages that it does not take wait on disk. Above the disk
+limit, the client that holds the most there is disconnected. A client by itself is disconnected when
+it holds more than its share, or when a message has waited for it for too long.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 HARD_FACTOR = 2
-"""Factor of the memory limit up to which all clients together may hold memory, with what is on its
-way to the disk: beyond it the disk is too slow, and the largest of those that are offline is
+"""Factor of the memory limit up to which all clients together may hold memory, including messages
+on their way to the disk. Above it the disk is too slow, and the largest offline client is
 disconnected."""
 MARKS_MAX = 128
-"""Instants that are kept of one client, for the age of what waits for it."""
+"""Number of instants that are kept for one client, to know the age of its oldest waiting
+message."""
 MARK_MS = 50
-"""Least time between two instants of a client; it doubles each time there are too many."""
+"""Shortest time between two instants of a client in milliseconds; doubled each time there are too
+many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +30,13 @@ class Limits:
     """The limits of a pool on what its clients hold.
 
     Attributes:
-        memory_bytes_max: of all together, then the largest goes offline.
-        disk_bytes_max: of all together, then the largest is disconnected; 0: nobody goes offline,
-            and over the memory limit the largest is disconnected.
-        client_share: what one client may hold of memory_bytes_max before it is offline, and of
-            disk_bytes_max then, from 0 to 1; 1: as much as all together.
-        message_age_ms_max: how long a message may wait for a client; None: for ever.
+        memory_bytes_max: memory of all clients together; above it the largest client goes offline.
+        disk_bytes_max: disk space of all clients together; above it the largest client is
+            disconnected. 0: no client goes offline, and above the memory limit the largest client
+            is disconnected.
+        client_share: share, from 0 to 1, of memory_bytes_max that one client may hold before it is
+            offline, and of disk_bytes_max afterwards; 1: as much as all together.
+        message_age_ms_max: time that a message may wait for a client; None: no limit.
     """
 
     memory_bytes_max: int
@@ -43,8 +46,8 @@ class Limits:
 
 
 class Policy(NamedTuple):
-    """The limits of each client by itself, as in `Limits`: clients of one transport may have others
-    than the rest of their pool."""
+    """The limits of each single client, as in `Limits`: clients of one transport may have other
+    ones than the rest of their pool."""
 
     client_share: float
     message_age_ms_max: int | None
@@ -54,11 +57,11 @@ class ClientHolding(NamedTuple):
     """The memory and disk that one client holds.
 
     Attributes:
-        memory_bytes: what lies in memory for it, on its way to the disk or not, and what its
-            queries keep.
-        disk_bytes: what it has not taken and was given to its pool's buffer.
-        unsent_bytes: what it has not taken, wherever it lies, counted once.
-        sent_bytes: all that it ever was sent, taken or not.
+        memory_bytes: bytes in memory for the client, including those on their way to the disk and
+            those that its queries keep.
+        disk_bytes: bytes that the client has not taken and that are in its pool's buffer.
+        unsent_bytes: bytes that the client has not taken, wherever they are, counted once.
+        sent_bytes: bytes that were ever sent to the client, taken or not.
     """
 
     memory_bytes: int
@@ -68,11 +71,11 @@ class ClientHolding(NamedTuple):
 
 
 class GoOffline(NamedTuple):
-    """Sends what this client does not take to the disk from now on."""
+    """Decision that messages this client does not take go to the disk from now on."""
 
     client: int
     memory_bytes: int
-    """Memory that this client held when it was decided."""
+    """Memory that the client held at the decision."""
 
 
 class DisconnectClient(NamedTuple):
@@ -80,16 +83,16 @@ class DisconnectClient(NamedTuple):
 
     client: int
     limit: str
-    """Limit that was passed: `memory`, `disk`, `share` or `age`."""
+    """The limit that was exceeded: `memory`, `disk`, `share` or `age`."""
     why: str
-    """The reason for people, with the numbers."""
+    """The reason as text, with the numbers."""
 
 
 Decision = GoOffline | DisconnectClient
 
 
 class _ClientState:
-    """The pool's knowledge of one client."""
+    """What the pool knows of one client."""
 
     __slots__ = ("holding", "is_offline", "mark_ms", "marks", "policy")
 
@@ -98,42 +101,44 @@ class _ClientState:
         self.holding = holding
         self.is_offline = False
         self.marks: deque[tuple[int, int]] = deque()
-        """Instants, in ms, and what it had been sent by then: those behind what it has taken."""
+        """Instants in milliseconds, each with the bytes that the client had been sent by then; only
+        those after the last byte that it has taken."""
         self.mark_ms = MARK_MS
 
 
 class Pool:
-    """See the file's docstring.
+    """Decides which clients go offline or are disconnected, by what each of them holds.
 
-    Invariants: the sums are those of the clients; behind `decide` no limit is passed.
-    A call of `holds` costs the same however many clients there are. Owner: the instance's event
-    loop. Lifecycle: one life of the instance.
+    Invariants: the sums are those of the clients; after `decide` no limit is exceeded. A call of
+    `holds` costs the same however many clients there are.
+    Owner: the instance's event loop. Lifecycle: one life of the instance.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._clients: dict[int, _ClientState] = {}
         self.direct_bytes = 0
-        """Bytes in memory of the clients that are not offline."""
+        """Bytes in memory of the clients that are online."""
         self.offline_memory_bytes = 0
-        """Bytes in memory of the clients that are offline: on their way to the disk, or back."""
+        """Bytes in memory of the clients that are offline: on their way to the disk, or back from
+        it."""
         self.disk_bytes = 0
         self.policy = Policy(limits.client_share, limits.message_age_ms_max)
         self._common: Policy | None = None
-        """Policy that replaces each client's own; None: each has its own."""
+        """Policy that replaces each client's own one; None: each client has its own."""
 
     def limit(self, limits: Limits, policy: Policy | None = None) -> list[Decision]:
-        """Other limits from now on. What is to be done, as of `decide`.
+        """Sets other limits. Returns what is to be done, as `decide` does.
 
         Args:
-            policy: of every client, in place of its own; None: each has its own.
+            policy: policy of every client, in place of its own one; None: each client has its own.
         """
         self.limits, self._common = limits, policy
         return self.decide()
 
     @property
     def memory_bytes(self) -> int:
-        """Memory that all clients together hold."""
+        """Returns the memory that all clients together hold."""
         return self.direct_bytes + self.offline_memory_bytes
 
     @property
@@ -148,10 +153,11 @@ class Pool:
 
     # -- what they hold ------------------------------------------------------------------------
     def holds(self, client: int, holding: ClientHolding, policy: Policy | None = None) -> bool:
-        """A client holds so much now. Whether a limit is passed: then `decide` is to be asked.
+        """Notes what a client holds now. Returns whether a limit is exceeded, so that `decide` must
+        be called.
 
         Args:
-            policy: the client's own; None: the pool's.
+            policy: the client's own policy; None: the pool's.
         """
         held = self._clients.get(client)
         if held is None:
@@ -181,7 +187,7 @@ class Pool:
         self.disk_bytes += sign * holding.disk_bytes
 
     def back_online(self, client: int) -> None:
-        """A client has taken all that lay on disk for it."""
+        """Notes that a client has taken everything that was on disk for it."""
         held = self._clients.get(client)
         if held is not None:
             self._count(held, -1)
@@ -189,7 +195,7 @@ class Pool:
             self._count(held, 1)
 
     def left(self, client: int) -> None:
-        """A client is gone, and all that it held."""
+        """Removes a client and everything it held."""
         held = self._clients.pop(client, None)
         if held is not None:
             self._count(held, -1)
@@ -200,7 +206,7 @@ class Pool:
         return most is not None and holds > most
 
     def _of_share(self, held: _ClientState) -> tuple[int | None, int, str]:
-        """The limit of one client, what it holds, and where."""
+        """Returns the limit of one client, what it holds, and where."""
         share = (self._common or held.policy).client_share
         limits, holding = self.limits, held.holding
         if held.is_offline:
@@ -210,8 +216,8 @@ class Pool:
         return most, holding.memory_bytes, "in memory"
 
     def decide(self) -> list[Decision]:
-        """Returns the actions that are due; they count as done. A client to be disconnected counts
-        as gone."""
+        """Returns the decisions that are due; they count as done. A client to be disconnected
+        counts as gone."""
         limits = self.limits
         decided: list[Decision] = []
         for client, held in list(self._clients.items()):
@@ -268,11 +274,11 @@ class Pool:
 
     # -- ages ----------------------------------------------------------------------------------
     def look(self, now_ms: int) -> list[Decision]:
-        """Called now and then, behind `holds` for all `clients`: who is to be disconnected because
-        what waits for it is too old.
+        """Returns which clients are to be disconnected because a message has waited for too long.
+        To be called regularly, after `holds` for all `clients`.
 
         Args:
-            now_ms: of a clock that never goes back.
+            now_ms: time by a clock that never goes back.
         """
         decided: list[Decision] = []
         for client, held in list(self._clients.items()):
@@ -284,8 +290,8 @@ class Pool:
         return decided
 
     def age_ms(self, client: int, now_ms: int) -> int:
-        """Returns the waiting time of the oldest message that waits for a client, as far as `look`
-        has seen: so long at least, and between two looks more."""
+        """Returns how long a client's oldest message has waited, as far as the calls of `look`
+        show: at least that long, and at most the time between two calls longer."""
         held = self._clients.get(client)
         return 0 if held is None or not held.marks else max(0, now_ms - held.marks[0][0])
 
@@ -295,13 +301,13 @@ def _is_nothing(holding: ClientHolding) -> bool:
 
 
 def _marked(held: _ClientState, now_ms: int) -> int:
-    """Marks this instant; for how long the oldest waits."""
+    """Notes this instant for a client; returns how long its oldest message has waited."""
     marks, holding = held.marks, held.holding
     taken_bytes = holding.sent_bytes - holding.unsent_bytes
     while marks and marks[0][1] <= taken_bytes:
         marks.popleft()
     while marks and marks[-1][1] > holding.sent_bytes:
-        # What was kept for it was forgotten, as where it unsubscribed.
+        # Messages for the client were dropped, for instance because it unsubscribed.
         marks.pop()
     if not holding.unsent_bytes:
         marks.clear()

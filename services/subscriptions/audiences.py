@@ -1,12 +1,12 @@
-"""The subscriptions that a topic reaches, and those whose filters pass a message.
+"""The subscriptions that want a topic, and those of them whose filters pass a message.
 
-Subscriptions that want the same topics are a group, with one filter index for all of these. A topic
-has an audience: the groups that want it, shared by all topics that the same groups want. So what is
-kept does not grow with subscriptions times topics, and who comes or goes touches a group only:
-topics look at what has changed when they are next published to.
+Subscriptions that want the same topics form a group, with one filter index for all of them. A topic
+has an audience: the groups that want it. Topics with the same groups share one audience. So the
+tables do not grow with subscriptions times topics, and a subscription that comes or goes only
+touches its group: each topic catches up with the changes when it is published to next.
 
-An audience of several groups asks one index after the other. When it has done so often enough to
-have paid for it, their filters are joined to one index, until one of them changes.
+An audience of several groups asks one index after the other. When that has cost as much as a joined
+index would, their filters are joined into one, until one of them changes.
 """
 
 from __future__ import annotations
@@ -28,23 +28,25 @@ from raylay.services.subscriptions.matching import (
 )
 
 GROUPS_KEPT_MAX = 1_000_000
-"""Places of groups in audiences, together: above it all audiences are forgotten, and made again."""
+"""Number of groups in all audiences together; above it all audiences are dropped and made again
+when needed."""
 JOINED_FILTERS_MAX = 262_144
-"""Filters that are joined, of all audiences: above it those of the others are asked one by one."""
+"""Number of filters in joined indexes of all audiences; above it further audiences ask their groups
+one by one."""
 COMPARED_US_MAX = 100
-"""Time up to which a topic is compared with changes by a caller that only wants to know how much it
-takes."""
+"""Time in microseconds up to which a topic is compared with changes when the caller only asks for
+an estimate."""
 JOIN_COST = 2
-"""Joining a filter costs as much as asking so many indexes."""
+"""Cost of joining one filter, in numbers of indexes asked."""
 
 
 class MessageFilters(Protocol):
-    """Filters that a message is asked by."""
+    """Filters that can be matched against a message."""
 
     def matching(
         self, message: dict[str, Any], around: EvalContext = NO_CONTEXT
     ) -> list[LiveSubscription]:
-        """The subscriptions whose filters a parsed message passes."""
+        """Returns the subscriptions whose filters a parsed message passes."""
 
 
 GroupKey = tuple[bytes, frozenset[bytes], bool, bool, int]
@@ -54,11 +56,12 @@ class TopicGroup:
     """Subscriptions that want the same topics.
 
     Attributes:
-        number: groups that came later have higher ones.
-        every: those without a filter.
-        filters: those with one.
-        looks_back: how many of them need what was there before (sow_subscriptions.py).
-        joined_in: audiences that may have its filters joined with others'.
+        number: number of the group; later groups have higher ones.
+        every: the subscriptions without a filter.
+        filters: the subscriptions with a filter.
+        looks_back: number of subscriptions that also need the previous value of a record
+            (sow_subscriptions.py).
+        joined_in: audiences that may have this group's filters in a joined index.
     """
 
     __slots__ = ("every", "filter", "filters", "joined_in", "key", "looks_back", "number")
@@ -77,12 +80,13 @@ class TopicGroup:
 
 
 class TopicAudience:
-    """The groups that want a topic. Empty: nobody does.
+    """The groups that want a topic; false when there are none.
 
     Attributes:
-        topics: how many have it.
-        joined: the filters of all groups in one index; None: each group's is asked.
-        joined_count: filters in it that it does not share with the one group that there is.
+        topics: number of topics that have this audience.
+        joined: the filters of all groups in one index; None: each group's index is asked.
+        joined_count: number of filters in the joined index that are copies, not shared with a
+            single group.
     """
 
     __slots__ = ("_join_at", "_spent", "groups", "joined", "joined_count", "topics")
@@ -102,19 +106,19 @@ class TopicAudience:
 
     @property
     def has_filters(self) -> bool:
-        """Returns whether a message has to be parsed for it."""
+        """Returns whether a message must be parsed for this audience."""
         return any(len(each.filters) for each in self.groups)
 
     @property
     def looks_back(self) -> bool:
-        """Returns whether it matters to anybody what was there before."""
+        """Returns whether any subscription needs the previous value of a record."""
         return any(each.looks_back for each in self.groups)
 
     @property
     def weight(self) -> int:
-        """The cost of asking the filters of a message, as a multiple of what most messages take,
-        roughly; 0: there is no filter. Of those that name a value of a field only those are asked
-        that it has."""
+        """Returns the approximate cost of filtering a message, as a multiple of the usual cost of a
+        message; 0: there is no filter. A filter that names a value of a field is only evaluated for
+        messages with that value."""
         if not self.has_filters:
             return 0
         asked = [self.joined] if self.joined is not None else [g.filters for g in self.groups]
@@ -127,7 +131,7 @@ class TopicAudience:
     def matching(
         self, message: dict[str, Any], around: EvalContext = NO_CONTEXT
     ) -> list[LiveSubscription]:
-        """The subscriptions whose filters a parsed message passes, group by group."""
+        """Returns the subscriptions whose filters a parsed message passes, group by group."""
         found: list[LiveSubscription] = []
         for each in self.groups:
             found += each.filters.matching(message, around)
@@ -136,31 +140,31 @@ class TopicAudience:
 
     @property
     def has_paid(self) -> bool:
-        """Returns whether asking the groups one by one has cost as much as to join them."""
+        """Returns whether asking the groups one by one has cost as much as joining them."""
         if self._spent <= self._join_at:
             return False
         self._join_at = JOIN_COST * sum(each.filters.filter_count for each in self.groups)
         return self._spent > self._join_at
 
     def join(self) -> None:
-        """Puts the filters of its groups into one index."""
+        """Joins the filters of all groups into one index."""
         self.joined = FilterIndex.joined(each.filters for each in self.groups)
         self.joined_count = self.joined.filter_count
 
     def part(self) -> None:
-        """Forgets that index: a filter came or went."""
+        """Drops the joined index, because a filter came or went."""
         if len(self.groups) > 1:
             self.joined = None
             self.joined_count = self._spent = self._join_at = 0
 
 
 class _Topic:
-    """A topic and message type, and who wants it.
+    """A topic and message type, with its audience.
 
     Attributes:
-        seen: the number of the last group that it was compared with.
-        changes: of the groups of expressions, as many as there had been then; -1: some of the topic
-            itself came or went.
+        seen: number of the newest group with which the topic was compared.
+        changes: number of changes of expression groups at that time; -1: a group of this very topic
+            came or went.
     """
 
     __slots__ = ("audience", "changes", "seen")
@@ -172,12 +176,12 @@ class _Topic:
 
 
 class AudienceTable:
-    """See the file's docstring.
+    """Finds the audience of each topic.
 
-    Invariants: a group has members; once a topic was compared with all changes, its audience is
-    all groups that want it; no audience is without a topic. What is kept of topics can be forgotten
-    at any time.
-    Owner: who has the subscriptions. Lifecycle: as long as that.
+    Invariants: each group has members; once a topic was compared with all changes, its audience is
+    all groups that want it; each audience has a topic. Everything about topics can be dropped at
+    any time.
+    Owner: the owner of the subscriptions. Lifecycle: as long as the owner.
     """
 
     __slots__ = (
@@ -202,15 +206,15 @@ class AudienceTable:
         self._patterns: dict[TopicGroup, None] = {}
         self._number = 0
         self._changes = 0
-        """Groups of expressions that came or went."""
+        """Number of times that a group of expressions came or went."""
         self._topics: dict[bytes, dict[bytes, _Topic]] = {}
         self._topic_count = 0
         self._audiences: dict[tuple[TopicGroup, ...], TopicAudience] = {}
         self._places = 0
-        """Groups in audiences, each as often as it is in one."""
+        """Number of groups in all audiences together."""
         self._joined_count = 0
         self._unknown_us = 0
-        """Approximate time to ask all groups for a topic that is new, in microseconds."""
+        """Approximate time to ask all groups about a new topic, in microseconds."""
 
     def __len__(self) -> int:
         return len(self._group_of)
@@ -226,11 +230,11 @@ class AudienceTable:
         looks_back: bool = False,
         payer: FilterPayer | None = None,
     ) -> None:
-        """Adds one.
+        """Adds a subscription.
 
         Args:
-            found: its filter; None: it has none.
-            payer: pays for what that works; None: it may take what it takes.
+            found: the subscription's compiled filter; None: it has none.
+            payer: pays for the filter's work; None: the work is not limited.
         """
         key = _key_of(subscription)
         group = self._groups.get(key)
@@ -250,7 +254,7 @@ class AudienceTable:
             self._part(group)
 
     def remove(self, subscription: LiveSubscription, looks_back: bool = False) -> None:
-        """Takes one out that was added, with the same `looks_back`."""
+        """Removes a subscription that was added with the same `looks_back`."""
         group = self._group_of.pop(subscription)
         group.looks_back -= looks_back
         version = group.filters.version
@@ -269,7 +273,7 @@ class AudienceTable:
             self._changed(group, -1)
 
     def with_efforts(self, efforts: Efforts) -> set[LiveSubscription]:
-        """Subscriptions whose filter worked with one of these."""
+        """Returns the subscriptions whose filter has one of these work accounts."""
         groups = self._groups.values()
         return {each for group in groups for each in group.filters.with_efforts(efforts)}
 
@@ -279,7 +283,7 @@ class AudienceTable:
         return self._literals.setdefault(group.filter.topic, {})
 
     def _changed(self, group: TopicGroup, change: int) -> None:
-        """A group came or went: who may have it looks again."""
+        """Notes that a group came or went: topics that may have it are compared again."""
         pattern = group.filter.pattern
         if pattern is not None:
             self._changes += 1
@@ -290,7 +294,7 @@ class AudienceTable:
 
     # -- whom a topic reaches ----------------------------------------------------------------
     def audience(self, topic: bytes, message_type: bytes) -> TopicAudience:
-        """Finds who wants messages of this topic and type."""
+        """Returns the groups that want messages of this topic and type."""
         types = self._topics.get(topic)
         known = None if types is None else types.get(message_type)
         if known is None or known.changes != self._changes:
@@ -298,7 +302,8 @@ class AudienceTable:
         return known.audience
 
     def unknown_us(self, topic: bytes, message_type: bytes) -> int:
-        """Estimates what `audience` takes for this topic and type, in microseconds."""
+        """Returns an estimate of the time that `audience` takes for this topic and type, in
+        microseconds."""
         known = self._topics.get(topic, {}).get(message_type)
         if known is None:
             return self._unknown_us
@@ -307,19 +312,22 @@ class AudienceTable:
         return min(self._unknown_us, (self._number - known.seen) * PATTERN_US)
 
     def weight(self, topic: bytes, message_type: bytes, each_weight: int = 0) -> int:
-        """Returns a multiple of what most messages take, for those of a topic; 0: nobody wants it.
+        """Returns the cost of a topic's messages, as a multiple of the usual cost of a message; 0:
+        no subscription wants them.
 
         Args:
-            each_weight: what a message takes beside the filters.
+            each_weight: cost of a message besides the filters.
         """
         if self.unknown_us(topic, message_type) > COMPARED_US_MAX:
-            # To find out which of them want it is what takes long: until that is known, all.
+            # The costly part is to find out which groups want the topic: until then, all groups
+            # count.
             return 1 + len(self) // OTHERS_IN_WEIGHT
         audience = self.audience(topic, message_type)
         return audience.weight + each_weight if audience else 0
 
     def filters_of(self, audience: TopicAudience) -> MessageFilters:
-        """Gives what its messages are asked by, until somebody comes or goes."""
+        """Returns the filters for messages of an audience, valid until a subscription comes or
+        goes."""
         joined = audience.joined
         if joined is not None:
             return joined
@@ -352,7 +360,7 @@ class AudienceTable:
         return known
 
     def _fresh(self, topic: bytes, message_type: bytes, seen: int) -> Iterator[TopicGroup]:
-        """Groups that want it and came behind this one."""
+        """Yields the groups that want the topic and are newer than group number `seen`."""
         for groups in (self._literals.get(topic, {}), self._patterns):
             for each in reversed(groups):
                 if each.number <= seen:
@@ -375,7 +383,7 @@ class AudienceTable:
             each.joined_in.pop(audience, None)
 
     def _forget(self) -> None:
-        """Forgets all topics and audiences."""
+        """Drops all topics and audiences."""
         for each in list(self._audiences.values()):
             self._drop(each)
         self._topics.clear()
@@ -394,7 +402,7 @@ class AudienceTable:
             group.joined_in[audience] = None
 
     def _part(self, group: TopicGroup) -> None:
-        """A filter of the group came or went."""
+        """Drops joined indexes that have a group's filters, because one of them came or went."""
         for audience in group.joined_in:
             self._joined_count -= audience.joined_count
             audience.part()
@@ -404,6 +412,6 @@ class AudienceTable:
 def _key_of(subscription: LiveSubscription) -> GroupKey:
     wanted = subscription.filter
     is_pattern = wanted.pattern is not None
-    # Which topics a session may read is its own.
+    # The readable topics depend on the session.
     session = subscription.session if is_pattern and wanted.readable is not None else -1
     return wanted.topic, wanted.message_types, is_pattern, wanted.reserved, session

@@ -1,8 +1,12 @@
-"""Bookmark subscriptions: where one starts, what it gets, when it is through (docs/protocol.md).
+"""Bookmark subscriptions: where each starts, what it delivers, and when it ends (docs/protocol.md).
 
-A bookmark subscription is a cursor over the journal. It begins with `prepare`: the start is
-resolved, and headers are read until it is known what lies before it. Then runs read behind `cursor`
-are given to `take`, in order, and come back as deliveries. Replay and live delivery are the same.
+A bookmark subscription is a cursor over the journal. First, `prepare` reads headers until the
+messages before the resolved start are known. Then runs read behind `cursor` are given to `take`, in
+order, and come back as deliveries. Replay and live delivery work the same.
+
+Invariants: the cursor only falls by `take_back`; every matching record behind the start, not in
+`have` and not behind the end, is in exactly one delivery; `take_persisted` names only messages that
+were delivered or passed over and are durable here.
 
 Invariants: cursor never falls, but by `take_back`; every matching record behind the start, not in
 `have` and not behind the end is in exactly one delivery; `take_persisted` names only what was
@@ -26,21 +30,21 @@ from raylay.services.subscriptions.matching import TopicFilter
 
 
 class LogLookup(Protocol):
-    """The look-ups that resolving needs; storage's readers have them."""
+    """The look-ups in the log that a position needs; storage's readers implement them."""
 
     @property
     def first_txid(self) -> int:
-        """The oldest transaction id that is here."""
+        """Returns the oldest transaction id in the log."""
 
     def find_sequence(self, publisher: int, sequence: int) -> int | None:
-        """A message's transaction id."""
+        """Returns a message's transaction id; None: the log lacks the message."""
 
     def find_time(self, time_us: int) -> int:
-        """The first transaction id received at or after this time."""
+        """Returns the first transaction id that was received at or after this time."""
 
 
 class RememberedLookup:
-    """Look-ups in a log whose answers are kept: those of a long list are done a part at a time,
+    """Look-ups in a log whose answers are kept: the points of a long list are looked up in slices,
     before the position is resolved. Not thread-safe: one call at a time."""
 
     __slots__ = ("_log", "_sequences", "_times")
@@ -69,41 +73,41 @@ class RememberedLookup:
         return self._times[time_us]
 
     def look_up(self, points: Iterable[Point], position: Position) -> None:
-        """Finds these points of a position."""
+        """Looks up these points of a position."""
         for point in points:
             _begin_of(point, position.includes(point), self, 0)
 
 
 class ReplayContent(Protocol):
-    """A filter by content (replay_filters.py)."""
+    """A content filter for replays (replay_filters.py)."""
 
     @property
     def text(self) -> str:
-        """Text of the filter as it was written."""
+        """Returns the text of the filter as written."""
 
     @property
     def has_given_up(self) -> bool:
-        """Returns whether it has worked too much, so that of some message nobody knows if it
-        passes."""
+        """Returns whether the filter was stopped for using too much work, so that for some message
+        its verdict is unknown."""
 
     def passing(self, run: Run) -> Iterable[tuple[int, int, int, int]]:
-        """Returns for each record that passes, in order: how many of the run are before it, where
-        it begins and ends, its sequence."""
+        """Returns, for each record of the run that passes, in order: the number of records before
+        it, the offsets of its begin and end, and its sequence."""
 
 
 @dataclass(slots=True)
 class ReplayStart:
-    """A resolved position.
+    """The resolved start and end of a bookmark subscription.
 
     Attributes:
-        after_txid: deliver behind this.
-        end_txid: deliver up to this, itself included; None: no such end.
-        end_time_us: deliver what was received before this; None: no such end.
-        end_time_included: with an end time, what was received at it as well.
-        missing: messages behind what the subscriber has, or behind its bookmark, that retention
+        after_txid: transaction id behind which deliveries begin.
+        end_txid: last transaction id to deliver; None: no such end.
+        end_time_us: receive time before which messages are delivered; None: no such end.
+        end_time_included: whether messages received exactly at the end time are delivered.
+        missing: messages behind the subscriber's own, or behind its bookmark, that retention
             removed here. Their topics are not known any more.
-        is_removed: retention removed the message of a bookmark, so that what lies before the log
-            lies before the start too.
+        is_removed: whether retention removed a bookmark's message, so that the whole removed part
+            counts as before the start.
     """
 
     after_txid: int
@@ -115,13 +119,14 @@ class ReplayStart:
 
 
 def _begin_of(point: Point, included: bool, log: LogLookup, committed_txid: int) -> int | None:
-    """Deliver behind this transaction id; None where the message is not in the log."""
+    """Returns the transaction id behind which deliveries begin; None where the message is not in
+    the log."""
     if point.kind == "epoch":
         return log.first_txid - 1
     if point.kind == "now":
         return committed_txid
     if point.kind == "time":
-        # An excluded begin differs by the microsecond itself.
+        # An excluded begin excludes exactly that microsecond.
         return log.find_time(point.time_us if included else point.time_us + 1) - 1
     txid = log.find_sequence(point.publisher, point.sequence)
     if txid is None or txid > committed_txid:
@@ -138,14 +143,14 @@ def resolve(
     removed: PublisherRanges | None = None,
     have: PublisherRanges | None = None,
 ) -> ReplayStart:
-    """Returns where a position is in this log.
+    """Resolves a position in this log.
 
-    Bookmarks of a list that are not in the log are passed over; where none is, `not_found` says
-    what is done. One that retention removed begins with the oldest message that is still here.
+    Bookmarks of a list that the log lacks are passed over; where it lacks all, `not_found` says
+    what happens. A bookmark that retention removed begins with the oldest message in the log.
 
     Args:
-        removed: what this log held once and does not hold any more.
-        have: what the subscriber has. With it the begin of the position is of no use.
+        removed: messages that this log once held and no longer holds.
+        have: messages that the subscriber has. With it the begin of the position is not used.
 
     Raises:
         RemoteProtocolError: with reason `bookmark_not_found`.
@@ -162,7 +167,7 @@ def resolve(
             continue
         sequences = removed.get(point.publisher)
         if sequences is not None and point.sequence in sequences:
-            # What is removed is the front of the log: all that is left lies behind the bookmark.
+            # Retention removes the front of the log: everything left is behind the bookmark.
             begins.append(log.first_txid - 1)
             is_removed = True
             last = sequences.last()
@@ -191,10 +196,10 @@ def resolve(
 
 
 def removed_behind(have: PublisherRanges, removed: PublisherRanges) -> PublisherRanges:
-    """Returns the part of `removed` that lies behind the first message of its publisher in `have`,
-    and is not in it.
+    """Returns the part of `removed` that is above the first message of its publisher in `have`, and
+    not in `have`.
 
-    What lies before may have been removed before the subscription began, so it is not counted.
+    Lower ones may have been removed before the subscription began, so they do not count.
     """
     found = PublisherRanges()
     for publisher, held in have.sets.items():
@@ -256,24 +261,24 @@ def _with_end(
                 "none of the bookmarks that end the range is in the log of this instance",
                 "bookmark_not_found",
             )
-        # An end that is not here cannot be met: the range ends where the log ends now.
+        # An end that the log lacks is never met: the range ends at the present end of the log.
         start.end_txid = committed_txid
     return start
 
 
 class BookmarkSubscription:
-    """One bookmark subscription; see the file's docstring.
+    """A bookmark subscription as a cursor over the journal.
 
     Owner: the client's connection. Lifecycle: `prepare` until it says that it is prepared, then
     `take` until `ended`, or the session ends.
 
     Args:
-        have: what the client has: skipped wherever it is met. With it the start is the earliest
-            matching message that is not in it, and `start` counts only for its end.
-        held: what is committed here when the command comes.
-        committed_txid: likewise.
-        content: what is delivered of what is wanted. The rest counts as passed, as what is on other
-            topics; None: all of it.
+        have: messages that the client has: they are skipped wherever they occur. With it the start
+            is the earliest matching message that is not in it, and only the end of `start` counts.
+        held: messages that are committed here when the command arrives.
+        committed_txid: last committed transaction id at that time.
+        content: the content filter. Messages that do not pass count as passed over, like those of
+            other topics; None: all pass.
     """
 
     __slots__ = (
@@ -321,7 +326,8 @@ class BookmarkSubscription:
         self._start = start
         self._have = have
         self._summaries = have is not None
-        # (last txid, publisher, ranges) that were passed and are not known to be durable
+        # (last txid, publisher, ranges) that were delivered or passed over, and are not known to be
+        # durable
         self._passed: deque[tuple[int, int, list[Range]]] = deque()
         self._base: PublisherRanges | None = None
         if have is not None:
@@ -331,7 +337,7 @@ class BookmarkSubscription:
         else:
             self.cursor = start.after_txid
             self._before = start.after_txid
-            # From the log's beginning nothing lies before the start.
+            # From the beginning of the log, no message is before the start.
             from_beginning = self.cursor < first_txid and not start.is_removed
             self.prepared = from_beginning or self.cursor >= committed_txid
             if not from_beginning:
@@ -342,18 +348,18 @@ class BookmarkSubscription:
     # -- preparation -------------------------------------------------------------------------
     @property
     def base(self) -> PublisherRanges | None:
-        """The messages before the start, once prepared; None where the client knows them
+        """Returns the messages before the start, once prepared; None where the client knows them
         already."""
         return self._base
 
     @property
     def prepare_after_txid(self) -> int:
-        """The transaction behind which headers are to be read for the next `prepare`."""
+        """Returns the transaction id behind which headers are to be read for the next `prepare`."""
         return self._before
 
     @property
     def missing(self) -> PublisherRanges:
-        """The messages that the subscriber lacks, and retention removed (`ReplayStart`)."""
+        """Returns the messages that the subscriber lacks and retention removed (`ReplayStart`)."""
         return self._start.missing
 
     @property
@@ -362,7 +368,7 @@ class BookmarkSubscription:
         return self._summaries
 
     def skip_segments(self, summaries: Iterable[tuple[int, int, PublisherRanges]]) -> None:
-        """Moves the cursor over sealed segments (oldest first) all of which the client has."""
+        """Moves the cursor over sealed segments (oldest first) that the client has completely."""
         self._summaries = False
         assert self._have is not None
         for first, last, content in summaries:
@@ -376,7 +382,7 @@ class BookmarkSubscription:
         self._before = self.cursor
 
     def prepare(self, headers: list[Run]) -> None:
-        """Takes headers read behind `prepare_after_txid`; `prepared` says when it is enough."""
+        """Takes headers read behind `prepare_after_txid`, until `prepared` is True."""
         if self._have is not None:
             self._skip_headers(headers)
             return
@@ -391,8 +397,8 @@ class BookmarkSubscription:
                 ranges = [(run.first_sequence, run.last_sequence)]
             else:
                 ranges = self._base.of(run.publisher).within(run.first_sequence, run.last_sequence)
-            # A run that is not contiguous takes out some that lie before the start: they would be
-            # delivered once more by another instance, and the client leaves them out.
+            # A run with gaps removes some messages that are before the start: another instance
+            # would deliver them once more, and the client drops them.
             self._base.remove_ranges(run.publisher, ranges)
         if not headers or self._before >= self.replay_to:
             self.prepared = True
@@ -418,11 +424,11 @@ class BookmarkSubscription:
 
     # -- delivery ----------------------------------------------------------------------------
     def take(self, runs: Iterable[Run], limit_txid: int) -> list[DeliveryContent]:
-        """Takes runs read behind `cursor`, in order, up to `limit_txid`; returns what to send."""
+        """Takes runs read behind `cursor`, in order, up to `limit_txid`; returns the deliveries."""
         found: list[DeliveryContent] = []
         end_txid = self._start.end_txid
         if end_txid is not None and self.cursor >= end_txid:
-            # What the client has already reached as far as the end.
+            # The client's own messages already reach the end.
             self.ended = True
         if self.ended:
             return found
@@ -447,14 +453,14 @@ class BookmarkSubscription:
         return found
 
     def is_overtaken(self, first_txid: int) -> bool:
-        """Returns whether it cannot have all of what it is to be delivered, if the oldest
-        transaction that is left behind `cursor` is this one."""
+        """Returns whether a message was removed before this subscription could deliver it, if the
+        oldest transaction left behind `cursor` is `first_txid`."""
         end_txid = self._start.end_txid
         last_txid = first_txid - 1 if end_txid is None else min(first_txid - 1, end_txid)
         return not self.ended and self.cursor < last_txid
 
     def wants(self, run: Run) -> bool:
-        """Returns whether it may deliver any of this run."""
+        """Returns whether the subscription may deliver any record of this run."""
         return (
             not self.ended
             and run.kind == Kind.RECORDS
@@ -463,12 +469,13 @@ class BookmarkSubscription:
         )
 
     def _is_wanted(self, run: Run) -> bool:
-        """Returns whether these records are messages of its topics. Others are passed over."""
+        """Returns whether these records are messages of the subscription's topics. Others are
+        passed over."""
         return not run.flags & Flag.COMMANDS and self.filter.matches(run.topic, run.message_type)
 
     def take_back(self, committed_txid: int) -> None:
-        """Takes back what was taken behind this transaction id and never came to be on disk
-        (`live`)."""
+        """Takes back runs behind this transaction id that were delivered before their commit, which
+        failed (`live`)."""
         if self.cursor > committed_txid:
             self.cursor = committed_txid
             passed = self._passed
@@ -534,11 +541,11 @@ class BookmarkSubscription:
         elif run.payload:
             ranges = run.ranges()
         else:
-            # Headers only: the client has it all, there is no need to tell it.
+            # Only headers were read, because the client has all of these: it need not be told.
             return
         passed = self._passed
         if passed and passed[-1][1] == run.publisher:
-            # A stream of one publisher is one entry, however long the ack is away.
+            # A publisher's stream stays one entry, however long the ack takes.
             last_txid, publisher, before = passed[-1]
             first, last = before[-1]
             if ranges[0][0] == last + 1 and run.last_txid - last_txid < 4096:
@@ -549,13 +556,13 @@ class BookmarkSubscription:
         passed.append((run.last_txid, run.publisher, ranges))
 
     def end_by_time(self, now_us: int) -> None:
-        """Ends a range whose end time has passed with nothing more received before it."""
+        """Ends a range whose end time has passed without anything received before it."""
         end_time_us = self._start.end_time_us
         if end_time_us is not None and now_us > end_time_us:
             self.ended = True
 
     def take_completed(self) -> bool:
-        """Returns whether the replay has just become complete: true once."""
+        """Returns whether the replay has become complete since the last call."""
         if self.completed or not self.prepared:
             return False
         if self.ended or (self._start_unbounded and self.cursor >= self.replay_to):
@@ -568,8 +575,8 @@ class BookmarkSubscription:
         return self._start.end_txid is None and self._start.end_time_us is None
 
     def take_persisted(self, durability: DurabilityView) -> PublisherRanges | None:
-        """Returns what became durable since the last call, of all that was passed, up to the first
-        message that is not; None: nothing."""
+        """Returns the messages that became durable since the last call, among those delivered or
+        passed over, up to the first one that is not durable; None: there are none."""
         passed = self._passed
         found = PublisherRanges()
         while passed:
@@ -579,7 +586,8 @@ class BookmarkSubscription:
                 found.add_ranges(publisher, ranges)
                 passed.popleft()
                 continue
-            # The stretch of a publisher that never pauses has no end: it is told as it goes.
+            # A stream that never pauses has no end of its entry: its durable part is told as it
+            # goes.
             sequence, at = pending
             first, last = ranges[at]
             found.add_ranges(publisher, ranges[:at])

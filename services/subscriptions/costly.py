@@ -1,7 +1,7 @@
-"""Filters that work too much: what an instance tells of them, and whose subscriptions end.
+"""Filters that use too much work: the events about them, and the subscriptions that end.
 
-How much an evaluation may work is counted in services/expressions/work.py, and how much all filters
-of a user in services/expressions/budgets.py.
+services/expressions/work.py limits the work of one evaluation, and services/expressions/budgets.py
+the work of all filters of a user.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ TOO_COSTLY = (
     "its filter works too much: look at shorter texts and arrays, use fewer functions, or filter "
     "in the client"
 )
-"""Error that its client is told. The filter may have a part that the client's permissions added."""
+"""Error that the client gets. The filter may include a part that the client's permissions added."""
 
 
 def filter_budgets(next_turn: Callable[[Callable[[], None]], object]) -> FilterBudgets:
-    """The budgets of all users of an instance, for what their filters work.
+    """Returns the work budgets for the filters of all users of an instance.
 
     Args:
-        next_turn: calls what it is given in the next turn of the loop.
+        next_turn: calls a function in the next turn of the loop.
     """
     return FilterBudgets(next_turn)
 
 
 def given_up_count() -> int:
-    """Evaluations of filters that were given up, in this process."""
+    """Returns the number of evaluations of filters that were given up in this process."""
     return NEWS.count
 
 
 def given_up() -> dict[str, int]:
-    """Counts of evaluations that were given up since somebody asked, by the filter's text."""
+    """Returns the number of evaluations given up since the last call, by the filter's text."""
     return NEWS.take()

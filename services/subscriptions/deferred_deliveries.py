@@ -1,4 +1,4 @@
-"""Deliveries to a session that wait behind the rows of a running query."""
+"""Deliveries to a session that wait until the rows of a running query are sent."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from raylay.services.subscriptions.delivery import DeliveryContent, DeliverySink
 
 
 class DeferredDeliveries:
-    """A sink that keeps what it is given, in order, until the query is over, and until all of it
-    was handed on: that may take several turns, and what comes meanwhile goes behind it.
+    """A sink that keeps deliveries in order until the query is over and all of them were handed on.
+    That may take several turns of the loop, and deliveries that arrive meanwhile are added at the
+    end.
 
     Owner: the session. Lifecycle: one query.
 
     Args:
-        grown: called each time when it keeps more.
+        grown: called each time when more is kept.
 
     Attributes:
-        held_bytes: of what it keeps. The session counts it as what its client has not taken.
-        query_bytes: that the query itself keeps for the client, and counts likewise.
+        held_bytes: bytes of the deliveries that are kept. The session counts them as not taken by
+            its client.
+        query_bytes: bytes that the query itself keeps for the client; counted in the same way.
     """
 
     __slots__ = ("_grown", "_held", "_left", "held_bytes", "query_bytes")
@@ -29,38 +31,38 @@ class DeferredDeliveries:
         self._grown = grown
         self._held: deque[tuple[str, str, DeliveryContent]] = deque()
         self._left: float = inf
-        """Deliveries that the last release has left; before the first: whatever there is."""
+        """Number of deliveries that the last release left; infinite before the first release."""
         self.held_bytes = 0
         self.query_bytes = 0
 
     def deliver(self, subscription: str, delivery: DeliveryContent) -> None:
-        """Keeps messages."""
+        """Keeps a delivery of messages."""
         self._held.append((subscription, "", delivery))
         self.held_bytes += delivery.size_bytes
         self._grown()
 
     def out_of_focus(self, subscription: str, reason: str, left: DeliveryContent) -> None:
-        """Keeps what has left the focus of a subscription."""
+        """Keeps a notice of records that left the focus of a subscription."""
         self._held.append((subscription, reason, left))
         self.held_bytes += left.size_bytes
         self._grown()
 
     def forget(self, subscriptions: Collection[str]) -> None:
-        """Forgets subscriptions that have ended: nothing more of them is delivered."""
+        """Drops the deliveries of subscriptions that have ended."""
         self._held = kept = deque(each for each in self._held if each[0] not in subscriptions)
         self.held_bytes = sum(each[2].size_bytes for each in kept)
 
     def forget_all(self) -> None:
-        """All subscriptions have ended."""
+        """Drops all deliveries, because all subscriptions have ended."""
         self._held.clear()
         self.held_bytes = 0
 
     def release(self, sink: DeliverySink, is_over: Callable[[], bool] = lambda: False) -> bool:
-        """Hands on what it keeps. Whether that was all.
+        """Hands deliveries on. Returns whether all of them were handed on.
 
         Args:
-            is_over: whether it is to go on another time. One delivery more than came since the
-                last time is handed on all the same: so there is an end, whatever comes.
+            is_over: returns whether to stop for this turn. Each call hands on at least one delivery
+                more than arrived since the last one, so that it comes to an end in any case.
         """
         held = self._held
         least = len(held) - self._left + 1

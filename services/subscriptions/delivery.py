@@ -1,8 +1,8 @@
-"""Runs into deliveries: what goes into one frame, shared by all its subscribers.
+"""Runs as deliveries: the content of one frame, shared by all its subscribers.
 
-A delivery is a stretch of records with consecutive transaction ids. Runs that follow one another
-and go to the same subscribers share one, up to a bound; a run beyond the bound is cut between
-records, so that a delivery frame stays far below the limit of a frame.
+A delivery is a stretch of records with consecutive transaction ids. Consecutive runs with the same
+subscribers share a delivery, up to a limit of bytes; a run above the limit is cut between records,
+so that a delivery's frame stays far below the limit of a frame.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class DeliveryContent:
     """The content of one delivery frame.
 
     Attributes:
-        first_txid: local transaction id of the first record, 0 for a topic that is not journaled.
-        receive_time_us: of the first run in it.
-        bodies: the records' bytes, in order.
+        first_txid: local transaction id of the first record; 0 for a topic that is not journaled.
+        receive_time_us: receive time of the first run in the delivery.
+        bodies: the bytes of the records, in order.
         traced: whether a record in it carries a trace context.
     """
 
@@ -50,29 +50,29 @@ class DeliveryContent:
             self.traced = True
 
     def takes(self, run: Run) -> bool:
-        """Returns whether the run may follow in the same delivery."""
+        """Returns whether the run may be added to this delivery."""
         return (
             run.first_txid == self.first_txid + self.count
             and self.size_bytes + len(run.payload) <= DELIVERY_BYTES_MAX
         )
 
     def joins(self, other: DeliveryContent) -> bool:
-        """Returns whether `other` may follow in the same delivery."""
+        """Returns whether `other` may be joined to this delivery."""
         return (
             other.first_txid == self.first_txid + self.count
             and self.size_bytes + other.size_bytes <= DELIVERY_BYTES_MAX
         )
 
     def join(self, other: DeliveryContent) -> None:
-        """Adds all of `other`, which comes next."""
+        """Adds everything of `other`, which follows this delivery."""
         self.count += other.count
         self.size_bytes += other.size_bytes
         self.traced = self.traced or other.traced
         self.bodies += other.bodies
 
     def takes_one(self, txid: int, size_bytes: int) -> bool:
-        """Returns whether a record may follow in the same delivery. `txid`: 0: it is not
-        journaled."""
+        """Returns whether a record may be added to this delivery. `txid` is 0 for a topic that is
+        not journaled."""
         follows = txid == self.first_txid + self.count if txid else not self.first_txid
         return follows and self.size_bytes + size_bytes <= DELIVERY_BYTES_MAX
 
@@ -85,20 +85,21 @@ class DeliveryContent:
 
 
 class DeliverySink(Protocol):
-    """The receiver of a session's deliveries: its socket; or a buffer, while the client is slow or
-    a query of its runs ahead of them. A session has one, and another one in its place."""
+    """The receiver of a session's deliveries: the session's socket, or a buffer while the client is
+    slow or the rows of a query go first. A session has one sink at a time."""
 
     def deliver(self, subscription: str, delivery: DeliveryContent) -> None:
-        """Takes one delivery, in the order of the calls. Its bytes are shared: it changes none."""
+        """Takes one delivery, in the order of the calls. Its bytes are shared and must not be
+        changed."""
 
     def out_of_focus(self, subscription: str, reason: str, left: DeliveryContent) -> None:
-        """Takes what has left the focus of a subscription (sow_subscriptions.py), in the same
-        order."""
+        """Takes a notice of records that left the focus of a subscription (sow_subscriptions.py),
+        in order with the deliveries."""
 
 
 def deliveries_of(run: Run, journaled: bool = True) -> list[DeliveryContent]:
-    """A run as deliveries: one, or several where it is large; none where no record of a large one
-    can be read."""
+    """Returns the deliveries of a run: one, or several for a large run; none where no record of a
+    large run can be read."""
     first_txid = run.first_txid if journaled else 0
     if len(run.payload) <= DELIVERY_BYTES_MAX or run.count == 1:
         made = DeliveryContent(first_txid, run.receive_time_us)
@@ -142,7 +143,8 @@ def deliveries_of(run: Run, journaled: bool = True) -> list[DeliveryContent]:
 def live_deliveries(
     runs: Iterable[Run], table: SubscriptionTable
 ) -> Iterator[tuple[tuple[LiveSubscription, ...], DeliveryContent]]:
-    """Committed runs, in order, with the ordinary subscriptions that get them."""
+    """Yields the deliveries of committed runs, in order, each with the ordinary subscriptions that
+    get it."""
     subscribers: tuple[LiveSubscription, ...] = ()
     open_delivery: DeliveryContent | None = None
     for run in runs:
@@ -167,14 +169,14 @@ def live_deliveries(
 
 
 def prefix_of(run: Run, count: int) -> Run:
-    """The first `count` records of a run, 0 < count <= run.count."""
+    """Returns the first `count` records of a run, 0 < count <= run.count."""
     if count >= run.count:
         return run
     offset = 0
     for _ in range(count):
         last_at = offset
         offset += _LENGTH.unpack_from(run.payload, offset)[0]
-    # The sequence lies at byte 36 of a record (services/messages/records.py).
+    # The sequence is at byte 36 of a record (services/messages/records.py).
     last_sequence = struct.unpack_from("<Q", run.payload, last_at + 36)[0]
     flags = run.flags & ~Flag.CONTIGUOUS
     if last_sequence - run.first_sequence + 1 == count:

@@ -11,14 +11,15 @@ from raylay.services.replication.acknowledgment import RootedRanges
 
 
 class DurabilityView(Protocol):
-    """The messages that are not durable yet."""
+    """A view of the messages that are not durable yet."""
 
     def first_pending(self, publisher: int, first: int, last: int) -> int | None:
-        """The lowest sequence in first..last that is held here and not durable; None: none."""
+        """Returns the lowest sequence in first..last that is held here and not durable; None: there
+        is none."""
 
 
 class PendingMessages:
-    """Durability as the instance's machine keeps it: a view of its `pending`, never a copy."""
+    """The view of the messages that the instance's machine keeps as pending; never a copy."""
 
     __slots__ = ("_pending",)
 
@@ -26,7 +27,8 @@ class PendingMessages:
         self._pending = pending
 
     def first_pending(self, publisher: int, first: int, last: int) -> int | None:
-        """The lowest sequence in first..last that is pending for any root; None: none."""
+        """Returns the lowest sequence in first..last that is pending for any root; None: there is
+        none."""
         lowest: int | None = None
         for ranges in self._pending.roots.values():
             held = ranges.get(publisher)
@@ -39,10 +41,10 @@ class PendingMessages:
 def first_pending_in(
     durability: DurabilityView, publisher: int, ranges: list[Range]
 ) -> tuple[int, int] | None:
-    """The lowest sequence of ascending ranges that is not durable, and the number of the range that
-    holds it; None: all are durable.
+    """Returns the lowest sequence of ascending ranges that is not durable, and the index of its
+    range; None: all are durable.
 
-    Asks once for all of them: what is pending between the ranges costs more, and is rare.
+    Looks the whole span up at once: pending messages between the ranges cost more, and are rare.
     """
     last = ranges[-1][1]
     first = durability.first_pending(publisher, ranges[0][0], last)

@@ -1,11 +1,13 @@
-"""Ordinary subscriptions with a content filter: who gets which records of a run.
+"""Ordinary subscriptions with a content filter: which of them get which records of a run.
 
-They are kept apart from those without (matching.py): what is published where nobody filters takes
-the same way as if there were no filters. Where somebody does, each record is parsed once for all of
-them, and an index finds those that ask for one value of a field (expressions/index.py), of those
-that want its topic (audiences.py). A message that cannot be read passes none.
+They are kept apart from subscriptions without a filter (matching.py), so that messages of topics
+without filters cost the same as if there were none. Where a topic has filters, each record is
+parsed once for all of them, and an index finds those that ask for one value of a field
+(expressions/index.py) among those that want the topic (audiences.py). A message that cannot be read
+passes no filter.
 
-A delivery has consecutive transaction ids, so each stretch that passes is one of its own.
+A delivery has consecutive transaction ids, so each stretch of passing records is a delivery of its
+own.
 """
 
 from __future__ import annotations
@@ -31,10 +33,10 @@ class FilteredSubscriptions:
     Owner: the instance. Lifecycle: as long as the instance.
 
     Args:
-        types: what bodies are read by.
-        functions: those that filters may use.
-        instance, group: the instance's names.
-        asker: what is known of the client of a session.
+        types: the message types, which parse bodies.
+        functions: the functions that filters may use.
+        instance, group: name of the instance and of its group.
+        asker: returns what is known of the client of a session.
     """
 
     __slots__ = (
@@ -62,7 +64,7 @@ class FilteredSubscriptions:
         self._group = group
         self._audiences = AudienceTable()
         self._asking: set[LiveSubscription] = set()
-        """Subscriptions whose filter asks for more than the body."""
+        """Subscriptions whose filter reads more than the body."""
 
     def __len__(self) -> int:
         return len(self._audiences)
@@ -71,11 +73,12 @@ class FilteredSubscriptions:
         return subscription in self._audiences
 
     def unknown_us(self, topic: bytes, message_type: bytes) -> int:
-        """Estimates what it takes to find those that want this topic and type, in microseconds."""
+        """Returns an estimate of the time to find the subscriptions for this topic and type, in
+        microseconds."""
         return self._audiences.unknown_us(topic, message_type)
 
     def add(self, subscription: LiveSubscription) -> None:
-        """Adds one with its filter, `content`.
+        """Adds a subscription with its filter, `content`.
 
         Raises:
             RemoteProtocolError: with reason `bad_filter`, the column and what to do.
@@ -88,25 +91,26 @@ class FilteredSubscriptions:
             self._asking.add(subscription)
 
     def remove(self, subscription: LiveSubscription) -> None:
-        """Takes one out that was added."""
+        """Removes a subscription that was added."""
         self._audiences.remove(subscription)
         self._asking.discard(subscription)
 
     def with_efforts(self, efforts: Efforts) -> set[LiveSubscription]:
-        """Subscriptions whose filter worked with one of these."""
+        """Returns the subscriptions whose filter has one of these work accounts."""
         return self._audiences.with_efforts(efforts)
 
     def weight(self, topic: bytes, message_type: bytes) -> int:
-        """See `AudienceTable.weight`, of each message of a topic."""
+        """Returns the cost of each message of a topic, see `AudienceTable.weight`."""
         return self._audiences.weight(topic, message_type)
 
     def deliveries(
         self, runs: Iterable[Run], *, journaled: bool = True
     ) -> Iterator[tuple[LiveSubscription, DeliveryContent]]:
-        """Returns what each of them gets of runs, in order, each in the order of the log.
+        """Yields the deliveries of runs for each subscription, each subscription's in the order of
+        the log.
 
         Args:
-            journaled: whether their topics are.
+            journaled: whether the runs' topics are journaled.
         """
         open_: dict[LiveSubscription, DeliveryContent] = {}
         for run in runs:
@@ -150,10 +154,10 @@ class FilteredSubscriptions:
 
 
 def around(record: Record, run: Run, instance: str, group: str) -> EvalContext:
-    """Returns the context of a filter beside a message.
+    """Returns the context that a filter can read besides a message's body.
 
     Args:
-        instance, group: names of the instance.
+        instance, group: name of the instance and of its group.
     """
     return EvalContext(
         topic=record.topic,
@@ -162,11 +166,11 @@ def around(record: Record, run: Run, instance: str, group: str) -> EvalContext:
         bookmark=record.bookmark,
         instance=instance,
         group=group,
-        # The time now is the time when it came.
+        # The receive time counts as the current time.
         now_s=run.receive_time_us / 1e6,
     )
 
 
 def surroundings_of(asker: FilterOwner) -> EvalContext:
-    """Returns what filters of this client are told of it."""
+    """Returns the context that a filter can read about its client."""
     return EvalContext(client_name=asker.client_name, user=asker.user, remote_address=asker.address)

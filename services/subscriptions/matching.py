@@ -1,5 +1,4 @@
-"""The subscriptions that a topic reaches. Answers are kept per topic, so a run costs one
-look-up."""
+"""The subscriptions that want a topic. Answers are kept per topic, so a run costs one look-up."""
 
 from __future__ import annotations
 
@@ -17,36 +16,37 @@ from raylay.services.messages.topics import (
 )
 
 if TYPE_CHECKING:
-    # Most instances have no filters, and need not load their language.
+    # Most instances have no filters, and need not load the language.
     from raylay.services.expressions.budgets import FilterBudget
 
 ANSWERS_KEPT_MAX = 1024
 PATTERN_US = 4
-"""Approximate time to ask one of the small patterns for one topic, in microseconds."""
+"""Approximate time to match a small pattern against one topic, in microseconds."""
 PLACES_MAX = 16_000_000
-"""Places of subscriptions in what is known of topics, of 8 bytes each: above it all of it is found
-out anew. 10,000 expressions that meet 65,536 topics would have 5 GB."""
+"""Number of subscriptions in all kept answers together, 8 bytes each; above it all answers are
+dropped. 10,000 expressions that match 65,536 topics would take 5 GB."""
 CHANGES_MAX = 1024
-"""Changes of a table: with more, all that is known of topics is found out anew."""
+"""Number of changes of the table that are kept; after more, all answers are dropped."""
 
 
 @dataclass(slots=True, eq=False)
 class TopicFilter:
-    """One subscription's topic and message types; none: any type. What its pattern says of a topic
-    is kept: a replay asks for run after run of the same few."""
+    """The topic and message types that one subscription wants; without message types: any type.
+    The answers of its pattern are kept, because a replay asks about the same few topics run
+    after run."""
 
     topic: bytes
     message_types: frozenset[bytes] = frozenset()
     pattern: TopicPattern | None = None
     reserved: bool = False
-    """Whether the pattern may meet Raylay's own topics: it names them."""
+    """Whether the pattern may match Raylay's own topics: only when it names them."""
     readable: Callable[[bytes], bool] | None = None
-    """Test of the topics that the pattern may meet; None: all. Who asks for a name was asked for it
-    before."""
+    """Returns whether the client may read a topic that the pattern matches; None: it may read all.
+    A topic asked for by name was checked before."""
     _answers: dict[bytes, bool] = field(default_factory=dict)
 
     def matches(self, topic: bytes, message_type: bytes) -> bool:
-        """Returns whether messages of this topic and type are wanted."""
+        """Returns whether messages of this topic and type are wanted; keeps the answer."""
         if self.message_types and message_type not in self.message_types:
             return False
         if self.pattern is None:
@@ -60,13 +60,15 @@ class TopicFilter:
         return found
 
     def unknown_us(self, topic: bytes) -> int:
-        """Estimates what `matches` takes, in microseconds; 0: the answer is kept."""
+        """Returns an estimate of the time that `matches` takes, in microseconds; 0: the answer is
+        kept."""
         if self.pattern is None or topic in self._answers:
             return 0
         return cost_us(self.pattern)
 
     def judges(self, topic: bytes, message_type: bytes) -> bool:
-        """Returns whether messages of this topic and type are wanted, for who keeps the answer."""
+        """Returns whether messages of this topic and type are wanted; for callers that keep the
+        answer themselves."""
         if self.message_types and message_type not in self.message_types:
             return False
         if self.pattern is None:
@@ -75,14 +77,14 @@ class TopicFilter:
 
     def _is_met(self, pattern: TopicPattern, topic: bytes) -> bool:
         text = topic.decode("utf-8", "replace")
-        # Who subscribes to everything wants his own data, and none of a drill's.
+        # A subscription to everything wants the user's own data, not the data of drills.
         if not self.reserved and text.startswith(RESERVED):
             return False
         return pattern.search(text) and (self.readable is None or self.readable(topic))
 
 
 def cost_us(pattern: TopicPattern) -> int:
-    """Estimates what it takes to ask a pattern for a topic that is new, in microseconds."""
+    """Returns an estimate of the time to match a pattern against a new topic, in microseconds."""
     return PATTERN_US + pattern.weight
 
 
@@ -94,14 +96,14 @@ def topic_filter(
     allowed: frozenset[bytes] = frozenset(),
     readable: Callable[[bytes], bool] | None = None,
 ) -> TopicFilter:
-    """The filter of a subscribe command. A topic with regular expression characters is a regular
-    expression, unanchored, unless `literal`. It meets Raylay's own topics only where it begins with
-    their `raylay/`.
+    """Returns the filter of a subscribe command. A topic with regular expression characters is an
+    unanchored regular expression, unless `literal`. It matches Raylay's own topics only where it
+    begins with their `raylay/`.
 
     Args:
-        message_type: empty: any.
-        allowed: the types of the transport that the client uses; none: all.
-        readable: which topics a regular expression may meet; None: all.
+        message_type: message type; empty: any.
+        allowed: message types of the client's transport; empty: all.
+        readable: returns whether the client may read a topic; None: it may read all.
 
     Raises:
         RemoteProtocolError: with reason `bad_regex`, or `bad_message_type` of one not allowed.
@@ -123,17 +125,18 @@ def topic_filter(
 
 @dataclass(frozen=True, slots=True)
 class FollowTerms:
-    """The terms of a subscription that follows records (sow_subscriptions.py).
+    """The options of a subscription that follows records (sow_subscriptions.py).
 
     Attributes:
-        select: the select list; empty: all fields.
-        oof: what leaves its focus.
-        delta: of a record in its focus, what has changed.
-        no_empties: of what a record lost, a delta says nothing.
-        no_sowkey: a delta carries no SOW key.
-        keys: of these records; None: of all.
-        began_with_rows: it was given the records that were in its focus.
-        keeps_back: it may see no more than its filter passes: what left is told as it was.
+        select: select list; empty: all fields.
+        oof: whether the client is told of records that leave its focus.
+        delta: whether the client gets only the changes of a record in its focus.
+        no_empties: whether a delta omits fields that the record lost.
+        no_sowkey: whether a delta omits the SOW key.
+        keys: SOW keys of the wanted records; None: all records.
+        began_with_rows: whether the client was given the records in its focus at the start.
+        keeps_back: whether the client may only see records that its filter passes: of a record that
+            left the focus it gets the earlier content.
     """
 
     select: str = ""
@@ -147,11 +150,11 @@ class FollowTerms:
 
 
 class FilterOwner(NamedTuple):
-    """The client that has a filter, with the properties that the filter may read.
+    """The client to which a filter belongs, with the properties that the filter may read.
 
     Attributes:
-        address: of its side of the connection.
-        budget: pays for what the filter works; None: it may take what it takes.
+        address: address of the client's side of the connection.
+        budget: pays for the filter's work; None: the work is not limited.
     """
 
     client_name: str = ""
@@ -161,14 +164,15 @@ class FilterOwner(NamedTuple):
 
 
 def nobody(_: int) -> FilterOwner:
-    """Returns that nothing is known of any session."""
+    """Returns an owner with no properties, for any session."""
     return FilterOwner()
 
 
 @dataclass(slots=True, eq=False)
 class LiveSubscription:
-    """One ordinary subscription of one session. `content`: its filter by content, empty: none.
-    `following`: None: it asks for messages as they are. `release`: called when it ends."""
+    """One ordinary subscription of one session. `content`: its content filter; empty: none.
+    `following`: its options if it follows records; None: it wants messages as they are. `release`:
+    called when it ends."""
 
     session: int
     id: str
@@ -180,7 +184,7 @@ class LiveSubscription:
 
 
 class _TopicAnswer:
-    """The subscriptions that want a topic and type, as of so many changes of the table."""
+    """The subscriptions that want a topic and type, after a number of changes of the table."""
 
     __slots__ = ("found", "upto")
 
@@ -192,8 +196,8 @@ class _TopicAnswer:
 class SubscriptionTable:
     """All ordinary subscriptions of an instance.
 
-    What a change means for a topic is found out when that topic comes next: only what has changed
-    is looked at, so that who subscribes again and again costs others little.
+    The answer for a topic is updated when the topic is published to next, by a look at the changes
+    since then, so that a client that subscribes again and again costs others little.
 
     Invariant: while nothing is added or removed, `matching` gives the same tuple object for the
     same topic and type, so that consecutive runs can be compared by identity.
@@ -216,20 +220,20 @@ class SubscriptionTable:
         self._patterns: dict[LiveSubscription, None] = {}
         self._answers: dict[tuple[bytes, bytes], _TopicAnswer] = {}
         self._changes: list[tuple[LiveSubscription, bool]] = []
-        """The last ones: what was added (true) or removed."""
+        """The latest changes: the subscription, and whether it was added (True) or removed."""
         self._upto = 0
         """Number of all changes so far."""
         self._count = 0
         self._places = 0
-        """Places in the answers, together."""
+        """Number of subscriptions in all answers together."""
         self.cost_us = 0
-        """Approximate time that `matching` takes for a topic that is new, in microseconds."""
+        """Approximate time that `matching` takes for a new topic, in microseconds."""
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, subscription: LiveSubscription) -> None:
-        """Adds one."""
+        """Adds a subscription."""
         pattern = subscription.filter.pattern
         if pattern is None:
             self._literals.setdefault(subscription.filter.topic, {})[subscription] = None
@@ -240,7 +244,7 @@ class SubscriptionTable:
         self._changed(subscription, True)
 
     def remove(self, subscription: LiveSubscription) -> None:
-        """Takes one out that was added."""
+        """Removes a subscription that was added."""
         pattern = subscription.filter.pattern
         if pattern is None:
             topic = subscription.filter.topic
@@ -267,7 +271,7 @@ class SubscriptionTable:
         self._places = 0
 
     def matching(self, topic: bytes, message_type: bytes) -> tuple[LiveSubscription, ...]:
-        """The subscriptions that want messages of this topic and type."""
+        """Returns the subscriptions that want messages of this topic and type."""
         answer = self._answers.get((topic, message_type))
         if answer is not None and answer.upto == self._upto:
             return answer.found
@@ -302,7 +306,8 @@ class SubscriptionTable:
         return found
 
     def unknown_us(self, topic: bytes, message_type: bytes) -> int:
-        """Estimates what `matching` takes for this topic and type, in microseconds."""
+        """Returns an estimate of the time that `matching` takes for this topic and type, in
+        microseconds."""
         answer = self._answers.get((topic, message_type))
         if answer is None:
             return self.cost_us

@@ -1,4 +1,4 @@
-"""The runs that were committed last, in memory: who is near the end of the log needs no disk."""
+"""The last committed runs, in memory: a reader near the end of the log needs no disk."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from raylay.services.messages.records import Run
 
 
 class RecentRuns:
-    """Invariant: consecutive in their transaction ids, the newest last; at most `bytes_max` of
-    payload, but for a single run.
+    """The last committed runs. Invariant: consecutive transaction ids, the newest last; at most
+    `bytes_max` of payload, except for a single larger run.
+
+    Owner: the part that replays the log. Lifecycle: `add` with each commit; `clear` where one is
+    left out.
 
     Owner: what replays the log. Lifecycle: `add` with each commit; `clear` where one is left out.
     """
@@ -25,7 +28,7 @@ class RecentRuns:
         return len(self._runs)
 
     def add(self, runs: list[Run]) -> None:
-        """Adds runs that were committed."""
+        """Adds committed runs."""
         kept = self._runs
         if kept and runs and kept[-1].last_txid + 1 != runs[0].first_txid:
             self.clear()
@@ -38,13 +41,13 @@ class RecentRuns:
         del kept[:gone]
 
     def clear(self) -> None:
-        """Forgets them."""
+        """Drops all runs."""
         self._runs.clear()
         self._bytes = 0
 
     def behind(self, txid: int, bytes_max: int) -> list[Run]:
-        """Returns the runs behind a transaction id, about `bytes_max` of them; the first may begin
-        before. None, where the next one is not here."""
+        """Returns the runs behind a transaction id, about `bytes_max` bytes of them; the first one
+        may begin before it. None where the next transaction is not in memory."""
         runs = self._runs
         if not runs or runs[0].first_txid > txid + 1:
             return []

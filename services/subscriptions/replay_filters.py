@@ -1,9 +1,9 @@
 """Content filters of bookmark subscriptions: which records of a run pass (bookmark.py).
 
-A replay reads every message behind its start, so the whole log may have to be parsed. It is done in
-pieces (replay_group.py), so that each is a short turn, and the messages of the pieces that were
-parsed last are kept: replays that stand at the same place, such as all that are at the end of the
-log, parse each message once.
+A replay reads every message behind its start, so it may have to parse the whole log. It does so in
+pieces (replay_group.py), to keep each turn of the loop short. The messages of the last parsed
+pieces are kept: replays at the same place, for instance all those at the end of the log, parse each
+message once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _RECORD = struct.Struct("<I10xBBHHH14xQ")
 """Fields of a record (services/messages/records.py): its length, the lengths of type, trace, topic,
 key and correlation id, its sequence."""
 Place = tuple[int, int, int, int]
-"""Place of a record in its run: how many are before it, where it begins and ends, its sequence."""
+"""Place of a record in its run: the number of records before it, the offsets of its begin and end,
+its sequence."""
 _Message = tuple[Place, Any]
 
 
@@ -38,9 +39,9 @@ class ReplayFilters:
     Owner: the instance. Lifecycle: as long as the instance.
 
     Args:
-        types: what bodies are read by.
-        functions: those that filters may use.
-        instance, group: the instance's names.
+        types: the message types, which parse bodies.
+        functions: the functions that filters may use.
+        instance, group: name of the instance and of its group.
     """
 
     __slots__ = ("_functions", "_group", "_instance", "_parsed", "_types")
@@ -53,10 +54,10 @@ class ReplayFilters:
         self._instance = instance
         self._group = group
         self._parsed: list[tuple[int, bytes, list[_Message]]] = []
-        """Pieces that were parsed last: first transaction id, payload and messages of each."""
+        """The last parsed pieces: first transaction id, payload and messages of each."""
 
     def made(self, text: str, asker: FilterOwner) -> ReplayFilter:
-        """The filter that is written so, by this client.
+        """Returns the filter of this client with this text.
 
         Raises:
             RemoteProtocolError: with reason `bad_filter`, the column and what to do.
@@ -66,9 +67,10 @@ class ReplayFilters:
         return ReplayFilter(text, found.own(*payers), self, found.hold)
 
     def messages(self, run: Run) -> list[_Message]:
-        """Parses the records of a run; those that cannot be read are left out."""
+        """Returns the parsed records of a run; unreadable ones are left out."""
         for first_txid, payload, found in self._parsed:
-            # What was only staged may have had this transaction id, and have come to nothing.
+            # The payload is compared as well, since an earlier run with this transaction id may
+            # have been staged and failed.
             if first_txid == run.first_txid and payload == run.payload:
                 return found
         found = self._read(run)
@@ -104,13 +106,13 @@ class ReplayFilters:
         return found
 
     def around(self, run: Run, place: Place) -> EvalContext:
-        """Returns the context of a filter beside the message."""
+        """Returns the context that a filter can read besides the message."""
         record = decode_record(run.payload, place[1], verify=False)
         return around(record, run, self._instance, self._group)
 
 
 class ReplayFilter:
-    """The content filter of one bookmark subscription. `text`: as it was written."""
+    """The content filter of one bookmark subscription. `text`: as written."""
 
     __slots__ = ("_asks_around", "_effort", "_filters", "_hold", "_matches", "text")
 
@@ -126,11 +128,12 @@ class ReplayFilter:
 
     @property
     def has_given_up(self) -> bool:
-        """Returns whether it has worked too much (services/expressions/work.py)."""
+        """Returns whether the filter was stopped for using too much work
+        (services/expressions/work.py)."""
         return self._effort.given_up > 0
 
     def passing(self, run: Run) -> list[Place]:
-        """Returns where the records are that pass, in order."""
+        """Returns the places of the records that pass, in order."""
         matches, filters = self._matches, self._filters
         if self._asks_around:
             return [

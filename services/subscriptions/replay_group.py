@@ -1,14 +1,14 @@
-"""Bookmark subscriptions that are replayed together: one reading of the log for all of them
+"""Bookmark subscriptions that are replayed together, with one reading of the log for all of them
 (behaviour.md 2.5, "pause, resume").
 
-A replay has one member, or several that were resumed in one command. Its members are given what is
-theirs run by run, so that what they get stands in the order of the log across them too. A member
-that is behind the others gets what it lacks first; a rate holds for all of them together.
+A replay has one member, or several that were resumed in one command. Members get their records run
+by run, so that their deliveries are in the order of the log across members, too. A member that is
+behind the others gets what it lacks first. A rate limits all of them together.
 
-`fully_durable` holds the reading at the first message that is not durable here, which is asked of
-the instance run by run and never of a message that was passed.
+`fully_durable` stops the reading at the first message that is not durable here. This is checked run
+by run, and never for a message that was passed.
 
-A rate counts what is delivered: what a content filter leaves out goes by as fast as it is judged.
+A rate counts deliveries: records that a content filter leaves out do not count.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from raylay.services.subscriptions.pacing import Pacer
 
 PIECE_RECORDS = 256
 PIECE_BYTES = 64 * 1024
-"""Bytes that content filters judge in one turn: about a millisecond of it."""
+"""Bytes that content filters judge in one turn of the loop: about a millisecond."""
 TAKEN_US = 4_000
-"""Approximate time that one turn takes at most to give runs to members, but for a single run."""
+"""Approximate limit on the time that one turn takes to give runs to members, in microseconds,
+except for a single run."""
 
 _HEAD = struct.Struct("<I32xQ")
-"""Fields of a record: its length, and its sequence (services/messages/records.py)."""
+"""Fields of a record: its length and its sequence (services/messages/records.py)."""
 
 
 class ReplayTerms(NamedTuple):
-    """The terms that subscriptions must share to be replayed together."""
+    """The options that subscriptions must share to be replayed together."""
 
     bookmark: str
     rate: Rate | None
@@ -48,12 +49,12 @@ Deliveries = list[tuple[BookmarkSubscription, DeliveryContent]]
 
 
 class ReplayGroup:
-    """One reading of the log for one subscription or several; see the file's docstring.
+    """One reading of the log for one subscription or several.
 
-    Invariants: what `take` returns stands in the order of the log, run by run; no member is given
-    what it was given before; with `fully_durable`, nothing that is not durable at that moment.
+    Invariants: deliveries from `take` are in the order of the log, run by run; no member gets a
+    message twice; with `fully_durable`, only messages that are durable at that moment.
 
-    Owner: the server's replay pump. Lifecycle: until it has no members.
+    Owner: the server's replay pump. Lifecycle: until the group has no members.
     """
 
     __slots__ = ("_blocked", "members", "pacer", "terms")
@@ -68,7 +69,8 @@ class ReplayGroup:
 
     @property
     def cursor(self) -> int:
-        """Everything up to here was taken by every member that has not ended."""
+        """Returns the transaction id up to which every member that has not ended has taken
+        everything."""
         members = self.members
         if len(members) == 1:
             return members[0].cursor
@@ -79,8 +81,8 @@ class ReplayGroup:
 
     @property
     def judges(self) -> bool:
-        """Returns whether a member has a content filter: then messages are parsed, and what is
-        given to `take` is to be a short turn of it."""
+        """Returns whether a member has a content filter: then messages are parsed, and one call of
+        `take` should get only a short turn's worth."""
         return any(member.content is not None for member in self.members)
 
     @property
@@ -90,11 +92,11 @@ class ReplayGroup:
 
     @property
     def due_us(self) -> int | None:
-        """The time at which its rate lets more out; None: it does not hold anything back now."""
+        """Returns the time at which the group's rate allows more; None: nothing is held back."""
         return self.pacer.due_us if self.pacer is not None else None
 
     def is_blocked(self, durability: DurabilityView) -> bool:
-        """Returns whether the message that held it up the last time is still not durable."""
+        """Returns whether the message that stopped the reading last time is still not durable."""
         blocked = self._blocked
         if blocked is None:
             return False
@@ -107,7 +109,8 @@ class ReplayGroup:
     def take(
         self, runs: Iterable[Run], limit_txid: int, now_us: int, durability: DurabilityView
     ) -> Deliveries:
-        """Takes runs read behind `cursor`, in order, up to `limit_txid`; what each member gets."""
+        """Takes runs read behind `cursor`, in order, up to `limit_txid`; returns the deliveries of
+        each member."""
         if len(self.members) == 1 and self.pacer is None and not self.terms.fully_durable:
             member = self.members[0]
             return [(member, delivery) for delivery in member.take(runs, limit_txid)]
@@ -134,7 +137,7 @@ class ReplayGroup:
         return found
 
     def turn_of(self, runs: Iterable[Run], limit_txid: int) -> tuple[list[Run], int]:
-        """Returns the runs in pieces, and the transaction id up to which they are judged in one
+        """Returns the runs in pieces, and the transaction id up to which they are judged in this
         turn."""
         found = list(pieces(runs))
         judged = judged_bytes = 0
@@ -149,8 +152,8 @@ class ReplayGroup:
         return found, limit_txid
 
     def affordable(self, runs: Sequence[Run]) -> int:
-        """Counts these runs, one at least, that are taken in one turn: each is given to each
-        member, and a topic that is new is asked of each pattern."""
+        """Returns how many of these runs are taken in one turn, at least one: each run is given to
+        each member, and a new topic is matched against each pattern."""
         members, left_us = self.members, TAKEN_US
         if len(members) == 1 and members[0].filter.pattern is None:
             return len(runs)
@@ -166,7 +169,8 @@ class ReplayGroup:
         return len(runs)
 
     def _durable_part(self, run: Run, durability: DurabilityView) -> Run | None:
-        """The run up to its first message that is not durable."""
+        """Returns the run up to its first message that is not durable; None: the first one is
+        not."""
         if run.kind != Kind.RECORDS:
             return run
         publisher, first, last = run.publisher, run.first_sequence, run.last_sequence
@@ -175,7 +179,7 @@ class ReplayGroup:
         ranges = run.ranges()
         pending = first_pending_in(durability, publisher, ranges)
         if pending is None:
-            # It lies in a gap of this run: another run has it.
+            # That sequence is in a gap of this run: another run has it.
             return run
         sequence, at = pending
         self._blocked = (publisher, sequence)
@@ -183,7 +187,7 @@ class ReplayGroup:
         return prefix_of(run, count) if count else None
 
     def _allowed_part(self, run: Run, now_us: int) -> Run | None:
-        """Returns the part of the run that the rate lets through now; None: nothing."""
+        """Returns the part of the run that the rate allows now; None: nothing."""
         if self.pacer is None:
             return run
         wanting = [member for member in self.members if member.wants(run)]
@@ -193,7 +197,7 @@ class ReplayGroup:
         if len(contents) < len(wanting):
             count = self.pacer.allowed(run, now_us)
             return prefix_of(run, count) if count else None
-        # Only what passes is paid for.
+        # Only records that pass count for the rate.
         places = sorted({place for content in contents for place in content.passing(run)})
         passing = run.select(list(SequenceSet((place[3], place[3]) for place in places)))
         if passing is None:
@@ -222,8 +226,8 @@ class ReplayGroup:
 def groups_of(
     members: Iterable[tuple[BookmarkSubscription, ReplayTerms]],
 ) -> list[tuple[ReplayTerms, list[BookmarkSubscription]]]:
-    """Subscriptions resumed in one command, as the replays they make: those with the same terms
-    are one."""
+    """Returns the replays of subscriptions that are resumed in one command: those with the same
+    options share one."""
     found: dict[ReplayTerms, list[BookmarkSubscription]] = {}
     for member, terms in members:
         found.setdefault(terms, []).append(member)
@@ -231,7 +235,7 @@ def groups_of(
 
 
 def pieces(runs: Iterable[Run]) -> Iterator[Run]:
-    """Divides runs into runs with the same messages that are judged in one turn each, but for a
+    """Yields the same messages in runs that are small enough to be judged in one turn, except for a
     large message."""
     for run in runs:
         payload = run.payload

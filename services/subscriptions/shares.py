@@ -1,9 +1,9 @@
-"""The limit of what the subscriptions of one user may need, all together.
+"""The limit on all subscriptions of one user together.
 
-A topic that comes for the first time is asked of each regular expression, in one turn of the
-instance's loop, and each subscription takes memory. One connection may have 10,000 subscriptions,
-and a user has many connections: without this limit those of one user could keep everybody waiting,
-or take all memory.
+A new topic is matched against each regular expression, in one turn of the instance's loop, and each
+subscription takes memory. One connection may have 10,000 subscriptions, and a user may have many
+connections: without this limit the subscriptions of one user could block everybody else, or take
+all memory.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.topic_pattern import TopicPattern
 
 WEIGHT_MAX = 300_000
-"""Weight of the subscriptions of one user: then a topic of 1 KiB that is new takes 0.6 s at the
-very most, where every expression is made for that, and some 50 ms with ordinary ones."""
+"""Limit on the weight of the subscriptions of one user. With it a new topic of 1 KiB takes at most
+0.6 s, where every expression is made to be slow, and some 50 ms with ordinary expressions."""
 NAME_WEIGHT = 3
-"""Weight of a subscription by the name of a topic."""
+"""Weight of a subscription to a topic by name."""
 EXPRESSION_WEIGHT = 10
-"""Weight of a subscription by an expression, beside that of its pattern: to ask it at all takes
-some microseconds."""
+"""Weight of a subscription with an expression, besides its pattern's weight: a match takes some
+microseconds in any case."""
 
 
 class SubscriptionShares:
-    """See the file's docstring.
+    """The weight of each user's subscriptions.
 
-    Invariant: what is counted of a user is the sum of his subscriptions in `_of`, and above 0.
+    Invariant: a user's weight is the sum of that user's subscriptions in `_of`, and above 0.
     Owner: the clients' sessions. Lifecycle: one life of the instance.
 
     Args:
-        weight_max: of the subscriptions of one user.
+        weight_max: limit on the weight of one user's subscriptions.
     """
 
     __slots__ = ("_of", "_users", "_weight_max")
@@ -44,7 +44,7 @@ class SubscriptionShares:
         return len(self._users)
 
     def check(self, user: str, pattern: TopicPattern | None) -> None:
-        """Sees that there is room for one more.
+        """Checks that the user may have one more subscription.
 
         Raises:
             RemoteProtocolError: there is not; with reason `too_many`.
@@ -57,7 +57,7 @@ class SubscriptionShares:
             )
 
     def add(self, subscription: Hashable, user: str, pattern: TopicPattern | None) -> None:
-        """Counts one, once."""
+        """Counts a subscription; a second call has no effect."""
         weight = _weight(pattern)
         self._users[user] = self._users.get(user, 0) + weight
         self._of[subscription] = user, weight

@@ -1,13 +1,13 @@
-"""Subscriptions that follow records rather than messages: what came into their focus, what changed
-of it, what left it (behaviour.md 4.4, 4.7, 4.8).
+"""Subscriptions that follow records rather than messages: which records came into their focus, what
+changed in them, and which left it (behaviour.md 4.4, 4.7, 4.8).
 
-On a SOW topic they are given what a commit did to its records (`Batch.changes`), so that who
-applies it to the rows of his query has the records that his filter is true of, and no others. On
-other topics they are given messages, cut to their select lists.
+On a SOW topic they get the changes that a commit made to records (`Batch.changes`). A client that
+applies these to the rows of its query then has exactly the records that its filter passes. On other
+topics they get messages, cut to their select lists.
 
-They are kept apart from ordinary subscriptions: those take their own way at its own price. A record
-is parsed once for all filters, before and after, and each form of it is built once for all who are
-given it.
+They are kept apart from ordinary subscriptions, which need not pay for them. A record is parsed
+once for all filters, before and after a change, and each form of it is built once for all
+subscriptions that get it.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from raylay.services.subscriptions.matching import (
 _BUILDERS_MAX = 1_024
 
 Given = tuple[LiveSubscription, str, DeliveryContent]
-"""Subscription, reason and content of a delivery; the reason is that of an oof, empty: these are
-messages."""
+"""Subscription, reason and content of a delivery; the reason of an out-of-focus notice, or empty
+for messages."""
 
 
 def _looks_back(subscription: LiveSubscription) -> bool:
@@ -58,7 +58,7 @@ def _looks_back(subscription: LiveSubscription) -> bool:
 
 
 class _Forms:
-    """The records that one change becomes, each made once."""
+    """The forms in which one change is delivered, each built once."""
 
     __slots__ = ("_made", "_maker", "change")
 
@@ -68,7 +68,7 @@ class _Forms:
         self._made: dict[tuple[Any, ...], bytes] = {}
 
     def message(self, wishes: FollowTerms) -> bytes:
-        """Makes the message of a record as it is now."""
+        """Returns the message of a record as it is now."""
         key = "message", wishes.select
         made = self._made.get(key)
         if made is None:
@@ -78,8 +78,8 @@ class _Forms:
         return made
 
     def gone(self, wishes: FollowTerms) -> bytes:
-        """Makes the message of a record that is gone: as it was, or, where it is still there and
-        may be seen, as it is."""
+        """Returns the message of a record that left the focus: as it was, or, where it still exists
+        and the client may see it, as it is."""
         key = "gone", wishes.select, wishes.keeps_back
         made = self._made.get(key)
         if made is None:
@@ -91,7 +91,7 @@ class _Forms:
         return made
 
     def delta(self, wishes: FollowTerms) -> bytes:
-        """Makes the delta of a record; empty: nothing has changed."""
+        """Returns the delta of a record; empty: nothing has changed."""
         key = "delta", wishes.select, wishes.no_empties, wishes.no_sowkey
         made = self._made.get(key)
         if made is None:
@@ -100,10 +100,10 @@ class _Forms:
 
 
 class ChangedRecords:
-    """Builds the records that followers are given.
+    """Builds the messages about records for the subscriptions that follow them.
 
     Args:
-        types: what bodies are read by.
+        types: the message types, which parse bodies.
     """
 
     def __init__(self, types: MessageTypeTable) -> None:
@@ -112,15 +112,16 @@ class ChangedRecords:
         self._selections: dict[tuple[str, str], Projection | None] = {}
 
     def type_of(self, name: str) -> MessageType | None:
-        """The message type of a name; None: there is none."""
+        """Returns the message type of a name; None: there is none."""
         try:
             return self._types[name]
         except MessageTypeError:
             return None
 
     def cut(self, body: bytes, select: str, kind: MessageType) -> bytes:
-        """A body with the fields of a select list. A message whose type cannot be cut stays whole:
-        that is refused where it is known when somebody subscribes."""
+        """Returns a body with the fields of a select list. Where the type cannot be cut, the
+        message stays whole: if the type is known when a client subscribes, the select list is
+        refused then."""
         if not select:
             return body
         key = select, kind.name
@@ -137,7 +138,8 @@ class ChangedRecords:
     def whole(
         self, change: SowChange, shown: SowRecord, select: str, brought: Record | None
     ) -> bytes:
-        """A record of the topic. `brought`: the message that it is just now of, if it is of one."""
+        """Returns a whole record of the topic. `brought`: the journal record whose message it is
+        now, if it is known."""
         body = shown.body or b""
         if brought is None:
             return self._built(change, shown, self.cut(body, select, change.topic.type))
@@ -153,8 +155,8 @@ class ChangedRecords:
         )
 
     def delta(self, change: SowChange, wishes: FollowTerms) -> bytes:
-        """The fields of a record that a change gave other values, and its key fields; empty: it
-        gave none."""
+        """Returns the fields of a record whose values a change has changed, and its key fields;
+        empty: none changed."""
         kind = change.topic.type
         previous, current, brought = change.change.previous, change.change.current, change.record
         assert previous is not None and current is not None
@@ -180,7 +182,7 @@ class ChangedRecords:
         )
 
     def of_message(self, record: Record, select: str, kind: MessageType | None) -> bytes:
-        """A message of a topic without SOW."""
+        """Returns a message of a topic without SOW."""
         if not select or kind is None:
             return record.raw
         builder = self._builder(record.publisher, record.topic.encode(), kind.name)
@@ -229,7 +231,7 @@ class ChangedRecords:
 
 
 def _differ(kind: MessageType, before: bytes, after: bytes, empties: bool) -> bool:
-    """Returns whether a delta between the two says anything."""
+    """Returns whether a delta between two bodies would contain anything."""
     one, other = kind.parse(before), kind.parse(after)
     return bool(changes(one, other, (), None if empties else ...))
 
@@ -240,11 +242,11 @@ class SowSubscriptions:
     Owner: the instance. Lifecycle: as long as the instance.
 
     Args:
-        types: what bodies are read by.
-        functions: those that filters may use.
-        keeps: whether a topic (its name and message type) is kept by a SOW topic.
-        instance, group: the instance's names.
-        asker: what is known of the client of a session.
+        types: the message types, which parse bodies.
+        functions: the functions that filters may use.
+        keeps: returns whether a SOW topic keeps a topic, by its name and message type.
+        instance, group: name of the instance and of its group.
+        asker: returns what is known of the client of a session.
     """
 
     __slots__ = (
@@ -283,11 +285,12 @@ class SowSubscriptions:
         return subscription in self._audiences
 
     def unknown_us(self, topic: bytes, message_type: bytes) -> int:
-        """Estimates what it takes to find those that want this topic and type, in microseconds."""
+        """Returns an estimate of the time to find the subscriptions for this topic and type, in
+        microseconds."""
         return self._audiences.unknown_us(topic, message_type)
 
     def add(self, subscription: LiveSubscription) -> None:
-        """Adds one, with its wishes.
+        """Adds a subscription with its options.
 
         Raises:
             RemoteProtocolError: with reason `bad_filter`, or `bad_select`.
@@ -307,26 +310,27 @@ class SowSubscriptions:
         return filter_of(text, FOLLOWING, self._functions, surroundings_of(asker), asker.budget)
 
     def remove(self, subscription: LiveSubscription) -> None:
-        """Takes one out that was added."""
+        """Removes a subscription that was added."""
         self._audiences.remove(subscription, _looks_back(subscription))
 
     def with_efforts(self, efforts: Efforts) -> set[LiveSubscription]:
-        """Subscriptions whose filter worked with one of these (services/expressions/work.py)."""
+        """Returns the subscriptions whose filter has one of these work accounts
+        (services/expressions/work.py)."""
         return self._audiences.with_efforts(efforts)
 
     def weight(self, topic: bytes, message_type: bytes) -> int:
-        """Returns a multiple of what most messages take, for those of a topic; 0: nobody follows
-        it."""
+        """Returns the cost of a topic's messages, as a multiple of the usual cost of a message; 0:
+        no subscription follows the topic."""
         return self._audiences.weight(topic, message_type, 1)
 
     def deliveries(
         self, runs: Iterable[Run], changed: Sequence[SowChange] = (), *, journaled: bool = True
     ) -> Iterator[Given]:
-        """Returns what each of them gets of a commit, in the order of the log.
+        """Yields what each subscription gets of a commit, in the order of the log.
 
         Args:
-            changed: what the commit did to records of SOW topics, and what has expired.
-            journaled: whether the topics are; no other is kept.
+            changed: the changes that the commit made to records of SOW topics, and expired records.
+            journaled: whether the topics are journaled; no other topic has a SOW.
         """
         at = 0
         for run in runs:
@@ -418,7 +422,8 @@ class SowSubscriptions:
         record: bytes,
         traced: bool,
     ) -> Iterator[Given]:
-        """Puts a record to those that go out with it; gives back those that it cannot follow."""
+        """Adds a record to the subscription's open delivery. Where it does not fit, yields that
+        delivery and opens another."""
         open_ = self._open.get(subscription)
         if open_ is not None:
             if open_[0] == reason and open_[1].takes_one(txid, len(record)):
@@ -432,7 +437,7 @@ class SowSubscriptions:
     def _passing_body(
         self, audience: TopicAudience, kind: MessageType, body: bytes, around: EvalContext
     ) -> list[LiveSubscription]:
-        """Returns the subscriptions whose filter is true of a message."""
+        """Returns the subscriptions whose filter passes a message."""
         found = audience.every()
         if audience.has_filters:
             try:
@@ -444,7 +449,7 @@ class SowSubscriptions:
 
 
 def _is_of(change: SowChange, run: Run) -> bool:
-    """Returns whether a record of the run brought it."""
+    """Returns whether a record of the run caused the change."""
     record = change.record
     return (
         record is not None

@@ -1,4 +1,4 @@
-"""The status of an instance's subscriptions: subscribers, and how far behind each is."""
+"""The status of an instance's subscriptions: the subscribers, and how far behind each is."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ SHOWN_MAX = 1_000
 
 
 class SubscribedClient(Protocol):
-    """A client's connection, as far as this asks it."""
+    """The properties of a client's connection that the status needs."""
 
     client_name: str
     subscriptions: dict[str, LiveSubscription | BookmarkSubscription]
 
     @property
     def unsent_bytes(self) -> int:
-        """The bytes that it was sent and its socket has not taken."""
+        """Returns the bytes that were sent to the client and that its socket has not taken."""
 
 
 def subscription_status(
     clients: Iterable[SubscribedClient], committed_txid: int
 ) -> list[Mapping[str, Any]]:
-    """Each subscription, `SHOWN_MAX` at most. Of its keys
+    """Returns the subscriptions, `SHOWN_MAX` at most, each as a mapping with these keys:
 
-    - `topic`, `message_types` (none: any): as it was asked for;
-    - `filter`: by content, where it has one;
-    - `bookmark`: whether it reads the log, at its own pace; else it gets what is published;
-    - `delivered`: messages that it was given in this session;
-    - `behind`: entries of the log, of any topic, that were not looked at for it yet; None where it
-      does not read the log;
-    - `unsent_bytes`: what waits for its client, all of whose subscriptions share that.
+    - `topic`, `message_types` (none: any): as subscribed to;
+    - `filter`: the content filter, where there is one;
+    - `bookmark`: whether the subscription reads the log, at its own pace; otherwise it gets
+      messages as they are published;
+    - `delivered`: number of messages delivered in this session;
+    - `behind`: number of entries of the log, of any topic, that the subscription has not reached;
+      None where it does not read the log;
+    - `unsent_bytes`: bytes that wait for its client; all subscriptions of the client share them.
     """
     every = ((each, sub) for each in clients for sub in each.subscriptions.values())
     return [
