@@ -1,5 +1,5 @@
-"""The effect of a journal record on a SOW topic: folded behind its commit (core/sow.py), and on the
-topic as staged before it (staging.py). Both must come to the same."""
+"""The effect of a journal record on a SOW topic: applied to the topic when the commit is folded
+(core/sow.py), and to the topic as staged before it (staging.py). Both must give the same result."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from raylay.services.sow.records import RecordAuthor, SowRecord
 from raylay.services.sow.state import RecordChange, SowState
 
 DELETED_MAX = 50_000
-"""Keys of one delete. They are folded in one turn of the loop, and each costs 13 µs there."""
+"""Number of keys of one delete. They are folded in one turn of the loop, and each takes 13 µs
+there."""
 DELETE_VALUES_MAX = 2 * DELETED_MAX
-"""The values of a delete's body that is decoded at all. It has 16 MiB at most, in which 16 million
-empty arrays fit."""
+"""Number of values in a delete's body that is decoded. The body has 16 MiB at most, which could
+hold 16 million empty arrays."""
 
 
 def apply_put(
     state: SowState, record: Record, key: bytes, txid: int, received_us: int, logical: bytes
 ) -> RecordChange | None:
-    """Takes a message in. None: a late one, which changes nothing.
+    """Applies a message. Returns the change; None: the message is a late one, which changes
+    nothing.
 
     Args:
-        received_us: when this instance received it, in microseconds since 1970.
-        logical: its topic, where the SOW topic has a pattern; else nothing.
+        received_us: time at which this instance received the message, in microseconds since 1970.
+        logical: the message's topic, where the SOW topic has a pattern; otherwise empty.
     """
     stamp_us = record.origin_time_us
     return state.put(
@@ -48,7 +50,7 @@ def apply_put(
 def apply_delete(
     state: SowState, record: Record, keys: list[bytes], txid: int, received_us: int
 ) -> Iterator[RecordChange]:
-    """Takes these records away; what was there and is gone then."""
+    """Deletes these records; yields the change of each one that existed."""
     by = RecordAuthor(record.origin_time_us, record.publisher, record.sequence)
     for key in keys:
         change = state.delete(key, txid, received_us, "deleted", by)
@@ -57,8 +59,8 @@ def apply_delete(
 
 
 def deleted_keys(body: bytes) -> list[bytes] | None:
-    """Returns the keys that a deletion removes, as it is journaled; None: it is none, which another
-    instance may have brought."""
+    """Returns the keys that a journaled delete removes; None: the record is no valid delete, which
+    another instance may have sent."""
     try:
         keys = unpack_values(body, DELETE_VALUES_MAX, strict_map_key=True)["keys"]
     except (ValueError, TypeError, KeyError, msgpack.UnpackException):
@@ -66,14 +68,15 @@ def deleted_keys(body: bytes) -> list[bytes] | None:
     if not isinstance(keys, list):
         return None
     for key in keys:
-        # A longer one the store could never write.
+        # The store could never write a longer key.
         if not isinstance(key, bytes) or not 0 < len(key) <= SOW_KEY_BYTES_MAX:
             return None
     return keys
 
 
 def _expires_us(state: SowState, expiration_s: int, from_us: int) -> int:
-    """A record says nothing with 0, and with the highest number that it never expires."""
+    """Returns when a record expires; 0 in the record means that it says nothing, and the highest
+    number that it never expires."""
     if expiration_s == EXPIRATION_S_MAX:
         return state.expiration_us(0, from_us)
     return state.expiration_us(expiration_s or None, from_us)

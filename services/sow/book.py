@@ -12,23 +12,25 @@ from raylay.services.sow.topic import SowTopic
 
 
 class QueryWish(Protocol):
-    """The wish of a query (subscriptions/matching.py)."""
+    """The topics that a query asks for (subscriptions/matching.py)."""
 
     topic: bytes
     message_types: frozenset[bytes]
     readable: Callable[[bytes], bool] | None
-    """Test of the topics that may be met without being asked for by name; None: all."""
+    """Returns whether a topic may be read that a pattern matches; None: all may be read."""
 
     @property
     def pattern(self) -> object | None:
-        """The expression that it is; None: it is a name."""
+        """Returns the expression, if the query has one; None: it asks for a topic by name."""
 
     def matches(self, topic: bytes, message_type: bytes) -> bool:
         """Returns whether messages of this topic and type are wanted."""
 
 
 class SowBook:
-    """See the file's docstring.
+    """The SOW topics of an instance, to be found by topic or query.
+
+    Owner: the instance's loop. Lifecycle: one life of the instance.
 
     Owner: the instance's loop. Lifecycle: one life of the instance.
     """
@@ -43,7 +45,8 @@ class SowBook:
         return len(self.topics)
 
     def find(self, topic: bytes, message_type: bytes) -> SowTopic | None:
-        """The topic that keeps messages of this one: the first that fits."""
+        """Returns the first SOW topic that keeps messages of this topic and type; None: none
+        does."""
         key = topic, message_type
         try:
             return self._found[key]
@@ -55,12 +58,12 @@ class SowBook:
             return found
 
     def matching(self, wanted: QueryWish) -> tuple[SowTopic, ...]:
-        """The topics that a query asks for. Where one has a pattern, not all of its records need
-        be wanted: they say their topic.
+        """Returns the SOW topics that a query asks for. Where one has a pattern, only some of its
+        records may be wanted: each record has its topic.
 
         Args:
-            wanted: a name asks for the first topic that keeps it, one of each type, or for a
-                physical topic; an expression for all that it fits.
+            wanted: the query's topics: a name asks for the first SOW topic of each message type
+                that keeps it, or for a physical topic; an expression for all that it matches.
         """
         if wanted.pattern is None:
             return self._named(wanted)
@@ -84,7 +87,7 @@ class SowBook:
         )
 
     def stateful(self) -> list[tuple[TopicRule, Stateful]]:
-        """The preparations before the append, for `TopicBook`, in order."""
+        """Returns the preparations before the append, in order, for `TopicBook`."""
         return [(_rule(each), each.staging) for each in self.topics if each.staging is not None]
 
 
@@ -92,7 +95,7 @@ def _rule(topic: SowTopic) -> TopicRule:
     definition = topic.definition
     name = definition.name
     if definition.pattern:
-        # Unanchored, as every pattern, though it may look like a name.
+        # Unanchored, as every pattern, even if the text looks like a name.
         name = f"(?:{definition.pattern})"
     elif is_regex(name):
         name = f"^{re.escape(name)}$"

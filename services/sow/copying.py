@@ -1,7 +1,7 @@
-"""The part of a SOW topic that a log does not reach back to, for an instance that copies the log.
+"""The part of a SOW topic that is older than the log, for an instance that copies the log.
 
-A record whose transaction the log has is made of it again. What is older, values, versions and
-tombstones, is copied as the store has it, as of before the copied log begins.
+A record whose transaction is in the log is made again from it. Older entries (values, versions and
+tombstones) are copied as they are in the store.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from raylay.services.sow.state import (
 )
 
 ENTRY_BYTES_MAX = 500
-"""Length of a key of the store."""
+"""Longest key of the store."""
 START = TOMBSTONE
-"""Key at which all that is copied begins."""
+"""Key at which a copy begins."""
 _KINDS = (TOMBSTONE, VERSION, VALUE)
 _TXID = struct.Struct("<Q")
-"""Every value begins with it."""
+"""The transaction id with which every value of the store begins."""
 _TIME_BYTES = 8
 
 Entry = tuple[bytes, bytes]
@@ -36,17 +36,17 @@ Entry = tuple[bytes, bytes]
 def older_entries(
     state: SowState, start: bytes, before_txid: int, most: int
 ) -> tuple[list[Entry], int, bytes]:
-    """A stretch of what is copied. What is folded meanwhile changes what is still to come: it is
-    not older any more.
+    """Returns a stretch of the entries to copy. An entry that is folded meanwhile is not older any
+    more, and no longer part of the copy.
 
     Args:
-        start: `START`, or where the last stretch ended.
-        before_txid: the first transaction that the log has.
-        most: entries that are looked at.
+        start: `START`, or the key at which the last stretch ended.
+        before_txid: first transaction of the log.
+        most: number of entries that are looked at.
 
     Returns:
-        The entries, the bytes that were looked at, and where the next stretch begins; empty: this
-        was the last one.
+        The entries, the bytes that were looked at, and the key at which the next stretch begins;
+            empty: this was the last one.
     """
     looked = state.chunk(start, VALUE_END, most)
     following = looked[-1][0] + b"\0" if len(looked) == most else b""
@@ -59,8 +59,8 @@ def older_entries(
 
 
 def topics_of(name: bytes, entries: Iterable[Entry]) -> set[bytes]:
-    """The topics that entries of a SOW topic's store are of: its own, and those that a pattern has
-    put their records into it from.
+    """Returns the topics to which entries of a SOW topic's store belong: its own, and those that
+    its pattern collects.
 
     Args:
         name: of the SOW topic.
@@ -70,15 +70,15 @@ def topics_of(name: bytes, entries: Iterable[Entry]) -> set[bytes]:
 
 
 class TopicCopy:
-    """A topic as it is copied. Lifecycle: one copy."""
+    """A topic while it is copied. Lifecycle: one copy."""
 
     def __init__(self) -> None:
         self.records = 0
         self.tombstones = 0
 
     def take(self, entries: Iterable[Entry]) -> dict[bytes, bytes]:
-        """Returns what the store is to have of these: they are of no transaction of its own
-        journal.
+        """Returns the entries to store for these: their transaction ids do not belong to the
+        copying instance's journal.
 
         Raises:
             RemoteProtocolError: one is no entry; with reason `bad_record`.
@@ -104,6 +104,6 @@ class TopicCopy:
         return made
 
     def end(self) -> dict[bytes, bytes]:
-        """Returns what the store is to have when all has come."""
-        # What it has of before the log would be wrong without what the log has.
+        """Returns the entries to store when all have come."""
+        # A topic's part before the log would be wrong without the part from the log.
         return {BEGUN: b"", **counts_entry(self.records, self.tombstones)}

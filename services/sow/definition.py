@@ -1,4 +1,4 @@
-"""The configuration of one SOW topic: values, read from YAML or AMPSConfig (behaviour.md 4.1)."""
+"""The configuration of one SOW topic, as values from YAML or AMPSConfig (behaviour.md 4.1)."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ from raylay.services.sow.state import SowRules
 
 @dataclass(frozen=True, slots=True)
 class SowTopicDefinition:
-    """See the file's docstring.
+    """The configuration of one SOW topic.
 
     Attributes:
-        name: of the topic; where there is a pattern, of the physical one, to which nobody
+        name: name of the topic; with a pattern, the name of the physical topic, to which nobody
             publishes.
-        message_type: its name, as the fabric defines it.
-        pattern: a regular expression: messages of all topics that it fits are in this one; empty:
-            those of `name` are.
-        keys: identifiers of the key fields; none, and no generator: the publisher gives the key.
-        key_domain: empty: the topic's name.
+        message_type: name of the message type, as the fabric defines it.
+        pattern: regular expression: the SOW topic keeps the messages of all topics that it matches;
+            empty: the messages of topic `name`.
+        keys: identifiers of the key fields; without any and without a generator, the publisher
+            gives the key.
+        key_domain: domain of the keys; empty: the topic's name.
         key_generator: entry point that makes the keys; empty: none.
-        key_generator_options: given to it as they are.
-        transient: in memory only; a restart makes it anew from the journal.
-        recovery_point: from where it is made anew without a store: `epoch`, `now`, or an instant
-            (ISO 8601): `recovery_from_us`.
-        rules: of expiration and history.
-        hash_indexes: the identifiers of each index for exact matches.
+        key_generator_options: options for the key generator, passed on unchanged.
+        transient: whether the topic is in memory only; a restart makes it anew from the journal.
+        recovery_point: place in the journal from which a topic without a store is made anew:
+            `epoch`, `now`, or an instant (ISO 8601), see `recovery_from_us`.
+        rules: rules of expiration and history.
+        hash_indexes: identifiers of each index for exact matches.
         preprocessing, enrichment: `expression AS /field`, in order.
-        last_writer: of two publishers' values of one key the later one counts, on all instances.
+        last_writer: whether the later of two publishers' values of one key counts, on all
+            instances.
 
     Raises:
         ValueError: two of these do not go together; says which and what to do.
@@ -68,13 +70,14 @@ class SowTopicDefinition:
 
     @property
     def stored_as(self) -> str:
-        """The name of the topic in the store: two types may have topics of one name."""
+        """Returns the name of the topic in the store, which includes the type: two types may have
+        topics of the same name."""
         return f"{self.message_type}/{self.name}"
 
 
 def recovery_from_us(text: str) -> int | None:
-    """The instant that a recovery point says, in microseconds since 1970: 0 of `epoch`, None of
-    `now`; one without a zone is UTC.
+    """Returns the instant of a recovery point, in microseconds since 1970: 0 for `epoch`, None for
+    `now`; an instant without a zone is UTC.
 
     Raises:
         ValueError: it is none.

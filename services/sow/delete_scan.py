@@ -1,8 +1,8 @@
-"""The scan for the records of a delete by filter: a part at a time, while others are folded; at the
-end what has changed meanwhile is judged as it is staged.
+"""The scan for the records that a delete by filter removes: it runs in slices while commits are
+folded; at the end, records that have changed meanwhile are judged as they are staged.
 
-What changes faster than it is judged is given up, so that the end never takes long. It begins with
-the first look: many may wait for their turn, and cost nothing.
+A scan is given up when records change faster than it can judge them, so that its end is always
+short. It starts with its first slice: many deletes may wait for their turn without a cost.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ from raylay.services.sow.records import SowRecord, decoded
 from raylay.services.sow.topic import SowTopic
 
 CHANGED_MAX = 2_000
-"""Records that the end judges, beside those that are on their way to the disk."""
+"""Number of changed records that the end judges, besides those that are on their way to the
+disk."""
 FOUND_MAX = DELETED_MAX
-"""Keys: those of more do not fit into one record."""
+"""Number of keys that a scan may find: more would not fit into one record."""
 _SAID = {"filter": str, "keys": list, "data": bytes}
 FINDINGS_AT_ONCE = 8
-"""Findings of one client that are prepared before its next ones begin to look."""
+"""Number of one client's scans that are prepared before its next ones begin."""
 
 
 def may_ask(run: Run) -> bool:
-    """Returns whether deletes by filter may be among a run's records: quickly, and never no for
-    yes."""
+    """Returns whether a run may have deletes by filter: a quick check that may say yes for no, but
+    never no for yes."""
     return bool(run.flags & Flag.COMMANDS) and b"filter" in run.payload
 
 
 def said_by(record: Record) -> dict[str, Any]:
-    """Decodes a client's delete: `filter` (a text), `keys` (a list), both, or `data` (bytes).
-    Empty: none of that, so it is none."""
+    """Returns the content of a client's delete: `filter` (a text), `keys` (a list), both, or `data`
+    (bytes). Empty: the record is no valid delete."""
     try:
         said = unpack_values(record.body, DELETE_VALUES_MAX, strict_map_key=True)
     except (ValueError, msgpack.UnpackException):
@@ -61,21 +62,21 @@ _TOO_COSTLY = (
 
 
 class DeleteScan:
-    """See the file's docstring.
+    """Finds the keys of the records that a delete by filter removes.
 
     Invariant: once it has begun, each record that is folded was judged as it was at the begin, or
         since its last change, or is in `_changed`.
     Owner: who folds the topic. Lifecycle: until `close`.
 
     Args:
-        logical: of these records alone, where the topic has a pattern; else nothing.
-        now_us: what the filter takes for the time now.
-        closed: called when nothing more is looked for.
-        keys: of records with these alone; None: of all.
+        logical: the topic of the records, where the SOW topic has a pattern; otherwise empty.
+        now_us: time that the filter sees as the current time.
+        closed: called when the scan ends.
+        keys: keys to which the scan is limited; None: all records.
 
     Attributes:
-        looked: at so many records.
-        given_up: why nothing is found, with what to do; empty: something may be.
+        looked: number of records that were looked at.
+        given_up: reason why the scan was given up, with what to do; empty: it was not.
     """
 
     __slots__ = (
@@ -119,7 +120,8 @@ class DeleteScan:
         self._changed: set[bytes] = set()
         self._looks_left = 0
         self._waiting: list[tuple[bytes, bytes]] = []
-        """Taken and not judged: to judge those before them took long."""
+        """Records that were taken and not judged yet, because judging those before them took
+        long."""
         self._unwatch: Callable[[], None] | None = None
         self._is_closed = False
         self.given_up = ""
@@ -138,7 +140,7 @@ class DeleteScan:
 
     @property
     def done(self) -> bool:
-        """Returns whether `keys` has little left to do."""
+        """Returns whether only a little work is left, for `keys`."""
         if self._source is None:
             return False
         if self.given_up:
@@ -147,7 +149,7 @@ class DeleteScan:
         return is_read and len(self._changed) <= CHANGED_MAX
 
     def take(self, most: int) -> None:
-        """Looks at the next records, so many at most."""
+        """Judges the next records, `most` at most."""
         if self.done or most <= 0 or self._is_closed:
             return
         if self._source is None:
@@ -160,7 +162,7 @@ class DeleteScan:
                 if self._matches(decoded(entry[1:], value)):
                     self._found.add(entry[1:])
                 if self._filter.effort.steps != before:
-                    # What takes long to judge is judged one by one.
+                    # Slow judgements are made one by one.
                     self._waiting = entries[judged:]
                     break
             self.looked += judged
@@ -195,18 +197,19 @@ class DeleteScan:
             self._found.discard(key)
 
     def changed(self, key: bytes, previous: bytes | None) -> None:
-        """An entry of the topic is about to be changed."""
+        """Notes that an entry of the topic is about to change."""
         if self._keys is None or key[1:] in self._keys:
             self._changed.add(key[1:])
 
     def keys(
         self, value: Callable[[bytes], SowRecord | None], touched: Collection[bytes]
     ) -> list[bytes]:
-        """Returns the keys that were found, sorted; nothing where it is `given_up`. Behind `done`.
+        """Returns the found keys, sorted; none where the scan was `given_up`. To be called when
+        `done`.
 
         Args:
-            value: the record of a key as it is staged.
-            touched: the keys of all that is staged and not folded.
+            value: returns the record of a key as it is staged.
+            touched: keys of everything that is staged and not folded.
         """
         if self._keys is not None:
             touched = [key for key in self._keys if key in touched]
@@ -218,7 +221,7 @@ class DeleteScan:
         return sorted(self._found)
 
     def close(self) -> None:
-        """Nothing more is looked for."""
+        """Ends the scan."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -1,8 +1,8 @@
-"""Fields of a message that an instance computes when it is published (behaviour.md 4.9).
+"""Fields of a message that the instance computes when the message is published (behaviour.md 4.9).
 
-`expression AS /field`: preprocessing does so before the key of the message is made, and sees the
-message alone; enrichment does so afterwards, and sees what the topic has under that key, too: what
-is written `/field OF PREVIOUS`. What other instances send was computed where it was published.
+`expression AS /field`: preprocessing runs before the key of the message is made, and sees only the
+message; enrichment runs afterwards, and also sees the record that the topic has under the key:
+`/field OF PREVIOUS`. Messages from other instances were computed where they were published.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ ENRICHMENT = ExpressionUse("enrichment", _KNOWN)
 
 
 class _EnrichedField(NamedTuple):
-    """One of them.
+    """One computed field.
 
     Attributes:
-        evaluate: its value, of the two messages under their names.
-        optional: NULL is left out.
-        sets_current: those behind it see the new value.
-        asks_around: it asks for more than the messages.
+        evaluate: returns the field's value, from the two messages under their names.
+        optional: whether the field is left out when its value is NULL.
+        sets_current: whether later fields see the new value.
+        asks_around: whether the expression reads more than the messages.
     """
 
     path: FieldPath
@@ -51,11 +51,11 @@ class Enrichment:
     """Sets fields of messages. Immutable.
 
     Args:
-        texts: `expression AS /field`, as they are configured.
+        texts: `expression AS /field`, as configured.
         kind: the type of the messages.
-        functions: those that the expressions may use.
+        functions: the functions that the expressions may use.
         use: `PREPROCESSING` or `ENRICHMENT`.
-        around: what is known beside the messages: of each one, while it is computed (`tell`).
+        around: the context of each message while it is computed (set by `tell`).
 
     Raises:
         ExpressionError: one cannot be read or asks what is not to be had; with text and column.
@@ -78,19 +78,19 @@ class Enrichment:
         self._around = around
         self._fields = tuple(_read(text, kind, functions, use) for text in texts)
         self.asks_around = any(field.asks_around for field in self._fields)
-        """Whether any of them asks for more than the messages."""
+        """Whether any of the expressions reads more than the messages."""
 
     @property
     def paths(self) -> tuple[FieldPath, ...]:
-        """The paths of the fields that are set."""
+        """Returns the paths of the computed fields."""
         return tuple(field.path for field in self._fields)
 
     def __call__(self, message: Tree, previous: Tree | None = None) -> Tree:
-        """The message with the fields in it; no argument is changed.
+        """Returns the message with the computed fields; the arguments are not changed.
 
         Args:
-            message: as it came.
-            previous: what the topic has under its key; None: nothing.
+            message: the message as it arrived.
+            previous: the record that the topic has under the message's key; None: none.
         """
         messages = {_CURRENT: message, _PREVIOUS: previous or {}}
         result = message
@@ -107,10 +107,10 @@ class Enrichment:
 
 
 def tell(around: EvalContext, record: Record, now_us: int) -> None:
-    """Tells of the message that is computed next.
+    """Sets the context for the message that is computed next.
 
     Args:
-        now_us: when it came.
+        now_us: receive time of the message.
     """
     around.topic = record.topic
     around.size_bytes = len(record.body)
@@ -120,17 +120,18 @@ def tell(around: EvalContext, record: Record, now_us: int) -> None:
 
 
 def written(kind: MessageType, known: ParsedBody, message: Tree) -> bytes:
-    """A body with the fields of an enriched message in it; what was not set keeps its bytes.
+    """Returns a body with the fields of an enriched message; fields that were not set keep their
+    bytes.
 
     Args:
-        known: the body as it came, with its fields.
-        message: its fields, enriched.
+        known: the body as it arrived, with its fields.
+        message: the enriched fields.
 
     Raises:
         MessageTypeError: the type cannot say one of the values.
     """
     made = kind.rewritten(message, known)
-    # What of several parts has no fields is in no tree.
+    # A part without fields is in no tree, so it must come from the original body.
     return kind.merge(known.body, made) if isinstance(kind, CompositeLocal) else made
 
 
@@ -184,7 +185,7 @@ def _unwritable(kind: MessageType, path: FieldPath) -> str:
             return str(error)
         return _unwritable(part, path[1:])
     if isinstance(kind, StructType):
-        # It has all of its fields always, and no others.
+        # The type always has all of its fields, and no others.
         if value_at(kind.parse(bytes(kind.size_bytes)), path) is ABSENT:
             return f"{kind.name} has no field {identifier}: add it to the layout"
         return ""
@@ -196,7 +197,7 @@ def _unwritable(kind: MessageType, path: FieldPath) -> str:
 
 
 def _with(message: Tree, path: FieldPath, value: object) -> Tree:
-    """The message with a value at a path, in place of what is in its way."""
+    """Returns the message with a value at a path; a value in the way is replaced."""
     first, *rest = path
     if rest:
         below = message.get(first)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import heapq
 
 STALE_MAX = 1_000
-"""Entries that stand for nothing any more, beside as many as there are that do."""
+"""Number of stale entries that are kept, in addition to as many as there are valid ones."""
 
 
 class RecordExpirations:
-    """See the file's docstring.
+    """The expiry times of a topic's records.
 
-    Invariants: `_due` has, for each record that expires, an instant that is not behind its
-        expiration, and `_order` has it as well. What `_order` has beside that stands for nothing.
-    Owner: who folds the topic. Lifecycle: that of its state.
+    Invariants: for each record that expires, `_due` has an instant not later than its expiration,
+    and `_order` has the same instant. Other entries of `_order` are stale.
+    Owner: the part that folds the topic. Lifecycle: as long as the topic's state.
     """
 
     __slots__ = ("_due", "_order")
@@ -23,17 +23,17 @@ class RecordExpirations:
         self._order: list[tuple[int, bytes]] = []
 
     def __len__(self) -> int:
-        """Entries, those that stand for nothing among them."""
+        """Returns the number of entries, including stale ones."""
         return len(self._order)
 
     @property
     def first_us(self) -> int:
-        """The time at which somebody has to look at the earliest; 0: never."""
+        """Returns the time at which the earliest record must be checked; 0: never."""
         return self._order[0][0] if self._order else 0
 
     def note(self, key: bytes, expires_us: int) -> None:
-        """A record expires then. Where that is later than was said before, it is looked at then,
-        and `note` is due again."""
+        """Notes the expiry time of a record. Where it is later than the one noted before, the
+        record is still checked at the earlier time, and must then be noted again."""
         due_us = self._due.get(key)
         if due_us is not None and due_us <= expires_us:
             return
@@ -44,12 +44,12 @@ class RecordExpirations:
             heapq.heapify(self._order)
 
     def forget(self, key: bytes) -> None:
-        """There is no such record, or it does not expire."""
+        """Forgets a record: it does not exist, or does not expire."""
         self._due.pop(key, None)
 
     def take(self, now_us: int) -> bytes | None:
-        """The key of a record that is to be looked at, no longer noted; None: of none yet. Each
-        call costs about the same: where an entry stands for nothing, it is empty."""
+        """Removes and returns the key of a record that must be checked; None: none is due yet. Each
+        call costs about the same: for a stale entry, the key is empty."""
         if not self._order or self._order[0][0] > now_us:
             return None
         due_us, key = heapq.heappop(self._order)

@@ -1,7 +1,8 @@
-"""Rules for the time from which a history is whole, where a life before kept it by others.
+"""The time from which a history is complete, where an earlier life kept it by other rules.
 
-A longer window brings nothing back that was taken away, and a finer granularity no version that
-another one of its interval replaced. What there was before is not known then, and not told.
+A longer window does not bring removed versions back, and a finer granularity does not bring back
+versions that were replaced within an interval. The history before that time is not complete, and is
+not shown.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ def went_on(found: bytes | None, rules: SowRules, now_us: int) -> tuple[bytes, i
     """The store's entry of a topic's rules, and from when on its history is whole by them.
 
     Args:
-        found: the entry as a life before left it; None: all was kept by these.
-        rules: what is configured now.
-        now_us: by the clock on the wall; no version is kept by these rules before.
+        found: the entry as an earlier life left it; None: all was kept by the present rules.
+        rules: the configured rules.
+        now_us: time by the wall clock; no version before it is kept by these rules.
 
     Returns:
         The entry, and an instant in microseconds since 1970; 0: it is whole from its begin on.

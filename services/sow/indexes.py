@@ -1,13 +1,13 @@
-"""Hash indexes from a value to its records, so that a query need not look at all records.
+"""Hash indexes from values to records, so that a query need not read all records.
 
-An index finds candidates, and the query's filter judges them: what it finds is never less than
-what a filter could be true of. So values stand in it as expressions find them equal: 5, 5.0, '5'
-and '05' are found together, and each element of an array stands for itself. NULL and NaN equal
-nothing, and what lacks a field of an index is not in it.
+An index finds candidates, which the query's filter then judges: it finds at least every record of
+which a filter could be true. So values are indexed as expressions compare them: 5, 5.0, '5' and
+'05' are found together, and each element of an array counts by itself. NULL and NaN equal nothing,
+and a record that lacks a field of an index is not in it.
 
-The SOW key is an index, too, over all key fields: from what a filter says of them the key is
-computed. A number there could stand in a message as a text that says it in another way (`"05"`).
-As soon as a record came with one, numbers of filters are no longer looked up so.
+The SOW key is an index over all key fields, too: the key is computed from the values that a filter
+names. A message may write a number as a text in another way (`"05"`). As soon as one record has
+such a text, numbers in filters are no longer looked up by key.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from raylay.services.sow.keys import KeyRule
 
 Parse = Callable[[bytes], Tree]
 PLACES_MAX = 64
-"""Places of one record in one index; what has more, in long arrays, is always a candidate."""
+"""Number of places of one record in one index; a record with more, from long arrays, is always a
+candidate."""
 ASKED_MAX = 1_024
-"""Combinations of values that are looked up for one query."""
+"""Number of combinations of values that are looked up for one query."""
 _EXACT = 1 << 53
-"""Below it whole numbers and floating-point ones that are equal have one text."""
+"""Bound below which equal whole and floating-point numbers have one text."""
 
 
 class IndexedRecord(Protocol):
-    """A record (records.SowRecord)."""
+    """A record in an index (records.SowRecord)."""
 
     @property
     def key(self) -> bytes:
@@ -41,27 +42,27 @@ class IndexedRecord(Protocol):
 
     @property
     def body(self) -> bytes | None:
-        """None: it was deleted."""
+        """Returns the body of the record; None: the record was deleted."""
 
 
 class IndexedChange(Protocol):
-    """The change of a record (`SowChange`)."""
+    """The change of an indexed record (`SowChange`)."""
 
     @property
     def key(self) -> bytes:
-        """The key of the record."""
+        """Returns the key of the changed record."""
 
     @property
     def previous(self) -> Any:
-        """None: there was none."""
+        """Returns the record before the change; None: there was none."""
 
     @property
     def current(self) -> Any:
-        """None: there is none any more."""
+        """Returns the record after the change; None: there is none any more."""
 
 
 def canonical(value: Value) -> Value:
-    """Returns what values that a filter finds equal have in common."""
+    """Returns one value for all values that a filter finds equal."""
     if value.__class__ is str:
         said = values.parsed(value)
         return said if said == said else value
@@ -79,7 +80,7 @@ class _HashIndex:
         self.always: set[bytes] = set()
 
     def places(self, tree: Tree) -> list[tuple[Value, ...]] | None:
-        """Returns the places of a record; None: everywhere."""
+        """Returns the places of a record; None: the record is a candidate everywhere."""
         found = []
         for path in self.paths:
             plain = _equalled(values.plains(values.follow(tree, path)))
@@ -111,12 +112,12 @@ class _HashIndex:
             del self.keys[place]
 
     def found(self, place: tuple[Value, ...]) -> Iterable[bytes]:
-        """Returns the records in that place."""
+        """Returns the keys of the records in a place."""
         there = self.keys.get(place, ())
         return (there,) if type(there) is bytes else there  # type: ignore[return-value]
 
     def change(self, key: bytes, before: Tree | None, after: Tree | None) -> None:
-        """A record has other fields now."""
+        """Moves a record whose fields have changed."""
         was = [] if before is None else self.places(before)
         now = [] if after is None else self.places(after)
         if was == now:
@@ -139,9 +140,9 @@ class SowIndexes:
         `changed` with each change.
 
     Args:
-        hash_indexes: the identifiers of each.
-        parse: reads a body.
-        rule: of keys that are made of fields; None: they are not.
+        hash_indexes: identifiers of the fields of each index.
+        parse: parses a body.
+        rule: rule of the keys that are made of fields; None: keys are not made of fields.
 
     Raises:
         MessageTypeError: an identifier names no field.
@@ -156,10 +157,10 @@ class SowIndexes:
         self._parse = parse
         self._rule = rule
         self._odd = True
-        """Whether a text of a key field may say a number in another way than numbers do."""
+        """Whether a text in a key field may be a number in an unusual spelling."""
 
     def load(self, records: Iterable[IndexedRecord]) -> None:
-        """Takes up all records that there are, instead of those of before."""
+        """Replaces the content of the indexes by these records."""
         self._odd = False
         for index in self._indexes:
             index.keys.clear()
@@ -169,10 +170,10 @@ class SowIndexes:
                 self._change(record.key, None, self._tree(record.body))
 
     def changed(self, change: IndexedChange, tree: Tree | None = None) -> None:
-        """A record has changed.
+        """Takes the change of a record.
 
         Args:
-            tree: of what there is now, where it is at hand.
+            tree: fields of the record after the change, where they are at hand.
         """
         previous, current = change.previous, change.current
         before = None
@@ -193,15 +194,15 @@ class SowIndexes:
         try:
             return None if body is None else self._parse(body)
         except MessageTypeError:
-            # It is in no index, and no filter is true of it.
+            # An unreadable record is in no index, and no filter is true of it.
             return None
 
     def candidates(self, wanted: Mapping[Steps, tuple[Value, ...]]) -> set[bytes] | None:
-        """The keys of all records that may have one of the values in each of the fields, of the
-        index that leaves the fewest; None: no index knows.
+        """Returns the keys of all records that may have one of the wanted values in each of the
+        fields, by the index that leaves the fewest; None: no index can tell.
 
         Args:
-            wanted: by field, what a filter asks that it equals.
+            wanted: the values that a filter requires, by field.
         """
         best = self._by_key(wanted)
         for index in self._indexes:
@@ -249,7 +250,7 @@ class SowIndexes:
 
 
 def _equalled(given: Iterable[Value]) -> list[Value]:
-    """Returns the values that a value can equal: neither NULL nor NaN."""
+    """Returns the values that can equal something: all but NULL and NaN."""
     return [each for each in given if each is not None and each != "" and each == each]
 
 
@@ -266,7 +267,7 @@ def _is_odd(tree: Tree, path: FieldPath) -> bool:
 
 
 def _tree_of(paths: Sequence[FieldPath], given: Sequence[Value]) -> Tree:
-    """A tree with these values in these fields."""
+    """Returns a tree with these values in these fields."""
     tree: Tree = {}
     for path, value in zip(paths, given, strict=True):
         place = tree

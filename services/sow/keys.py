@@ -1,10 +1,10 @@
 """The key by which a message belongs to a record of a SOW topic (behaviour.md 4.1).
 
-The key is 128 bits of BLAKE2b, in hexadecimal, of the topic's key domain and the values of its key
-fields: with the 64 of the documents, one of 5,000,000,000 records would share its key with another
-one as often as not. Publishers choose the values, and some may write some records only: nobody may
-find values with the key of another record, which he would take the place of. Topics of one key
-domain give the same key to the same values.
+The key is 128 bits of BLAKE2b, in hexadecimal, over the topic's key domain and the values of the
+key fields. With the 64 bits of the documents, two of 5,000,000,000 records would have the same key
+as often as not. Publishers choose the values, and some may write only some records: nobody may find
+values that give the key of another record, and so replace it. Topics of one key domain give the
+same key to the same values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raylay.services.messages.digests import DIGEST_BYTES, SOW_KEY
 from raylay.services.messages.types.trees import FieldPath, Tree, field_path
 
 SOW_KEY_BYTES_MAX = 255
-"""Length of a key that a publisher gives: the store has it in each of its own keys."""
+"""Longest key that a publisher may give: each key of the store includes it."""
 _LENGTH = struct.Struct("<I")
 _GIVEN = re.compile(rb"[A-Za-z0-9+/=_-]+")
 _INT64 = 1 << 63
@@ -30,8 +30,9 @@ class KeyRule:
     """Makes the key of a message on one topic. Immutable.
 
     Args:
-        topic: its name.
-        identifiers: of the key fields, such as `/order/@id`; in the order of the configuration.
+        topic: name of the topic.
+        identifiers: identifiers of the key fields, such as `/order/@id`, in the order of the
+            configuration.
         domain: the key domain; empty: the topic's name.
 
     Raises:
@@ -45,17 +46,18 @@ class KeyRule:
         self.identifiers = tuple(identifiers)
         self.domain = domain or topic
         self._paths = tuple(field_path(each) for each in identifiers)
-        # What is equal for all records is taken once: a copy costs less than a new one.
+        # The part that is equal for all records is digested once: copying the state is cheaper than
+        # a new digest.
         self._begun = blake2b(digest_size=DIGEST_BYTES, person=SOW_KEY)
         self._begun.update(_counted(self.domain.encode("utf-8", "surrogateescape")))
 
     @property
     def paths(self) -> tuple[FieldPath, ...]:
-        """The paths of the key fields."""
+        """Returns the paths of the key fields."""
         return self._paths
 
     def key_of(self, tree: Tree) -> bytes:
-        """The key of a message with these fields.
+        """Returns the key of a message with these fields.
 
         Raises:
             SowKeyError: a key field is missing, empty, or not one value.
@@ -68,7 +70,7 @@ class KeyRule:
                     break
                 value = value.get(name)
             try:
-                # Bytes that are no UTF-8 have the key of the text that expressions take them for.
+                # Bytes that are no UTF-8 have the key of the text as which expressions read them.
                 text = (
                     value.encode("utf-8", "surrogateescape") if type(value) is str else _text(value)
                 )
@@ -95,11 +97,11 @@ class KeyRule:
 
 
 def key_of(tree: Tree, key_fields: Sequence[str], domain: str) -> bytes:
-    """The key of a message, for who needs one only.
+    """Returns the key of a message; for callers that need only one.
 
     Args:
         key_fields: identifiers, such as `/id`.
-        domain: the key domain; where a topic gives none, its name.
+        domain: the key domain; by default the topic's name.
 
     Raises:
         SowKeyError: a key field is missing, empty, or not one value.
@@ -109,7 +111,7 @@ def key_of(tree: Tree, key_fields: Sequence[str], domain: str) -> bytes:
 
 
 def given_key(key: bytes, topic: str) -> bytes:
-    """The key that a publisher gives to a message of a topic without key fields.
+    """Returns the key that a publisher gives to a message of a topic without key fields.
 
     Raises:
         SowKeyError: there is none, it is too long, or has other characters than those of Base64.
@@ -131,8 +133,9 @@ def _counted(text: bytes) -> bytes:
 
 
 def _text(value: Any) -> bytes:
-    """A value as the types of expressions compare it: 1, 1.0 and true are one; b"" of what is no
-    value. XML and FIX know texts alone, so the text of a number is its key as well."""
+    """Returns a value as text, equal where expressions compare values as equal: 1, 1.0 and true;
+    b"" for NULL. XML and FIX have texts only, so the text of a number gives the same key as the
+    number."""
     kind = type(value)
     if kind is bytes:
         return bytes(value)

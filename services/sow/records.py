@@ -1,5 +1,5 @@
-"""The entry of a key in a SOW topic, in memory and in the store: a record, or the tombstone of
-one."""
+"""The entry of a key in a SOW topic, in memory and in the store: a record, or the tombstone of a
+deleted record."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import NamedTuple
 from raylay.services.errors import SowDamaged
 
 NEVER = 0
-"""An expiration that never comes."""
+"""Expiration time of a record that never expires."""
 _RECORD = struct.Struct("<QQQQQQBH")
 _TOMBSTONE = struct.Struct("<QQQQQQQ")
 
 
 class RecordAuthor(NamedTuple):
-    """The author of a record or of its deletion. Authors are ordered: the later one of two wins.
+    """The author of a record or of its deletion. Authors are ordered: of two, the later one wins.
 
     Attributes:
-        stamp_us: when it was published, as it says itself, in microseconds since 1970.
-        publisher: who published it.
-        sequence: of the publisher.
+        stamp_us: publish time by the publisher's clock, in microseconds since 1970.
+        publisher: publisher id of the author.
+        sequence: sequence of the author's message.
     """
 
     stamp_us: int
@@ -35,12 +35,12 @@ class SowRecord(NamedTuple):
     Attributes:
         key: SOW key.
         txid: local transaction that brought the value.
-        publisher: who published it.
-        sequence: of the publisher.
-        updated_us: when this instance received it, in microseconds since 1970.
-        expires_us: when it expires; NEVER: it does not.
+        publisher: publisher id of the message.
+        sequence: sequence of the message.
+        updated_us: time at which this instance received the message, in microseconds since 1970.
+        expires_us: expiration time; NEVER: the record does not expire.
         body: the message, merged and enriched; None: the record was deleted (in the history).
-        stamp_us: when it was published, as it says itself, in microseconds since 1970.
+        stamp_us: publish time by the publisher's clock, in microseconds since 1970.
         topic: its logical topic, where the SOW topic has a pattern; empty: the SOW topic's name.
     """
 
@@ -61,13 +61,14 @@ class SowRecord(NamedTuple):
 
 
 class Tombstone(NamedTuple):
-    """The rest of a deleted record.
+    """The entry that a deleted record leaves.
 
     Attributes:
-        txid: local transaction that took it away.
-        updated_us: when this instance received that, in microseconds since 1970.
-        author: of the deletion.
-        publisher, sequence: what brought the record that was deleted; 0: there was none.
+        txid: local transaction that deleted the record.
+        updated_us: time at which this instance received the deletion, in microseconds since 1970.
+        author: author of the deletion.
+        publisher, sequence: identity of the message that had brought the deleted record; 0: there
+            was none.
     """
 
     txid: int
@@ -78,7 +79,7 @@ class Tombstone(NamedTuple):
 
 
 def encoded(record: SowRecord) -> bytes:
-    """A record as the store has it."""
+    """Returns a record as stored."""
     body, topic = record.body, record.topic
     head = _RECORD.pack(
         record.txid,
@@ -94,21 +95,21 @@ def encoded(record: SowRecord) -> bytes:
 
 
 def body_of(value: bytes) -> bytes:
-    """The message of a record that there is, as the store has it."""
+    """Returns the message of a stored record."""
     topic_bytes = value[_RECORD.size - 2] | value[_RECORD.size - 1] << 8
     return value[_RECORD.size + topic_bytes :]
 
 
 def bodies_of(values: Iterable[bytes]) -> list[bytes]:
-    """`body_of` each, for less."""
-    # Most have no logical topic.
+    """Returns `body_of` of each value, faster."""
+    # Most records have no logical topic.
     head = _RECORD.size
     low, high = head - 2, head - 1
     return [body_of(value) if value[low] or value[high] else value[head:] for value in values]
 
 
 def decoded(key: bytes, value: bytes) -> SowRecord:
-    """Decodes what `encoded` gave.
+    """Reads a record from the bytes that `encoded` returned.
 
     Raises:
         SowDamaged: it is none.
@@ -135,13 +136,13 @@ def decoded(key: bytes, value: bytes) -> SowRecord:
 
 
 def encoded_tombstone(tombstone: Tombstone) -> bytes:
-    """A tombstone as the store has it."""
+    """Returns a tombstone as stored."""
     txid, updated_us, author, publisher, sequence = tombstone
     return _TOMBSTONE.pack(txid, updated_us, *author, publisher, sequence)
 
 
 def decoded_tombstone(key: bytes, value: bytes) -> Tombstone:
-    """Decodes what `encoded_tombstone` gave.
+    """Reads a tombstone from the bytes that `encoded_tombstone` returned.
 
     Raises:
         SowDamaged: it is none.

@@ -1,15 +1,15 @@
 """The preparation of a SOW topic's messages before they are journaled (behaviour.md 4.1, 4.2, 4.7,
-4.9): each gets its key, a delta becomes the whole message, a delete the keys of the records that it
-removes.
+4.9): a message gets its key, a delta becomes the whole message, and a delete becomes the keys of
+the records that it removes.
 
-That is done by the values as *staged*: those that are folded, and over them what is on its way to
-the disk. So that plain publishes cost little, values as staged are made only when somebody asks for
-one: what was staged until then is folded over the topic, once and in order. What other instances
-brought costs nothing before.
+The preparation uses the values as *staged*: the folded records, overlaid by those on their way to
+the disk. To keep plain publishes cheap, staged values are computed only when one is needed:
+everything staged until then is then folded over the topic, once and in order. Messages of other
+instances cost nothing before that.
 
-Where a filter says which records a client may write, each of its messages is judged here, by the
-record that it would change and by what becomes of that. The message alone says neither: a delta
-names a key and a field, and takes over what it does not name.
+Where a filter limits the records that a client may write, each of its messages is judged here, by
+the record as it is and as it would become. The message alone shows neither: a delta names a key and
+a field, and keeps the others.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ from raylay.services.sow.state import TOMBSTONE, VALUE, SowRules, SowState
 from raylay.services.sow.topic import SowTopic
 
 AHEAD_US_MAX = 60 * 1_000_000
-"""Lead that the time of a message may have over the clock here, where the last writer counts: one
-far in the future would stay for ever."""
+"""Microseconds by which the time of a message may be ahead of the clock here, where the last writer
+counts: a message from far in the future would stay for ever."""
 BATCH_BYTES_MAX, BATCH_EACH_US = 64 * 1024 * 1024, 250_000
-"""Bytes of all that deltas become in each such interval, and that interval: more than an instance
-could merge meanwhile, so that only a batch of small deltas to large records ever meets it, which
-would hold the loop."""
+"""Limit on the bytes that deltas become in one interval, and the length of the interval: more than
+an instance could merge in that time, so only a batch of small deltas to large records meets the
+limit, which would block the loop."""
 LOOKED_MAX, LOOKS_EACH_US = 2_000, 50_000
-"""Records that deletes by filter look at where nobody has looked before, as their publisher does
-not number them; anew after so long."""
+"""Limit on the records that deletes by filter scan at once, for deletes that their publisher does
+not number, and the interval after which it begins anew."""
 PUBLISH_SUCH, CHANGE_PRESENT = "publish such a message to", "change the record of this key in"
-"""Parts of the sentence, before the topic, that say what a client may not do."""
+"""Beginnings of the sentence that says what a client may not do; the topic follows."""
 DELETE = ExpressionUse("the filter of a delete", frozenset(("message", "state", "clock")))
 
 
 class _RefusalError(Exception):
-    """The reason why one record is not taken."""
+    """The reason why one record is refused."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -74,10 +74,10 @@ class _RefusalError(Exception):
 
 
 class _AsStaged(SowState):
-    """A topic's records with what is staged over those that are folded.
+    """A topic's records with the staged ones over the folded ones.
 
     Args:
-        folded: what it lies over, and reads.
+        folded: the folded records, which are read where there is no staged one.
     """
 
     def __init__(self, folded: SowState) -> None:
@@ -93,11 +93,11 @@ class _AsStaged(SowState):
         self._over[entry] = value
 
     def _note_expiration(self, record: SowRecord) -> None:
-        """Nothing expires here."""
+        """Ignores expirations: nothing expires here."""
 
     @property
     def tombstones(self) -> int:
-        """There may be one for each key."""
+        """Returns a number that keeps look-ups of tombstones on: there may be one for each key."""
         return 1
 
     @tombstones.setter
@@ -105,7 +105,7 @@ class _AsStaged(SowState):
         """Ignores tombstones: they are not counted."""
 
     def let_go(self, key: bytes) -> None:
-        """Lets what is folded count."""
+        """Drops the staged entry of a key, so that the folded one counts."""
         self._over.pop(VALUE + key, None)
         self._over.pop(TOMBSTONE + key, None)
 
@@ -115,10 +115,11 @@ class _StagedRun:
     """A run on its way to the disk.
 
     Attributes:
-        keys: of each record that is a message; None: it has none. None: not computed yet.
-        applied: so many of its records lie over what is folded.
-        touched: the keys of those.
-        folded: so many of its records are folded.
+        keys: key of each record that is a message; None for one without a key. None as a whole: not
+            computed yet.
+        applied: number of its records that lie over the folded ones.
+        touched: keys of these records.
+        folded: number of its records that are folded.
     """
 
     run: Run
@@ -139,7 +140,7 @@ class _RunDraft:
 
 
 class SowStaging:
-    """See the file's docstring. One topic's `Stateful`.
+    """Prepares one topic's messages from the values as staged (implements `Stateful`).
 
     Invariant: `_runs` is what is staged and not folded, in order; the records of the first of them,
         up to one that is applied in part or not at all, lie over what is folded (`_over`), behind
@@ -148,7 +149,7 @@ class SowStaging:
     Owner: the instance's loop. Lifecycle: one life of the instance.
 
     Args:
-        functions: those that the filters of deletes may use.
+        functions: functions that the filters of deletes may use.
     """
 
     __slots__ = (
@@ -178,24 +179,26 @@ class SowStaging:
         self._runs: deque[_StagedRun] = deque()
         self._by_txid: dict[int, _StagedRun] = {}
         self._ready: deque[_StagedRun] = deque()
-        """Prepared, and `staged` is due for them."""
+        """Prepared runs for which `staged` is still to be called."""
         self._making: tuple[_StagedRun, _RunDraft, int] | None = None
         self._over: _AsStaged | None = None
         self._findings: dict[tuple[int, int], DeleteScan] = {}
-        """Scans that are under way, by publisher and sequence of the delete."""
+        """Scans in progress, by publisher and sequence of the delete."""
         self._steady_us = 0
-        """Steady time of the run that is prepared: what is done at once has a bound by it."""
+        """Steady time of the run that is being prepared; the limits on work done at once are
+        measured by it."""
         self._permission: WritePermission | None = None
-        """Permission of the client whose run is prepared, where it may not write all that the topic
-        has."""
+        """Permission of the client whose run is prepared, where it may not write everything of the
+        topic; otherwise None."""
         self._writes_topic = False
-        """Whether it may write all of the run's own topic: a pattern's others are left to judge."""
+        """Whether that client may write all of the run's own topic, so that only other topics of a
+        pattern must be judged."""
         self._looks_from_us, self._looks_left = 0, LOOKED_MAX
         self._made_from_us, self._made_left = 0, BATCH_BYTES_MAX
         self._touched: dict[bytes, int] = {}
 
     def __len__(self) -> int:
-        """Runs that are staged and not folded."""
+        """Returns the number of runs that are staged and not folded."""
         return len(self._runs)
 
     # -- what is staged ------------------------------------------------------------------------
@@ -210,18 +213,18 @@ class SowStaging:
         self._by_txid[run.first_txid] = found
 
     def committed(self, last_txid: int) -> None:
-        """All up to here is folded."""
+        """Notes that everything up to this transaction id is folded."""
         while self._runs and self._runs[0].run.last_txid <= last_txid:
             self._take_out(self._runs.popleft())
         if self._runs and self._runs[0].run.first_txid <= last_txid:
-            first = self._runs[0]  # In parts: what lies over it stays until all is folded.
+            first = self._runs[0]  # Folded in parts: its records stay in the overlay.
             first.folded = last_txid - first.run.first_txid + 1
             if not first.applied:
                 first.applied = first.folded
             elif first.applied < first.folded:
                 self._forget_over()
         if not self._runs and not self._ready:
-            # What lies over it is folded: nobody needs to look there.
+            # The whole overlay is folded and no longer needed.
             self._forget_over()
 
     def failed(self, committed_txid: int) -> None:
@@ -232,13 +235,14 @@ class SowStaging:
         self._forget_over()
 
     def keys_of(self, run: Run) -> Sequence[bytes | None] | None:
-        """The keys of a staged run's records, where they are known already, for who folds it."""
+        """Returns the keys of a staged run's records, where they are already known, for the
+        fold."""
         found = self._by_txid.get(run.first_txid)
         if found is not None and found.run.count == run.count:
             return found.keys
         if not self._runs:
             return None
-        # A part of the first one that is not folded.
+        # The rest of the first run, which is folded in parts.
         first, at = self._runs[0], run.first_txid - self._runs[0].run.first_txid
         is_part = first.keys is not None and 0 <= at <= first.run.count - run.count
         return first.keys[at : at + run.count] if first.keys is not None and is_part else None
@@ -251,7 +255,8 @@ class SowStaging:
             each.touched.clear()
 
     def _forget_ready(self) -> None:
-        """Forgets what was prepared and never came: it was refused, or its session is over."""
+        """Forgets prepared runs for which `staged` was never called: they were refused, or their
+        session ended."""
         if self._ready:
             self._ready.clear()
             self._forget_over()
@@ -270,7 +275,7 @@ class SowStaging:
 
     # -- values as staged ----------------------------------------------------------------------
     def value(self, key: bytes, now_us: int) -> SowRecord | None:
-        """The record of a key as it is staged; None: there is none, or it has expired.
+        """Returns the record of a key as it is staged; None: there is none, or it has expired.
 
         Raises:
             CorruptRecord: what is on disk is no record.
@@ -281,7 +286,7 @@ class SowStaging:
         return None if NEVER < record.expires_us <= now_us else record
 
     def _caught_up(self) -> _AsStaged:
-        """Returns the state with all that is staged, and what is being prepared."""
+        """Returns the state with everything that is staged, and the run that is being prepared."""
         over = self._over
         if over is None:
             over = self._over = _AsStaged(self._topic.state)
@@ -325,7 +330,7 @@ class SowStaging:
         staged.touched += touched
 
     def _key(self, record: Record) -> bytes | None:
-        """Returns the key of what is staged as it came. What has none is folded nowhere."""
+        """Returns the key of a record staged as it came; None: it has none, and is not folded."""
         if record.command not in (Command.PUBLISH, Command.DELTA_PUBLISH):
             return None
         try:
@@ -388,7 +393,8 @@ class SowStaging:
             self._ready.append(_StagedRun(run, staged.keys[at : at + run.count]))
             at += run.count
         if staged.applied:
-            # Which of its parts lie over what is folded is not worth knowing: it is made anew.
+            # Dropped as a whole, because it is not known which of its parts were applied: it is
+            # made anew.
             self._forget_over()
 
     def _check_size(self, record: Record, body: bytes) -> None:
@@ -419,7 +425,7 @@ class SowStaging:
         self._made_left -= size_bytes
 
     def _made(self, record: Record, now_us: int) -> tuple[bytes | None, bytes]:
-        """The key of a record, and the body that it is to have.
+        """Returns the key of a record, and the body to journal.
 
         Raises:
             _RefusalError: whatever the message made a type, a key generator, a function, an
@@ -438,8 +444,8 @@ class SowStaging:
         except (_RefusalError, CorruptRecord):
             raise
         except Exception as error:
-            # Nothing of it is kept yet. Whatever the message meets is its own fault, and no reason
-            # to end the instance, which would be given it again.
+            # Nothing of the record is kept yet. Any error is the message's own fault, and must not
+            # end the instance, which would be given the message again.
             raise _RefusalError(
                 "bad_message",
                 f"topic {record.topic}: {_what(record)} met {type(error).__name__}: "
@@ -447,10 +453,10 @@ class SowStaging:
             ) from error
 
     def _kept(self, record: Record, now_us: int) -> tuple[bytes, bytes]:
-        """Prepares a record that is no delete."""
+        """Prepares a record that is no delete; returns its key and its body."""
         topic, permission = self._topic, self._permission
         if permission is not None and not (self._parses or self._writes_topic):
-            # No filter can be asked of it.
+            # A filter cannot be evaluated on it.
             raise _RefusalError(*permission.refusal(record.topic.encode(), PUBLISH_SUCH))
         self._check_time(record, now_us)
         is_delta = record.command == Command.DELTA_PUBLISH
@@ -472,9 +478,9 @@ class SowStaging:
     def _computed(
         self, record: Record, tree: Tree, is_delta: bool, now_us: int
     ) -> tuple[bytes, bytes]:
-        """Returns the body with what is set before the key is made, then what is set after that,
-        then the delta. The client needs the permission for the record that there is before anything
-        is made of it, and for what is journaled."""
+        """Returns the key and the body after preprocessing, enrichment, and the merge of a delta,
+        in that order. The client needs permission for the present record before it is used, and for
+        the record that is journaled."""
         topic, kind, body = self._topic, self._topic.type, record.body
         permission = None if self._writes_topic else self._permission
         if topic.around is not None:
@@ -504,14 +510,14 @@ class SowStaging:
                 body = kind.merge(stored, body)
                 whole = kind.parse(body)
         if topic.key_of(record._replace(body=body), whole) != key:
-            # It would be kept under another one where it is folded.
+            # Otherwise the record would be folded under another key.
             raise _RefusalError(
                 "bad_key",
                 f"topic {record.topic}: what is computed of the message changes its key: compute "
                 "no key field in an enrichment, and let a key generator ask only what stays",
             )
         if permission is not None:
-            # As whoever reads it will find it.
+            # Parsed again, as later readers will parse it.
             journaled = tree if body is record.body else kind.parse(body)
             name = record.topic.encode()
             if not permission.passes(name, journaled):
@@ -519,8 +525,9 @@ class SowStaging:
         return key, body
 
     def _check_topic(self, record: Record, previous: SowRecord) -> None:
-        """A key generator may give one key to messages of two topics of a pattern: who may write
-        all of one needs the permission for what is there of the other."""
+        """Refuses a message whose key belongs to a record of another topic of the pattern, unless
+        the client may write that record: a key generator may give one key to messages of two
+        topics."""
         permission, name = self._permission, previous.topic
         if permission is None or not self._writes_topic or name in (b"", record.topic.encode()):
             return
@@ -530,10 +537,11 @@ class SowStaging:
     def _before(
         self, record: Record, previous: SowRecord, permission: WritePermission | None
     ) -> Tree | None:
-        """The fields of the record that there is.
+        """Returns the fields of the present record.
 
         Args:
-            permission: that the client needs for it; None: it may write everything.
+            permission: permission that the client needs for it; None: the client may write
+                everything.
         """
         kind, body = self._topic.type, previous.body
         if body is None:
@@ -546,14 +554,14 @@ class SowStaging:
             if permission.passes(name, before):
                 return before
         except MessageTypeError:
-            # Nobody knows what it is, so it passes no filter.
+            # The content is unknown, so the record passes no filter.
             pass
         raise _RefusalError(*permission.refusal(name, CHANGE_PRESENT))
 
     def _check_time(self, record: Record, now_us: int) -> None:
         if not self._topic.state.last_writer:
             return
-        # A clock here that was set back makes nobody else's wrong.
+        # A clock here that was set back does not make other clocks wrong.
         ahead_us = record.origin_time_us - max(now_us, self._steady_us)
         if ahead_us > AHEAD_US_MAX:
             raise _RefusalError(
@@ -576,7 +584,7 @@ class SowStaging:
 
     # -- deletes -------------------------------------------------------------------------------
     def _delete(self, record: Record, now_us: int) -> bytes:
-        """The body of a delete as it is journaled: the keys that it takes away."""
+        """Returns the body of a delete as it is journaled: the keys that it removes."""
         said = said_by(record)
         if "filter" in said:
             keys = self._found(record, said, now_us)
@@ -609,8 +617,8 @@ class SowStaging:
         return sorted(set(keys))
 
     def _of_topic(self, record: Record, keys: list[bytes]) -> list[bytes]:
-        """Returns the keys that are of no record of another topic, where a pattern keeps the
-        records of many: who may delete from one topic has no say in the others."""
+        """Returns the keys without those of other topics' records, where a pattern collects several
+        topics: a permission to delete from one topic does not cover the others."""
         logical = self._topic.logical(record.topic.encode())
         if not logical:
             return keys
@@ -637,7 +645,7 @@ class SowStaging:
         return topic.key_of(record._replace(body=data), tree)
 
     def looks_for(self, run: Run) -> list[DeleteScan]:
-        """See `Stateful`: the filters of deletes."""
+        """Returns the scans of the run's deletes by filter; see `Stateful`."""
         found = []
         for record in iterate_records(run.payload):
             identity = record.publisher, record.sequence
@@ -658,7 +666,7 @@ class SowStaging:
         finding = self._findings.get((record.publisher, record.sequence))
         if finding is None:
             finding = self._finding(record, said)
-            # Nobody looked before: as much as can be done at once.
+            # No scan ran before: does as much as can be done at once.
             if self._steady_us >= self._looks_from_us + LOOKS_EACH_US:
                 self._looks_from_us, self._looks_left = self._steady_us, LOOKED_MAX
             finding.take(self._looks_left)

@@ -1,16 +1,16 @@
-"""The state of one SOW topic: the last value of each key, and what stood there before.
+"""The state of one SOW topic: the last value of each key, and its earlier versions.
 
-`SowState` decides; it reads what is on disk through `StoreReader` and keeps what is not there yet.
-Folding commits puts changes into it, `pending()` gives what the store is to commit, with the
-transaction id that it is then valid for (storage/sow.py).
+`SowState` decides; it reads stored entries through `StoreReader` and keeps those that are not
+stored yet. Folding commits adds changes; `pending()` returns what the store is to commit, with the
+transaction id to which the store then corresponds (storage/sow.py).
 
 Keys of the store: `v` + key is the value, `h` + key + time is a version of the history, `d` + key
-says what took the record away, `c` how many there are of each, `b` that the topic has begun. SOW
-keys have letters, digits and some marks only, and a time begins with a zero byte: the versions of a
-key lie beside one another, before those of keys that it begins.
+is the tombstone of a deleted record, `c` the number of each, `b` marks that the topic has begun.
+SOW keys have only letters, digits and some marks, and a time begins with a zero byte: so the
+versions of a key are adjacent, before those of longer keys that begin with it.
 
-A record that was deleted leaves a tombstone, so that what comes late, from behind the deletion,
-does not bring it back.
+A deleted record leaves a tombstone, so that a late message from before the deletion does not bring
+the record back.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ __all__ = [
 
 BEGUN, COUNTS, TOMBSTONE, VERSION, VALUE = b"b", b"c", b"d", b"h", b"v"
 VALUE_END = b"w"
-"""Key behind every value."""
+"""Key above every value."""
 _TOMBSTONE_END, _VERSION_END = b"e", b"i"
 _TIME = struct.Struct(">Q")
 _COUNTS = struct.Struct("<QQ")
@@ -65,8 +65,8 @@ class RecordChange(NamedTuple):
     """The change of a record.
 
     Attributes:
-        previous: None: there was none.
-        current: None: there is none any more.
+        previous: the record before; None: there was none.
+        current: the record after; None: there is none any more.
         reason: `inserted`, `updated`, `deleted` or `expired`.
     """
 
@@ -81,10 +81,11 @@ class SowRules:
     """The configuration of a SOW topic.
 
     Attributes:
-        expires: whether records expire at all. What messages say is kept nevertheless.
-        lifetime_us: of a record whose message says none; 0: for ever.
-        window_us: how long versions are kept; 0: there is no history.
-        granularity_us: of versions within such an interval the last one is kept; 0: every one.
+        expires: whether records expire at all. Lifetimes in messages are kept in any case.
+        lifetime_us: lifetime of a record whose message has none; 0: for ever.
+        window_us: time for which versions are kept; 0: there is no history.
+        granularity_us: width of an interval of which only the last version is kept; 0: every
+            version is kept.
 
     Raises:
         ValueError: a topic with history expires.
@@ -144,20 +145,20 @@ class SowState:
         self._queries: list[ChangeListener] = []
         self._as_of_us: list[int] = []
         self.whole_from_us = 0
-        """Time before which its history is not told of (history_rules.py)."""
+        """Time before which the history is incomplete, and not shown (history_rules.py)."""
         self._pruned_to = VERSION
         self._older_kept = False
         self._to_prune = self._to_forget = 0
-        """Versions, and deletions, that are still to be examined. Each addition adds two, so that
-        removal keeps pace with growth."""
+        """Number of versions and deletions that are still to be examined. Each addition adds two,
+        so that removal keeps pace with growth."""
         self._expirations, self._forgotten_to = RecordExpirations(), TOMBSTONE
         self.pending_bytes = 0
-        """Approximate bytes that the store does not have yet."""
+        """Approximate bytes that are not stored yet."""
         self._taken_bytes = 0
         self.count = 0
-        """Records that there are."""
+        """Number of records."""
         self.tombstones = 0
-        """Deletions that are remembered."""
+        """Number of deletions that are remembered."""
         counts = self._reading.get(COUNTS)
         if counts is not None:
             if len(counts) != _COUNTS.size:
@@ -177,7 +178,7 @@ class SowState:
 
     # -- reading -------------------------------------------------------------------------------
     def get(self, key: bytes) -> SowRecord | None:
-        """The record of a key.
+        """Returns the record of a key.
 
         Raises:
             SowDamaged: what is on disk is no record.
@@ -192,7 +193,7 @@ class SowState:
         return self._reading.get(key)
 
     def records(self) -> Iterator[SowRecord]:
-        """Every record by key, as of the first one; nothing may be folded meanwhile.
+        """Yields every record by key, as of the first one; nothing may be folded meanwhile.
 
         Raises:
             SowDamaged: what is on disk is no record.
@@ -201,25 +202,28 @@ class SowState:
             yield decoded(key[1:], value)
 
     def query(self) -> RecordScan:
-        """Every record as of now, to be taken in turns while others are folded. Values are as the
-        store has them: `body_of` and `decoded` read them, after the first byte of the key."""
+        """Returns a scan of every record as of now, to be taken in turns while later commits are
+        folded. Values are in stored form: `body_of` and `decoded` read them; the key's first byte
+        is to be removed."""
         query = RecordScan(self.chunk, VALUE, VALUE_END, self.txid, self._queries.remove)
         self._queries.append(query)
         return query
 
     def query_keys(self, keys: Iterable[bytes]) -> KeyScan:
-        """Makes a query, as `query` does, of the records of these keys alone."""
+        """Returns a scan, as `query` does, of the records of these keys alone."""
         found = KeyScan(self._value, (VALUE + key for key in keys), self.txid, self._queries.remove)
         self._queries.append(found)
         return found
 
     def watch(self, watching: ChangeListener) -> Callable[[], None]:
-        """Tells somebody of each change of a value, before it. Returns what ends that."""
+        """Notifies a listener of each change of a value, before it happens. Returns a function that
+        ends that."""
         self._queries.append(watching)
         return lambda: self._queries.remove(watching)
 
     def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
-        """The first `most` entries, on disk or to go there, from `start` on and before `end`."""
+        """Returns the first `most` entries, stored or still to be stored, from `start` on and
+        before `end`."""
         found: list[tuple[bytes, bytes]] = []
         while True:
             entries = self._reading.chunk(start, end, most)
@@ -249,17 +253,19 @@ class SowState:
             start = until
 
     def _entries(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """All of them. What is folded meanwhile is among them where they have not come to it."""
+        """Yields all entries in a range. Entries that are folded meanwhile are included if they are
+        still ahead."""
         return entries_of(self.chunk, start, end)
 
     def as_of(self, time_us: int, now_us: int, txid: int | None = None) -> Iterator[SowRecord]:
-        """The records of a moment (query/as_of.py), by key, as `versions` are."""
+        """Yields the records of a moment (query/as_of.py), by key, as `versions` does."""
         past = AsOf(txid, time_us)
         return latest(self.versions(past, now_us), past)
 
     def versions(self, past: AsOf, now_us: int) -> Iterator[SowRecord]:
-        """Every version by key and time, for who asks of a moment; none where it is before the
-        history's window, which ends now. What there is of it is not pruned until they end."""
+        """Yields every version by key and time, for queries of the past; none where the moment is
+        before the history's window, which ends now. The versions are not pruned until the iteration
+        ends."""
         window_us = self.rules.window_us
         if not window_us or past.time_us < max(now_us - window_us, self.whole_from_us):
             return
@@ -272,10 +278,11 @@ class SowState:
 
     # -- folding -------------------------------------------------------------------------------
     def put(self, record: SowRecord) -> RecordChange | None:
-        """Takes what was published. None: a late one, which changes nothing.
+        """Applies a published record. Returns the change; None: the record is late, and changes
+        nothing.
 
         Args:
-            record: with a body; `expires_us` as `expiration_us` gives it.
+            record: a record with a body; `expires_us` is from `expiration_us`.
         """
         key = record.key
         previous = self.get(key)
@@ -293,7 +300,7 @@ class SowState:
     def _is_late(
         self, author: RecordAuthor, updated_us: int, key: bytes, previous: SowRecord | None
     ) -> bool:
-        """Returns whether what counts already is later."""
+        """Returns whether the present record or tombstone is later than the author."""
         if previous is None:
             tombstone = self.tombstone(key)
             if tombstone is None:
@@ -305,10 +312,11 @@ class SowState:
                 publisher == tombstone.author.publisher and sequence < tombstone.author.sequence
             ) or (publisher == tombstone.publisher and sequence < tombstone.sequence)
         if self.last_writer:
-            # Its own again, as behind an old store: the same value, valid for another transaction.
+            # The same message again, for instance with an old store: the same value, for another
+            # transaction.
             return author < previous.author
         if self.rules.expires and NEVER < previous.expires_us <= updated_us:
-            # It is gone, whether anybody has come to take it away or not.
+            # The present record has expired, whether or not it was removed yet.
             return False
         return previous.publisher == author.publisher and previous.sequence > author.sequence
 
@@ -320,12 +328,13 @@ class SowState:
         reason: str = "deleted",
         by: RecordAuthor | None = None,
     ) -> RecordChange | None:
-        """Takes a record away; its versions stay. None: there was none, or it is a later one.
+        """Deletes a record; its versions stay. Returns the change; None: there was none, or it is
+        later than the deletion.
 
         Args:
-            now_us: when this instance received the deletion.
-            by: who deleted it: what that one's instances send later, and was published before, does
-                not bring the record back (`forget` ends that). None: nobody did.
+            now_us: time at which this instance received the deletion.
+            by: author of the deletion: messages that were published before it and arrive later do
+                not bring the record back (until `forget`). None: nobody deleted it.
         """
         previous = self.get(key)
         self.txid = max(self.txid, txid)
@@ -336,7 +345,7 @@ class SowState:
             self._set_tombstone(key, Tombstone(txid, now_us, by, *brought))
         if previous is None:
             if by is not None and self.rules.window_us and self._newest(key) is not None:
-                # Of a copy: its versions came with it, the record was deleted since.
+                # In a copy, the versions came with it, and the record was deleted since.
                 stamp_us, publisher, sequence = by
                 self._add_version(
                     SowRecord(key, txid, publisher, sequence, now_us, NEVER, None, stamp_us)
@@ -370,7 +379,7 @@ class SowState:
 
     # -- tombstones ----------------------------------------------------------------------------
     def tombstone(self, key: bytes) -> Tombstone | None:
-        """Returns what is remembered of a deletion.
+        """Returns the tombstone of a key; None: there is none.
 
         Raises:
             SowDamaged: what is on disk is none.
@@ -389,18 +398,19 @@ class SowState:
         self._to_forget += 2
         txid, updated_us, author, publisher, sequence = tombstone
         if held is not None and not publisher:
-            # Deleted twice: what the first one took away is gone still.
+            # A second deletion: the record that the first one removed stays removed.
             publisher, sequence = decoded_tombstone(key, held)[3:]
         left = Tombstone(txid, updated_us, author, publisher, sequence)
         self._set(TOMBSTONE + key, encoded_tombstone(left))
 
     def forget(self, floor_txid: int, before_us: int, most: int = 10_000) -> int:
-        """Takes away tombstones that nothing can come late to; goes on where the last call ended.
+        """Removes tombstones for which nothing can arrive late any more; continues where the last
+        call ended.
 
         Args:
-            floor_txid: every destination has what is up to here.
-            before_us: what was received later is kept nevertheless.
-            most: tombstones that are looked at in one call.
+            floor_txid: transaction id up to which every destination has everything.
+            before_us: receive time from which on tombstones are kept in any case.
+            most: number of tombstones to look at in one call.
 
         Returns:
             How many were taken away.
@@ -425,8 +435,8 @@ class SowState:
 
     # -- transactions --------------------------------------------------------------------------
     def begin_behind(self, txid: int) -> bool:
-        """Leaves out what was published up to there, unless the topic has begun already. Returns
-        whether that is so from now on: it has to be on disk before anything is folded."""
+        """Leaves out everything that was published up to this transaction id, unless the topic has
+        begun already. Returns whether that is new: it must be on disk before anything is folded."""
         if self.txid or self._reading.get(BEGUN) is not None:
             return False
         self.seen(txid)
@@ -434,7 +444,7 @@ class SowState:
         return True
 
     def seen(self, txid: int) -> None:
-        """A transaction was folded that changes nothing here."""
+        """Notes that a transaction was folded that changes nothing here."""
         self.txid = max(self.txid, txid)
 
     # -- expiration ----------------------------------------------------------------------------
@@ -442,7 +452,7 @@ class SowState:
         """Returns when a message expires that arrives now.
 
         Args:
-            lifetime_s: as the message says; 0: never; None: it says nothing.
+            lifetime_s: lifetime in the message; 0: never expires; None: the message has none.
         """
         if lifetime_s is not None:
             return now_us + lifetime_s * 1_000_000 if lifetime_s else NEVER
@@ -454,11 +464,11 @@ class SowState:
         return NEVER < first_us <= now_us or bool(self._to_prune or self._to_forget)
 
     def expire(self, now_us: int, most: int = 10_000) -> list[RecordChange]:
-        """Takes away what has expired; every instance does so by itself.
+        """Removes expired records; every instance does so by itself.
 
         Args:
-            most: records that are looked at in one call: who has more comes again. Not all of them
-                need have expired: some were published again.
+            most: number of records to look at in one call; the next call continues. Some may not
+                have expired, because they were published again.
         """
         changes: list[RecordChange] = []
         for _ in range(most):
@@ -471,7 +481,7 @@ class SowState:
             if not NEVER < record.expires_us <= now_us:
                 self._note_expiration(record)
                 continue
-            # Another instance may get what was published before only when it is over there.
+            # Another instance may get an earlier message only after the record has expired there.
             by = record.author if self.last_writer else None
             change = self.delete(key, self.txid, now_us, "expired", by)
             assert change is not None
@@ -487,7 +497,8 @@ class SowState:
         newest_us = self._newest(key)
         time_us = record.updated_us
         if newest_us is not None:
-            # Time alone tells versions apart. With a granularity the last of an interval is kept.
+            # Versions are told apart by time alone. With a granularity, the last one of an interval
+            # is kept.
             time_us = max(time_us, newest_us if granularity_us else newest_us + 1)
             if granularity_us and newest_us // granularity_us == time_us // granularity_us:
                 self._set(begin + _TIME.pack(newest_us), None)
@@ -496,7 +507,7 @@ class SowState:
         self._to_prune += 2
 
     def _newest(self, key: bytes) -> int | None:
-        """The time of the last version of a key."""
+        """Returns the time of the last version of a key; None: there is none."""
         for held in (self._newest_us, self._newest_taken_us):
             if key in held:
                 return held[key]
@@ -505,13 +516,13 @@ class SowState:
         return None if found is None else _time_us(found)
 
     def prune(self, now_us: int, most: int = 10_000) -> int:
-        """Takes away versions that the window has left; goes on where the last call ended.
+        """Removes versions that are older than the window; continues where the last call ended.
 
-        The last one of before the window stays, unless it says that the record was deleted: it
-        is what there was when the window began.
+        The last version before the window stays, unless it is a deletion: it is the record at the
+        begin of the window.
 
         Args:
-            most: versions that are looked at in one call.
+            most: number of versions to look at in one call.
 
         Returns:
             How many were taken away.
@@ -545,7 +556,7 @@ class SowState:
         if not is_last:
             is_past = _time_us(following) <= from_us
         else:
-            # Behind a deletion nothing may come to light again.
+            # A removed deletion must not make an earlier version visible again.
             is_past = (
                 not self._older_kept
                 and _time_us(key) <= from_us
@@ -558,12 +569,13 @@ class SowState:
     # -- what goes to disk -----------------------------------------------------------------------
     @property
     def unsaved_bytes(self) -> int:
-        """Bytes that the store does not have, what is being written included; each entry once."""
+        """Returns the bytes that are not stored yet, including those being written; each entry
+        counts once."""
         return self.pending_bytes + self._taken_bytes
 
     def pending(self) -> tuple[Mapping[bytes, bytes | None], int]:
-        """Returns what the store is to commit (None: remove it), and the transaction that it is
-        valid for then. Nothing more is given before `saved` or `not_saved`."""
+        """Returns the entries that the store is to commit (None: remove it), and the transaction to
+        which the store then corresponds. Nothing more is returned before `saved` or `not_saved`."""
         assert not self._taken, "a commit is under way"
         if self._unsaved:
             for key, value in counts_entry(self.count, self.tombstones).items():
@@ -574,13 +586,13 @@ class SowState:
         return self._taken.entries, self.txid
 
     def saved(self) -> None:
-        """Notes that what was pending is on disk."""
+        """Notes that the pending entries are stored."""
         self._taken_bytes = 0
         self._taken = SortedEntries()
         self._newest_taken_us = {}
 
     def not_saved(self) -> None:
-        """Makes what could not be written pending again."""
+        """Makes entries that could not be written pending again."""
         for key, value in self._taken.items():
             if key not in self._unsaved:
                 self._unsaved[key] = value
@@ -590,7 +602,7 @@ class SowState:
 
 
 def counts_entry(records: int, tombstones: int) -> dict[bytes, bytes]:
-    """Returns the store's entry with the number of each."""
+    """Returns the store's entry with the numbers of records and tombstones."""
     return {COUNTS: _COUNTS.pack(records, tombstones)}
 
 

@@ -1,5 +1,4 @@
-"""The interfaces between a topic's state and its store, and between it and those who follow its
-changes."""
+"""The interfaces between a topic's state, its store, and listeners to its changes."""
 
 from __future__ import annotations
 
@@ -7,40 +6,40 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 READ_FIRST, READ_AT_ONCE = 16, 1000
-"""Entries, of a look at all of them."""
+"""Number of entries that an iteration reads first, and in each further read."""
 READ_BYTES = 256 * 1024
-"""Approximate bytes of the entries of a look, however large they are."""
+"""Approximate bytes of the entries in one read, however large they are."""
 
 Chunk = Callable[[bytes, bytes, int], list[tuple[bytes, bytes]]]
 """See `StoreReader.chunk`."""
 
 
 class StoreReader(Protocol):
-    """The part of a topic that is on disk (storage/sow.py)."""
+    """The stored part of a topic (storage/sow.py)."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key of the store."""
+        """Returns the value of a key of the store; None: there is none."""
 
     def last(self, start: bytes, end: bytes) -> bytes | None:
-        """The last key from `start` on and before `end`."""
+        """Returns the last key from `start` on and before `end`; None: there is none."""
 
     def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
-        """The first `most` (key, value) from `start` on and before `end`, by key."""
+        """Returns the first `most` (key, value) from `start` on and before `end`, by key."""
 
 
 class ChangeListener(Protocol):
-    """Hears of changes."""
+    """A listener that is told of changes."""
 
     def changed(self, key: bytes, previous: bytes | None) -> None:
-        """An entry is about to be changed.
+        """Takes an entry that is about to be changed.
 
         Args:
-            previous: what it is until then; None: there is none.
+            previous: value of the entry until then; None: there is none.
         """
 
 
 class EmptyStore:
-    """The `StoreReader` of a topic of which nothing is on disk."""
+    """The `StoreReader` of a topic without a store."""
 
     def get(self, key: bytes) -> bytes | None:
         """None."""
@@ -56,7 +55,8 @@ class EmptyStore:
 
 
 def entries_of(chunk: Chunk, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """All entries from `start` on and before `end`, by key, little of them in memory at a time."""
+    """Yields all entries from `start` on and before `end`, by key, with few of them in memory at a
+    time."""
     most = READ_FIRST
     while True:
         entries = chunk(start, end, most)

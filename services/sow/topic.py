@@ -1,4 +1,4 @@
-"""One SOW topic of an instance: what it is, what it holds, and the keys of its messages."""
+"""One SOW topic of an instance: its definition, its state, and the keys of its messages."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from raylay.services.sow.keys import KeyRule, given_key
 from raylay.services.sow.state import RecordChange, SowState
 
 KeyGenerator = Callable[[Record, "Tree | None"], bytes]
-"""Makes the key of a message of its fields; None: messages of the type have none."""
+"""Makes the key of a message from its fields; None: messages of the type have no fields."""
 Preprocess = Callable[[Tree], Tree]
 Enrich = Callable[[Tree, "Tree | None"], Tree]
-"""The second one is what the topic has under the key."""
+"""Enriches a message; the second argument is the record that the topic has under the key."""
 
 
 class TopicStaging(Stateful, Protocol):
-    """The preparation of a topic's messages before the append; it is forgotten behind the
+    """The preparation of a topic's messages before the append, with its forgetting after the
     commit."""
 
     def committed(self, last_txid: int) -> None:
-        """All up to here is folded."""
+        """Notes that everything up to this transaction id is folded."""
 
     def keys_of(self, run: Run) -> Sequence[bytes | None] | None:
-        """The keys of a staged run's records, where they are known already, for who folds it. None
-        of a record: it has none."""
+        """Returns the keys of a staged run's records, where they are already known, for the fold;
+        None for a record without a key."""
 
 
 class SowChange(NamedTuple):
-    """The change of an instance's record.
+    """The change of a record at an instance.
 
     Attributes:
-        name: the logical topic.
-        record: what brought it; None: the record has expired.
+        name: logical topic of the record.
+        record: journal record that caused the change; None: the record has expired.
     """
 
     topic: SowTopic
@@ -53,23 +53,23 @@ class SowChange(NamedTuple):
 
 
 class SowTopic:
-    """See the file's docstring.
+    """One SOW topic of an instance.
 
     Owner: the instance's loop. Lifecycle: one life of the instance.
 
     Args:
-        definition: what is configured.
-        kind: the type of its messages.
-        state: what it holds.
-        generate: makes the keys; None: they are made of the key fields, or given.
+        definition: configuration of the topic.
+        kind: type of the topic's messages.
+        state: records of the topic.
+        generate: makes the keys; None: they are made of the key fields, or given by publishers.
 
     Attributes:
-        type: of its messages.
-        name: of the topic; of the physical one, where there is a pattern.
-        indexes: told of each change in a fold; None: there are none.
-        preprocess, enrich: what is computed before a message is journaled; None: nothing.
-        around: told of each message before that; None: nothing asks for it.
-        staging: what is done before the append; None: nothing.
+        type: type of the topic's messages.
+        name: name of the topic; with a pattern, of the physical topic.
+        indexes: are told of each change in a fold; None: there are none.
+        preprocess, enrich: compute fields before a message is journaled; None: there are none.
+        around: context that is set for each message before that; None: nothing reads it.
+        staging: prepares messages before the append; None: nothing is prepared.
 
     Raises:
         MessageTypeError: a key names no field, or messages of the type have none.
@@ -119,24 +119,25 @@ class SowTopic:
             self._rule = KeyRule(definition.name, definition.keys, definition.key_domain)
         pattern = definition.pattern
         self._fitting = TopicPattern(pattern) if pattern else None
-        # As with subscriptions: who asks for everything wants nothing of a drill's.
+        # As with subscriptions: a pattern that matches everything does not mean the topics of
+        # drills.
         self._reserved = pattern.lstrip("^").startswith(RESERVED)
 
     @property
     def makes_keys(self) -> bool:
-        """Returns whether keys are made of messages; else publishers give them."""
+        """Returns whether keys are made from messages; otherwise publishers give them."""
         return self._rule is not None or self._generate is not None
 
     @property
     def stored_as(self) -> str:
-        """The name of the topic in the store."""
+        """Returns the name of the topic in the store."""
         return self.definition.stored_as
 
     def index(self) -> None:
-        """Makes the indexes, of all records that there are."""
+        """Builds the indexes from all records."""
         definition = self.definition
         hash_indexes = definition.hash_indexes
-        # Where there is a pattern, the keys of each logical topic are made by a rule of its own.
+        # With a pattern, each logical topic has a key rule of its own.
         rule = None if definition.pattern else self._rule
         if not hash_indexes and rule is None:
             return
@@ -155,14 +156,14 @@ class SowTopic:
         return (self._reserved or not text.startswith(RESERVED)) and self._fitting.search(text)
 
     def logical(self, topic: bytes) -> bytes:
-        """Returns the topic that records name: nothing where there is one only."""
+        """Returns the topic that records name: empty where there is only one."""
         return b"" if self._fitting is None else topic
 
     def key_of(self, record: Record, tree: Tree | None = None) -> bytes:
-        """The key of a message that was published here.
+        """Returns the key of a message that was published here.
 
         Args:
-            tree: its fields, where they are read already.
+            tree: fields of the message, where they are already parsed.
 
         Raises:
             SowKeyError: a key field is missing; the message has no key and needs one; the key
@@ -188,7 +189,7 @@ class SowTopic:
         return given_key(key, record.topic)
 
     def _rule_of(self, topic: str) -> KeyRule:
-        """Returns the key rule of a logical topic: its key domain is its own, where none is
+        """Returns the key rule of a logical topic: the topic is its own key domain, where none is
         configured."""
         found = self._rules.get(topic)
         if found is None:

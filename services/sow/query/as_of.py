@@ -1,10 +1,11 @@
-"""The moment of the rows that come before a replay of the log.
+"""The moment of the rows that precede a replay of the log.
 
-What comes behind the rows begins with the very next transaction. So the rows are the state that one
-transaction left behind, told by its id: several may have been received at one instant.
+A replay after rows begins with the very next transaction. So the rows are the state that one
+transaction left, identified by its id: several may have been received at one instant.
 
-A history with a granularity keeps the last version of each interval: of what there was in the midst
-of one, some is gone. There the moment is where that interval begins, and the rest is replayed.
+A history with a granularity keeps only the last version of each interval, so a state in the midst
+of an interval is partly lost. There the moment is the begin of that interval, and the rest is
+replayed.
 """
 
 from __future__ import annotations
@@ -17,26 +18,27 @@ from raylay.services.sow.records import SowRecord
 
 
 class AsOf(NamedTuple):
-    """A state that histories have.
+    """A past state that histories have.
 
     Attributes:
-        txid: of the last transaction in it; None: all of the instant is in it.
-        time_us: the instant, in microseconds since 1970; with a transaction: just before the next
-            one was received.
+        txid: last transaction of the state; None: the state includes everything received up to
+            `time_us`.
+        time_us: the instant of the state, in microseconds since 1970; with a transaction: just
+            before the next one was received.
     """
 
     txid: int | None
     time_us: int
 
     def has(self, version: SowRecord) -> bool:
-        """Returns whether a version had come by then."""
+        """Returns whether a version belongs to the state."""
         if self.txid is None:
             return version.updated_us <= self.time_us
         return version.txid <= self.txid
 
 
 def latest(versions: Iterable[SowRecord], past: AsOf) -> Iterator[SowRecord]:
-    """The records that there were, of their versions by key and time."""
+    """Yields the records of a past state, from their versions by key and time."""
     last: SowRecord | None = None
     for record in versions:
         if last is not None and last.key != record.key:
@@ -50,25 +52,25 @@ def latest(versions: Iterable[SowRecord], past: AsOf) -> Iterator[SowRecord]:
 
 
 class TimeLookup(Protocol):
-    """The look-ups that this needs; storage's readers have them."""
+    """The look-ups in the log that `past_of` needs; storage's readers implement them."""
 
     @property
     def first_txid(self) -> int:
-        """The oldest transaction id that is here."""
+        """Returns the oldest transaction id in the log."""
 
     def find_time(self, time_us: int) -> int:
-        """The first transaction id received at or after this time."""
+        """Returns the first transaction id that was received at or after this time."""
 
     def read_headers(self, after_txid: int, runs_max: int = ...) -> list[Run]:
-        """Runs behind a transaction, without their records."""
+        """Returns runs behind a transaction, without their records."""
 
 
 def past_of(after_txid: int, granularities_us: Sequence[int], log: TimeLookup, now_us: int) -> AsOf:
-    """The last state, not behind this transaction, that histories have in full.
+    """Returns the last state, not after this transaction, that the histories have in full.
 
     Args:
-        granularities_us: of the histories; 0: one keeps every version.
-        now_us: when a transaction would be received that is not there yet.
+        granularities_us: granularities of the histories; 0: a history that keeps every version.
+        now_us: receive time for a transaction that does not exist yet.
     """
     before_log = log.first_txid - 1
     while True:
@@ -82,5 +84,5 @@ def past_of(after_txid: int, granularities_us: Sequence[int], log: TimeLookup, n
         found_txid = max(found_txid, before_log)
         if found_txid >= after_txid:
             return AsOf(after_txid, next_us - 1)
-        # What is kept of one topic may lie in the midst of another one's interval.
+        # A moment at the edge of one topic's interval may be in the midst of another topic's.
         after_txid = found_txid

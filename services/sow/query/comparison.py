@@ -1,9 +1,10 @@
 """The comparison of one SOW topic at two instances: the output of `raylay sow diff`.
 
-A record counts by what brought it (publisher and sequence) and by its body. Instances take what is
-published one after the other, so a first look finds what is on its way as well. So keys that differ
-are looked at again: those that become equal are forgotten, and those that have changed in between
-do not count as different, for nobody knows what the two looks saw.
+A record is compared by the message that brought it (publisher and sequence) and by its body.
+Instances process a publish one after the other, so a first look also finds differences that are
+under way. So differing keys are looked at again: those that have become equal are dropped, and
+those that have changed in between do not count as different, because the two looks were not at the
+same moment.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ class HeldRecord(NamedTuple):
     """The record that an instance has under a key.
 
     Attributes:
-        topic: of the message.
-        digest: of its body, in hexadecimal.
+        topic: topic of the message.
+        digest: digest of the message's body, in hexadecimal.
     """
 
     topic: str
@@ -32,10 +33,10 @@ class HeldRecord(NamedTuple):
 
 
 class RecordDifference(NamedTuple):
-    """A key under which two instances have other things. None: that one has nothing.
+    """A key whose records differ at two instances. None stands for no record.
 
     Attributes:
-        changing: it was another difference when it was looked at before.
+        changing: whether the difference was another one at the previous look.
     """
 
     key: bytes
@@ -45,20 +46,24 @@ class RecordDifference(NamedTuple):
 
     @property
     def what(self) -> str:
-        """`missing here`, `missing there`, `other message`, or `other body` of the same one."""
+        """Returns `missing here`, `missing there`, `other message`, or `other body` of the same
+        message."""
         if self.here is None or self.there is None:
             return "missing here" if self.here is None else "missing there"
         return "other body" if self.here[:3] == self.there[:3] else "other message"
 
 
 class TopicComparison:
-    """Two instances' records of one topic.
+    """The comparison of two instances' records of one topic.
+
+    Owner: the caller that compares. Lifecycle: one comparison. About 200 bytes are kept for each
+    record of the first instance, until those of the second one have come.
 
     Owner: who compares. Lifecycle: one comparison. It keeps about 200 bytes of each record of the
     first instance, until the other one's have come.
 
     Attributes:
-        counts: records of each in the first look.
+        counts: number of records of each instance in the first look.
     """
 
     def __init__(self) -> None:
@@ -66,17 +71,17 @@ class TopicComparison:
         self._here: dict[bytes, HeldRecord] = {}
         self._found: dict[bytes, RecordDifference] = {}
         self._seen: set[bytes] = set()
-        """Keys that differ in this look."""
+        """Keys that differ in the present look."""
         self._looks = 0
 
     def first(self, key: bytes, held: HeldRecord) -> None:
-        """A record of the first instance; all of them come before those of the second."""
+        """Takes a record of the first instance; all of them come before those of the second one."""
         self._here[key] = held
         if not self._looks:
             self.counts[0] += 1
 
     def second(self, key: bytes, held: HeldRecord) -> None:
-        """A record of the second instance."""
+        """Takes a record of the second instance."""
         if not self._looks:
             self.counts[1] += 1
         here = self._here.pop(key, None)
@@ -84,7 +89,7 @@ class TopicComparison:
             self._note(RecordDifference(key, here, held))
 
     def end(self) -> None:
-        """One look is over: what of the first is left has nothing to compare with. Keys that were
+        """Ends a look: the first instance's remaining records have no counterpart. Keys that were
         not found different this time are equal now."""
         for key, held in self._here.items():
             self._note(RecordDifference(key, held, None))
@@ -101,24 +106,24 @@ class TopicComparison:
 
     @property
     def keys(self) -> list[bytes]:
-        """Keys that differ, in order."""
+        """Returns the keys that differ, in order."""
         return sorted(self._found)
 
     def differences(self) -> Iterator[RecordDifference]:
-        """The differences, by key."""
+        """Yields the differences, by key."""
         return (self._found[key] for key in self.keys)
 
 
 def digest_of(body: bytes) -> bytes:
-    """Returns what tells a body from others: nobody can publish two that pass for one."""
+    """Returns a digest of a body; nobody can publish two bodies with one digest."""
     return digest(body, SOW_BODY)
 
 
 def held(topic: str, publisher: int, sequence: int, body: bytes) -> HeldRecord:
-    """Returns the record under a key, of a row of a query."""
+    """Returns the record under a key, from the values of a query's row."""
     return HeldRecord(topic, publisher, sequence, digest_of(body).hex())
 
 
 def differ(found: Iterable[RecordDifference]) -> bool:
-    """Returns whether any of them is no change that was under way."""
+    """Returns whether any of these differences is certain, not one that may have been under way."""
     return any(not each.changing for each in found)

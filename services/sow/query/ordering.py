@@ -1,12 +1,12 @@
 """The order of a query's rows (behaviour.md 4.4): `/price DESC, /symbol`.
 
-Every value has a place in one order, so that any two rows do, whatever stands in their fields:
-NULL, then NaN, then numbers, then texts. A text that says a number stands among the numbers, as
-expressions compare the two; of equal ones the shorter text is first. An array is its first element.
-Rows that are equal in all fields are in the order of their SOW keys.
+All values are in one order, so that any two rows can be compared: NULL, then NaN, then numbers,
+then texts. A text that is a number counts as a number, as in expressions; of equal ones the shorter
+text is first. An array counts as its first element. Rows that are equal in all fields are in the
+order of their SOW keys.
 
-`SortedRows` takes rows a few at a time and gives them back a few at a time, so that no call takes
-long: what comes is sorted in portions, and these are merged while rows are taken out.
+`SortedRows` takes rows a few at a time and returns them a few at a time, so that no call takes
+long: rows are sorted in portions, which are merged as rows are taken out.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from raylay.services.messages.types.trees import Tree
 
 TERMS_MAX = 32
 PORTION_ROWS = 1_000
-"""Sorted at once: about half a millisecond."""
+"""Number of rows that are sorted at once: about half a millisecond."""
 _CUT_ROWS_MAX = 4_000
-"""Number of wanted rows up to which those that cannot be among them are dropped as they come."""
+"""Number of wanted rows up to which surplus rows are dropped as they arrive."""
 _CUT_BYTES = 1024 * 1024
-"""Bytes of the rows that are kept above which surplus rows are dropped before `_CUT_ROWS_MAX`."""
+"""Bytes of the kept rows above which surplus rows are dropped before `_CUT_ROWS_MAX`."""
 _SHOWN_CHARACTERS_MAX = 200
 _ROW_MEMORY_BYTES = 400
-"""Memory of a row that is kept, beside its bytes and the texts of its place."""
+"""Memory of a kept row, in addition to its bytes and the texts of its place."""
 
 Place = tuple[Any, ...]
-"""Place of a row: places compare as their rows."""
+"""Sort key of a row: places compare as their rows do."""
 
 
 class SortTerm(NamedTuple):
-    """A field that rows are ordered by."""
+    """A field by which rows are ordered, and its direction."""
 
     steps: Steps
     is_descending: bool
 
 
 class _DescendingText:
-    """A text in descending order."""
+    """A text that compares in descending order."""
 
     __slots__ = ("text",)
 
@@ -61,7 +61,7 @@ class _DescendingText:
 
 
 def read_order(text: str) -> tuple[SortTerm, ...]:
-    """The fields that rows are to be ordered by, the first one first.
+    """Parses an order: the fields by which rows are ordered, the first one first.
 
     Raises:
         RemoteProtocolError: it is no order; with reason `bad_order_by`, the column and what to do.
@@ -105,7 +105,7 @@ def _terms(found: list[Token]) -> tuple[SortTerm, ...]:
 
 
 def place_of(value: Value, is_descending: bool = False) -> Place:
-    """Returns the place of a value among others."""
+    """Returns the sort key of a value."""
     value = values.scalar(value)
     text = ""
     rank: int
@@ -125,7 +125,7 @@ def place_of(value: Value, is_descending: bool = False) -> Place:
 
 
 def placing(terms: tuple[SortTerm, ...]) -> Callable[[Tree, bytes], Place]:
-    """Returns a function that gives the place of a row, by its fields and its SOW key."""
+    """Returns a function that returns the sort key of a row from its fields and its SOW key."""
 
     def place(tree: Tree, key: bytes) -> Place:
         found: list[Any] = []
@@ -138,7 +138,7 @@ def placing(terms: tuple[SortTerm, ...]) -> Callable[[Tree, bytes], Place]:
 
 
 def _memory_of(place: Place, row: bytes) -> int:
-    """Estimates what a row takes of memory with its place, in bytes."""
+    """Returns an estimate of the memory of a row with its sort key, in bytes."""
     size = len(row) + _ROW_MEMORY_BYTES
     for each in place:
         if each.__class__ is str:
@@ -149,20 +149,20 @@ def _memory_of(place: Place, row: bytes) -> int:
 
 
 def _taken_out(portion: list[tuple[Place, bytes]]) -> Iterator[tuple[Place, bytes]]:
-    """Empties a portion from its begin: what was taken lies in memory no more."""
+    """Yields the rows of a portion, and removes them from memory as it goes."""
     portion.reverse()
     while portion:
         yield portion.pop()
 
 
 class SortedRows:
-    """Rows in order: first all go in, then they come out.
+    """Sorts rows: first all rows go in, then they come out in order.
 
-    Invariant: of the rows that went in, only such are missing as have `wanted` others before them.
-    Owner: a query. Lifecycle: that of the query.
+    Invariant: a row is only dropped when `wanted` other rows come before it.
+    Owner: a query. Lifecycle: as long as the query.
 
     Args:
-        wanted: so many rows come out at most; None: all.
+        wanted: number of rows that come out at most; None: all.
     """
 
     __slots__ = (
@@ -186,16 +186,16 @@ class SortedRows:
         self._portions: list[list[tuple[Place, bytes]]] = []
         self._merged: Iterator[tuple[Place, bytes]] | None = None
         self.held_bytes = 0
-        """Bytes of the rows that are kept."""
+        """Bytes of the kept rows."""
         self.memory_bytes = 0
-        """Approximate memory that they take with their places."""
+        """Approximate memory of the kept rows with their sort keys."""
 
     def takes(self, place: Place) -> bool:
-        """Returns whether a row of this place may be among those that are wanted."""
+        """Returns whether a row with this sort key may be among the wanted rows."""
         return self._bound is None or place < self._bound
 
     def put(self, place: Place, row: bytes) -> None:
-        """A row of a place that it takes."""
+        """Adds a row."""
         new = self._new
         new.append((place, row))
         self.held_bytes += len(row)
@@ -221,10 +221,11 @@ class SortedRows:
         self.memory_bytes -= sum([_memory_of(place, row) for place, row in rows])
 
     def take(self, most: int) -> list[bytes]:
-        """The next rows, so many at most; none: there are no more. Nothing goes in any more."""
+        """Returns the next rows, `most` at most; none: there are no more. No row may be added any
+        more."""
         if self._merged is None:
             self._new.sort()
-            # More than islice counts to are all.
+            # More than islice can count means all.
             wanted = None if self._wanted is None else min(self._wanted, sys.maxsize)
             portions, self._portions, self._new = [*self._portions, self._new], [], []
             self._merged = islice(heapq.merge(*map(_taken_out, portions)), wanted)

@@ -1,8 +1,7 @@
-"""The plan of a query: all records, or those that an index finds for its filter.
+"""The plan of a query: which records must be read for its filter, all or those that an index finds.
 
-Only what a filter must find equal is looked up: `/symbol = 'IBM'`, alone or as one of what AND
-joins, `IN` with values that are written out, and `SOW_KEY() = '…'`. The filter is asked of what is
-found all the same.
+Only required equalities are looked up: `/symbol = 'IBM'`, alone or joined by AND, `IN` with literal
+values, and `SOW_KEY() = '…'`. The found records are still judged by the filter.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ Wanted = dict[Steps, tuple[Value, ...]]
 
 
 def equalities(node: tree.ExpressionNode) -> tuple[Wanted, tuple[Value, ...] | None]:
-    """Returns what must be equal to what for a filter to be true: fields, and the SOW key (None:
-    any).
+    """Returns the equalities that must hold for a filter to be true: values by field, and SOW keys
+    (None: any).
 
-    Of two conditions of one field the one with fewer values is given: both must be true.
+    Of two conditions on one field, the one with fewer values is used: both must be true.
     """
     wanted: Wanted = {}
     keys: tuple[Value, ...] | None = None
@@ -71,12 +70,12 @@ def _equality(node: tree.ExpressionNode) -> tuple[tree.ExpressionNode, tuple[Val
 def around_record(
     record: SowRecord, name: bytes, instance: str, group: str, now_us: int = 0
 ) -> EvalContext:
-    """Returns the context of a filter beside the body of a record.
+    """Returns the context that a filter can read besides the body of a record.
 
     Args:
-        name: its logical topic.
-        instance, group: names of the instance.
-        now_us: 0: the time is not to be asked.
+        name: logical topic of the record.
+        instance, group: name of the instance and of its group.
+        now_us: current time; 0: the filter must not read the time.
     """
     return EvalContext(
         topic=name.decode("utf-8", "surrogateescape"),
@@ -100,19 +99,19 @@ def _is(node: tree.ExpressionNode) -> bool:
 def keys_to_look_at(
     filter_: Expression | None, keys: frozenset[bytes] | None, indexes: SowIndexes | None
 ) -> frozenset[bytes] | None:
-    """The keys of the records that a query has to look at; None: of all.
+    """Returns the keys of the records that a query must look at; None: all.
 
     Args:
-        filter_: of the query; None: it has none.
-        keys: that it names; None: none.
-        indexes: of the topic; None: it has none.
+        filter_: filter of the query; None: it has none.
+        keys: keys that the query names; None: none.
+        indexes: indexes of the topic; None: it has none.
     """
     if filter_ is None:
         return keys
     wanted, named = equalities(filter_.tree)
     found = keys
     if named is not None and all(isinstance(each, str) for each in named):
-        # Keys are texts: a text equals one only if it is the same, a number may equal several.
+        # Keys are texts: a text equals only the same text, while a number may equal several.
         said = frozenset(
             str(each).encode("utf-8", "surrogateescape") for each in named if each not in (None, "")
         )

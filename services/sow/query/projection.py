@@ -1,8 +1,8 @@
-"""Select lists: which fields of a message are sent (behaviour.md 4.4): `[-/,+/a,-/a/b]`.
+"""Select lists: the fields of a message that are sent (behaviour.md 4.4): `[-/,+/a,-/a/b]`.
 
-Each directive says of a field, with all below it, whether it is sent. Of two that speak of a field
-the one for the deeper one counts, of two of the same field the last; a field that none speaks of
-is sent. A filter sees the whole message.
+Each directive says whether a field, with everything below it, is sent. For a field under two
+directives, the one for the deeper field counts, and of two for the same field the last one; a field
+without a directive is sent. Filters see the whole message.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SHOWN_CHARACTERS_MAX = 200
 
 
 class _Node:
-    """The directive on a field, and on the fields in it."""
+    """The directive for a field, and the directives for fields within it."""
 
     __slots__ = ("fields", "is_sent")
 
@@ -32,8 +32,8 @@ class Projection:
     """A select list, for messages of one type. Immutable.
 
     Args:
-        text: the list, in brackets or without.
-        message_type: of the messages.
+        text: the list, with or without brackets.
+        message_type: type of the messages.
 
     Raises:
         RemoteProtocolError: it is none, with reason `bad_select`; or messages of that type cannot
@@ -53,11 +53,11 @@ class Projection:
         self._root = _root(text)
 
     def of_tree(self, tree: Tree) -> Tree:
-        """The fields that are sent. The argument is not changed."""
+        """Returns the fields that are sent. The argument is not changed."""
         return _cut(tree, self._root, self._root.is_sent is not False)
 
     def of_body(self, body: bytes) -> bytes:
-        """The message with these fields alone; empty, where its type cannot say what is left."""
+        """Returns the message with only these fields; empty where its type cannot express them."""
         try:
             known = self._type.known(body)
             return self._type.rewritten(self.of_tree(known.tree), known)
@@ -66,7 +66,7 @@ class Projection:
 
 
 def check_select(text: str) -> None:
-    """Refuses what is no select list for any type.
+    """Checks that a select list is valid for some type.
 
     Raises:
         RemoteProtocolError: with reason `bad_select`.
@@ -108,7 +108,7 @@ def _wrong(text: str, why: str) -> RemoteProtocolError:
 
 def _cut(tree: Tree, node: _Node, is_sent: bool) -> Tree:
     if not is_sent:
-        # Most lists name a few fields: the others need not be looked at.
+        # Most lists name a few fields: the other fields need not be visited.
         return _named(tree, node)
     found: Tree = {}
     fields = node.fields
@@ -143,7 +143,7 @@ def _put(found: Tree, name: str, value: Any, said: _Node, is_sent: bool) -> None
 
 
 def _cut_value(value: Any, node: _Node, is_sent: bool) -> Any:
-    """A value with fields in it, cut; of a list each of its objects."""
+    """Returns a value reduced to its selected fields; for a list, each of its objects."""
     if type(value) is dict:
         return _cut(value, node, is_sent)
     if type(value) is list:

@@ -1,9 +1,9 @@
-"""A query in turns: records of SOW topics into rows, a millisecond or two at a time.
+"""A query in turns: turns records of SOW topics into rows, a millisecond or two at a time.
 
-Each turn takes some records as they were when the query began (record_scan.py), reads them once,
-asks the filter, and cuts what passes to frames of rows. Rows without an order go out as they are
-found. With one they are kept until all are in (ordering.py), so that what they take of memory is
-bounded.
+Each turn takes some records as they were when the query began (record_scan.py), parses each once,
+applies the filter, and cuts the passing ones to frames of rows. Rows without an order are sent as
+they are found. Rows with an order are kept until all are in (ordering.py), so their memory is
+limited.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from raylay.services.sow.query.record_scan import Entries
 from raylay.services.sow.records import NEVER, SowRecord, bodies_of, body_of, decoded, encoded
 
 FRAME_BYTES_MAX = 1024 * 1024
-"""Bytes of the rows in one frame; a row that is larger is in one of its own."""
+"""Bytes of the rows in one frame; a larger row has a frame of its own."""
 HELD_BYTES_MAX = 64 * 1024 * 1024
 LOOKED_AT_ONCE = 128
-"""Records between two looks at the clock, at most."""
+"""Number of records between two reads of the clock, at most."""
 _LOOKED_BYTES = 128 * 1024
 _ROWS_AT_ONCE = 256
 _BUILDERS_MAX = 1_024
@@ -44,23 +44,23 @@ class RecordSource(Protocol):
 
     done: bool
     saved_bytes: int
-    """Bytes of the records that it keeps for whoever takes them, since they were changed
-    meanwhile."""
+    """Bytes of records that the source keeps in their earlier state, because they were changed
+    since the query began."""
 
     def take(self, most: int) -> Entries:
-        """The next ones, and none before `done`: there may be more."""
+        """Returns the next records; may return none although more follow, until `done`."""
 
     def close(self) -> None:
-        """No more will be taken."""
+        """Ends the source: no more records will be taken."""
 
 
 class VersionSource:
-    """The records of a moment as a source: the last version of each key that had come by then.
+    """The records of a past moment as a source: the last version of each key at that moment.
 
     Args:
-        versions: of a history, by key and time (state.SowState.versions).
+        versions: versions of a history by key and time (state.SowState.versions).
         past: the moment.
-        keys: of these records; None: of all.
+        keys: keys of the wanted records; None: all.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class VersionSource:
         self._past = past
         self._keys = keys
         self._last: SowRecord | None = None
-        """Last version of the key that is being looked at."""
+        """Last version so far of the current key."""
         self.done = False
         self.saved_bytes = 0
-        # The first one fixes of when they are.
+        # The first `next` fixes the time to which the versions belong.
         self._next = next(versions, None)
 
     def take(self, most: int) -> Entries:
-        """The next ones. A key may have many versions: that many of those are looked at."""
+        """Returns the next records. A key may have many versions; `most` limits the versions."""
         found: Entries = []
         keys, has = self._keys, self._past.has
         for _ in range(most):
@@ -96,7 +96,7 @@ class VersionSource:
         return found
 
     def close(self) -> None:
-        """No more will be taken."""
+        """Ends the source: no more records will be taken."""
         self.done = True
         self._next = self._last = None
         self._versions = iter(())
@@ -107,12 +107,12 @@ class QueryPart:
     """One topic of a query.
 
     Attributes:
-        name: of the topic, where its records say none.
-        kind: the type of its messages.
-        source: its records.
-        count: how many there are, where all are asked for; None: nobody knows.
-        wants: whether records of a logical topic are asked for; None: there is one topic.
-        now_us: what expires up to then is gone; 0: nothing expires.
+        name: name of the topic, for records that do not name theirs.
+        kind: type of the topic's messages.
+        source: records of the topic.
+        count: number of records, where all are wanted; None: unknown.
+        wants: returns whether records of a logical topic are wanted; None: there is one topic.
+        now_us: time up to which expired records are left out; 0: none expires.
     """
 
     name: bytes
@@ -125,12 +125,13 @@ class QueryPart:
 
 @dataclass(frozen=True, slots=True)
 class ReplacedFocus:
-    """The focus of a subscription whose filter is replaced.
+    """The previous focus of a subscription whose filter is replaced.
 
     Attributes:
-        filter: None: it was true of all.
-        keys: of these records; None: of all.
-        had_rows: whether it was given what was in its focus: rows are then what is new in it.
+        filter: the previous filter; None: it matched all records.
+        keys: keys of the records in the focus; None: all.
+        had_rows: whether the client was given the records in the focus: then only records that are
+            new in it become rows.
     """
 
     filter: Expression | None = None
@@ -138,7 +139,7 @@ class ReplacedFocus:
     had_rows: bool = True
 
     def had(self, key: bytes, tree: Tree, around: EvalContext) -> bool:
-        """Returns whether a record was in it."""
+        """Returns whether a record was in the previous focus."""
         if self.keys is not None and key not in self.keys:
             return False
         return self.filter is None or self.filter.matches(tree, around)
@@ -149,18 +150,19 @@ class QueryTerms:
     """The terms of a query on the records.
 
     Attributes:
-        filter: None: all.
-        select: the select list; empty: all fields.
-        order: the fields that rows are ordered by; none: they come by SOW key.
-        top: so many rows at most; None: all.
-        skip: so many are left out before.
-        batch: rows in a frame, at most.
-        instance, group: names of the instance that is asked.
-        now_us: by the clock on the wall.
-        held_bytes_max: of rows that wait for their order.
-        keys: of these records; None: of all.
-        replaced: the focus of the subscription that gets this one; None: there is none.
-        budget: of who asks, for what the filter works; None: it may take what it takes.
+        filter: the content filter; None: all records pass.
+        select: select list; empty: all fields.
+        order: the fields by which rows are ordered; none: by SOW key.
+        top: limit on the number of rows; None: no limit.
+        skip: number of rows that are left out at the start.
+        batch: number of rows in a frame, at most.
+        instance, group: name of the instance that is queried, and of its group.
+        now_us: time by the wall clock.
+        held_bytes_max: limit on the bytes of rows that wait to be ordered.
+        keys: keys of the wanted records; None: all.
+        replaced: previous focus of the subscription whose filter this query replaces; None: there
+            is none.
+        budget: budget of the querying user, for the filter's work; None: the work is not limited.
     """
 
     filter: Expression | None = None
@@ -184,7 +186,8 @@ def _filters(terms: QueryTerms) -> list[Expression]:
 
 
 def _with_own_filters(terms: QueryTerms) -> QueryTerms:
-    """Copies the terms: work that others did for the same filter is not taken for this query's."""
+    """Returns a copy of the terms with filters of its own, so that the work of other users of the
+    same filter does not count for this query."""
     payers = () if terms.budget is None else (QueryPayer(terms.budget),)
     if terms.filter is not None:
         terms = replace(terms, filter=terms.filter.own(*payers))
@@ -195,7 +198,7 @@ def _with_own_filters(terms: QueryTerms) -> QueryTerms:
 
 
 class _Reader:
-    """Reads the records of one topic for one query."""
+    """Parses and filters the records of one topic for one query."""
 
     __slots__ = ("kind", "parse", "read", "select")
 
@@ -204,7 +207,8 @@ class _Reader:
         self.select = Projection(terms.select, part.kind) if terms.select else None
         self.parse: Callable[[bytes], Tree] | None = None
         self.read: Callable[[Sequence[bytes]], list[Tree | None]] | None = None
-        """Function that reads bodies where a filter is asked, and of nothing but the bodies."""
+        """Function that parses bodies for the filter; None where the filter reads more than the
+        bodies."""
         filters = _filters(terms)
         if not filters and not terms.order:
             return
@@ -224,20 +228,22 @@ class _Reader:
 
 
 class QueryExecution:
-    """See the file's docstring.
+    """Runs one query in turns.
 
     Owner: who asks. Lifecycle: until `done`, or `close`.
 
     Args:
         parts: the topics, in order.
-        terms: what is asked.
+        terms: the terms of the query.
 
     Attributes:
-        sent: rows so far.
-        left: where a filter is replaced: what it was true of and the new one is not. Who takes
-            it away leaves room for more.
-        looked_at: records of the topics that are asked for, whether they passed or not.
-        matches: records that passed the filter so far; those that are known without a look, too.
+        sent: number of rows so far.
+        left: where a filter is replaced: records that matched it and do not match the new one.
+            Removing them makes room for more.
+        looked_at: number of records of the wanted topics that were looked at, whether they passed
+            or not.
+        matches: number of records that passed the filter so far, including those known without a
+            look.
 
     Raises:
         RemoteProtocolError: messages of one of the types cannot be cut: `not_supported`.
@@ -254,9 +260,10 @@ class QueryExecution:
         self._to_skip = terms.skip
         self._most = LOOKED_AT_ONCE
         self._waiting: Entries = []
-        """Taken, and not looked at: to judge those before them took long."""
+        """Records that were taken and not judged yet, because judging those before them took
+        long."""
         self._efforts = [each.effort for each in _filters(terms)]
-        """Efforts of its own filters."""
+        """Work accounts of the query's own filters."""
         self._given_up = self._count_given_up()
         self._asks_around = any(each.asks_around for each in _filters(terms))
         self._builders: dict[tuple[int, bytes, str], RecordBuilder] = {}
@@ -270,26 +277,26 @@ class QueryExecution:
 
     @property
     def must_wait(self) -> bool:
-        """Returns whether its user's filters have worked so much that this one waits for a
-        while."""
+        """Returns whether the query waits, because the filters of its user have used too much
+        work."""
         budget = self._terms.budget
         return budget is not None and budget.is_low and bool(self._efforts)
 
     @property
     def memory_bytes(self) -> int:
-        """Memory that it keeps: of what was changed since it began, and rows that wait for their
-        order."""
+        """Returns the memory that the query keeps: records that were changed since it began, and
+        rows that wait to be ordered."""
         ordered = 0 if self._ordered is None else self._ordered.memory_bytes
         return ordered + sum(part.source.saved_bytes for part, _ in self._parts)
 
     def close(self) -> None:
-        """Ends it early."""
+        """Ends the query early."""
         self.done = True
         for part, _ in self._parts:
             part.source.close()
 
     def turn(self, is_over: Callable[[], bool]) -> list[list[Row]]:
-        """Goes on until the turn is over. What it gives is sent as it is, a frame each.
+        """Continues until the turn is over. Returns the frames of rows to send.
 
         Raises:
             RemoteProtocolError: more rows wait for their order than may: `too_large`. To judge a
@@ -323,7 +330,7 @@ class QueryExecution:
                 "filter_too_costly",
             )
         if self._worked() != before:
-            # What takes long to judge is taken one by one.
+            # Slow judgements are made one by one.
             self._most = 1
         elif entries:
             each_bytes = sum([len(value) for _, value in entries]) // len(entries) + 1
@@ -355,7 +362,7 @@ class QueryExecution:
     def _judge_each(
         self, part: QueryPart, reader: _Reader, entries: Entries, frames: list[list[Row]]
     ) -> int:
-        """Judges entries; returns the number of those judged: all, unless it takes long."""
+        """Judges entries; returns how many were judged: all, unless judging takes long."""
         before = self._worked()
         for number, (key, value) in enumerate(entries, 1):
             self._judge(part, reader, key[1:], value, frames)
@@ -373,7 +380,8 @@ class QueryExecution:
         if part.wants is not None or part.now_us or self._asks_around:
             record = decoded(key, value)
             if part.wants is not None and not part.wants(record.topic or part.name):
-                # It is not of what was asked: nothing tells that it is there.
+                # The record belongs to a topic that was not asked for: the client must not notice
+                # it.
                 self.looked_at -= 1
                 return
             if NEVER < record.expires_us <= part.now_us:
@@ -384,7 +392,7 @@ class QueryExecution:
             try:
                 tree = parse(body_of(value))
             except MessageTypeError:
-                # What cannot be read passes no filter, and stands where nothing is.
+                # An unreadable record passes no filter, and is ordered like one without fields.
                 if self._terms.filter is not None or self._terms.replaced is not None:
                     return
         terms, around = self._terms, NO_CONTEXT
@@ -405,15 +413,14 @@ class QueryExecution:
     def _judge_bodies(
         self, part: QueryPart, reader: _Reader, entries: Entries, frames: list[list[Row]]
     ) -> int:
-        """Judges records where nothing but the bodies is asked: a third less work for each of
-        them."""
+        """Judges records where only the bodies are needed: a third less work for each."""
         read, filter_ = reader.read, self._terms.filter
         assert read is not None and filter_ is not None
         matches, effort = filter_.matches, filter_.effort
         before = effort.steps
         trees = read(bodies_of([value for _, value in entries]))
         for number, (entry, tree) in enumerate(zip(entries, trees, strict=True), 1):
-            # What cannot be read passes no filter.
+            # An unreadable record passes no filter.
             if tree is not None and matches(tree, NO_CONTEXT):
                 key, value = entry
                 self._passed(part, reader, key[1:], value, tree, frames)
@@ -477,8 +484,7 @@ class QueryExecution:
             self._rows_bytes = 0
 
     def _end(self, frames: list[list[Row]]) -> None:
-        """Puts, behind the last record, what waits for its order, and the rows of the last
-        frame."""
+        """Adds, after the last record, the rows that waited to be ordered, and the last frame."""
         rows: list[Row] = []
         if self._ordered is not None:
             rows = self._ordered.take(_ROWS_AT_ONCE)

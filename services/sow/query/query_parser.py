@@ -1,4 +1,4 @@
-"""Parser from the words of a query to the query: an error is told before anything is read."""
+"""Parser of a query's options, so that an error is told before anything is read."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from raylay.services.sow.topic import SowTopic
 
 @dataclass(frozen=True, slots=True)
 class QueryRequest:
-    """A query as it was asked.
+    """The options of a query, unparsed.
 
     Attributes:
-        wanted: its topics.
-        filter, select, order_by: as they were written; empty: none.
-        top: so many rows at most; None: all.
-        skip: so many are left out before.
-        batch: rows in a frame, at most.
-        keys: of these records; None: of all.
-        as_of_us: what there was then; 0: what there is.
-        follows: a subscription begins with it.
-        client: what is known of who asks; None: nothing.
-        budget: that pays for what its filter works; None: it may take what it takes.
+        wanted: topics of the query.
+        filter, select, order_by: as written; empty: none.
+        top: limit on the number of rows; None: no limit.
+        skip: number of rows that are left out at the start.
+        batch: number of rows in a frame, at most.
+        keys: keys of the wanted records; None: all.
+        as_of_us: moment of the wanted state; 0: the present.
+        follows: whether a subscription begins with the query.
+        client: what filters can read of the querying client; None: nothing.
+        budget: pays for the filter's work; None: the work is not limited.
     """
 
     wanted: QueryWish
@@ -58,8 +58,8 @@ class QueryRequest:
 
 
 class ReplacedQuery(NamedTuple):
-    """The subscription that a query's takes the place of: its filter as it was written, its keys,
-    and whether it began with a query, too."""
+    """The subscription that a query replaces: its filter as written, its keys, and whether it began
+    with a query, too."""
 
     filter: str
     keys: frozenset[bytes] | None
@@ -68,7 +68,7 @@ class ReplacedQuery(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ParsedQuery:
-    """A query that was accepted: its words, read."""
+    """A query whose options were accepted, in parsed form."""
 
     question: QueryRequest
     filter: Expression | None
@@ -81,10 +81,10 @@ class QueryParser:
     Owner: the instance's loop. Lifecycle: one life of the instance.
 
     Args:
-        book: the topics.
-        functions: those that filters may use.
-        instance, group: the instance's names.
-        held_bytes_max: of the rows of one query that wait for their order.
+        book: the SOW topics.
+        functions: the functions that filters may use.
+        instance, group: name of the instance and of its group.
+        held_bytes_max: limit on the bytes of one query's rows that wait to be ordered.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class QueryParser:
         self._held_bytes_max = held_bytes_max
 
     def accept(self, question: QueryRequest) -> ParsedQuery:
-        """Reads a query.
+        """Parses a query.
 
         Raises:
             RemoteProtocolError: it is refused: `no_sow`, `bad_filter`, `bad_order_by`,
@@ -131,9 +131,8 @@ class QueryParser:
         return filter_of(text, use, self._functions, asked.client, asked.budget)
 
     def granularities_us(self, wanted: QueryWish) -> tuple[int, ...] | None:
-        """Returns the granularities of the topics' histories; None: they keep none, and only what
-        there is now can be asked for. Topics without SOW have no rows: of them there is every
-        moment.
+        """Returns the granularities of the topics' histories; None: they keep none, and only the
+        present can be queried. Topics without SOW have no rows, so they do not count.
 
         Raises:
             RemoteProtocolError: some keep one and some do not: `not_supported`.
@@ -162,13 +161,14 @@ class QueryParser:
         instead_of: ReplacedQuery | None = None,
         past: AsOf | None = None,
     ) -> QueryExecution:
-        """The query, of this moment.
+        """Starts a query.
 
         Args:
-            now_us: by the clock on the wall.
-            instead_of: the subscription that this one replaces: only what is newly in focus is a
-                row, and what was is told apart (`left`). None: it replaces none.
-            past: the state that is asked for, of topics with a history; None: as the question says.
+            now_us: time by the wall clock.
+            instead_of: the subscription that this one replaces: only records that are new in the
+                focus become rows, and those that left it are told apart (`left`). None: it replaces
+                none.
+            past: the wanted past state, for topics with a history; None: as the query says.
         """
         question = asked.question
         replaced = None
@@ -202,7 +202,7 @@ class QueryParser:
         wanted = question.wanted
         wants = None
         if topic.definition.pattern:
-            # Of the physical topic all records, but for those of topics that may not be read.
+            # All records of the physical topic, except those of topics that may not be read.
             wants = wanted.readable
             if wanted.topic != topic.name:
 
@@ -215,7 +215,8 @@ class QueryParser:
         if past is not None and state.rules.window_us:
             source = VersionSource(state.versions(past, terms.now_us), past, question.keys)
         else:
-            # What a replaced filter was true of no index of the new one finds.
+            # The index of the new filter does not find records that only the replaced filter
+            # matched.
             filter_, of_keys = asked.filter, question.keys
             if terms.replaced is not None:
                 filter_, before = None, terms.replaced.keys

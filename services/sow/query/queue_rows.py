@@ -1,8 +1,7 @@
 """The rows of a query of a queue: which messages, in which order, with which fields.
 
-What is asked for is read by the code that queries of SOW topics use, and says the same there and
-here. A queue differs in that its rows are the records of the journal, and that those without an
-order are in the queue's.
+The options are parsed by the code of SOW queries, and mean the same. The differences: a queue's
+rows are records of the journal, and rows without an order are in the queue's order.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ _TXID = struct.Struct(">Q")
 
 @dataclass(frozen=True, slots=True)
 class RowTerms:
-    """The terms of a query beside the filter.
+    """The options of a query besides its filter.
 
     Attributes:
-        select, order_by: as they were written; empty: none.
-        top: so many rows at most; None: all.
-        skip: so many are left out before.
+        select, order_by: as written; empty: none.
+        top: limit on the number of rows; None: no limit.
+        skip: number of rows that are left out at the start.
     """
 
     select: str = ""
@@ -39,17 +38,17 @@ class RowTerms:
 
 
 class QueueRows:
-    """Messages in, rows out: at once, or, where they are to be ordered, when all are in.
+    """Turns messages into rows: at once, or, where they are to be ordered, when all are in.
 
     Owner: who asks. Lifecycle: one query.
 
     Args:
-        kind: the type of the queue's messages.
-        held_bytes_max: of the rows that wait for their order.
+        kind: type of the queue's messages.
+        held_bytes_max: limit on the bytes of rows that wait to be ordered.
 
     Attributes:
-        matches: messages that came, whether they became rows or not.
-        reads: whether it looks into a message, now: else `passed` does.
+        matches: number of messages so far, whether they became rows or not.
+        reads: whether the next message must be read; otherwise `passed` is enough.
 
     Raises:
         RemoteProtocolError: the terms are none: `bad_order_by`, `bad_select`; or messages of that
@@ -72,22 +71,23 @@ class QueueRows:
 
     @property
     def reads(self) -> bool:
-        """Returns whether it has to see the next message: else it is enough to tell that there is
-        one."""
+        """Returns whether the next message must be read; otherwise it is enough to count it by
+        `passed`."""
         return self._ordered is not None or (self._left != 0 and not self._to_skip)
 
     def passed(self) -> None:
-        """There is one more message, that need not be read."""
+        """Counts a message that need not be read."""
         self.matches += 1
         if self._to_skip:
             self._to_skip -= 1
 
     def put(self, txid: int, raw: bytes) -> bytes | None:
-        """There is one more message: its row, where it is to be sent at once.
+        """Takes a message; returns its row, where it is to be sent at once.
 
         Args:
-            txid: where it stands: of messages that are equal in the order the older one is first.
-            raw: its record, as it lies in the journal.
+            txid: transaction id of the message: of messages that are equal in the order, the older
+                one is first.
+            raw: record of the message, as in the journal.
 
         Raises:
             RemoteProtocolError: more rows wait for their order than may: `too_large`.
@@ -111,8 +111,7 @@ class QueueRows:
         return None
 
     def rest(self) -> list[bytes]:
-        """Returns, behind the last message, the next rows of those that waited; none: there are no
-        more."""
+        """Returns, after the last message, the next rows in order; none: there are no more."""
         if self._ordered is None:
             return []
         while True:
@@ -126,7 +125,7 @@ class QueueRows:
         try:
             return self._parse(decode_record(raw, verify=False).body)
         except MessageTypeError:
-            # What cannot be read stands where nothing is.
+            # An unreadable message is ordered like one without fields.
             return {}
 
     def _row(self, raw: bytes) -> bytes:

@@ -1,4 +1,5 @@
-"""A query's records: those of one transaction, taken in turns while others are folded."""
+"""A query's records: the state after one transaction, taken in turns while later ones are
+folded."""
 
 from __future__ import annotations
 
@@ -9,24 +10,24 @@ from raylay.services.messages.sorted_entries import SortedEntries
 Entries = list[tuple[bytes, bytes]]
 """(key, value) of the store, by key."""
 _SAVED_BYTES = 200
-"""Approximate memory that an entry takes beside its bytes."""
+"""Approximate memory of an entry, in addition to its bytes."""
 Chunk = Callable[[bytes, bytes, int], Entries]
-"""The entries from a key on and before another one, so many at most, as they are now."""
+"""Returns the entries from one key on and before another one, a limited number, as they are now."""
 
 
 class RecordScan:
     """The records of a topic as they were when the query began.
 
-    Nothing is copied for it but what changes before it comes there.
+    Nothing is copied, except records that change before the scan reaches them.
 
     Invariant: `_saved` has, for each key from `_next` on that was changed since, what it was then.
     Owner: who folds the topic. Lifecycle: until everything was taken, or `close`.
 
     Args:
-        chunk: reads the topic.
-        start, end: the keys that are asked for.
-        txid: of the last transaction that is folded.
-        closed: is told when no more changes are of interest.
+        chunk: reads entries of the topic.
+        start, end: range of the wanted keys.
+        txid: last folded transaction.
+        closed: called when the scan no longer needs changes.
     """
 
     __slots__ = ("_chunk", "_closed", "_end", "_next", "_saved", "done", "saved_bytes", "txid")
@@ -45,18 +46,18 @@ class RecordScan:
         self._closed = closed
         self._saved: SortedEntries[bytes | None] = SortedEntries()
         self.saved_bytes = 0
-        """Bytes of the records that were changed before it came there."""
+        """Bytes of records that were changed before the scan reached them."""
         self.txid = txid
-        """The transaction whose records it gives."""
+        """Transaction after which the records are as the scan returns them."""
         self.done = False
-        """Everything was taken, or it was closed."""
+        """Whether everything was taken, or the scan was closed."""
 
     def take(self, most: int) -> Entries:
-        """The next records, by key.
+        """Returns the next records, by key.
 
         Args:
-            most: that are looked at, 1 or more. There may be fewer, and none before `done`: those
-                that came since the query began are not given.
+            most: number of records to look at, 1 or more. Fewer may be returned, even none before
+                `done`: records that came after the query began are left out.
         """
         if self.done:
             return []
@@ -79,17 +80,17 @@ class RecordScan:
         return entries
 
     def changed(self, key: bytes, previous: bytes | None) -> None:
-        """An entry is about to be changed.
+        """Notes that an entry is about to be changed.
 
         Args:
-            previous: what it is until then; None: there is none.
+            previous: value of the entry until then; None: there is none.
         """
         if key >= self._next and key not in self._saved:
             self._saved[key] = previous
             self.saved_bytes += _size(key, previous)
 
     def close(self) -> None:
-        """No more will be taken."""
+        """Ends the scan: no more records will be taken."""
         if not self.done:
             self.done = True
             self._saved = SortedEntries()
@@ -98,16 +99,16 @@ class RecordScan:
 
 
 class KeyScan:
-    """The records of some keys as they were when the query began; else as `RecordScan`.
+    """The records of some keys as they were when the query began; otherwise like `RecordScan`.
 
     Invariant: `_saved` has, for each key of `_keys` that was changed since, what it was then.
     Owner: who folds the topic. Lifecycle: until everything was taken, or `close`.
 
     Args:
-        get: reads the entry of a key, as it is now.
-        keys: that are asked for, of the store.
-        txid: of the last transaction that is folded.
-        closed: is told when no more changes are of interest.
+        get: reads the present entry of a key.
+        keys: the wanted keys of the store.
+        txid: last folded transaction.
+        closed: called when the scan no longer needs changes.
     """
 
     __slots__ = ("_closed", "_get", "_keys", "_order", "_saved", "done", "saved_bytes", "txid")
@@ -120,24 +121,24 @@ class KeyScan:
         closed: Callable[[KeyScan], None],
     ) -> None:
         self._get = get
-        # From the end, which is cheap to take off.
+        # In reverse, because removal from the end is cheap.
         self._order = sorted(keys, reverse=True)
         self._keys = set(self._order)
         self._closed = closed
         self._saved: dict[bytes, bytes | None] = {}
         self.saved_bytes = 0
-        """Bytes of the records that were changed before it came there."""
+        """Bytes of records that were changed before the scan reached them."""
         self.txid = txid
-        """The transaction whose records it gives."""
+        """Transaction after which the records are as the scan returns them."""
         self.done = False
-        """Everything was taken, or it was closed."""
+        """Whether everything was taken, or the scan was closed."""
 
     def take(self, most: int) -> Entries:
-        """The next records, by key.
+        """Returns the next records, by key.
 
         Args:
-            most: keys that are looked at, 1 or more. There may be fewer records, and none before
-                `done`.
+            most: number of keys to look at, 1 or more. Fewer records may be returned, even none
+                before `done`.
         """
         entries: Entries = []
         order = self._order
@@ -157,17 +158,17 @@ class KeyScan:
         return entries
 
     def changed(self, key: bytes, previous: bytes | None) -> None:
-        """An entry is about to be changed.
+        """Notes that an entry is about to be changed.
 
         Args:
-            previous: what it is until then; None: there is none.
+            previous: value of the entry until then; None: there is none.
         """
         if key in self._keys and key not in self._saved:
             self._saved[key] = previous
             self.saved_bytes += _size(key, previous)
 
     def close(self) -> None:
-        """No more will be taken."""
+        """Ends the scan: no more records will be taken."""
         if not self.done:
             self.done = True
             self._saved.clear()
