@@ -92,7 +92,7 @@ Decision = GoOffline | DisconnectClient
 
 
 class _ClientState:
-    """What the pool knows of one client."""
+    """The state of one client in the pool."""
 
     __slots__ = ("holding", "is_offline", "mark_ms", "marks", "policy")
 
