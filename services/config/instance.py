@@ -28,7 +28,7 @@ from raylay.services.protocol.client.compression import COMPRESSION_TYPES, ZSTD
 from raylay.services.queues.definition import QueueDefinition as RunQueue
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.link.routing import DestinationRoute
-from raylay.services.replication.membership.validation import QueueTerms, SowTerms, check_rule
+from raylay.services.replication.membership.validation import check_rule
 from raylay.services.replication.timetable import JournalAction
 from raylay.services.security.control import AdminConfig, check_admin
 from raylay.services.security.modules import ModuleConfig
@@ -144,7 +144,6 @@ class InstanceConfig(JsonText):
         topics: which topics are in the transaction log.
         unjournaled: which are declared as being in none: they are delivered to live subscribers.
             A publish to any other topic is refused. None: all others are delivered so.
-        sow_topics, queues: definitions, compared with those of other instances at connect.
         sow: topics whose last message of each key is kept, in the order in which a name is looked
             for.
         queue_definitions: the queues that it runs.
@@ -207,8 +206,6 @@ class InstanceConfig(JsonText):
     log: LogOptions = field(default_factory=LogOptions)
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
-    sow_topics: tuple[SowTerms, ...] = ()
-    queues: tuple[QueueTerms, ...] = ()
     bootstrap: BootstrapConfig | None = None
     generation: int = 0
     placements: tuple[tuple[str, int, str, str], ...] = ()

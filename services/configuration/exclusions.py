@@ -18,6 +18,7 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import replace
 
+from raylay.services.config.compared_terms import queue_terms
 from raylay.services.configuration.model import (
     DestinationSettings,
     FabricSettings,
@@ -62,7 +63,7 @@ def exclusions(settings: FabricSettings) -> dict[Link, frozenset[str]]:
             (target, instance.name) in ways or ":" in target for target in targets[link]
         )
         found[link] = ONE_WAY if is_one_way else frozenset()
-        if settings.queue_terms_of(instance) and _brings_itself(settings, instance, link, targets):
+        if _brings_itself(settings, instance, link, targets):
             found[link] |= _PASSED_BY_NOBODY
     # What its topics say counts for those upstream as well.
     relaxed = {
@@ -95,10 +96,10 @@ def _brings_itself(
     group = instance.group
     queues = [
         (each.name.encode(), each.message_type.encode())
-        for each in settings.queue_terms_of(instance)
+        for each in queue_terms(settings.queues_of(instance))
         if each.kind != "local"
     ]
-    if not targets[link] or any(":" in target for target in targets[link]):
+    if not queues or not targets[link] or any(":" in target for target in targets[link]):
         return False
     members = [each for each in settings.instances if each.group == group]
     found = False

@@ -5,7 +5,10 @@ Names in files have no units (`segment_size: 64MiB`), attributes have them (`seg
 
 from __future__ import annotations
 
+import dataclasses
+import datetime as dt
 import re
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import (
@@ -24,9 +27,10 @@ from raylay.services.configuration.units import (
     parse_milliseconds,
 )
 from raylay.services.errors import ConfigurationError
-from raylay.services.messages.topics import compile_regex, is_regex
+from raylay.services.messages.topics import RESERVED, compile_regex, is_regex
 
 PORT_MAX = 65_535
+TOPIC_BYTES_MAX = 1024
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -58,9 +62,36 @@ def _pattern(value: str) -> str:
 
 
 def _topic_name(value: str) -> str:
-    if not value or len(value.encode()) > 1024:
-        raise ValueError("expected a topic name of 1 to 1,024 bytes")
+    if not value or len(value.encode()) > TOPIC_BYTES_MAX:
+        raise ValueError(f"expected a topic name of 1 to {TOPIC_BYTES_MAX:,} bytes")
     return _pattern(value) if is_regex(value) else value
+
+
+def definition_name(option: str) -> Callable[[str], str]:
+    """Returns a check of the name of a SOW topic or a queue.
+
+    Args:
+        option: where an expression over topics goes, for the error.
+    """
+
+    def checked(value: str) -> str:
+        if is_regex(value):
+            raise ValueError(
+                f"expected a name, got the expression {value!r}: give it as {option}, beside a "
+                "name for all of these topics together"
+            )
+        if value.startswith(RESERVED):
+            raise ValueError(
+                f"topics that begin with {RESERVED} are Raylay's own: take another name"
+            )
+        return _topic_name(value)
+
+    return checked
+
+
+def _recovery_point(value: Any) -> Any:
+    # YAML reads an instant without quotes as one.
+    return value.isoformat() if isinstance(value, dt.date) else value
 
 
 Bytes = Annotated[int, BeforeValidator(_unit_error(parse_bytes)), PlainSerializer(format_bytes)]
@@ -72,11 +103,17 @@ Port = Annotated[int, Field(ge=0, le=PORT_MAX)]
 """0: a free one is chosen at the first start and kept in the data directory."""
 TopicName = Annotated[str, AfterValidator(_topic_name)]
 Pattern = Annotated[str, AfterValidator(_pattern)]
+RecoveryPoint = Annotated[str, BeforeValidator(_recovery_point)]
 MessageType = Annotated[str, Field(min_length=1, max_length=255)]
 
 
 class Section(BaseModel):
     """The base of all parts of the model: immutable, no unknown keys, aliases in files."""
+
+    def shared_with(self, record: type) -> dict[str, Any]:
+        """Returns the values of the fields that a dataclass has under the same names."""
+        names = [each.name for each in dataclasses.fields(record)]
+        return {name: getattr(self, name) for name in names if name in type(self).model_fields}
 
     model_config = ConfigDict(
         defer_build=True,  # validators of 70 classes: 0.3 s a command, few are used

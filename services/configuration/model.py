@@ -29,7 +29,7 @@ from raylay.services.configuration.fields import (
     TopicName,
 )
 from raylay.services.configuration.message_types import check_types
-from raylay.services.configuration.queues import QueueSettings, terms_of
+from raylay.services.configuration.queues import QueueSettings
 from raylay.services.configuration.security import AdminSettings, Module
 from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.configuration.transports import (
@@ -45,14 +45,12 @@ from raylay.services.configuration.units import (
 )
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import (
-    RESERVED,
     TopicMatcher,
     TopicRule,
 )
 from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.queues.definition import QueueDefinition
-from raylay.services.replication.membership.validation import ALWAYS_CHECKED, CHECKS, SowTerms
-from raylay.services.replication.membership.validation import QueueTerms as QueueTerms
+from raylay.services.replication.membership.validation import ALWAYS_CHECKED, CHECKS
 from raylay.services.replication.timetable import Occasion, is_time_of_day
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.storage.journal import SEGMENT_BYTES_DEFAULT
@@ -237,15 +235,9 @@ class DowngradeSettings(Section):
     looks: tuple[LookSettings, ...] = ()
 
 
-class DestinationSettings(Section):
-    """One destination of an instance."""
+class DestinationChoices(Section):
+    """The settings of a destination that a script and a link of a file share."""
 
-    name: Name
-    group: str
-    to: tuple[str, ...]
-    """Instances in order of priority: names of this fabric, or `host:port` of another one. None, of
-    a destination that does not dial: any instance of the group."""
-    sync: bool = False
     topics: tuple[TopicSettings, ...] = (TopicSettings(name=".*"),)
     pass_through: Pattern | None = None
     """Pattern for the group of the direct sender. None: only what clients published here goes
@@ -280,6 +272,20 @@ class DestinationSettings(Section):
     """TLS of its dialling. None: as the instance, where whom it dials has TLS."""
     authenticator: Module | None = None
     """Module that makes its link's credentials. None: as the instance does."""
+
+
+class _To(Section):
+    name: Name
+    group: str
+    to: tuple[str, ...]
+    """Instances in order of priority: names of this fabric, or `host:port` of another one. None, of
+    a destination that does not dial: any instance of the group."""
+    sync: bool = False
+
+
+class DestinationSettings(DestinationChoices, _To):
+    """One destination of an instance."""
+
     authenticators: tuple[Module | None, ...] = ()
     """Authenticators for each server of `to`, where they differ. Empty: `authenticator`."""
 
@@ -562,15 +568,6 @@ class FabricSettings(FabricChoices, _NamedSection):
         own = instance.queues
         return tuple(each.definition() for each in (self.queues if own is None else own))
 
-    def queue_terms_of(self, instance: InstanceSettings) -> tuple[QueueTerms, ...]:
-        """Returns the terms of an instance's queues that are compared when a link connects, without
-        the drills' own, as for SOW."""
-        return tuple(
-            terms_of(each)
-            for each in self.queues_of(instance)
-            if not each.name.startswith(RESERVED)
-        )
-
     def unjournaled_of(self, instance: InstanceSettings) -> tuple[TopicRule, ...] | None:
         """The topics that are declared as not journaled, by the instance or for the whole fabric.
         None where its transaction log takes all that there are."""
@@ -583,16 +580,6 @@ class FabricSettings(FabricChoices, _NamedSection):
         """The topics with state of the instance's own, or the fabric's."""
         own = instance.sow_topics
         return tuple(each.definition() for each in (self.sow_topics if own is None else own))
-
-    def sow_terms_of(self, instance: InstanceSettings) -> tuple[SowTerms, ...]:
-        """Returns the terms of an instance's SOW topics that are compared when a link connects,
-        without the drills' own: a peer that is not marked for drills has none, and nothing of it is
-        amiss there."""
-        return tuple(
-            SowTerms(each.name, each.message_type, each.keys)
-            for each in self.sow_of(instance)
-            if not each.name.startswith(RESERVED)
-        )
 
     def types_of(self, instance: InstanceSettings) -> tuple[TypeDefinition, ...]:
         """The message types that are defined for the instance, or for the whole fabric."""

@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from raylay.services.configuration.fields import MessageType, Milliseconds, Section
+from raylay.services.configuration.fields import (
+    MessageType,
+    Milliseconds,
+    RecoveryPoint,
+    Section,
+    definition_name,
+)
 from raylay.services.errors import ConfigurationError
-from raylay.services.messages.topics import RESERVED, is_regex
 from raylay.services.queues.definition import QueueDefinition
-from raylay.services.replication.membership.validation import QueueTerms as QueueTerms
 
-NAME_BYTES_MAX = 1024
 DAY_MS = 24 * 3600 * 1000
 
 
-def _queue_name(value: str) -> str:
-    if not value or len(value.encode()) > NAME_BYTES_MAX:
-        raise ValueError(f"expected a queue's name of 1 to {NAME_BYTES_MAX:,} bytes")
-    if is_regex(value):
-        raise ValueError(
-            f"expected a name, got the expression {value!r}: give it as underlying, beside a name"
-        )
-    if value.startswith(RESERVED):
-        raise ValueError(f"topics that begin with {RESERVED} are Raylay's own: take another name")
-    return value
-
-
-def _recovery_point(value: Any) -> Any:
-    # YAML reads an instant without quotes as one.
-    return value.isoformat() if isinstance(value, dt.date) else value
-
-
-QueueName = Annotated[str, AfterValidator(_queue_name)]
+QueueName = Annotated[str, AfterValidator(definition_name("underlying"))]
 Above0 = Annotated[int, Field(gt=0)]
 
 
@@ -62,7 +47,7 @@ class QueueSettings(Section):
         default=None, alias="expiration"
     )
     expiration_model: Literal["default", "queue", "latest", "earliest"] = "default"
-    recovery_point: Annotated[str, BeforeValidator(_recovery_point)] = "epoch"
+    recovery_point: RecoveryPoint = "epoch"
     """Point in the log from which the queue is made the first time: `epoch`, `now`, `creation`, a
     bookmark, or an instant."""
     fairness: Literal["fast", "round-robin", "proportional"] | None = None
@@ -94,46 +79,12 @@ class QueueSettings(Section):
         Raises:
             ValueError: two of its values do not go together.
         """
+        values: dict[str, Any] = {name: value for name, value in self if value is not None}
+        at_most_once = values.pop("semantics") == "at-most-once"
+        strict = values.pop("leasing") == "strict"
+        for name in [each for each in values if each.endswith("_ms")]:
+            values[f"{name[:-2]}us"] = values.pop(name) * 1000
         try:
-            return QueueDefinition(
-                name=self.name,
-                message_type=self.message_type,
-                kind=self.kind,
-                underlying=self.underlying,
-                filter=self.filter,
-                publish_target=self.publish_target,
-                at_most_once=self.semantics == "at-most-once",
-                lease_us=(self.lease_ms or 0) * 1000,
-                backlog_max=self.backlog_max or 0,
-                subscription_backlog_max=self.subscription_backlog_max,
-                expiration_us=(self.expiration_ms or 0) * 1000,
-                expiration_model=self.expiration_model,
-                recovery_point=self.recovery_point,
-                fairness=self.fairness or "",
-                strict=self.leasing == "strict",
-                deliveries_max=self.deliveries_max or 0,
-                cancels_max=self.cancels_max or 0,
-                priority=self.priority,
-                barrier=self.barrier,
-                file_backed=self.file_backed,
-                target_depth=self.target_depth or 0,
-                deferred_ack_us=self.deferred_ack_ms * 1000,
-                initial_owner=self.initial_owner,
-                domain=self.domain,
-                dead_letters=self.dead_letters,
-            )
+            return QueueDefinition(**values, at_most_once=at_most_once, strict=strict)
         except ConfigurationError as error:
             raise ValueError(str(error).partition(": ")[2]) from None
-
-
-def terms_of(queue: QueueDefinition) -> QueueTerms:
-    """Returns the terms that are compared when a link connects."""
-    return QueueTerms(
-        queue.name,
-        queue.message_type,
-        queue.kind,
-        queue.underlying,
-        queue.filter,
-        queue.domain,
-        queue.initial_owner,
-    )

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
 
-from raylay.services.configuration.fields import MessageType, Milliseconds, Pattern, Section
+from raylay.services.configuration.fields import (
+    MessageType,
+    Milliseconds,
+    Pattern,
+    RecoveryPoint,
+    Section,
+    definition_name,
+)
 from raylay.services.configuration.units import format_milliseconds, parse_milliseconds
 from raylay.services.errors import ConfigurationError
-from raylay.services.messages.topics import RESERVED, is_regex
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.state import SowRules
-
-NAME_BYTES_MAX = 1024
-
-
-def _sow_name(value: str) -> str:
-    if not value or len(value.encode()) > NAME_BYTES_MAX:
-        raise ValueError(f"expected a topic name of 1 to {NAME_BYTES_MAX:,} bytes")
-    if is_regex(value):
-        raise ValueError(
-            f"expected the name of one topic, got the expression {value!r}: give it as pattern, "
-            "beside a name for all of these topics together"
-        )
-    if value.startswith(RESERVED):
-        raise ValueError(f"topics that begin with {RESERVED} are Raylay's own: take another name")
-    return value
 
 
 def _expiration(value: object) -> int | str:
@@ -48,16 +38,11 @@ def _shown_expiration(value: int | str) -> str:
     return value if isinstance(value, str) else format_milliseconds(value)
 
 
-def _recovery_point(value: Any) -> Any:
-    # YAML reads an instant without quotes as one.
-    return value.isoformat() if isinstance(value, dt.date) else value
-
-
 def _index(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
-SowName = Annotated[str, AfterValidator(_sow_name)]
+SowName = Annotated[str, AfterValidator(definition_name("pattern"))]
 Expiration = Annotated[
     int | str, BeforeValidator(_expiration), PlainSerializer(_shown_expiration, return_type=str)
 ]
@@ -91,7 +76,7 @@ class SowTopicSettings(Section):
     key_generator_options: dict[str, str] = Field(default={})
     durability: Literal["persistent", "transient"] = "persistent"
     """`transient`: in memory alone, made anew from the journal at each start."""
-    recovery_point: Annotated[str, BeforeValidator(_recovery_point)] = "epoch"
+    recovery_point: RecoveryPoint = "epoch"
     """Point from which the journal is read if there is no store: `epoch`, `now`, or an instant."""
     expiration: Expiration = "disabled"
     history: HistorySettings | None = None
@@ -116,25 +101,16 @@ class SowTopicSettings(Section):
         Raises:
             ValueError: two of its values do not go together.
         """
-        history = self.history
+        values: dict[str, Any] = dict(iter(self))
+        history, expiration = values.pop("history"), values.pop("expiration")
+        transient = values.pop("durability") == "transient"
+        last_writer = values.pop("conflict") == "last_writer"
+        rules = SowRules(
+            expires=expiration != "disabled",
+            lifetime_us=expiration * 1000 if isinstance(expiration, int) else 0,
+            window_us=history.window_ms * 1000 if history else 0,
+            granularity_us=history.granularity_ms * 1000 if history else 0,
+        )
         return SowTopicDefinition(
-            name=self.name,
-            message_type=self.message_type,
-            pattern=self.pattern,
-            keys=self.keys,
-            key_domain=self.key_domain,
-            key_generator=self.key_generator,
-            key_generator_options=self.key_generator_options,
-            transient=self.durability == "transient",
-            recovery_point=self.recovery_point,
-            rules=SowRules(
-                expires=self.expiration != "disabled",
-                lifetime_us=self.expiration * 1000 if isinstance(self.expiration, int) else 0,
-                window_us=history.window_ms * 1000 if history else 0,
-                granularity_us=history.granularity_ms * 1000 if history else 0,
-            ),
-            hash_indexes=self.hash_indexes,
-            preprocessing=self.preprocessing,
-            enrichment=self.enrichment,
-            last_writer=self.conflict == "last_writer",
+            **values, transient=transient, last_writer=last_writer, rules=rules
         )

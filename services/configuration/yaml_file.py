@@ -32,18 +32,17 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from raylay.services.configuration.builder import FabricBuilder, Origins, explain
-from raylay.services.configuration.fields import Milliseconds, Name, Section
+from raylay.services.configuration.fields import Name, Section
 from raylay.services.configuration.message_types import with_descriptors
 from raylay.services.configuration.model import (
+    DestinationChoices,
     DowngradeSettings,
     FabricChoices,
     FabricSettings,
     InstanceChoices,
     JournalSettings,
-    TopicSettings,
 )
-from raylay.services.configuration.security import Admin, Module
-from raylay.services.configuration.transports import TlsChoice
+from raylay.services.configuration.security import Admin
 from raylay.services.configuration.units import format_milliseconds
 from raylay.services.errors import ConfigurationError
 
@@ -96,28 +95,24 @@ class _RegionEntry(Section):
         return {key: getattr(self, key) for key in chosen}
 
 
-class _LinkEntry(Section):
+class _LinkEnds(Section):
     source: str = Field(alias="from")
     to: str | tuple[str, ...]
     mode: Literal["sync", "async"] = "async"
-    pass_through: str | None = None
-    own_group_only: bool = False
-    exclude_validation: tuple[str, ...] | None = None
-    topics: tuple[TopicSettings, ...] = (TopicSettings(name=".*"),)
     name: str = ""
     group: str = ""
-    resync_pass_through: str | None = None
-    compression: bool = False
-    compression_type: Literal["zstd", "zlib"] = "zstd"
-    reconnect_timeout_ms: tuple[Milliseconds, ...] = Field(default=(), alias="reconnect_timeout")
-    ack_conflation_ms: Milliseconds = Field(default=0, alias="ack_conflation")
-    dial: bool = True
-    share_connection: bool = False
-    wide_ip: bool | None = None
-    waits: bool = False
-    waits_for: tuple[str, ...] = ()
-    tls: TlsChoice = None
-    authenticator: Module | None = None
+
+
+class _LinkEntry(DestinationChoices, _LinkEnds):
+    def options(self) -> dict[str, Any]:
+        """The options in the file, for `FabricBuilder.destination`."""
+        return {
+            "sync": self.mode == "sync",
+            "name": self.name,
+            "group": self.group,
+            # The builder reads times as people write them.
+            **self.model_dump(include=set(DestinationChoices.model_fields), exclude_defaults=True),
+        }
 
 
 class _Head(Section):
@@ -259,25 +254,7 @@ def _build(file: _File, lines: Lines, name: str) -> FabricBuilder:
             builder.destination(
                 link.source,
                 link.to if isinstance(link.to, str) else list(link.to),
-                sync=link.mode == "sync",
-                pass_through=link.pass_through,
-                own_group_only=link.own_group_only,
-                exclude_validation=link.exclude_validation,
-                topics=link.topics,
-                name=link.name,
-                group=link.group,
-                resync_pass_through=link.resync_pass_through,
-                compression=link.compression,
-                compression_type=link.compression_type,
-                reconnect_timeout=[_as_text(each_ms) for each_ms in link.reconnect_timeout_ms],
-                ack_conflation=_as_text(link.ack_conflation_ms),
-                dial=link.dial,
-                share_connection=link.share_connection,
-                wide_ip=link.wide_ip,
-                waits=link.waits,
-                waits_for=link.waits_for,
-                tls=link.tls,
-                authenticator=link.authenticator,
+                **link.options(),
                 origin=place,
             )
         except ConfigurationError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from raylay.services.config.compared_terms import queue_terms, sow_terms
 from raylay.services.configuration.exclusions import exclusions, server_names, topic_rules
 from raylay.services.configuration.model import (
     DestinationSettings,
@@ -104,8 +105,8 @@ def descriptions_of(settings: FabricSettings) -> dict[str, InstanceDescription]:
                 )
                 for each in instance.destinations
             ),
-            settings.sow_terms_of(instance),
-            settings.queue_terms_of(instance),
+            sow_terms(settings.sow_of(instance)),
+            queue_terms(settings.queues_of(instance)),
         )
         for instance in settings.instances
     }
@@ -262,7 +263,7 @@ def _ownerless(settings: FabricSettings) -> list[TopologyFinding]:
     found = []
     sharing: dict[tuple[str, str, str, str], list[str]] = {}
     for instance in settings.instances:
-        for queue in settings.queue_terms_of(instance):
+        for queue in queue_terms(settings.queues_of(instance)):
             if queue.kind == "group_local":
                 domain = queue.domain or instance.group
                 key = (queue.name, queue.message_type, domain, queue.initial_owner)

@@ -17,9 +17,7 @@ def tracing_options(settings: FabricSettings, directory: str) -> TracingOptions:
     """
     tracing = settings.tracing
     return TracingOptions(
-        sampling_ratio=tracing.sampling_ratio,
-        otlp_endpoint=tracing.otlp_endpoint,
-        console=tracing.console,
+        **tracing.shared_with(TracingOptions),
         file_directory=str(Path(directory) / tracing.directory) if tracing.directory else "",
     )
 
@@ -31,9 +29,5 @@ def log_options(logs: LogSettings, directory: str) -> LogOptions:
         directory: the fabric's, as in its record.
     """
     folder = logs.directory or ("logs" if logs.target == "file" else "")
-    return LogOptions(
-        level=logs.level,
-        target=logs.target,
-        directory=str(Path(directory) / folder) if folder else "",
-        format=logs.format,
-    )
+    place = str(Path(directory) / folder) if folder else ""
+    return LogOptions(**logs.shared_with(LogOptions) | {"directory": place})

@@ -417,10 +417,8 @@ def instance_config(
             )
             for destination in instance.destinations
         ),
-        sow_topics=settings.sow_terms_of(instance),
         sow=settings.sow_of(instance),
         type_definitions=settings.types_of(instance),
-        queues=settings.queue_terms_of(instance),
         queue_definitions=settings.queues_of(instance),
         client_transports=transports.for_clients(ports.client, client_address(record, instance)),
         replication_transports=transports.for_instances(
@@ -564,26 +562,18 @@ def _destination_config(
             addresses.append(replication_address(record, other))
         clients.append(client_address(record, other))
     clients += [client_address(record, settings.instance(name)) for name in destination.waits_for]
+    shared = destination.shared_with(DestinationConfig)
     return DestinationConfig(
-        name=destination.name,
-        group=destination.group,
-        sync=destination.sync,
-        addresses=tuple(addresses),
-        topics=topic_rules(settings, instance, destination, excluded),
-        pass_through=destination.pass_through,
-        compression=destination.compression,
-        ack_conflation_ms=destination.ack_conflation_ms,
-        own_group_only=destination.own_group_only,
-        server_names=server_names(destination),
-        compression_type=destination.compression_type,
-        resync_pass_through=destination.resync_pass_through,
-        reconnect_timeout_ms=destination.reconnect_timeout_ms,
-        client_addresses=tuple(clients),
-        share_connection=destination.share_connection,
-        wide_ip=destination.wide_ip,
-        waits=destination.waits,
-        waits_for=destination.waits_for,
-        tls=tls,
-        authenticator=module(destination.authenticator, record.directory),
-        authenticators=tuple(module(each, record.directory) for each in destination.authenticators),
+        **shared
+        | {
+            "addresses": tuple(addresses),
+            "client_addresses": tuple(clients),
+            "server_names": server_names(destination),
+            "topics": topic_rules(settings, instance, destination, excluded),
+            "tls": tls,
+            "authenticator": module(destination.authenticator, record.directory),
+            "authenticators": tuple(
+                module(each, record.directory) for each in destination.authenticators
+            ),
+        }
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from raylay.services.config.compared_terms import queue_terms, sow_terms
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.replication.membership.validation import DestinationTerms, InstanceDescription
 
@@ -19,6 +20,6 @@ def describe(config: InstanceConfig, destination: str | None = None) -> Instance
             for each in config.destinations
             if destination in (None, each.name)
         ),
-        config.sow_topics,
-        config.queues,
+        sow_terms(config.sow),
+        queue_terms(config.queue_definitions),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.frames import encode_frame
 from raylay.services.protocol.link.description import LINK_LOGON_BYTES_MAX
 from raylay.services.protocol.link.replication import UpstreamLogon, link_logon
-from raylay.services.replication.membership.validation import QueueTerms, SowTerms
+from raylay.services.queues.definition import QueueDefinition
+from raylay.services.sow.definition import SowTopicDefinition
 
 pytestmark = pytest.mark.covers("Replication", "validation at connect")
 
@@ -142,12 +144,11 @@ def test_the_group(fabric: Fabric) -> None:
 
 @pytest.mark.slow
 def test_definitions_are_compared(fabric: Fabric) -> None:
-    sow = SowTerms("orders", "json", ("/id",))
-    queue = QueueTerms("orders", "json")
-    here = {"sow_topics": (sow,), "queues": (queue,)}
-    fabric.run("B", sow_topics=(SowTerms("orders", "json", ("/id", "/day")),))
+    sow = SowTopicDefinition("orders", "json", keys=("/id",))
+    here = {"sow": (sow,), "queue_definitions": (QueueDefinition("work", "json"),)}
+    fabric.run("B", sow=(replace(sow, keys=("/id", "/day")),))
     fabric.run("A", fabric.destination("B", topics=ONE_WAY), **here)
-    fabric.refused("keys: the keys of SOW/Topic orders", "queue: orders (json) is a Queue at A")
+    fabric.refused("keys: the keys of SOW/Topic orders", "queue: work (json) is a Queue at A")
     fabric.run("B", **here)
     fabric.running["A"].wait_for("link_caught_up")
 

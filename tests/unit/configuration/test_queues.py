@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from raylay.services.config.compared_terms import queue_terms
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
@@ -84,7 +85,7 @@ def test_a_queue_with_everything() -> None:
         domain="trading",
     )
     assert FabricSettings.from_json(settings.to_json()) == settings
-    assert settings.queue_terms_of(settings.instance("A-1")) == (
+    assert queue_terms(settings.queues_of(settings.instance("A-1"))) == (
         QueueTerms("work", "json", "group_local", "^orders/", "/qty > 5", "trading", "A-1"),
     )
 
@@ -128,10 +129,12 @@ def test_an_instance_runs_them_and_journals_what_is_said_of_their_messages(tmp_p
     settings = parse(FILE)
     config = config_of(settings, "A-1", tmp_path)
     assert config.queue_definitions == (QueueDefinition("work", "json", underlying="orders"),)
-    assert config.queues == (QueueTerms("work", "json", underlying="orders"),)
+    assert queue_terms(config.queue_definitions) == (
+        QueueTerms("work", "json", underlying="orders"),
+    )
     assert config.topics == (TopicRule("^orders", "json"), TopicRule("work", "json"))
     assert InstanceConfig.from_json(config.to_json()) == config
-    assert descriptions_of(settings)["A-1"].queues == config.queues
+    assert descriptions_of(settings)["A-1"].queues == queue_terms(config.queue_definitions)
     plain = config_of(parse(FILE.partition("queues:")[0]), "A-1", tmp_path)
     assert plain.topics == (TopicRule("^orders", "json"),)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from raylay.services.config.compared_terms import queue_terms, sow_terms
 from raylay.services.configuration.model import FabricSettings, TypeSettings
 from raylay.services.configuration.queues import QueueSettings
 from raylay.services.configuration.reserved import with_drill_topic
@@ -56,7 +57,7 @@ def takes(topics: tuple[TopicRule, ...]) -> bool:
 def kept(settings: FabricSettings, name: str, place: Path) -> list[str]:
     """The SOW topics that an instance is started with."""
     config = instance_config(settings, record_of(settings, place), settings.instance(name))
-    assert [each.name for each in config.sow_topics] == [
+    assert [each.name for each in sow_terms(config.sow)] == [
         each.name for each in config.sow if each.name != DRILL_SOW_TOPIC
     ], "a link compares the user's alone"
     return [each.name for each in config.sow]
@@ -106,7 +107,7 @@ def test_of_one_the_last_message_of_each_key_is_kept(tmp_path: Path) -> None:
 def queued(settings: FabricSettings, name: str, place: Path) -> list[str]:
     """The queues that an instance is started with: each is a process."""
     config = instance_config(settings, record_of(settings, place), settings.instance(name))
-    assert [each.name for each in config.queues] == [
+    assert [each.name for each in queue_terms(config.queue_definitions)] == [
         each.name for each in config.queue_definitions if each.name != DRILL_QUEUE
     ], "a link compares the user's alone"
     return [each.name for each in config.queue_definitions]

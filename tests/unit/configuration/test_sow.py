@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from raylay.services.config.compared_terms import sow_terms
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.configuration.yaml_file import parse
@@ -67,7 +68,7 @@ def test_a_topic_with_everything() -> None:
     )
     assert given == SowTopicDefinition("orders/eu", "json", rules=SowRules(expires=True))
     assert FabricSettings.from_json(settings.to_json()) == settings
-    assert settings.sow_terms_of(settings.instance("A-1"))[0] == SowTerms(
+    assert sow_terms(settings.sow_of(settings.instance("A-1")))[0] == SowTerms(
         "orders", "json", ("/id", "/day")
     )
 
@@ -101,7 +102,7 @@ def test_an_instance_may_have_its_own() -> None:
     ("entry", "says"),
     [
         ("{name: orders}", "message_type: is missing"),
-        ("{name: '^o', message_type: json}", "expected the name of one topic, got the expression"),
+        ("{name: '^o', message_type: json}", "expected a name, got the expression"),
         ("{name: raylay/x, message_type: json}", "topics that begin with raylay/ are Raylay's own"),
         (
             "{name: orders, message_type: json, key: [/id]}",
@@ -225,7 +226,7 @@ def test_other_topics_restart_the_instances(entry: str, tmp_path: Path) -> None:
     bring_up_to_date(running, settings)
     config = instance_config(settings, running, settings.instance("A-1"))
     assert config.sow == settings.sow_of(settings.instance("A-1"))
-    assert config.sow_topics == (SowTerms("orders", "json", ("/id",)),)
+    assert sow_terms(config.sow) == (SowTerms("orders", "json", ("/id",)),)
     wanted = FabricRecord("f", str(tmp_path), "", dict(running.ports), key="k")
     bring_up_to_date(wanted, declared(entry))
     assert changes(running, wanted).restarted == ("A-1", "A-2")

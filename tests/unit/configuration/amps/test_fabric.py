@@ -13,6 +13,7 @@ from support.amps_examples import FIXTURES, completed
 
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.config.bootstrap import BootstrapConfig
+from raylay.services.config.compared_terms import queue_terms, sow_terms
 from raylay.services.config.instance import (
     InstanceConfig,
     TransportConfig,
@@ -788,10 +789,10 @@ def test_definitions_are_compared_though_they_do_not_run() -> None:
         f"{TOPIC}</Topic>\n      <S", f"{TOPIC}<Filter>/a = 1</Filter></Topic>\n      <S"
     )
     config = config_of(fabric_of([document(text)], ignore_unsupported=True), "A-1")
-    assert [(each.name, each.keys) for each in config.sow_topics] == [("orders", ("/id",))]
-    assert [(each.name, each.kind, each.underlying) for each in config.queues] == [
-        ("q", "group_local", "orders")
-    ]
+    assert [(each.name, each.keys) for each in sow_terms(config.sow)] == [("orders", ("/id",))]
+    assert [
+        (each.name, each.kind, each.underlying) for each in queue_terms(config.queue_definitions)
+    ] == [("q", "group_local", "orders")]
     assert config.destinations[0].topics[0].filter == "/a = 1"
 
 

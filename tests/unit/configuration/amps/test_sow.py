@@ -222,7 +222,7 @@ def test_what_needs_nothing_is_a_note() -> None:
         (KEY, KEY + "\n<HashIndex><Key>a</Key></HashIndex>", 17, "'a' names no field"),
         (KEY, KEY + "\n<RecoveryPoint>soon</RecoveryPoint>", 12, "expected epoch, now, or an"),
         (KEY, KEY + "\n<Pattern>(</Pattern>", 17, "'(' cannot be used as a regular expression"),
-        ("<Name>orders", "<Name>^orders", 13, "expected the name of one topic"),
+        ("<Name>orders", "<Name>^orders", 13, "expected a name, got the expression"),
         ("</Name>\n      <MessageType>json", "</Name>\n      <MessageType>jsn", 14,
          "topic orders: no message type is called 'jsn'"),
         (KEY, KEY + "\n<History><Window>0s</Window><Granularity>0s</Granularity></History>", 12,
