@@ -21,6 +21,9 @@ from raylay.storage.journal import Journal
 
 UNFOLDED_BYTES_MAX = 4 * 1024 * 1024
 """A publisher is not read while more than this is committed and not folded."""
+LINKS_TIMES = 4
+"""Of links so many times as much may be staged, and not folded, as of publishers before they are
+not read: they wait for acks themselves, behind a window, where they mean well."""
 STAGED_RUNS_MAX = 1_000
 """While more are staged, no next part of a long batch is taken: what the disk has is taken at once,
 in some microseconds a run."""
@@ -119,13 +122,21 @@ class Commits:
     # -- publishers that outrun the disk, or the folds -------------------------------------------
     def check_staged(self, client: PublishingClient) -> None:
         """Reads no more from a publisher that outruns the disk, or the folds."""
-        unfolded = self._folds.unfolded
-        if self.cycle.staged_bytes > self._staged_bytes_max or (
-            unfolded and unfolded.waiting_bytes > UNFOLDED_BYTES_MAX
-        ):
-            client.pause_reading("staged")
-            self._paused.append(client)
+        self._check_staged(client, 1)
         self.check_slowed(client, is_link=False)
+
+    def check_link(self, link: PublishingClient) -> None:
+        """Reads no more from a link that outruns the disk, or the folds, whatever its window."""
+        self._check_staged(link, LINKS_TIMES)
+        self.check_slowed(link, is_link=True)
+
+    def _check_staged(self, publisher: PublishingClient, times: int) -> None:
+        unfolded = self._folds.unfolded
+        if self.cycle.staged_bytes > times * self._staged_bytes_max or (
+            unfolded and unfolded.waiting_bytes > times * UNFOLDED_BYTES_MAX
+        ):
+            publisher.pause_reading("staged")
+            self._paused.append(publisher)
 
     def check_slowed(self, connection: PublishingClient, *, is_link: bool) -> None:
         """Reads no more for a while from who has brought what waits in memory for long."""
@@ -145,6 +156,8 @@ class Commits:
     @property
     def takes_parts(self) -> bool:
         """True where the next part of a long batch may be taken."""
+        if self.cycle.staged_bytes > LINKS_TIMES * self._staged_bytes_max:
+            return False
         return len(self._runtime.machine.intake.staged) <= STAGED_RUNS_MAX
 
     def taken(self, runs: list[Run]) -> None:

@@ -35,6 +35,21 @@ class Decompressor:
         self._bytes_max = bytes_max
         self._zstd: zstandard.ZstdDecompressor | None = None
 
+    def size_max(self, kind: str, block: bytes) -> int:
+        """Returns how many bytes a block may become: what it says, or else the limit. More than the
+        limit only if it says so.
+
+        Raises:
+            RemoteProtocolError: with reason `bad_record`: it is damaged.
+        """
+        if kind == ZLIB:
+            return self._bytes_max
+        try:
+            size_bytes: int = zstandard.frame_content_size(block)
+        except zstandard.ZstdError as error:
+            raise _damaged(kind, error) from None
+        return size_bytes if size_bytes >= 0 else self._bytes_max
+
     def decompress(self, kind: str, block: bytes) -> bytes:
         """The runs as bytes. Never makes more than the limit, whatever the block says of itself.
 
@@ -44,9 +59,7 @@ class Decompressor:
         try:
             return self._zlib(block) if kind == ZLIB else self._zstandard(block)
         except (zstandard.ZstdError, zlib.error) as error:
-            raise RemoteProtocolError(
-                f"a batch cannot be decompressed as {kind}: {error}", "bad_record"
-            ) from None
+            raise _damaged(kind, error) from None
 
     def _zstandard(self, block: bytes) -> bytes:
         if self._zstd is None:
@@ -64,3 +77,7 @@ class Decompressor:
         if not reader.eof or reader.unused_data:
             raise zlib.error("it is cut short, or more follows it")
         return found
+
+
+def _damaged(kind: str, error: Exception) -> RemoteProtocolError:
+    return RemoteProtocolError(f"a batch cannot be decompressed as {kind}: {error}", "bad_record")

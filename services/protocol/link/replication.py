@@ -61,7 +61,7 @@ from typing import Any
 import msgpack
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.messages.bounded_msgpack import unpack_containers
+from raylay.services.messages.bounded_msgpack import unpack_containers, unpack_values
 from raylay.services.messages.digests import SUM_BYTES
 from raylay.services.messages.ranges import PUBLISHERS, PublisherRanges, Range
 from raylay.services.messages.records import GROUP_BYTES_MAX, SEQUENCE_HELD_MAX
@@ -96,6 +96,10 @@ PIECES_OF_PART = 16
 """The pieces that a part counts for, however little is in it."""
 RANGES_BYTES_MIN = 6
 """The least that the ranges of a publisher take as an array of numbers, with its id."""
+AWAITED_RANGES_MAX = 2_000_000
+"""Ranges for which one frame asks answers: 350 MB."""
+VALUES_OF_RANGE = 7
+"""Values that a range takes at most: one of a publisher and a root of its own."""
 RANGES_IN_ACK_MAX = 100_000
 ACK_BYTES_MAX = 8 * 1024 * 1024
 """The limit of an ack that is read: as many ranges as one has take 5 MB, each of a publisher and a
@@ -170,13 +174,23 @@ def _unpacked(data: bytes | memoryview) -> Any:
         raise RemoteProtocolError("ranges are no msgpack", "bad_ranges") from None
 
 
-def unpack_rooted(data: bytes | memoryview) -> Rooted:
+def _unpacked_ranges(data: bytes | memoryview, ranges_max: int) -> Any:
+    """Decodes so many ranges at most: numbers of a byte each make many of few bytes."""
+    try:
+        return unpack_values(data, VALUES_OF_RANGE * ranges_max + 16, 2 * ranges_max)
+    except Exception:  # msgpack raises many kinds on bad bytes
+        raise RemoteProtocolError(
+            f"ranges are no msgpack, or more than {ranges_max:,}", "bad_ranges"
+        ) from None
+
+
+def unpack_rooted(data: bytes | memoryview, ranges_max: int = AWAITED_RANGES_MAX) -> Rooted:
     """The inverse of `pack_rooted`.
 
     Raises:
-        RemoteProtocolError: the bytes are no ranges.
+        RemoteProtocolError: the bytes are no ranges, or too many.
     """
-    return _paired_rooted(_unpacked(data)) if len(data) else {}
+    return _paired_rooted(_unpacked_ranges(data, ranges_max)) if len(data) else {}
 
 
 @dataclass(slots=True)
@@ -520,12 +534,16 @@ class LinkBatch:
 
 
 def read_batch(
-    header: Header, body: bytes, awaited_bytes_max: int = REPLICATION_FRAME_BYTES_MAX
+    header: Header,
+    body: bytes,
+    awaited_bytes_max: int = REPLICATION_FRAME_BYTES_MAX,
+    awaited_ranges_max: int = AWAITED_RANGES_MAX,
 ) -> LinkBatch:
     """The inverse of `batch_front`.
 
     Args:
         awaited_bytes_max: of what its sender asks answers for.
+        awaited_ranges_max: in it.
 
     Raises:
         RemoteProtocolError: with reason `bad_command` or `bad_ranges`.
@@ -543,7 +561,7 @@ def read_batch(
         )
     if compression not in (None, *COMPRESSION_TYPES):
         raise _wrong(header, "z", f"one of {', '.join(COMPRESSION_TYPES)}")
-    awaited = unpack_rooted(body[:awaited_bytes]) if awaited_bytes else {}
+    awaited = unpack_rooted(body[:awaited_bytes], awaited_ranges_max) if awaited_bytes else {}
     return LinkBatch(
         number,
         bool(header.get("m")),
@@ -637,7 +655,7 @@ def read_ack(header: Header, body: bytes) -> tuple[int, Ranges, Rooted, Ranges]:
         raise RemoteProtocolError(
             f"an ack has {len(body):,} bytes of ranges: at most {ACK_BYTES_MAX:,}", "bad_ranges"
         )
-    value = _unpacked(body)
+    value = _unpacked_ranges(body, RANGES_IN_ACK_MAX)
     if type(value) is not list or len(value) != 3:
         raise RemoteProtocolError("an ack has no three maps of ranges", "bad_ranges")
     return number, _paired(value[0]), _paired_rooted(value[1]), _paired(value[2])

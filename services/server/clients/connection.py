@@ -273,6 +273,10 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         """True where the next part of a long batch may be taken."""
         return self._commits.takes_parts
 
+    def waits_for(self, go_on: Callable[[], None]) -> bool:
+        """Returns whether the next part has to wait for something else than its turn: never."""
+        return False
+
     def went_on(self, is_waiting: bool) -> None:
         """Goes on, as what waited for a look into the journal was taken; `is_waiting`: more
         does."""

@@ -54,6 +54,10 @@ class LookupConnection(Protocol):
     def takes_parts(self) -> bool:
         """True where the next part of what is taken in parts may be taken now."""
 
+    def waits_for(self, go_on: Callable[[], None]) -> bool:
+        """Returns whether its next part has to wait for something else than its turn: then `go_on`
+        is called when it need not."""
+
     def unreadable(self, error: StorageError) -> None:
         """The journal cannot be read for it."""
 
@@ -82,6 +86,8 @@ class _NextPart:
         if not connection.takes_parts:
             self._reading.take_later(self)
             return False
+        if connection.waits_for(self._go_on):
+            return False
         try:
             fetch = connection.arrivals.fetched()
         except RemoteProtocolError as error:
@@ -96,6 +102,9 @@ class _NextPart:
             self._reading.read_for(connection, fetch)
         connection.went_on(fetch is not None)
         return False
+
+    def _go_on(self) -> None:
+        self._reading.turns.add(self)
 
 
 class JournalReads:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
 from raylay.services.core.fold_backlog import another_turn
 from raylay.services.errors import CorruptRecord, RaylayError, RemoteProtocolError, StorageError
-from raylay.services.messages.records import Kind, Run
+from raylay.services.messages.records import RUN_BYTES_MAX, Kind, Run
 from raylay.services.net.liveness import SilenceDetector, host_answers, why_lost
 from raylay.services.net.tls_files import PeerCertificate
 from raylay.services.net.tunnel import TunnelHost, TunnelStream
@@ -27,12 +26,12 @@ from raylay.services.protocol.link.description import LINK_LOGON_BYTES_MAX, unpa
 from raylay.services.protocol.link.link_credentials import read_said
 from raylay.services.protocol.link.proof import is_proven
 from raylay.services.protocol.link.replication import (
+    AWAITED_RANGES_MAX,
     BEAT,
     REPLICATION_FRAME_BYTES_MAX,
     LinkAccepted,
     LinkBatch,
     UpstreamLogon,
-    ack_frames,
     exchange_frames,
     placed,
     read_batch,
@@ -41,11 +40,13 @@ from raylay.services.protocol.link.replication import (
     read_placed,
     refusal,
 )
-from raylay.services.replication.effects import AckUpstream, Ranges, Rooted
+from raylay.services.replication.batch_room import BatchRoom
+from raylay.services.replication.effects import AckUpstream, Rooted
 from raylay.services.replication.inbound_queue import InboundQueue
 from raylay.services.replication.journal_lookup import LookupRequest, LookupResult
 from raylay.services.replication.link.outbound import WINDOW_BYTES_DEFAULT
 from raylay.services.replication.link_batch_parts import (
+    SLICE_BYTES,
     LinkBatchParts,
     decode_replicated_runs,
     is_long,
@@ -90,6 +91,7 @@ from raylay.services.server.data.held_digest import HeldDigest
 from raylay.services.server.data.journal_reads import JournalReads
 from raylay.services.server.describe import describe
 from raylay.services.server.links.access import NOT_ENTITLED, LinkAccess, first_kept_out
+from raylay.services.server.links.ack_sender import CONFLATION_MS_MAX, AckSender
 from raylay.services.server.links.bootstrap_source import BootstrapSource
 from raylay.services.server.links.placements import PlacementKeeper
 from raylay.services.server.read_backpressure import ReadBackpressure
@@ -97,11 +99,12 @@ from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.manager import SowManager
 
 BEAT_S = 1.0
-CONFLATION_MS_MAX = 60_000
 SILENCE_S_MAX = 5.0
-AWAITED_BYTES_MAX = 4 * 1024 * 1024
+AWAITED_BYTES_MAX, UNPROVEN_RANGES_MAX = 4 * 1024 * 1024, 220_000
 """The ranges for which one frame asks answers, where its link does not prove to be of a fabric that
-has a key: 220,000 of them."""
+has a key."""
+BLOCK_BYTES_MAX = 2 * RUN_BYTES_MAX
+"""Bytes of a batch's runs when they are decompressed: a link sends about 1 MiB, or one run."""
 WAITING_BYTES_MAX = 2 * WINDOW_BYTES_DEFAULT
 """Bytes of batches that wait for a look into the journal: more than its window lets a link have on
 the way. Behind as many the connection is not read, its beats and the stream that it carries
@@ -145,6 +148,7 @@ class ConnectedUpstreams:
             "links", incomplete_bytes_max(memory_of_process(), REPLICATION_FRAME_BYTES_MAX)
         )
         """Bytes that they hold of frames that are not whole."""
+        self._rooms = BatchRoom(), BatchRoom()
         self.admission = admission
         self.commits = commits
         self.digest = digest
@@ -167,6 +171,12 @@ class ConnectedUpstreams:
             lambda: [key for key, _ in runtime.state.items(EPOCH_KEYS)]
         )
         self._links = links
+
+    def room(self, upstream: UpstreamConnection) -> BatchRoom:
+        """Returns where a link's long batches have room. Links that prove to be of the fabric do
+        not wait for others."""
+        logon = upstream.logon
+        return self._rooms[logon is not None and logon.proven]
 
     def gone(self, upstream: UpstreamConnection, why: str) -> None:
         """A connection ended."""
@@ -237,6 +247,10 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self._incomplete = IncompleteFrame(self._holds_too_much)
         self._unread = IncompleteFrame(self._holds_too_much)
         """Bytes that wait for the reader of the stream that it carries."""
+        self._waiting = IncompleteFrame(self._holds_too_much)
+        """Bytes of a long batch that waits for room."""
+        self._wanted_bytes = 0
+        """Bytes for which its next batch needs room; 0: it needs none."""
         reader.holds = partial(upstreams.incomplete.holds, self._incomplete)
         self._counted: tuple[ShareHolder, tuple[ConnectionShares, ...]] | None = None
         """Holder that it is counted for, and where; None: it is not."""
@@ -258,19 +272,16 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self._doubted = False
         self._doubts: set[str] = set()
         """The events that told what is not believed of it."""
-        self._conflation_s = 0.0
-        self._held_back: AckUpstream | None = None
-        self._behind_answer: list[AckUpstream] | None = None
-        """Acks that go out behind the answer to the logon; None: that is out, or none is due."""
+        self._acks = AckSender(self)
         self._logon_timer: asyncio.TimerHandle | None = None
         self.arrivals = InboundQueue(self._take)
-        self._decompressor = Decompressor(REPLICATION_FRAME_BYTES_MAX)
+        self._decompressor = Decompressor(BLOCK_BYTES_MAX)
         self._silence = SilenceDetector()
 
     def opened(self) -> None:
         """Begins the time in which a logon must come."""
         self._upstreams.connected[self.number] = self
-        for held in (self._incomplete, self._unread):
+        for held in (self._incomplete, self._unread, self._waiting):
             self._upstreams.incomplete.belongs(held, ShareHolder("", network_of(self.peer)))
         self._upstreams.doorway.came(self)
         if self.is_open and self._came_by is not None:
@@ -310,7 +321,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             incarnation: of the other side's instance: an older connection of it makes room.
         """
         holder = ShareHolder(self.user or "", network_of(self.peer))
-        for held in (self._incomplete, self._unread):
+        for held in (self._incomplete, self._unread, self._waiting):
             self._upstreams.incomplete.belongs(held, holder)
         came_by = self._came_by
         if came_by is None or is_proven:
@@ -420,6 +431,17 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         """True where the next part of a long batch may be taken."""
         return self._upstreams.commits.takes_parts
 
+    def waits_for(self, go_on: Callable[[], None]) -> bool:
+        """Returns whether its next batch waits for room: then `go_on` is called when there may be
+        some."""
+        if not self._wanted_bytes:
+            return False
+        if not self._upstreams.room(self).enter(self, self._wanted_bytes, go_on):
+            return True
+        self._wanted_bytes = 0
+        self._upstreams.incomplete.holds(self._waiting, 0)
+        return False
+
     def went_on(self, is_waiting: bool) -> None:
         """Goes on, as what waited for a look into the journal was taken; `is_waiting`: more
         does."""
@@ -518,7 +540,8 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             self._copied.writable()
         self.arrivals.clear()
         self.reader.clear()
-        for held in (self._incomplete, self._unread):
+        self._upstreams.room(self).leave(self)
+        for held in (self._incomplete, self._unread, self._waiting):
             self._upstreams.incomplete.left(held)
         if self._counted is not None:
             holder, counted = self._counted
@@ -570,9 +593,9 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self._upstreams.doorway.admitted(self)
         if self._came_by is not None:
             self._came_by.admitted(self)
-        self._conflation_s = min(logon.ack_conflation_ms, CONFLATION_MS_MAX) / 1000
+        self._acks.conflation_s = min(logon.ack_conflation_ms, CONFLATION_MS_MAX) / 1000
         self.reader.frame_bytes_max = REPLICATION_FRAME_BYTES_MAX
-        self._behind_answer = []
+        self._acks.answer()
         if self._is_believed or self._upstreams.unproven.may_name(logon.incarnation):
             self._upstreams.met({logon.incarnation: logon.name})
         runtime.perform(decided.effects)
@@ -588,15 +611,15 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             identity.generation,
             machine.placements.items(),
         )
+        answer_bytes = 0
         async for frame in yield_between(
             exchange_frames(accepted, None if same else answer.held, answer.waited)
         ):
             if not self.is_open:
                 return
             self.send(frame)
-        behind, self._behind_answer = self._behind_answer, None
-        for ack in behind:
-            self.acknowledge(ack)
+            answer_bytes += len(frame)
+        self._acks.answered(answer_bytes)
         self._upstreams.changed()
 
     def as_incoming(self, destination: str) -> SharedConnection | None:
@@ -604,7 +627,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         logon = self.logon
         if not self.is_accepted or not self.is_open or self.carried_over or logon is None:
             return None
-        if self._behind_answer is not None:
+        if self._acks.is_answering:
             return None
         if (
             logon.address is None
@@ -702,11 +725,15 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             if isinstance(runs, LinkBatchParts):
                 return self._go_on(batch, runs, answers)
         else:
-            batch = read_batch(header, body, self._awaited_bytes_max)
+            batch = read_batch(header, body, *self._awaited_max)
             block = batch.block
+            checks = self.logon is None or not self.logon.proven
+            if self._needs_room(batch):
+                if checks:
+                    self._upstreams.incomplete.holds(self._waiting, len(body))
+                return another_turn()
             if batch.compression and block:
                 block = self._decompressor.decompress(batch.compression, block)
-            checks = self.logon is None or not self.logon.proven
             if is_long(block, batch.awaited):
                 return self._go_on(batch, LinkBatchParts(block, batch.awaited, checks), answers)
             try:
@@ -722,6 +749,25 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             return questions
         self._take_runs(batch, runs, batch.awaited, answers)
         return None
+
+    def _needs_room(self, batch: LinkBatch) -> bool:
+        """Returns whether a batch has to wait until there is room for it.
+
+        Raises:
+            RemoteProtocolError: no link has as long a batch; with reason `bad_record`.
+        """
+        block, size_bytes = batch.block, len(batch.block)
+        if batch.compression and block:
+            size_bytes = self._decompressor.size_max(batch.compression, block)
+        if size_bytes > BLOCK_BYTES_MAX:
+            raise RemoteProtocolError(
+                f"a batch has {size_bytes:,} bytes of records: at most {BLOCK_BYTES_MAX:,}",
+                "bad_record",
+            )
+        if size_bytes <= SLICE_BYTES or self in self._upstreams.room(self):
+            return False
+        self._wanted_bytes = size_bytes
+        return True
 
     def _go_on(
         self, batch: LinkBatch, parts: LinkBatchParts, answers: LookupResult
@@ -744,6 +790,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             return questions
         self._take_runs(batch, runs, awaited, answers, not parts.is_last)
         if parts.is_last or not self.is_open:
+            self._upstreams.room(self).leave(self)
             return None
         # Nothing that was read for this part is asked by the next.
         answers.close()
@@ -776,7 +823,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
                 is_part,
             )
         )
-        self._upstreams.commits.check_slowed(self, is_link=True)
+        self._upstreams.commits.check_link(self)
 
     def _refuse_records(self, error: CorruptRecord) -> None:
         """Ends the connection for a batch of which nothing may be taken."""
@@ -810,43 +857,21 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         return not self._runtime.identity.in_fabric or (logon is not None and logon.proven)
 
     @property
-    def _awaited_bytes_max(self) -> int:
-        return REPLICATION_FRAME_BYTES_MAX if self._is_believed else AWAITED_BYTES_MAX
+    def _awaited_max(self) -> tuple[int, int]:
+        """Bytes and number of the ranges for which one frame may ask answers."""
+        if self._is_believed:
+            return REPLICATION_FRAME_BYTES_MAX, AWAITED_RANGES_MAX
+        return AWAITED_BYTES_MAX, UNPROVEN_RANGES_MAX
 
     def acknowledge(self, ack: AckUpstream) -> None:
-        """Sends an ack, or holds it back for as long as the link's Destination allows. What the
-        link waits for it hears first, so that it knows what is answered."""
-        if self._behind_answer is not None:
-            self._behind_answer.append(ack)
-            return
-        if not self._conflation_s:
-            self._send_ack(ack)
-            return
-        held_back = self._held_back
-        if held_back is None:
-            self._held_back = ack
-            self.loop.call_later(self._conflation_s, self._send_held_back)
-            return
-        held_back.number = ack.number
-        _extend(held_back.held, ack.held)
-        _extend(held_back.conflicts, ack.conflicts)
-        for root, answered in ack.persisted.items():
-            _extend(held_back.persisted.setdefault(root, {}), answered)
-
-    def _send_held_back(self) -> None:
-        ack, self._held_back = self._held_back, None
-        if ack is not None:
-            self._send_ack(ack)
-
-    def _send_ack(self, ack: AckUpstream) -> None:
-        for frame in ack_frames(ack, time.time_ns()):
-            self.send(frame)
+        """Sends an ack, or holds it back for as long as the link's Destination allows."""
+        self._acks.acknowledge(ack)
 
     def beat(self, now_s: float) -> None:
         """Called regularly: beats, and ends the connection when the other side is silent."""
         if not self.is_accepted or not self.is_open:
             return
-        if self._behind_answer is not None:
+        if self._acks.is_answering:
             return  # It says nothing before it is answered.
         silent_s = now_s - self.received_at_s
         if self.reading and self._silence.is_lost(
@@ -859,8 +884,3 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
     def _host_answers(self) -> bool:
         # A link of ours has the connection that carries this one, and ends this one with it.
         return bool(self.carried_over) or host_answers(self.transport, SILENCE_S_MAX)
-
-
-def _extend(mine: Ranges, more: Ranges) -> None:
-    for publisher, ranges in more.items():
-        mine.setdefault(publisher, []).extend(ranges)

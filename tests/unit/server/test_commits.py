@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from raylay.services.errors import StorageFull
-from raylay.services.server.commits import UNFOLDED_BYTES_MAX, Commits
+from raylay.services.server.commits import LINKS_TIMES, UNFOLDED_BYTES_MAX, Commits
 
 
 def test_the_front_log_is_reported_where_its_state_changes() -> None:
@@ -167,3 +167,20 @@ def test_a_disk_that_is_watched_is_told_when_it_writes() -> None:
     commits.start(cast(Any, SimpleNamespace(waits_s=1.5)))
     assert started == [commits.cycle.on_disk, commits.cycle.failed]
     assert commits.disk_waits_ms == 1500 and commits.cycle.watch is not None
+
+
+def test_a_link_is_not_read_either_where_it_keeps_to_no_window() -> None:
+    """Whatever it sent was staged: gigabytes of it, where the disk is slower than the network."""
+    commits, folds = _with_folds(0)
+    link = Publisher()
+    commits.cycle.staged_bytes = LINKS_TIMES * 1_000
+    commits.check_link(link)
+    assert link.said == [], "what those that wait for acks have on the way holds nobody up"
+    commits.cycle.staged_bytes += 1
+    commits.check_link(link)
+    assert link.said == ["paused: staged"]
+    commits.taken([_run(LINKS_TIMES * 1_000)])
+    assert link.said == ["paused: staged", "read again: staged"]
+    folds.unfolded.waiting_bytes = LINKS_TIMES * UNFOLDED_BYTES_MAX + 1
+    commits.check_link(link)
+    assert link.said[2:] == ["paused: staged"]

@@ -28,6 +28,7 @@ from raylay.services.messages.records import Command, RecordBuilder, publisher_i
 from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.frames import FrameReader, encode_frame
 from raylay.services.protocol.link.replication import UpstreamLogon, link_logon
+from raylay.services.queues.definition import QueueDefinition
 from raylay.services.security.modules import ModuleConfig
 from raylay.services.server.clients.connection import ClientConnection
 from raylay.services.server.instance_server import InstanceServer
@@ -159,9 +160,10 @@ class Bench:
             ]},
         }))  # fmt: skip
         config = InstanceConfig(
-            "solo", "g", first=True, topics=(TopicRule("^(orders|rows)$"),),
+            "solo", "g", first=True, topics=(TopicRule("^(orders|rows|work)$"),),
             unjournaled=(TopicRule("^quick$"),), log=LogOptions(target="none"),
             sow=(SowTopicDefinition("rows", "json", keys=("/id",)),),
+            queues=(QueueDefinition("work", "json"),),
         )  # fmt: skip
         spoofed = ModuleConfig("amps-default-authentication-module", {"AllowSpoofing": "true"})
         self.config = replace(

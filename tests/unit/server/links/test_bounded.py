@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import msgpack
 import pytest
 from support.link_peers import DESCRIPTION
 from unit.replication.instance.test_machine import OWN, P, acks, destination
@@ -39,6 +40,7 @@ from raylay.services.protocol.link.replication import (
     read_lacks,
 )
 from raylay.services.replication import unavailable
+from raylay.services.replication.batch_room import ROOM_BYTES
 from raylay.services.replication.effects import AckUpstream, CloseUpstream
 from raylay.services.replication.instance import upstreams
 from raylay.services.replication.journal_lookup import LookupResult
@@ -313,6 +315,55 @@ def test_an_ack_is_read_up_to_a_limit() -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         read_ack(frame.header, b"\0" * (ACK_BYTES_MAX + 1))
     assert caught.value.reason == "bad_ranges"
+
+
+def test_an_ack_has_no_more_ranges_than_one_is_sent_with() -> None:
+    """Numbers of a byte each made four million of them, and 480 MB."""
+    few = msgpack.packb([{}, {}, {P: [1, 1] * RANGES_IN_ACK_MAX}])
+    assert len(read_ack({"c": "ack", "n": 1}, few)[3][P]) == RANGES_IN_ACK_MAX
+    for parts_of in ([{}, {}, {P: [1, 1] * (RANGES_IN_ACK_MAX + 1)}],
+                     [{n: [1, 1] * 50_000 for n in range(1, 20)}, {}, {}]):  # fmt: skip
+        with pytest.raises(RemoteProtocolError) as caught:
+            read_ack({"c": "ack", "n": 1}, msgpack.packb(parts_of))
+        assert caught.value.reason == "bad_ranges"
+
+
+def test_answers_are_asked_for_so_many_ranges() -> None:
+    asked = msgpack.packb({1: {P: [1, 1] * 100}})
+    header = {"c": "batch", "n": 1, "w": len(asked)}
+    assert len(read_batch(header, asked, 1 << 20, 100).awaited[1][P]) == 100
+    with pytest.raises(RemoteProtocolError) as caught:
+        read_batch(header, asked, 1 << 20, 99)
+    assert caught.value.reason == "bad_ranges"
+
+
+def test_who_waits_for_room_with_a_long_batch_holds_no_more_than_its_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream_connection, "SLICE_BYTES", 1_000)
+    place = Place(tmp_path)
+
+    async def visit() -> None:
+        b = await place.start(place.guarded())
+        frames = b.upstreams.incomplete
+        frames.bytes_max = 400_000
+        peer = await Peer.at(b)
+        peer.writer.write(unproven(incarnation=100, name="n"))
+        await peer.until("accepted")
+        (upstream,) = b.upstreams.connected.values()
+        room = b.upstreams.room(upstream)
+        assert room.enter("another", ROOM_BYTES, lambda: None)
+        peer.writer.write(encode_frame({"c": "batch", "n": 1}, bytes(200_001)))
+        assert (await peer.until("refused"))["reason"] == "too_many"
+        (told,) = events(b, "upstream_over_share")
+        assert told["limit"] == "frames" and told["user"] == "links"
+        peer.writer.close()
+        while len(frames):
+            await asyncio.sleep(0)
+        room.leave("another")
+        assert not len(room)
+
+    place.run(visit)
 
 
 @pytest.mark.parametrize("user", ["some", "links"])

@@ -8,19 +8,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.link_peers import DESCRIPTION
 from support.one_instance import events
-from unit.server.clients.test_fuzzed import FEW, Bench
+from unit.server.clients.test_fuzzed import BODIES, FEW, Bench
 from unit.server.links.test_security import KEY, MOVED, Peer, asking
 
 from raylay.services.messages.ranges import PublisherRanges
-from raylay.services.messages.records import Flag, RecordBuilder, Run, publisher_id, run_of, scan
+from raylay.services.messages.records import (
+    Command,
+    Flag,
+    RecordBuilder,
+    Run,
+    publisher_id,
+    run_of,
+    scan,
+)
 from raylay.services.protocol.frames import encode_frame
 from raylay.services.protocol.link.proof import proof_of
 from raylay.services.protocol.link.replication import (
@@ -32,6 +42,7 @@ from raylay.services.protocol.link.replication import (
     pack_rooted,
     placed,
 )
+from raylay.services.queues.records import REASONS
 
 pytestmark = pytest.mark.covers(
     "Configuration", "a link that is let in and proves nothing says anything"
@@ -44,6 +55,35 @@ SEQUENCES = st.one_of(st.integers(1, 40), st.integers(0, HIGHEST), st.just(HIGHE
 PAIRS = st.tuples(SEQUENCES, SEQUENCES).map(lambda pair: (min(pair), max(pair)))
 RANGES = st.dictionaries(st.sampled_from(PUBLISHERS), st.lists(PAIRS, min_size=1, max_size=3))
 ROOTS = st.dictionaries(st.one_of(st.just(TRUE), st.integers(0, 2**64 - 1)), RANGES, max_size=3)
+
+
+FLAT_KEYS = st.dictionaries(
+    st.sampled_from(PUBLISHERS), st.lists(SEQUENCES, max_size=4).map(sorted), max_size=2
+)
+U64 = st.one_of(st.just(0), st.integers(0, 2**64 - 1), st.just(2**64 - 1))
+TEXT_BYTES = st.sampled_from([b"", b"", b"", b"k", b"\xff\xfe", b"x" * 65_535])
+NAMES = st.sampled_from(["true", "solo", "up", "", "ü" * 200, "ü" * 201])
+QUEUE_BODIES = st.one_of(
+    st.builds(
+        lambda keys, how: msgpack.packb({"acks": keys, "how": how}),
+        FLAT_KEYS, st.sampled_from(["ack", "expire", "x"]),
+    ),
+    st.builds(
+        lambda keys, why, by, tag: msgpack.packb({"by": by, "tag": tag, "gone": keys, "why": why}),
+        FLAT_KEYS, st.sampled_from([*REASONS, "x"]), NAMES, U64,
+    ),
+    st.builds(
+        lambda moves, by, tag, names: msgpack.packb(
+            {"by": by, "tag": tag, "moves": moves, "names": names}
+        ),
+        st.lists(
+            st.tuples(st.sampled_from(PUBLISHERS), SEQUENCES, SEQUENCES, U64, NAMES), max_size=3
+        ),
+        NAMES, U64, st.dictionaries(U64, NAMES, max_size=2),
+    ),
+)  # fmt: skip
+"""What acknowledgments, removals and transfers say, right and wrong."""
+RECORD_BODIES = st.one_of(st.sampled_from([b"{}", b'{"id":1}', b"<a>1</a>"]), QUEUE_BODIES)
 
 
 class FabricBench(Bench):
@@ -89,7 +129,7 @@ class FabricBench(Bench):
         async def speak() -> None:
             peer = await Peer.at(self.server)
             peer.writer.write(link_logon(logon))
-            said = asyncio.ensure_future(peer.said())
+            said = asyncio.ensure_future(_until_it_ends(peer))
             # Answered, or refused: what comes before that would end it.
             while not said.done() and not any(
                 each.logon is not None and each.is_accepted and each.logon.name == logon.name
@@ -114,6 +154,12 @@ class FabricBench(Bench):
         super().close()
 
 
+async def _until_it_ends(peer: Peer) -> None:
+    # What it sends more when its connection has ended resets it.
+    with suppress(ConnectionError):
+        await peer.said()
+
+
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FabricBench]:
     made = FabricBench(tmp_path_factory.mktemp("fuzzed"))
@@ -124,11 +170,24 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FabricBench]:
 @st.composite
 def runs(draw: Any) -> list[bytes]:
     build = RecordBuilder(
-        draw(st.sampled_from(PUBLISHERS)), draw(st.sampled_from(["orders", "rows", "none"])), "json"
+        draw(st.sampled_from(PUBLISHERS)),
+        draw(st.sampled_from(["orders", "rows", "work", "none"])),
+        draw(st.sampled_from(["json", "json", "xml"])),
     ).build
     numbers = sorted(draw(st.sets(SEQUENCES.filter(bool), min_size=1, max_size=3)))
+    command = draw(st.sampled_from([1, 1, *Command]))
     payload = b"".join(
-        build(each, draw(st.sampled_from([b"{}", b'{"id":1}'])), 0) for each in numbers
+        build(
+            each,
+            draw(st.one_of(RECORD_BODIES, BODIES)),
+            draw(U64),
+            draw(st.sampled_from([b"", b"", b"\0" * 25, b"\xff" * 25])),
+            command=command,
+            expiration_s=draw(st.sampled_from([0, 0, 1, (1 << 32) - 1])),
+            key=draw(TEXT_BYTES),
+            correlation=draw(TEXT_BYTES),
+        )
+        for each in numbers
     )
     found = []
     for chunk in scan(payload):

@@ -16,9 +16,11 @@ from raylay.services.protocol.frames import encode_frame
 from raylay.services.protocol.link.proof import proof_of
 from raylay.services.protocol.link.replication import link_logon
 from raylay.services.replication import link_batch_parts
+from raylay.services.replication.batch_room import ROOM_BYTES
 from raylay.services.server import turns
 from raylay.services.server.commits import Commits
 from raylay.services.server.instance_server import InstanceServer
+from raylay.services.server.links import upstream_connection
 
 P, COUNT = 7, 200
 
@@ -106,6 +108,54 @@ def test_behind_one_long_run_the_next_batch_is_taken(tmp_path: Path, proven: boo
             while ack["n"] < number:
                 ack = await peer.until("ack")
         assert list(known(b)) == [(1, 3)]
+        peer.writer.close()
+
+    place.run(visit)
+
+
+@pytest.mark.parametrize("compression", ["zstd", "zlib"])
+def test_a_batch_is_decompressed_when_there_is_room_for_it(
+    tmp_path: Path, compression: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty links of one user held 4 GB by 5 kB that each had sent."""
+    monkeypatch.setattr(upstream_connection, "SLICE_BYTES", 1_000)
+    place = Place(tmp_path)
+
+    async def visit() -> None:
+        b = await place.start(place.guarded())
+        peer = await connected(b, proven=False)
+        (upstream,) = b.upstreams.connected.values()
+        room = b.upstreams.room(upstream)
+        assert room.enter("another", ROOM_BYTES, lambda: None)
+        peer.writer.write(batch(b"".join(run.encode() for run in runs()), compression))
+        while len(room) < 2:
+            await asyncio.sleep(0)
+        await publish(b, "orders")
+        assert not known(b) and upstream not in room and room.bytes == ROOM_BYTES
+        room.leave("another")
+        ack = await peer.until("ack")
+        while not ack["n"]:
+            ack = await peer.until("ack")
+        assert list(known(b)) == [(1, COUNT)] and not len(room)
+        assert not b.upstreams.incomplete.bytes
+        peer.writer.close()
+
+    place.run(visit)
+
+
+@pytest.mark.parametrize("compression", ["", "zstd", "zlib"])
+def test_a_batch_that_is_longer_than_any_is_refused(
+    tmp_path: Path, compression: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream_connection, "BLOCK_BYTES_MAX", 2_000)
+    place = Place(tmp_path)
+
+    async def visit() -> None:
+        b = await place.start(place.guarded())
+        peer = await connected(b, proven=True)
+        peer.writer.write(batch(b"".join(run.encode() for run in runs()), compression))
+        (refused,) = [each for each in await peer.said() if each["c"] == "refused"]
+        assert refused["reason"] == "bad_record" and not known(b) and b.runtime.fault is None
         peer.writer.close()
 
     place.run(visit)

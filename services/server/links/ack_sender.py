@@ -1,0 +1,118 @@
+"""The acks that an upstream link is sent: behind the answer to its logon, and held back for as long
+as its Destination allows."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Protocol
+
+from raylay.services.protocol.link.replication import RANGES_IN_ACK_MAX, ack_frames
+from raylay.services.replication.effects import AckUpstream, Ranges
+
+CONFLATION_MS_MAX = 60_000
+UNREAD_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes that a link may leave unread of what it is told, beside the answer to its logon. All that
+its window lets it ask answers for takes less."""
+
+
+class AckedConnection(Protocol):
+    """The connection of the link (`UpstreamConnection`)."""
+
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def unsent_bytes(self) -> int:
+        """The bytes that are written and not yet taken by the socket."""
+
+    def send(self, frame: bytes) -> None:
+        """Sends a frame."""
+
+    def abort(self, why: str) -> None:
+        """Ends the connection at once."""
+
+
+class AckSender:
+    """See the file's docstring.
+
+    Invariant: nothing is sent before the answer is, and held back are at most `RANGES_IN_ACK_MAX`
+    ranges and one ack.
+    Owner: the connection. Lifecycle: from the logon on.
+    """
+
+    __slots__ = ("_answer_bytes", "_behind", "_connection", "_held_back", "_ranges", "conflation_s")
+
+    def __init__(self, connection: AckedConnection) -> None:
+        self._connection = connection
+        self.conflation_s = 0.0
+        """Time for which an ack may be held back."""
+        self._held_back: AckUpstream | None = None
+        self._ranges = 0
+        """The ranges in what is held back."""
+        self._behind: list[AckUpstream] | None = None
+        """Acks that go out behind the answer to the logon; None: that is out, or none is due."""
+        self._answer_bytes = 0
+
+    @property
+    def is_answering(self) -> bool:
+        """Returns whether the answer to the logon is on its way."""
+        return self._behind is not None
+
+    def answer(self) -> None:
+        """The answer to the logon begins."""
+        self._behind = []
+
+    def answered(self, answer_bytes: int) -> None:
+        """The answer is sent. What the link waits for it hears first, so that it knows what the
+        acks behind it answer."""
+        self._answer_bytes = answer_bytes
+        behind, self._behind = self._behind or [], None
+        for ack in behind:
+            self.acknowledge(ack)
+
+    def acknowledge(self, ack: AckUpstream) -> None:
+        """Sends an ack, or holds it back."""
+        if self._behind is not None:
+            self._behind.append(ack)
+            return
+        if not self.conflation_s:
+            self._send(ack)
+            return
+        held_back = self._held_back
+        if held_back is None:
+            self._held_back = ack
+            self._ranges = _count(ack)
+            self._connection.loop.call_later(self.conflation_s, self._send_held_back)
+            return
+        held_back.number = ack.number
+        _extend(held_back.held, ack.held)
+        _extend(held_back.conflicts, ack.conflicts)
+        for root, answered in ack.persisted.items():
+            _extend(held_back.persisted.setdefault(root, {}), answered)
+        self._ranges += _count(ack)
+        if self._ranges > RANGES_IN_ACK_MAX:
+            self._send_held_back()
+
+    def _send_held_back(self) -> None:
+        ack, self._held_back = self._held_back, None
+        if ack is not None:
+            self._send(ack)
+
+    def _send(self, ack: AckUpstream) -> None:
+        connection = self._connection
+        unread_bytes = connection.unsent_bytes
+        if unread_bytes > UNREAD_BYTES_MAX + self._answer_bytes:
+            connection.abort(f"it does not read: {unread_bytes:,} bytes of acks wait for it")
+            return
+        for frame in ack_frames(ack, time.time_ns()):
+            connection.send(frame)
+
+
+def _extend(mine: Ranges, more: Ranges) -> None:
+    for publisher, ranges in more.items():
+        mine.setdefault(publisher, []).extend(ranges)
+
+
+def _count(ack: AckUpstream) -> int:
+    parts = ack.held, ack.conflicts, *ack.persisted.values()
+    return sum(len(ranges) for part in parts for ranges in part.values())
