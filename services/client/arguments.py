@@ -1,4 +1,4 @@
-"""The arguments of a client, checked before anything is tried."""
+"""The arguments of a client, checked before any connection is tried."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Resolver = Callable[[], Sequence[ServerLike] | Awaitable[Sequence[ServerLike]]]
 
 
 Tls = TlsConfig | ssl.SSLContext | bool | Mapping[str, Any] | None
-"""TLS of a client; None and False: none. True: by the system's CAs."""
+"""TLS argument of a client; None and False: no TLS. True: TLS with the system's CAs."""
 
 
 def usable(tls: Tls, client_name: str) -> TlsConfig | ssl.SSLContext | None:
@@ -51,7 +51,7 @@ def check_owner(store: PublishStoreProtocol, client_name: str) -> None:
 
 
 def listed(client_name: str, servers: Iterable[ServerLike]) -> tuple[Server, ...]:
-    """The servers that a list names.
+    """Returns the servers that a list names.
 
     Raises:
         ConfigurationError: there is none, or an address is none.
@@ -69,7 +69,7 @@ def listed(client_name: str, servers: Iterable[ServerLike]) -> tuple[Server, ...
 
 
 def sow_keys(keys: Sequence[bytes] | None) -> list[bytes] | None:
-    """SOW keys, as a command says them; None: of all records.
+    """Returns SOW keys as a command carries them; None: all records.
 
     Raises:
         LocalProtocolError: they are no list of bytes.
@@ -80,7 +80,7 @@ def sow_keys(keys: Sequence[bytes] | None) -> list[bytes] | None:
 
 
 def sample_every(sampling_ratio: float) -> int:
-    """One publish in how many is sampled; 0: none.
+    """Returns n where one in n publishes is sampled; 0: none is.
 
     Raises:
         ConfigurationError: the ratio is none of 0 to 1.
@@ -91,6 +91,6 @@ def sample_every(sampling_ratio: float) -> int:
 
 
 def remembered_as(topic: str, message_type: str, filter: str) -> str:
-    """The name under which a bookmark store remembers a subscription that was given none."""
+    """Returns the name under which a bookmark store keeps a subscription that was given no name."""
     text = f"|{digest(filter.encode(), FILTER).hex()}" if filter else ""
     return f"{topic}|{message_type}{text}"

@@ -1,4 +1,4 @@
-"""The asyncio client: what a user calls."""
+"""The asyncio client, the class that applications use."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ from raylay.storage.stores import MemoryPublishStore
 
 DELTA_PUBLISH = 6
 ROWS_A_FRAME = 100
-"""Asked for when nothing else is: a frame costs the instance and the client more than a row."""
+"""Number of rows in one frame of a query by default: for client and instance a frame costs more
+than a row."""
 SAMPLING_RATIO_DEFAULT = 0.001
 
 
@@ -64,30 +65,33 @@ class Client:
             await client.flush()
 
     Args:
-        name: the client name; it makes the publisher id. Two live clients of one name throw each
-            other out.
-        servers: addresses in order of preference, or a callable (plain or async) that looks them
-            up before each round of attempts.
+        name: the client name, from which the publisher id is made. A second live client of the same
+            name ends the first one's connection, and the other way round.
+        servers: addresses in order of preference, or a callable (plain or async) that looks them up
+            before each round of attempts.
         group: only instances of this group are used; empty: any that `servers` lists, and their
             peers of the same group.
-        allow_other_groups: use other groups' instances as well.
-        failover: `safe` (default) goes only to instances that the last one called safe; `any`.
-        publish_store: what is published and not durable yet; in memory when not given.
-        bookmark_store: what bookmark subscriptions have seen; not given: for as long as this
-            client lives.
-        tls: how it speaks TLS: a TlsConfig, or a mapping of its values (`ca_file`, `certificate`,
-            `private_key`, `server_name`, …); True: by the system's CAs; None: not at all.
-        heartbeat_s: a server that is silent as long is left; 0: never.
-        publish_timeout_s: how long `publish` waits for room in the store.
-        connect_wait_s: how long `connect` tries before it gives up.
-        bookmark_flush_ms: what was seen is on disk after as long at most; a crash brings back what
-            was not. 0: before the consumer is given the next batch, or behind each `discard`, at
-            the price of a synced write each.
-        ack_conflation_ms: upper bound by which the server may delay acks to merge them.
-        sampling_ratio: share of publishes that `tracer` is told of.
+        allow_other_groups: whether instances of other groups are used as well.
+        failover: `safe` (default): the client goes only to instances that the last one called safe;
+            `any`: to any instance.
+        publish_store: keeps publishes until they are durable; by default in memory.
+        bookmark_store: keeps what bookmark subscriptions have received; by default in memory, as
+            long as this client lives.
+        tls: TLS options: a TlsConfig, or a mapping of its values (`ca_file`, `certificate`,
+            `private_key`, `server_name`, …); True: TLS with the system's CAs; None: no TLS.
+        heartbeat_s: seconds after which a silent server counts as dead; 0: never.
+        publish_timeout_s: seconds for which `publish` waits for room in the store.
+        connect_wait_s: seconds for which `connect` tries before it gives up.
+        bookmark_flush_ms: milliseconds after which received messages are written to the bookmark
+            store, at most; a crash delivers the unwritten ones again. 0: written before the
+            consumer gets the next batch, or after each `discard`, at the cost of a synced write
+            each.
+        ack_conflation_ms: milliseconds by which the server may delay acks to merge them, at most.
+        sampling_ratio: share of publishes of which `tracer` is told.
         on_event: called for each ClientEvent, on the event loop; must not block.
-        on_persisted: called with the highest settled sequence, once an ack.
-        on_publish_failed: called for each refused publish. Without it `flush` raises the error.
+        on_persisted: called with the highest settled sequence, once for each ack.
+        on_publish_failed: called for each refused publish. Without this callback, `flush` raises
+            the error.
 
     Raises:
         ConfigurationError: there is no server, an address is none, a value is out of range, a file
@@ -132,7 +136,7 @@ class Client:
         self.name = name
         self.close_timeout_s = close_timeout_s
         self._connect_wait_s = connect_wait_s
-        # A store that the caller gave outlives this client, and what it holds with it.
+        # A store that the caller gave lives longer than this client, with everything in it.
         self._owns_store = publish_store is None
         self.machine = client_machine(
             ClientOptions(
@@ -220,7 +224,7 @@ class Client:
                 except TimeoutError:
                     unsettled = runtime.store.messages
             elif self.machine.outbox.gathering:
-                # As what was published before it: written, and not waited for.
+                # Like all publishes before it, it is written without waiting for an answer.
                 runtime.hurry()
                 await asyncio.sleep(0)
         finally:
@@ -243,18 +247,18 @@ class Client:
         correlation: bytes = b"",
         command: int = 0,
     ) -> int:
-        """Publishes without waiting. Returns the sequence. It is sent in this turn of the loop, or
-        with the answer to what was published just before (publishing/outbox.py).
+        """Publishes without waiting. Returns the sequence. The message is sent in this turn of the
+        loop, or with the answer to the messages published just before (outbox.py).
 
         Args:
-            topic: literal.
-            body: the message.
-            message_type: of the body.
-            expiration_s: seconds after which its record of a SOW topic is gone; 0: as the topic is
-                configured.
-            key: the SOW key, on a topic whose publishers give it.
-            correlation: handed to who gets the message.
-            command: of the record, for `delta_publish` and `sow_delete`; 0: a publish.
+            topic: name of the topic, never an expression.
+            body: bytes of the message.
+            message_type: message type of the body.
+            expiration_s: seconds after which the message's record in a SOW topic expires; 0: as the
+                topic is configured.
+            key: SOW key, on a topic whose publishers give the key.
+            correlation: correlation id, which every recipient of the message gets.
+            command: command of the record, for `delta_publish` and `sow_delete`; 0: a publish.
 
         Raises:
             PublishStoreFull: there is no room in the store; nothing was published.
@@ -337,10 +341,11 @@ class Client:
         raises as `publish`; it is kept, sent again and acknowledged as a publish is.
 
         Args:
-            filter: those that pass it; `1=1`: all. 50,000 at most: see `sow_delete_in_parts`.
-            keys: those with these SOW keys (`Message.key`).
-            data: the one that a message with this body has the key of.
-            message_type: of the topic, and of `data`.
+            filter: deletes the records that pass the filter; `1=1`: all. Up to 50,000 records: see
+                `sow_delete_in_parts`.
+            keys: deletes the records with these SOW keys (`Message.key`).
+            data: deletes the record with the key that a message with this body would have.
+            message_type: message type of the topic, and of `data`.
 
         Raises:
             LocalProtocolError: none or several of the three are given; nothing was deleted. `flush`
@@ -354,12 +359,14 @@ class Client:
         self, topic: str, *, filter: str, message_type: str = "json"
     ) -> int:
         """Deletes the records of a SOW topic that pass a filter, however many there are. Up to
-        50,000 it is `sow_delete`. Of more it asks for the keys, and deletes 1,000 at a time: of
-        those what still passes then. So it is not of one moment: what comes to pass meanwhile may
-        stay, and where it fails some are deleted: call it again.
+        50,000 records this is one `sow_delete`. For more, the client queries the keys and deletes
+        them in parts of 1,000, each time only the records that still pass. So the deletion is not
+        of one moment: records that come to pass meanwhile may stay, and after an error some records
+        are deleted; then call it again.
 
-        It waits until what this client has published is durable, so that it counts. The deletes
-        are publishes: `flush` waits for them, and says what was refused.
+        It first waits until everything that this client has published is durable, so that those
+        records are included. The deletes are publishes: `flush` waits for them, and raises
+        refusals.
 
         Returns:
             how many deletes were published.
@@ -373,7 +380,7 @@ class Client:
         return await delete_in_parts(self, topic, filter, message_type)
 
     async def room(self, timeout_s: float | None = None) -> None:
-        """Waits until the publish store has room; `publish_timeout_s` when no time is given.
+        """Waits until the publish store has room, for `publish_timeout_s` when no time is given.
 
         Raises:
             PublishStoreFull: it stayed full.
@@ -382,9 +389,9 @@ class Client:
         await self._publisher.room(timeout_s)
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Waits until everything published so far is durable. What was published to a topic that
-        is declared as not journaled counts when it was delivered (`unjournaled_messages`).
-        Acknowledgments of queues' messages that wait for others are published before.
+        """Waits until everything published so far is durable. A message on a topic that is declared
+        as not journaled counts when it was delivered (`unjournaled_messages`). Acknowledgments of
+        queue messages that are held back are published first.
 
         Raises:
             CommandFailed: a publish was refused, and there is no `on_publish_failed` to tell: its
@@ -427,31 +434,35 @@ class Client:
         """Subscribes to a topic, or to the topics that a regular expression matches.
 
         Args:
-            topic: literal, or a regular expression.
-            message_type: only messages of this type; empty: any.
-            filter: only messages that pass it (docs/filters.md): `/price > 100`.
-            select: The fields that are sent: `[-/,+/price]`.
-            oof, delta, no_empties, no_sowkey: As of `sow_and_subscribe`, on SOW topics.
-            bookmark: where to start in the log: `EPOCH`, `NOW`, a bookmark, a list, a time or a
-                range (services/messages/bookmarks.py). Empty: an ordinary subscription, whose
-                messages are not replayed. What the bookmark store knows of this subscription id
-                goes before: then it resumes there.
-            bookmark_not_found: `now`, `epoch` or `fail`.
-            subscription_id: the name under which the bookmark store remembers; made from topic,
-                type and filter when it is not given. Another filter needs another name.
-            explicit_discard: messages count as seen by `Subscription.discard` only.
-            fully_durable: messages come once every sync destination has them, too: none, while one
-                is down that is not downgraded.
-            live: at the log's end messages come before they are on disk. None of the others then.
-            rate: at most so much: `500` messages a second, `500KB` of records a second, `2X` or
-                `.5X` the speed at which the instance received them.
-            rate_max_gap: with a multiple of the original speed, the longest idle: `10s`.
-            pause: nothing comes until `resume`.
-            persisted_ms: the longest pause between two persisted acks.
-            non_regex_topic: `topic` is a literal name, whatever characters it has.
-            max_backlog: On a queue, the messages that may be leased at one time (`queue`).
-            queue_bytes_max: bytes that wait for the consumer before reading stops.
-            timeout_s: for the server's answer.
+            topic: name of a topic, or a regular expression.
+            message_type: only messages of this type are delivered; empty: any type.
+            filter: only messages that pass this filter are delivered (docs/filters.md): `/price >
+                100`.
+            select: the fields that are sent: `[-/,+/price]`.
+            oof, delta, no_empties, no_sowkey: as for `sow_and_subscribe`, on SOW topics.
+            bookmark: start in the log: `EPOCH`, `NOW`, a bookmark, a list, a time or a range
+                (services/messages/bookmarks.py). Empty: an ordinary subscription, whose messages
+                are not replayed. Where the bookmark store knows this subscription id, the
+                subscription resumes there instead.
+            bookmark_not_found: what to do where the log lacks the bookmark: `now`, `epoch` or
+                `fail`.
+            subscription_id: name under which the bookmark store keeps the subscription; by default
+                made from topic, type and filter. A subscription with another filter needs another
+                name.
+            explicit_discard: whether messages count as received only by `Subscription.discard`.
+            fully_durable: whether messages are delivered only once every sync destination has them,
+                too. While a destination is down and not downgraded, none is delivered.
+            live: whether messages at the end of the log are delivered before they are on disk. Not
+                together with the other options of this kind.
+            rate: limit on the speed: `500` messages a second, `500KB` of records a second, `2X` or
+                `.5X` of the speed at which the instance received them.
+            rate_max_gap: with a multiple of the original speed, the longest pause: `10s`.
+            pause: whether the subscription begins paused, until `resume`.
+            persisted_ms: longest time between two persisted acks, in milliseconds.
+            non_regex_topic: whether `topic` is a name even if it has characters of an expression.
+            max_backlog: on a queue, number of messages that may be leased at one time (`queue`).
+            queue_bytes_max: bytes that may wait for the consumer before reading stops.
+            timeout_s: seconds to wait for the server's answer.
 
         Raises:
             CommandFailed: the server refused, with its reason (`bad_filter`, …).
@@ -490,8 +501,8 @@ class Client:
         return f"{kind}-{self.runtime.next_subscription_number()}"
 
     async def pause(self, *subscriptions: Subscription) -> None:
-        """Has the server deliver no more of these until `resume`. What is on its way, and what is
-        queued here, still comes. It holds across reconnects.
+        """Stops the server's deliveries for these subscriptions until `resume`. Messages on their
+        way, and those queued here, are still handed out. The pause stays through reconnects.
 
         Raises:
             LocalProtocolError: one has ended, has no bookmark, or is live; nothing was changed.
@@ -500,9 +511,9 @@ class Client:
         await self._subscriber.pause(subscriptions)
 
     async def resume(self, *subscriptions: Subscription) -> None:
-        """Goes on with paused subscriptions. Those of one call that have the same bookmark and
-        rate are one replay: what they get stands in the order of the log across them too, also
-        after a reconnect (`Merged` reads them in that order).
+        """Continues paused subscriptions. Those of one call that have the same bookmark and rate
+        form one replay: their deliveries are in the order of the log across them, too, also after a
+        reconnect (`Merged` reads them in that order).
 
         Raises:
             LocalProtocolError: one has ended or is not paused; nothing was changed.
@@ -699,15 +710,17 @@ class Client:
         `QueueConsumer`).
 
         Args:
-            name: of the queue.
-            message_type: where there are queues of this name for several; empty: the first.
-            filter: only messages that pass it (docs/filters.md).
-            backlog: messages that it has at one time and has not acknowledged, at most; the queue
-                may allow fewer.
-            ack: `auto`: a message is acknowledged when the next one is asked for; `manual`.
-            batch: acknowledgments that are sent together, at most; no longer than 10 ms are they
-                kept, nor while there is nothing else to do.
-            timeout_s: for the server's answer.
+            name: name of the queue.
+            message_type: message type of the queue, where there are queues of this name for
+                several; empty: the first.
+            filter: only messages that pass this filter are delivered (docs/filters.md).
+            backlog: number of messages that the consumer holds unacknowledged at one time, at most;
+                the queue may allow fewer.
+            ack: `auto`: a message is acknowledged when the next one is asked for; `manual`: by the
+                application.
+            batch: number of acknowledgments that are sent together, at most. They are held back for
+                at most 10 ms, and not while there is nothing else to do.
+            timeout_s: seconds to wait for the server's answer.
 
         Raises:
             LocalProtocolError: a value is out of its range. When it is entered: CommandFailed where
@@ -728,14 +741,14 @@ class Client:
     def acknowledge(
         self, queue: str, bookmarks: Iterable[str], *, message_type: str = "json", how: str = "ack"
     ) -> int:
-        """Acknowledges messages of a queue by their bookmarks, whoever holds them; where leasing is
-        strict, only what this client holds at its instance (`not_leased`). It is published:
-        `flush` waits until it is durable, and says what was refused. Returns its sequence, the last
-        one where it takes several records.
+        """Acknowledges messages of a queue by their bookmarks, whichever consumer holds them; with
+        strict leasing, only those that this client holds at its instance (`not_leased`). The
+        acknowledgment is a publish: `flush` waits until it is durable, and raises refusals. Returns
+        its sequence; the last one where it takes several records.
 
         Args:
             bookmarks: `Message.bookmark` of each.
-            how: `ack`, or `expire`: as ones that nobody can do.
+            how: `ack`, or `expire` for messages that no consumer can handle.
 
         Raises:
             LocalProtocolError: one is no bookmark of a message, or there is none.
@@ -747,9 +760,9 @@ class Client:
     async def acknowledge_matching(
         self, queue: str, filter: str, *, message_type: str = "json", how: str = "ack"
     ) -> int:
-        """Acknowledges, expires or gives back all messages of a queue that pass a filter, here and
-        now; where leasing is strict, those that the instance owns and no other client holds.
-        Returns how many.
+        """Acknowledges, expires or gives back all messages of a queue that pass a filter at this
+        moment; with strict leasing, those that the instance owns and no other client holds. Returns
+        how many.
 
         Args:
             how: `ack`, `expire` or `cancel`.
@@ -785,36 +798,36 @@ class Client:
 
     @property
     def status(self) -> str:
-        """The state of the client, in words."""
+        """Returns the state of the client, as text."""
         return self.machine.status
 
     @property
     def instance(self) -> str:
-        """The instance that the client is logged on to; empty while there is none."""
+        """Returns the name of the instance to which the client is logged on; empty: none."""
         return self.machine.instance
 
     @property
     def publisher(self) -> int:
-        """The publisher id."""
+        """Returns the publisher id."""
         return self.machine.outbox.publisher
 
     @property
     def last_sequence(self) -> int:
-        """The newest publish's sequence."""
+        """Returns the sequence of the newest publish."""
         return self.machine.outbox.next_sequence - 1
 
     @property
     def persisted_sequence(self) -> int:
-        """Every publish up to this sequence is durable, or was refused."""
+        """Returns the sequence up to which every publish is durable, or was refused."""
         return self.machine.outbox.settled_upto
 
     @property
     def unjournaled_messages(self) -> int:
-        """The number of publishes so far that are in no transaction log: their topic is declared as
-        not journaled, and they went to those who listened at the moment."""
+        """Returns the number of publishes so far that are in no transaction log: their topic is
+        declared as not journaled, and they went only to the subscribers of that moment."""
         return self.machine.outbox.unjournaled
 
     def trust(self, instance: str) -> None:
-        """Allows to fail over to an instance that another called unsafe. For a person who knows
-        that the other is gone for good."""
+        """Allows failover to an instance that another instance called unsafe. For an operator who
+        knows that the other one is gone for good."""
         self.machine.trust(instance)

@@ -1,4 +1,4 @@
-"""One stream to a server: bytes to frames, and whether it takes more to write."""
+"""One stream to a server: turns bytes into frames, and tells whether the socket takes more."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from raylay.services.protocol.frames import (
 )
 
 WRITE_HIGH_WATER_BYTES = 1024 * 1024
-"""Above this the socket does not keep up: publishes then wait in the store, not in a buffer."""
+"""Bytes of unsent data above which the socket does not keep up: publishes then wait in the store,
+not in a buffer."""
 
 FRAME_BYTES_READ_MAX = FRAME_BYTES_MAX + 64 * 1024
-"""Length of a frame that is read: a record in a journal may be as large as a frame by itself."""
+"""Longest frame that is read: a record in a journal may be as large as a whole frame."""
 
 
 class Connection(asyncio.Protocol):
-    """See the top of this file. Owner: the client whose callbacks it is given."""
+    """One stream to a server. Owner: the client whose callbacks it calls."""
 
     def __init__(
         self,
@@ -45,39 +46,39 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The stream is there."""
+        """Notes that the stream is open."""
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         self.writable = True
 
     @property
     def is_reading(self) -> bool:
-        """Returns whether it takes bytes from the socket."""
+        """Returns whether the socket is being read."""
         return self._reading
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came."""
+        """Takes bytes from the socket."""
         try:
             frames = self._reader.feed(data)
         except RemoteProtocolError as error:
             self.abort()
             self._ended(self, f"{error.reason}: {error}")
             return
-        # No whole frame is also a sign of life.
+        # Called without a whole frame, too, because any bytes are a sign of life.
         self._received(self, frames)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The stream is gone."""
+        """Notes that the stream has ended."""
         self.writable = False
         self.transport = None
         self._ended(self, str(exc) if exc else "connection closed")
 
     def pause_writing(self) -> None:
-        """The write buffer is above its limit."""
+        """Notes that the write buffer is above its limit."""
         self.writable = False
 
     def resume_writing(self) -> None:
-        """The write buffer is empty enough again."""
+        """Notes that the write buffer has room again."""
         self.writable = True
         self._writable_again()
 
@@ -86,8 +87,9 @@ class Connection(asyncio.Protocol):
         self.write(encode_frame(header, body))
 
     def write(self, data: bytes) -> None:
-        """Writes bytes. A stream that ended takes nothing: it is told in `connection_lost`, a turn
-        later, and until then each write would be one more warning of asyncio's."""
+        """Writes bytes. A stream that has ended ignores them: the client hears of the end in
+        `connection_lost`, a turn later, and until then each write would log one more warning of
+        asyncio."""
         transport = self.transport
         if transport is not None and not transport.is_closing():
             transport.write(data)
@@ -113,7 +115,7 @@ class Connection(asyncio.Protocol):
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[v6 address]:port`; the path and 0 of `unix:path`.
+    """Returns host and port of `host:port` or `[v6 address]:port`; the path and 0 of `unix:path`.
 
     Raises:
         ValueError: the address has another form.
@@ -134,7 +136,7 @@ async def open_connection(
     Host names are looked up at each call, and every address found is tried.
 
     Args:
-        tls: for `host:port`; a Unix socket has none.
+        tls: TLS context for `host:port`; a Unix socket has no TLS.
 
     Raises:
         OSError: nobody answers there, or TLS failed: says why.

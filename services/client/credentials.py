@@ -1,4 +1,4 @@
-"""The credentials of a client whose program gives none: those of the environment."""
+"""The credentials of a client whose program gives none: they come from the environment."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PASSWORD_BYTES_MAX = 8_192
 
 
 def credentials(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """`user_id` and `password` for a client, as far as the environment has them: `RAYLAY_USER`, and
-    `RAYLAY_PASSWORD` or the file `RAYLAY_PASSWORD_FILE`.
+    """Returns `user_id` and `password` for a client, as far as the environment has them:
+    `RAYLAY_USER`, and `RAYLAY_PASSWORD` or the file `RAYLAY_PASSWORD_FILE`.
 
     Raises:
         ConfigurationError: the file cannot be read, or both are given.

@@ -16,26 +16,26 @@ from raylay.services.protocol.frames import Header
 # -- events ------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class StartRequested:
-    """The client shall connect."""
+    """The application wants the client to connect."""
 
 
 @dataclass(slots=True)
 class ServersResolved:
-    """The look-up of servers ended. None: it failed, and the last answer stays in force."""
+    """The look-up of servers has ended. None: it failed, and the last answer stays valid."""
 
     servers: list[Server] | None
 
 
 @dataclass(slots=True)
 class ConnectionOpened:
-    """The stream is there."""
+    """The stream is open."""
 
     connection: int
 
 
 @dataclass(slots=True)
 class ConnectionEnded:
-    """The stream could not be opened, or is gone."""
+    """The stream could not be opened, or has ended."""
 
     connection: int
     reason: str
@@ -43,7 +43,7 @@ class ConnectionEnded:
 
 @dataclass(slots=True)
 class FrameReceived:
-    """Any frame but a delivery."""
+    """A frame other than a delivery has arrived."""
 
     connection: int
     header: Header
@@ -59,14 +59,15 @@ class SubscriptionWanted:
 
 @dataclass(slots=True)
 class SubscriptionUnwanted:
-    """The application has enough of it."""
+    """The application does not need the subscription any more."""
 
     subscription_id: str
 
 
 @dataclass(slots=True)
 class PauseWanted:
-    """The application wants these paused. `number`: of the question, for `PauseAnswered`."""
+    """The application wants these subscriptions paused. `number`: number of the request, for
+    `PauseAnswered`."""
 
     number: int
     subscription_ids: tuple[str, ...]
@@ -74,7 +75,7 @@ class PauseWanted:
 
 @dataclass(slots=True)
 class ResumeWanted:
-    """The application wants these to go on, together where there are several."""
+    """The application wants these subscriptions to continue, together if there are several."""
 
     number: int
     subscription_ids: tuple[str, ...]
@@ -82,8 +83,8 @@ class ResumeWanted:
 
 @dataclass(slots=True)
 class CommandWanted:
-    """The application asks something of whoever is there (pending_commands.py). `number`: of the
-    question, for `CommandAnswered`."""
+    """The application sends a command to whichever server is connected (pending_commands.py).
+    `number`: number of the request, for `CommandAnswered`."""
 
     number: int
     header: Header
@@ -92,8 +93,8 @@ class CommandWanted:
 
 @dataclass(slots=True)
 class ReplaceWanted:
-    """The application wants another filter, or other keys, of a subscription. `number`: of the
-    question, for `ReplaceAnswered`; `focus`: the options `filter` and `keys`, where they are
+    """The application wants another filter, or other keys, for a subscription. `number`: number of
+    the request, for `ReplaceAnswered`; `focus`: the options `filter` and `keys`, as far as they are
     given."""
 
     number: int
@@ -103,12 +104,12 @@ class ReplaceWanted:
 
 @dataclass(slots=True)
 class TimePassed:
-    """`wake_s` is reached."""
+    """The time `wake_s` has come."""
 
 
 @dataclass(slots=True)
 class ClientStopped:
-    """The client is closed. `failed`: by an error of its own."""
+    """The client was closed. `failed`: by an error of its own."""
 
     failed: bool = False
 
@@ -133,7 +134,8 @@ Event = (
 # -- what the application is told ------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """Logged on. `resent_messages` are sent again, because the instance does not have them."""
+    """The client is logged on. `resent_messages` is the number of publishes that are sent again
+    because the instance lacks them."""
 
     instance: str
     group: str
@@ -150,7 +152,7 @@ class ClockDiffers:
     `conflict: last_writer` refuses what is ahead.
 
     Attributes:
-        ahead_s: what the clock here is ahead, in seconds; negative: it is behind.
+        ahead_s: seconds by which the clock here is ahead; negative: behind.
     """
 
     instance: str
@@ -168,7 +170,7 @@ class LoopBlocked:
     has a thread of its own, or give the client a longer `heartbeat_s`.
 
     Attributes:
-        blocked_s: for how long, in seconds, at least.
+        blocked_s: seconds for which the loop stood still, at least.
     """
 
     blocked_s: float
@@ -176,7 +178,8 @@ class LoopBlocked:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The connection to an instance ended. `text`: what the instance said of it, if anything."""
+    """The connection to an instance has ended. `text`: the reason that the instance gave, if
+    any."""
 
     instance: str
     address: str
@@ -186,7 +189,8 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class PeerBecameUnsafe:
-    """`by` called a peer unsafe: this client does not fail over to it until `by` says otherwise."""
+    """The instance `by` has called a peer unsafe: this client does not fail over to the peer until
+    `by` calls it safe."""
 
     instance: str
     by: str
@@ -194,7 +198,7 @@ class PeerBecameUnsafe:
 
 @dataclass(frozen=True, slots=True)
 class PeerBecameSafe:
-    """`by` called a peer safe to fail over to."""
+    """The instance `by` has called a peer safe to fail over to."""
 
     instance: str
     by: str
@@ -202,8 +206,8 @@ class PeerBecameSafe:
 
 @dataclass(frozen=True, slots=True)
 class ServerRefused:
-    """A server was not used: it must not be failed over to, refused the logon for now, or did not
-    answer it. `instance` is empty where it did not say who it is."""
+    """A server was not used: failover to it is not safe, it refused the logon for now, or it did
+    not answer. `instance` is empty where the server's name is not known."""
 
     instance: str
     address: str
@@ -219,7 +223,8 @@ class WaitingForServer:
 
 @dataclass(frozen=True, slots=True)
 class WaitingForSafeInstance:
-    """Every server that may be used is down, and some may not be used: instance and reason."""
+    """Every server that may be used is down, and others must not be used: instance and reason of
+    each."""
 
     refused: tuple[tuple[str, str], ...]
     pause_s: float
@@ -227,7 +232,7 @@ class WaitingForSafeInstance:
 
 @dataclass(frozen=True, slots=True)
 class PublishFailed:
-    """The server refused one publish. It is out of the store; the record is handed back."""
+    """The server refused one publish. It is removed from the store; `record` has it."""
 
     sequence: int
     error: CommandFailed
@@ -244,8 +249,8 @@ class MessagesMissing:
     was asked for with `bookmark_not_found="fail"`.
 
     Attributes:
-        messages: how many.
-        publishers: of each publisher, at most 100: how many, the first and the last sequence.
+        messages: number of the messages.
+        publishers: for at most 100 publishers: number of messages, first and last sequence.
     """
 
     subscription: str
@@ -256,7 +261,7 @@ class MessagesMissing:
 
 @dataclass(frozen=True, slots=True)
 class StoreFailed:
-    """A store could not write. Nothing is lost: it is tried again."""
+    """A store could not write. Nothing is lost: the write is tried again."""
 
     error: StorageError
 
@@ -280,12 +285,12 @@ ClientEvent = (
 # -- effects -----------------------------------------------------------------------------------
 @dataclass(slots=True)
 class ResolveServers:
-    """Look the servers up, then feed `ServersResolved`."""
+    """Request to look the servers up, then to feed `ServersResolved`."""
 
 
 @dataclass(slots=True)
 class Connect:
-    """Open a stream, then feed `ConnectionOpened` or `ConnectionEnded`."""
+    """Request to open a stream, then to feed `ConnectionOpened` or `ConnectionEnded`."""
 
     connection: int
     address: str
@@ -293,14 +298,14 @@ class Connect:
 
 @dataclass(slots=True)
 class DropStream:
-    """Drop the stream at once. `ConnectionEnded` need not be fed."""
+    """Request to drop the stream at once. `ConnectionEnded` need not be fed."""
 
     connection: int
 
 
 @dataclass(slots=True)
 class SendFrame:
-    """Send one frame on the current stream."""
+    """Request to send one frame on the current stream."""
 
     header: Header
     body: bytes = b""
@@ -308,19 +313,20 @@ class SendFrame:
 
 @dataclass(slots=True)
 class SendPublishes:
-    """`next_batch` has something again."""
+    """Report that `next_batch` has something again."""
 
 
 @dataclass(slots=True)
 class Settled:
-    """Every publish up to here is durable or refused."""
+    """Report that every publish up to this sequence is durable or refused."""
 
     upto: int
 
 
 @dataclass(slots=True)
 class SubscriptionAccepted:
-    """The server accepted a subscription. `have` is to be passed on like a persisted ack's."""
+    """Report that the server accepted a subscription. `have` is to be passed on like that of a
+    persisted ack."""
 
     subscription_id: str
     have: PublisherRanges | None
@@ -328,7 +334,7 @@ class SubscriptionAccepted:
 
 @dataclass(slots=True)
 class SubscriptionPersisted:
-    """Position for `SubscriptionState.passed`, once the consumer has taken what came before."""
+    """Position for `SubscriptionState.passed`, once the consumer has taken everything before it."""
 
     subscription_id: str
     have: PublisherRanges
@@ -336,7 +342,8 @@ class SubscriptionPersisted:
 
 @dataclass(slots=True)
 class SubscriptionCompleted:
-    """The replay has reached the log's end as it was; a bounded subscription has ended."""
+    """Report that the replay has reached the end that the log had at its start, or that a bounded
+    subscription has ended."""
 
     subscription_id: str
     ended: bool
@@ -344,16 +351,16 @@ class SubscriptionCompleted:
 
 @dataclass(slots=True)
 class QueryInterrupted:
-    """The connection ended before anything of a query was handed out: what came of it is void, and
-    it is asked again."""
+    """Report that the connection ended before any row of a query was handed out: rows that arrived
+    are dropped, and the query is repeated."""
 
     subscription_id: str
 
 
 @dataclass(slots=True)
 class PauseAnswered:
-    """A pause or resume is in force, or will be from the next connection on. With an error: the
-    server refused it."""
+    """Report that a pause or resume is in force, or will be from the next connection on. With an
+    error: the server refused it."""
 
     number: int
     error: RaylayError | None = None
@@ -361,8 +368,8 @@ class PauseAnswered:
 
 @dataclass(slots=True)
 class ReplaceAnswered:
-    """The server took the new filter: what comes into focus comes next. With an error: it refused
-    it, and the subscription goes on with what it had."""
+    """Report that the server took a new filter: records that are new in the focus follow. With an
+    error: the server refused it, and the subscription continues unchanged."""
 
     number: int
     subscription_id: str
@@ -371,7 +378,8 @@ class ReplaceAnswered:
 
 @dataclass(slots=True)
 class CommandAnswered:
-    """The answer to a question. With an error: it was refused, or nobody answered."""
+    """Report of the answer to a command. With an error: the command was refused, or no server
+    answered."""
 
     number: int
     header: Header
@@ -381,7 +389,7 @@ class CommandAnswered:
 
 @dataclass(slots=True)
 class SubscriptionFailed:
-    """The server refused or ended a subscription. It is gone."""
+    """Report that the server refused or ended a subscription, which is removed."""
 
     subscription_id: str
     error: RaylayError
@@ -389,14 +397,14 @@ class SubscriptionFailed:
 
 @dataclass(slots=True)
 class Notify:
-    """Tell the application."""
+    """Request to give the application an event."""
 
     event: ClientEvent
 
 
 @dataclass(slots=True)
 class Fail:
-    """The client is of no further use."""
+    """Report that the client has failed and cannot be used any more."""
 
     error: RaylayError
 

@@ -1,18 +1,19 @@
 """The choice of the next instance to connect to: candidates, safety, back-off (design.md 5, "Safe
 failover").
 
-Each instance tells its clients who of its peers is *safe to fail over to*. What it said last is its
-*word*, and outlives it. A word is complete: whoever it does not call safe is unsafe.
+Each instance tells its clients which of its peers are *safe to fail over to*. The last such report
+is its *word*, and outlives it. A word is complete: an instance that it does not call safe is
+unsafe.
 
-- before it heard anybody, a client may use any server;
-- from then on the instance last used, and those that everybody who ever spoke to it calls safe by
-  his last word. Only who gave a word may take it back: what C knows about B says nothing about what
-  A acknowledged while B did not have it;
-- words are kept in the publish store: a client that was started again with it is bound by them as
-  the one before it was;
-- `trust` is the way out for a person who knows that A is gone for good.
+- Before a client has heard any instance, it may use any server.
+- From then on it may use the instance used last, and those that every instance it has heard calls
+  safe in its last word. Only the instance that gave a word may change it: what C knows about B says
+  nothing about messages that A acknowledged while B lacked them.
+- Words are kept in the publish store: a client that is started again with the store is bound by
+  them as the one before.
+- `trust` overrides a word, for an operator who knows that A is gone for good.
 
-Invariants: the instance last used is never unsafe by its own word; a word changes by a statement
+Invariants: the instance used last is never unsafe by its own word; a word changes only by a report
 of the instance that gave it, or by `trust`.
 
 No clock, no randomness: the jitter comes from a seeded sequence.
@@ -26,20 +27,21 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeGuard
 
 PEERS_MAX = 1_024
-"""Peers in one report. Whoever is left out of an instance's word is not called safe by it."""
+"""Number of peers in one report. Peers above it do not count as safe."""
 ADDRESSES_MAX = 64
-"""Addresses of one peer."""
+"""Number of addresses of one peer."""
 NAME_CHARACTERS_MAX = 400
-"""Characters in the name of an instance or a group, and in an address."""
+"""Longest name of an instance or a group, and longest address, in characters."""
 FOLLOWED_MAX = 4_096
-"""Addresses that are remembered of what instances told, beside those that the caller listed."""
+"""Number of addresses learnt from instances that are remembered, besides those that the caller
+listed."""
 
 FailoverRule = Literal["safe", "any"]
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One place to connect to. Name and group where they are known before the logon."""
+    """One server address, with name and group where they are known before the logon."""
 
     address: str
     """`host:port`, `[v6 address]:port` or `unix:path`."""
@@ -58,8 +60,8 @@ class PeerStatus:
 
 
 def read_peers(value: object) -> list[PeerStatus]:
-    """The peers of a logon answer or a `safety` frame; entries that make no sense are left out, and
-    what is beyond the limits above."""
+    """Returns the peers in a logon answer or a `safety` frame; invalid entries and those above the
+    limits are left out."""
     peers: list[PeerStatus] = []
     if not isinstance(value, list):
         return peers
@@ -113,14 +115,14 @@ class ServerChooser:
         self.allow_other_groups = allow_other_groups
         self.failover = failover
         self.current = ""
-        """The instance last used; empty before the first logon."""
+        """The instance used last; empty before the first logon."""
         self.current_address = ""
-        # By instance that spoke: its word on each of those that it named.
+        # Words by the instance that gave them: for each instance named, whether it is safe.
         self._words: dict[str, dict[str, bool]] = {}
         self._recalled = ""
         """The instance that an earlier life of this client used last."""
         self._listed: list[str] = []
-        # Addresses that instances told of, beside those that the caller listed.
+        # Addresses learnt from instances, besides those that the caller listed.
         self._followed: dict[str, str] = {}
         self._instance_at: dict[str, str] = {}
         self._address_of: dict[str, str] = {}
@@ -129,7 +131,7 @@ class ServerChooser:
 
     # -- what is told ------------------------------------------------------------------------
     def set_servers(self, servers: Iterable[Server]) -> None:
-        """Takes a list of servers, in order of preference, in place of the old one."""
+        """Sets the list of servers, in order of preference, in place of the old one."""
         self._listed = []
         for server in servers:
             if server.address not in self._listed:
@@ -153,12 +155,13 @@ class ServerChooser:
         self.current_address = address
 
     def heard(self, speaker: str, peers: Sequence[PeerStatus]) -> tuple[list[str], list[str]]:
-        """Takes an instance's word, in place of the one before. Returns who became unsafe, and who
-        safe, by it."""
+        """Takes an instance's word, in place of its earlier one. Returns which instances became
+        unsafe, and which safe."""
         before = self._words.get(speaker, {})
         words: dict[str, bool] = {}
         for peer in peers:
-            # Of two destinations that may reach it, the one that has it connected knows.
+            # Where two destinations may reach the same server, the one that is connected to it
+            # decides.
             words[peer.instance] = words.get(peer.instance, False) or peer.safe
         self.told_where(peers)
         unsafe = [name for name, safe in words.items() if not safe and before.get(name) is not safe]
@@ -168,7 +171,8 @@ class ServerChooser:
         return unsafe, safe
 
     def told_where(self, peers: Sequence[PeerStatus]) -> None:
-        """One that may not be used says where others live. No word of it counts."""
+        """Takes the addresses that an instance tells which may not be used. Its word about safety
+        is ignored."""
         for peer in peers:
             for address in peer.addresses:
                 self._learn(address, peer.instance, peer.group)
@@ -178,7 +182,7 @@ class ServerChooser:
             self._forget()
 
     def _forget(self) -> None:
-        """Forgets what was told longest ago of where others live."""
+        """Forgets the addresses that were learnt longest ago."""
         for address in list(self._followed)[:-FOLLOWED_MAX]:
             del self._followed[address]
         known = {*self._followed, *self._listed, self.current_address}
@@ -188,8 +192,8 @@ class ServerChooser:
         self._address_of = {name: at for name, at in self._address_of.items() if name in names}
 
     def remembered(self) -> bytes:
-        """The state that outlives the client, in its publish store: the instance last used, and
-        whom each that spoke to it called safe, and unsafe."""
+        """Returns the state that outlives the client, in its publish store: the instance used last,
+        and the words of all instances heard."""
         words = self._words.items()
         kept = {
             "instance": self.current or self._recalled,
@@ -205,7 +209,8 @@ class ServerChooser:
         return json.dumps(kept, sort_keys=True).encode()
 
     def recall(self, kept: bytes) -> None:
-        """Takes what `remembered` gave in an earlier life; what cannot be read is left out."""
+        """Takes the state that `remembered` returned in an earlier life; unreadable parts are left
+        out."""
         try:
             found = json.loads(kept or b"{}")
             self._recalled = str(found.get("instance", ""))
@@ -218,8 +223,8 @@ class ServerChooser:
             return
 
     def trust(self, instance: str) -> None:
-        """Calls this instance safe in place of everybody who has not. For a person who knows that
-        the one who does not call it safe is gone, with what nobody else has."""
+        """Marks an instance as safe in every word that does not call it safe. For an operator who
+        knows that the instance that gave the word is gone, with messages that no other has."""
         for words in self._words.values():
             words[instance] = True
 
@@ -241,7 +246,7 @@ class ServerChooser:
         return ""
 
     def refused(self) -> dict[str, str]:
-        """Known instances that may not be used now, each with the reason."""
+        """Returns the known instances that may not be used now, each with the reason."""
         names = {self._instance_at[a] for a in self._all_addresses() if a in self._instance_at}
         reasons = {name: self.refusal(name) for name in sorted(names)}
         return {name: reason for name, reason in reasons.items() if reason}
@@ -258,9 +263,9 @@ class ServerChooser:
         return addresses
 
     def candidates(self) -> list[str]:
-        """Addresses to try in this round, in order. The one last used comes last.
+        """Returns the addresses to try in this round, in order; the one used last comes last.
 
-        An address whose instance is not known yet is tried: the logon answer then decides.
+        An address whose instance is not known yet is included: the logon answer then decides.
         """
         addresses = self._all_addresses()
         if self.current_address in addresses:
@@ -273,8 +278,8 @@ class ServerChooser:
         ]
 
     def to_ask(self) -> list[str]:
-        """Listed addresses of instances that may not be used now, where nobody is found in round
-        after round: one of them may know where the instance last used lives now."""
+        """Returns listed addresses of instances that may not be used now, for when no server is
+        found in several rounds: one of them may know where the instance used last lives now."""
         return [
             address
             for address in self._listed
@@ -283,8 +288,8 @@ class ServerChooser:
 
 
 class Backoff:
-    """Growing pauses with jitter from a seed, so that clients of a dead instance do not all come
-    back in the same millisecond and a simulation still replays."""
+    """Growing pauses with jitter from a seed, so that the clients of a dead instance do not all
+    come back in the same millisecond, and a simulation can still be repeated."""
 
     __slots__ = ("_max_s", "_min_s", "_state", "tries")
 
@@ -295,10 +300,10 @@ class Backoff:
         self.tries = 0
 
     def next_pause_s(self) -> float:
-        """The next pause, in seconds: doubled each time up to the maximum, then ± 25 %."""
+        """Returns the next pause, in seconds: doubled each time up to the maximum, ± 25 %."""
         pause_s = min(self._max_s, self._min_s * 2.0 ** min(self.tries, 30))
         self.tries += 1
-        # Knuth's 64-bit linear congruential generator: only jitter hangs on it.
+        # Knuth's 64-bit linear congruential generator, good enough for jitter.
         self._state = (self._state * 6364136223846793005 + 1442695040888963407) % (1 << 64)
         return pause_s * (0.75 + (self._state >> 40) / (1 << 24) / 2)
 
@@ -308,7 +313,8 @@ class Backoff:
 
 
 def as_server(value: Server | str | Mapping[str, Any]) -> Server:
-    """A server as the caller wrote it: `host:port`, a Server, or a mapping with `address`."""
+    """Returns a server from the form in which the caller gave it: `host:port`, a Server, or a
+    mapping with `address`."""
     if isinstance(value, Server):
         return value
     if isinstance(value, str):

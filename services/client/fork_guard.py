@@ -1,7 +1,9 @@
-"""Ends clients in a forked child, where neither their thread nor their connection may be used.
+"""Ends clients in a forked child process, where neither their thread nor their connection may be
+used.
 
 A fork copies the memory of a client but not its threads, and both processes would write to one
-socket. Each client registers here; in the child it is told at once, before any code can call it.
+socket. Each client registers here, and in the child it is told at once, before any code can call
+it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _PROCESS = os.getpid()
 
 
 def guard(client: ForkAware) -> None:
-    """Has a client told when this process is forked."""
+    """Registers a client, so that it is told when this process is forked."""
     _CLIENTS.add(client)
 
 

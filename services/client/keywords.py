@@ -1,4 +1,5 @@
-"""Checks the keyword arguments of what a user calls, so that a misspelt one is never ignored."""
+"""A check of keyword arguments in calls of the public API, so that a misspelt one is never
+ignored."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ T = TypeVar("T")
 
 
 def checks_keywords(function: Callable[P, T]) -> Callable[P, T]:
-    """Names the nearest parameter where a keyword argument is none of the function's.
+    """Makes a call raise a TypeError that names the nearest parameter where a keyword argument is
+    unknown.
 
     Python's own TypeError names the wrong argument only. The check costs a dictionary look-up an
     argument, so it belongs on calls that are made per subscription, never per message.

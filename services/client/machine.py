@@ -78,15 +78,16 @@ from raylay.services.errors import (
 from raylay.services.protocol.frames import PROTOCOL_VERSION, Header
 
 STABLE_AFTER_S = 1.0
-"""A connection that lasted as long ends the growth of the reconnect pauses."""
+"""Seconds after which a connection counts as stable, and the reconnect pauses begin again at the
+shortest."""
 WALKED_MESSAGES_MAX = 16
-"""Messages of the longest delivery that is walked for a client that did not publish yet: of a
-larger one the first message's origin time is taken for all, unless their lengths tell where the
-last one is."""
+"""Number of messages up to which every delivery is searched for the latest origin time, for a
+client that has not published yet. For a larger one, the first message's origin time is taken for
+all, unless equal lengths tell where the last one is."""
 _LOGON = "logon"
 ASK_AFTER_ROUNDS = 3
-"""Rounds in which nobody was found, after which servers that may not be used are asked where others
-live."""
+"""Number of rounds without a usable server after which servers that may not be used are asked for
+the addresses of others."""
 _TRY_ELSEWHERE = frozenset(
     (
         "not_ready",
@@ -99,8 +100,8 @@ _TRY_ELSEWHERE = frozenset(
         "too_many",
     )
 )
-"""Reasons that end a connection and may be gone at another server or a little later. Every other
-refusal of a logon, and `name_in_use` at any time, would only come again."""
+"""Reasons that end a connection and may not apply at another server or a little later. Any other
+refusal of a logon, and `name_in_use` at any time, would only be repeated."""
 
 
 @dataclass(slots=True)
@@ -117,20 +118,20 @@ class ClientOptions:
     user_id: str = ""
     password: str = field(default="", repr=False)
     answers: Callable[[str, str], tuple[str, str]] | None = None
-    """Gives user id and password for a server that answers a logon by a challenge: the user id that
-    it wants to have, and what it asks."""
+    """Returns user id and password for a server that answers a logon by a challenge; called with
+    the user id that the server wants and its question."""
     heartbeat_s: float = 5.0
-    """A server that is silent as long is taken for dead; 0: never."""
+    """Seconds after which a silent server counts as dead; 0: never."""
     ack_conflation_ms: int = 0
     connect_timeout_s: float = 3.0
-    """Time for connecting and logging on together."""
+    """Seconds for connecting and logging on together."""
     pause_min_ms: int = 50
     pause_max_ms: int = 3_000
     clock_us: int = 0
-    """Microseconds since 1970 when the client was made."""
+    """Time when the client was made, in microseconds since 1970."""
     owns_store: bool = False
-    """Whether nobody has its publish store when it has ended: what it numbered is known to no later
-    client of its name, which takes over the sequences that this one has not used."""
+    """Whether the publish store ends with the client: no later client of its name then knows its
+    sequences, so the next one takes over those that this one has not used."""
     seed: int = 0
 
 
@@ -156,7 +157,7 @@ Outbox = TypeVar("Outbox", bound=PublishOutbox)
 
 
 def outbox_for(options: ClientOptions, store: PublishStoreProtocol, kind: type[Outbox]) -> Outbox:
-    """Makes the outbox of a client that has these options."""
+    """Returns the outbox of a client with these options."""
     return kind(
         options.client_name,
         store,
@@ -167,18 +168,17 @@ def outbox_for(options: ClientOptions, store: PublishStoreProtocol, kind: type[O
 
 
 def client_machine(options: ClientOptions, store: PublishStoreProtocol) -> ClientMachine:
-    """Makes the machine of a client, with an outbox of its own."""
+    """Returns the machine of a client, with an outbox of its own."""
     return ClientMachine(options, outbox_for(options, store, PublishOutbox))
 
 
 class ClientMachine:
-    """The connection, the logon, the failover and the subscriptions of a client: see the top of
-    this file.
+    """The connection, the logon, the failover and the subscriptions of a client.
 
     Args:
-        options: the client's.
-        outbox: its publishes. The shell publishes and sends by it; the machine tells it of logons
-            and acknowledgments.
+        options: options of the client.
+        outbox: publishes of the client. The shell publishes and sends through it; the machine tells
+            it of logons and acknowledgments.
     """
 
     def __init__(self, options: ClientOptions, outbox: PublishOutbox) -> None:
@@ -193,19 +193,20 @@ class ClientMachine:
         self.chooser.recall(outbox.store.words)
         self.state = ClientState.NEW
         self.connection = 0
-        """Number of the current stream; events of others are void."""
+        """Number of the current stream; events of other streams are ignored."""
         self.instance = ""
-        """The instance logged on to; empty while there is none."""
+        """Name of the instance to which the client is logged on; empty: none."""
         self.incarnation: object = None
         self._resumptions = SubscriptionRegistry()
         self.subscriptions = self._resumptions.by_id
         self.reading_paused = False
-        """Set by the shell while it does not read: silence then proves nothing."""
+        """Whether the shell does not read at present, so that silence proves nothing. Set by the
+        shell."""
         self._backoff = Backoff(options.pause_min_ms, options.pause_max_ms, options.seed)
         self._untried: deque[str] = deque()
         self._asks: frozenset[str] = frozenset()
-        """Addresses among these of servers that may not be used and are only asked where others
-        live."""
+        """Addresses in this round of servers that may not be used and are only asked for the
+        addresses of others."""
         self._address = ""
         self._deadline_s: float | None = None
         self._beat_due_s: float | None = None
@@ -230,14 +231,15 @@ class ClientMachine:
 
     @property
     def waits_for_safe_instance(self) -> bool:
-        """Returns whether it is not connected, and some servers must not be failed over to."""
+        """Returns whether the client is not connected because failover to some servers is not
+        safe."""
         return self.state not in (ClientState.READY, ClientState.ENDED) and bool(
             self.chooser.refused()
         )
 
     @property
     def status(self) -> str:
-        """The client's state, in words."""
+        """Returns the client's state, as text."""
         if self.state is ClientState.READY:
             return f"connected to {self.instance} at {self._address}"
         refused = "; ".join(f"{name}: {why}" for name, why in self.chooser.refused().items())
@@ -248,12 +250,12 @@ class ClientMachine:
 
     # -- deliveries --------------------------------------------------------------------------
     def arrived(self, header: Header, payload: bytes) -> MessageBatch | None:
-        """The messages of a delivery that are to be handed out; None when there are none."""
+        """Returns the messages of a delivery that are to be handed out; None: there are none."""
         subscription = self.subscriptions.get(header.get("sub", ""))
         batch = subscription.arrived(header, payload) if subscription is not None else None
         if batch is not None:
-            # Of one publisher's messages the last one is the latest. A walk through many costs, and
-            # is of use only to who publishes behind them.
+            # The last of one publisher's messages is the latest. A search through many is costly,
+            # and only useful to a client that publishes after them.
             walk = batch.count <= WALKED_MESSAGES_MAX or self.outbox.publishes
             stamp_us = last_origin_time_us(batch.payload, batch.count, walk)
             if stamp_us > self.outbox.stamp_us:
@@ -261,8 +263,8 @@ class ClientMachine:
         return batch
 
     def grouped(self, header: Header, payload: bytes) -> list[MessageBatch]:
-        """Returns the messages to hand out of a frame with rows of a query, or with what left a
-        focus."""
+        """Returns the messages to hand out of a frame with rows of a query, or with out-of-focus
+        notices."""
         subscription = self.subscriptions.get(header.get("sub", ""))
         batches = subscription.grouped(header, payload) if subscription is not None else []
         for batch in batches:
@@ -271,11 +273,12 @@ class ClientMachine:
 
     # -- events ------------------------------------------------------------------------------
     def step(self, event: Event, now_s: float) -> list[Effect]:
-        """Takes one event. `now_s` is a clock in seconds that never goes back."""
+        """Takes one event, and returns the effects. `now_s` is a clock in seconds that never goes
+        back."""
         effects: list[Effect] = []
         beat_due_s = self._beat_due_s
         if beat_due_s is not None and now_s - beat_due_s > self.options.heartbeat_s / 2:
-            # The timer of the beat was due half a heartbeat after the last one.
+            # The heartbeat timer was due half a heartbeat after the last one.
             self._beat_due_s = now_s
             if self.state is ClientState.READY:
                 blocked_s = now_s - beat_due_s
@@ -285,7 +288,8 @@ class ClientMachine:
 
     @property
     def wake_s(self) -> float | None:
-        """The time at which `TimePassed` is due, in `now_s`; None: not before another event."""
+        """Returns the time at which `TimePassed` is due, by the clock of `now_s`; None: not before
+        another event."""
         due = self._deadline_s
         if self.state is ClientState.READY and self._beat_due_s is not None:
             due = self._beat_due_s if due is None else min(due, self._beat_due_s)
@@ -299,7 +303,7 @@ class ClientMachine:
     def _stopped(self, event: ClientStopped, now_s: float, effects: list[Effect]) -> None:
         if self.connection and self.state is not ClientState.ENDED:
             if self.state is ClientState.READY and not event.failed:
-                # By the clock of its beginning: that on the wall may have been set since.
+                # By the steady clock since the beginning: the wall clock may have been set since.
                 lasted_us = int((now_s - self._started_s) * 1e6)
                 unused = self.outbox.unused(self.options.clock_us + lasted_us)
                 if unused is not None:
@@ -395,7 +399,7 @@ class ClientMachine:
             self._lost(event.reason, now_s, effects)
 
     def _lost(self, reason: str, now_s: float, effects: list[Effect], text: str = "") -> None:
-        """The stream is gone or given up: on to the next server."""
+        """Notes that the stream has ended or was given up, and goes on to the next server."""
         was = self.state
         if was in (ClientState.CONNECTING, ClientState.LOGGING_ON):
             self._next_server(now_s, effects)
@@ -412,7 +416,7 @@ class ClientMachine:
             self._backoff.reset()
             self._begin_round(now_s, effects)
         elif self._backoff.tries:
-            # Logged on and thrown out, again: not in a tight loop.
+            # The client was logged on and ended again: waits, to avoid a tight loop.
             self.connection += 1
             self._pause(now_s, effects)
         else:
@@ -479,7 +483,7 @@ class ClientMachine:
         text = str(header.get("text") or "")
         instance = str(header.get("instance") or "")
         if reason == "retry" and self.options.answers is not None:
-            # Until its time to log on is over, as often as it is asked.
+            # The client answers as often as it is asked, until its time to log on is over.
             asked = str(header.get("user_id") or ""), str(header.get("pw") or "")
             self._send_logon(*self.options.answers(*asked), effects)
             return
@@ -524,7 +528,7 @@ class ClientMachine:
             self._beat_due_s = now_s + heartbeat_s / 2
             effects.append(SendFrame({"c": "heartbeat", "o": {"start_s": heartbeat_s}}))
         if first:
-            # What is settled at the first logon was not published by this client.
+            # Publishes that are settled at the first logon are not this client's.
             self.outbox.begin_settled()
         self.outbox.settle(effects)
         if resent:
@@ -535,7 +539,7 @@ class ClientMachine:
     def _hear(self, header: Header, effects: list[Effect]) -> None:
         speaker = self.instance
         unsafe, safe = self.chooser.heard(speaker, read_peers(header.get("peers")))
-        # Before the acks that the news is sent ahead of: a restarted client must know it too.
+        # Before the acks to which the news belongs: a restarted client must know it, too.
         self._remember()
         effects.extend(Notify(PeerBecameUnsafe(name, speaker)) for name in unsafe)
         effects.extend(Notify(PeerBecameSafe(name, speaker)) for name in safe)
@@ -546,7 +550,8 @@ class ClientMachine:
             self.outbox.store.words = words
 
     def trust(self, instance: str) -> None:
-        """See `ServerChooser.trust`; it holds for a later life with this store as well."""
+        """Marks an instance as safe, see `ServerChooser.trust`; also holds for later clients with
+        this store."""
         self.chooser.trust(instance)
         self._remember()
 
@@ -568,14 +573,14 @@ class ClientMachine:
         reason = str(header.get("reason") or "refused")
         text = str(header.get("text") or "")
         if reason == "name_in_use":
-            # Going back would throw the other out, which would come back in turn.
+            # Reconnecting would end the other client's connection, which would then do the same.
             self._fail(LogonRefused("logon", reason, text), effects)
         else:
             self._give_up(reason, now_s, effects, text)
 
     # -- for tests and the simulator ---------------------------------------------------------
     def check_invariants(self) -> None:
-        """Raises AssertionError when an invariant of this file's top does not hold."""
+        """Raises AssertionError when an invariant of this module does not hold."""
         self.outbox.check_invariants()
         assert self.outbox.sending is (self.state is ClientState.READY)
         if self.outbox.sending:

@@ -1,9 +1,8 @@
-"""Messages as a subscriber gets them: batches of records as they came, decoded only as far as
-asked.
+"""Messages as a subscriber gets them: batches of records as they arrived, decoded only where asked.
 
-Every loop here ends after the count that the delivery named: damaged lengths raise
+Every loop here ends after the number of records that the delivery names: damaged lengths raise
 `struct.error` or give wrong bodies, but never an endless loop. `decode_record(verify=True)` on
-`Message.record.raw` checks a record's own checksum for who wants that.
+`Message.record.raw` checks a record's own checksum.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from collections.abc import Iterator
 from raylay.services.messages.bookmarks import format_bookmark
 from raylay.services.messages.records import Record, decode_record
 
-# The parts of a record header (services/messages/records.py) that each loop needs, no more: what
-# is not unpacked costs nothing.
+# The parts of a record header (services/messages/records.py) that each loop needs: unpacking fewer
+# fields is faster.
 _BODY = struct.Struct("<I10xBBHHH")  # length, type, trace, topic, key and correlation lengths
 _IDENTITY = struct.Struct("<I24xQQ")  # length, publisher, sequence
 _TRACE = struct.Struct("<I11xB")  # length, trace length
@@ -24,11 +23,11 @@ _ORIGIN = struct.Struct("<I40xQ")  # length, origin time
 _HEADER_BYTES = 60
 
 SequenceRange = tuple[int, int, int]
-"""Publisher, first sequence, last sequence: no sequence between them is missing."""
+"""Publisher, first sequence and last sequence of consecutive messages."""
 
 
 def identities(payload: bytes, count: int) -> Iterator[tuple[int, int, int, int]]:
-    """(start, end, publisher, sequence) of each record; start and end are bytes."""
+    """Yields (start, end, publisher, sequence) of each record; start and end are byte offsets."""
     offset = 0
     unpack = _IDENTITY.unpack_from
     for _ in range(count):
@@ -38,9 +37,9 @@ def identities(payload: bytes, count: int) -> Iterator[tuple[int, int, int, int]
 
 
 def ranges_of(payload: bytes, count: int) -> list[SequenceRange]:
-    """The identities of a payload's first `count` records, as few ranges as possible.
+    """Returns the identities of a payload's first `count` records, in as few ranges as possible.
 
-    Publishers that take turns do not make a range a message: each publisher's range stays open
+    Publishers that alternate do not make a range for each message: a publisher's range stays open
     until its own sequence jumps.
     """
     ranges: list[SequenceRange] = []
@@ -74,18 +73,19 @@ def ranges_of(payload: bytes, count: int) -> list[SequenceRange]:
 
 
 def last_origin_time_us(payload: bytes, count: int, walk: bool = True) -> int:
-    """The origin time of a payload's last record, in microseconds since 1970; 0 where it is empty.
+    """Returns the origin time of a payload's last record, in microseconds since 1970; 0 where the
+    payload is empty.
 
     Args:
-        walk: whether to look for it record by record where their lengths differ. Without it the
-            first one's is given then.
+        walk: whether to find the last record by going through all, where their lengths differ.
+            Without it, the first record's time is returned then.
     """
     if not count:
         return 0
     length, origin_us = _ORIGIN.unpack_from(payload)
     if count == 1:
         return int(origin_us)
-    # Records of one feed are often of one length: then the last one is found without a walk.
+    # Records of one feed often have equal lengths: then the last one's place is known.
     at = len(payload) - length
     if length * count != len(payload) or _LENGTH.unpack_from(payload, at)[0] != length:
         if not walk:
@@ -98,7 +98,8 @@ def last_origin_time_us(payload: bytes, count: int, walk: bool = True) -> int:
 
 
 def latest_origin_time_us(payload: bytes, count: int) -> int:
-    """The latest origin time of a payload's records, in microseconds since 1970; 0 without any."""
+    """Returns the latest origin time of a payload's records, in microseconds since 1970; 0 without
+    any."""
     latest = offset = 0
     unpack = _ORIGIN.unpack_from
     for _ in range(count):
@@ -110,10 +111,10 @@ def latest_origin_time_us(payload: bytes, count: int) -> int:
 
 
 class Message:
-    """One message of a batch. Fields are decoded when they are asked for.
+    """One message of a batch. Fields are decoded when they are read.
 
     Attributes:
-        batch: the batch that it came in.
+        batch: the batch to which the message belongs.
     """
 
     __slots__ = ("_end", "_offset", "_record", "batch")
@@ -126,7 +127,7 @@ class Message:
 
     @property
     def record(self) -> Record:
-        """The whole record, decoded."""
+        """Returns the whole record, decoded."""
         record = self._record
         if record is None:
             record = self._record = decode_record(self.batch.payload, self._offset, verify=False)
@@ -134,24 +135,26 @@ class Message:
 
     @property
     def is_sampled(self) -> bool:
-        """Returns whether it carries a trace context. Without a look at the record where none of
-        its batch does."""
+        """Returns whether the message carries a trace context. Does not read the record where none
+        of its batch does."""
         batch = self.batch
         return batch.traced and _TRACE.unpack_from(batch.payload, self._offset)[1] != 0
 
     @property
     def kind(self) -> str:
-        """`publish`; of a query `sow`; of what left the focus of the subscription `oof`."""
+        """Returns `publish`; for a row of a query `sow`; for a notice that a record left the focus
+        `oof`."""
         return self.batch.kind
 
     @property
     def reason(self) -> str:
-        """The reason of an `oof`: `deleted`, `expired`, `match` or `entitlement`. Else empty."""
+        """Returns the reason of an `oof`: `deleted`, `expired`, `match` or `entitlement`; otherwise
+        empty."""
         return self.batch.reason
 
     @property
     def body(self) -> bytes:
-        """The bytes that the publisher published."""
+        """Returns the bytes that the publisher published."""
         at = self._offset
         payload = self.batch.payload
         _, typ, trace, topic, key, correlation = _BODY.unpack_from(payload, at)
@@ -159,64 +162,64 @@ class Message:
 
     @property
     def topic(self) -> str:
-        """The topic that it was published to."""
+        """Returns the topic of the message."""
         return self.record.topic
 
     @property
     def message_type(self) -> str:
-        """The message type, such as `json`."""
+        """Returns the message type, such as `json`."""
         return self.record.message_type
 
     @property
     def publisher(self) -> int:
-        """The publisher id."""
+        """Returns the publisher id."""
         return self.record.publisher
 
     @property
     def sequence(self) -> int:
-        """The publisher's sequence."""
+        """Returns the publisher's sequence of the message."""
         return self.record.sequence
 
     def identity(self) -> tuple[int, int]:
-        """Publisher id and sequence."""
+        """Returns publisher id and sequence."""
         _, publisher, sequence = _IDENTITY.unpack_from(self.batch.payload, self._offset)
         return publisher, sequence
 
     @property
     def bookmark(self) -> str:
-        """`publisher|sequence|`, the same on every instance."""
+        """Returns `publisher|sequence|`, the same on every instance."""
         _, publisher, sequence = _IDENTITY.unpack_from(self.batch.payload, self._offset)
         return format_bookmark(publisher, sequence)
 
     @property
     def origin_time_us(self) -> int:
-        """The time at which the client published it, in microseconds since 1970 by the publisher's
-        clock."""
+        """Returns the publish time, in microseconds since 1970, by the publisher's clock."""
         return self.record.origin_time_us
 
     @property
     def timestamp_us(self) -> int:
-        """The time at which this instance received it, in microseconds since 1970."""
+        """Returns the time at which this instance received the message, in microseconds since
+        1970."""
         return self.batch.timestamp_us
 
     @property
     def key(self) -> bytes:
-        """The SOW key; empty when it has none."""
+        """Returns the SOW key; empty: the message has none."""
         return self.record.key
 
     @property
     def correlation(self) -> bytes:
-        """The correlation id; empty when it has none."""
+        """Returns the correlation id; empty: the message has none."""
         return self.record.correlation
 
     @property
     def trace(self) -> bytes:
-        """The trace context of the publish, 25 bytes, or empty when it is not sampled."""
+        """Returns the trace context of the publish, 25 bytes; empty: the message is not sampled."""
         return self.record.trace
 
     @property
     def subscription_id(self) -> str:
-        """The subscription that it was delivered to."""
+        """Returns the id of the subscription to which the message was delivered."""
         return self.batch.subscription_id
 
     def __repr__(self) -> str:
@@ -227,21 +230,22 @@ class MessageBatch:
     """The messages of one delivery, in order.
 
     Attributes:
-        subscription_id: the subscription that they were delivered to.
+        subscription_id: id of the subscription to which the messages were delivered.
         count: number of messages.
-        timestamp_us: when the instance received them, in microseconds since 1970.
-        first_txid: the instance's transaction id of the first, 0 for a topic without a journal.
-        payload: the records as they came (services/messages/records.py).
-        ranges: their identities, for a bookmark subscription; else None.
-        traced: whether one of them may carry a trace context.
-        arrival: the client's count of deliveries, of all its subscriptions, when it came.
-        kind: of all of them, as `Message.kind`.
-        reason: of all of them, as `Message.reason`.
-        queue: the queue that they came from; empty: from none.
-        lease_s: of a queue's, how long they are the client's from when they were sent; 0: until
-            it is gone.
-        lease_end_s: when the client gives back what no handler was given of them, by
-            `time.monotonic`; 0: never.
+        timestamp_us: time at which the instance received the messages, in microseconds since 1970.
+        first_txid: the instance's transaction id of the first message; 0 for a topic without a
+            journal.
+        payload: the records as they arrived (services/messages/records.py).
+        ranges: identities of the messages, for a bookmark subscription; otherwise None.
+        traced: whether one of the messages may carry a trace context.
+        arrival: number of the delivery, counted over all subscriptions of the client.
+        kind: kind of all messages, as `Message.kind`.
+        reason: reason of all messages, as `Message.reason`.
+        queue: name of the queue that delivered the messages; empty: none did.
+        lease_s: lease of a queue's messages, in seconds from when they were sent; 0: as long as the
+            client is connected.
+        lease_end_s: time, by `time.monotonic`, at which the client gives back messages that no
+            handler was given; 0: never.
     """
 
     __slots__ = (
@@ -295,7 +299,7 @@ class MessageBatch:
         return f"MessageBatch({self.subscription_id}, {self.count} messages)"
 
     def bodies(self) -> list[bytes]:
-        """Every message's body, in order: the cheapest way to read a delivery."""
+        """Returns every message's body, in order: the fastest way to read a delivery."""
         payload = self.payload
         found: list[bytes] = []
         append = found.append
@@ -312,7 +316,7 @@ class MessageBatch:
         return self.messages()
 
     def messages(self) -> Iterator[Message]:
-        """Every message, in order."""
+        """Yields every message, in order."""
         offset = 0
         unpack = _LENGTH.unpack_from
         for _ in range(self.count):
@@ -321,7 +325,7 @@ class MessageBatch:
             offset = following
 
     def prefix_ranges(self, count: int) -> list[SequenceRange]:
-        """The identities of the first `count` messages."""
+        """Returns the identities of the first `count` messages."""
         if count >= self.count and self.ranges is not None:
             return self.ranges
         return ranges_of(self.payload, min(count, self.count))

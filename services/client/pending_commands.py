@@ -1,5 +1,5 @@
-"""Commands of a client that are answered once and by whoever is there: nothing of them is asked
-again at another instance."""
+"""Commands of a client that are answered once, by whichever server is connected: they are not
+repeated at another instance."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from raylay.services.protocol.frames import Header
 
 
 class PendingCommands:
-    """See the file's docstring. Owner: the client's machine, as long as it lives."""
+    """The commands that wait for an answer. Owner: the client's machine, as long as it lives."""
 
     __slots__ = ("_asked",)
 
     def __init__(self) -> None:
         self._asked: dict[str, tuple[int, str]] = {}
-        """Questions by command id: the number of each, and its command."""
+        """Unanswered commands by command id: the number of the request, and the command."""
 
     def wanted(self, event: CommandWanted, effects: list[Effect], status: str) -> None:
-        """The application asks something.
+        """Sends a command of the application.
 
         Args:
-            status: why there is nobody to ask; empty: there is.
+            status: reason why no server can be asked; empty: one can.
         """
         command = str(event.header["c"])
         if status:
@@ -33,7 +33,7 @@ class PendingCommands:
         effects.append(SendFrame(event.header | {"cid": command_id}, event.body))
 
     def answered(self, header: Header, body: bytes, effects: list[Effect]) -> bool:
-        """An ack came. Whether it is the answer to one of these."""
+        """Takes an ack. Returns whether it answers one of these commands."""
         asked = self._asked.pop(header.get("cid") or "", None)
         if asked is None:
             return False
@@ -46,7 +46,7 @@ class PendingCommands:
         return True
 
     def lose(self, effects: list[Effect]) -> None:
-        """The connection ended."""
+        """Notes that the connection ended: the commands fail."""
         for number, command in self._asked.values():
             error = ConnectionLost(
                 f"the connection was lost before {command} was answered: it may have been done or "

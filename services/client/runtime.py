@@ -1,4 +1,5 @@
-"""The runtime of a client: performs what its machine decides, between machine and connection."""
+"""The runtime of a client: performs the effects that its machine returns, between machine and
+connection."""
 
 from __future__ import annotations
 
@@ -70,24 +71,26 @@ from raylay.services.net.tls_config import TlsConfig
 from raylay.services.protocol.frames import Frame, Header, encode_front
 
 PUBLISH_FRAME_BYTES = 256 * 1024
-"""Records in one `pb` frame: large enough that its cost vanishes, small enough that the server can
-commit the first while the next is on the way."""
+"""Bytes of records in one `pb` frame: large enough that the cost of a frame is negligible, small
+enough that the server can commit the first one while the next is on the way."""
 PUBLISHES_A_SLOW_TURN = 4096
 SLOW_FLUSH_S = 0.001
-"""Time of a flush of the publish store (a disk) above which more publishes share one."""
+"""Seconds that a flush of the publish store (a disk) takes, above which more publishes share one
+flush."""
 QUEUE_BYTES_MAX_DEFAULT = 16 * 1024 * 1024
 PUBLISHES_A_TURN = 256
-"""`publish` lets the event loop run after as many, so that acks and sockets are attended to."""
+"""Number of publishes after which `publish` lets the event loop run, so that acks and sockets are
+handled."""
 LEASE_PART = 0.9
-"""The part of a lease after which messages that nobody was given yet are given back."""
+"""Share of a lease after which messages that no handler was given are given back."""
 _LOG = logging.getLogger("raylay.client")
 
 STORE_RETRY_S = 1.0
 
 
 def ends_client(method: Callable[..., None]) -> Callable[..., None]:
-    """Ends the client where a method that its event loop calls raises: whoever waits for an answer,
-    or calls the client again, is given the error. Otherwise they would wait for ever."""
+    """Ends the client when a method that its event loop calls raises: every caller that waits, or
+    calls the client again, gets the error. Otherwise callers would wait for ever."""
 
     @wraps(method)
     def guarded(self: ClientRuntime, *args: Any) -> None:
@@ -100,10 +103,10 @@ def ends_client(method: Callable[..., None]) -> Callable[..., None]:
 
 
 class ConnectionListener(Protocol):
-    """Whoever is told that the connection is lost."""
+    """A listener that is told when the connection is lost."""
 
     def disconnected(self) -> None:
-        """The connection is lost: what the server leased over it is nobody's now."""
+        """Notes that the connection is lost: leases over it have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +114,10 @@ class ClientCallbacks:
     """The functions of the application that a client calls, on its event loop.
 
     Attributes:
-        on_event: is given each ClientEvent.
-        on_persisted: is given the highest settled sequence, once an acknowledgment.
-        on_publish_failed: is given each refused publish. Without it `Client.flush` raises.
+        on_event: called with each ClientEvent.
+        on_persisted: called with the highest settled sequence, once for each acknowledgment.
+        on_publish_failed: called with each refused publish. Without it, `Client.flush` raises the
+            error.
     """
 
     on_event: Callable[[ClientEvent], None] | None = None
@@ -122,7 +126,8 @@ class ClientCallbacks:
 
 
 class ClientRuntime:
-    """The loop, the connection and the timers of a client: performs what its machine decides.
+    """The loop, the connection and the timers of a client: performs the effects that its machine
+    returns.
 
     The operations that a user calls (publishing/publisher.py, subscriptions/subscriber.py,
     queues/queue.py) share one.
@@ -225,7 +230,7 @@ class ClientRuntime:
         self.machine.state = ClientState.ENDED
 
     async def shut_down(self) -> None:
-        """Ends the connection, the timers and whoever waits, and flushes the stores."""
+        """Ends the connection, the timers and all waiting calls, and flushes the stores."""
         if self.machine.state is not ClientState.ENDED:
             self.step(ClientStopped())
         if self._timer is not None:
@@ -248,16 +253,16 @@ class ClientRuntime:
 
     @property
     def status(self) -> str:
-        """The state of the client, in words."""
+        """Returns the state of the client, as text."""
         return self.machine.status
 
     def next_subscription_number(self) -> int:
-        """A number for the id of a subscription that the application has not named."""
+        """Returns a number for the id of a subscription that the application has not named."""
         self._subscription_number += 1
         return self._subscription_number
 
     async def answer_to(self, request: Callable[[int], Event]) -> None:
-        """Steps with a request that is made of its number, and waits for its answer.
+        """Feeds an event that is made with the request's number, and waits for its answer.
 
         Raises:
             CommandFailed: the server refused it.
@@ -308,9 +313,9 @@ class ClientRuntime:
             self._waiting_for_server -= 1
             self.update_reading()
 
-    # -- what the machine decides --------------------------------------------------------------
+    # -- the machine's effects --------------------------------------------------------------------
     def step(self, event: Event) -> None:
-        """Has the machine decide about an event, and performs what it decides."""
+        """Feeds an event to the machine, and performs the effects."""
         assert self.loop is not None
         performers = self._performers
         effects: list[Effect] = self.machine.step(event, self.loop.time())
@@ -325,7 +330,7 @@ class ClientRuntime:
 
     @ends_client
     def _perform(self, event: Event) -> None:
-        """Makes a step where no caller can be told what it raises."""
+        """Feeds an event where no caller can get the errors."""
         self.step(event)
 
     @ends_client
@@ -359,7 +364,7 @@ class ClientRuntime:
                     if connection is not self.connection:
                         return
         except (AttributeError, KeyError, TypeError, ValueError, struct.error) as error:
-            # A frame whose values are not what the protocol says. What follows cannot be trusted.
+            # The frame's values violate the protocol, so later frames cannot be trusted, either.
             connection.abort()
             self._stream_ended(connection, f"bad_frame: {type(error).__name__}: {error}")
         except Exception as error:
@@ -390,7 +395,7 @@ class ClientRuntime:
             if inspect.isawaitable(found):
                 found = await found
             servers = list(map(as_server, found))
-        except Exception as error:  # the caller's code: the last answer stays in force
+        except Exception as error:  # the caller's code: the last answer stays valid
             self.refusals["look-up of servers"] = f"{type(error).__name__}: {error}"
         self._perform(ServersResolved(servers))
 
@@ -406,7 +411,7 @@ class ClientRuntime:
             self.refusals[address] = str(error)
             self._perform(ConnectionEnded(number, str(error)))
             return
-        except Exception as error:  # nobody waits for this task
+        except Exception as error:  # no caller waits for this task
             self.end_by(error)
             return
         if number != self.machine.connection:
@@ -431,7 +436,7 @@ class ClientRuntime:
         self.pump()
 
     def pump(self) -> None:
-        """Sends what was published, frame by frame, for as long as the socket takes it."""
+        """Sends publishes, frame by frame, as long as the socket takes them."""
         self.pump_scheduled = False
         began_s = time.perf_counter()
         try:
@@ -458,7 +463,7 @@ class ClientRuntime:
             self.end_by(error)
 
     def _time_gathering(self) -> None:
-        """Starts or stops the timer that runs for as long as something is gathered."""
+        """Starts or stops the timer that runs while publishes are gathered."""
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
@@ -468,19 +473,21 @@ class ClientRuntime:
 
     @ends_client
     def _gathered(self) -> None:
-        """No answer came for as long as something may be gathered."""
+        """Sends gathered publishes, because no answer came within the allowed time."""
         self._gathering = None
         self.hurry()
 
     def hurry(self) -> None:
-        """Sends what was published so far, whatever is unanswered: now or in this turn."""
+        """Sends everything published so far, without waiting for answers: now, or in this turn of
+        the loop."""
         gathered = self.outbox.gathering
         self.outbox.hurry()
         if gathered:
             self.pump()
 
     def _store_failed(self, error: StorageError) -> None:
-        """Sends nothing that the store could not keep: it tries again later, or ends the client."""
+        """Handles a store that could not keep records: nothing unkept is sent, and the write is
+        tried again later, or the client ends."""
         if not error.retriable:
             self._fail(Fail(error))
             return
@@ -595,7 +602,7 @@ class ClientRuntime:
             self._call(self.callbacks.on_event, event)
 
     def end_by(self, error: Exception) -> None:
-        """Ends the client by an unexpected error: whoever waits is given ClientFailed."""
+        """Ends the client by an unexpected error: all waiting calls get ClientFailed."""
         failed = ClientFailed(
             f"client {self.name} ended by an error of its own: {type(error).__name__}: {error}"
         )
@@ -624,7 +631,7 @@ class ClientRuntime:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(error)
-                waiter.exception()  # marks it as looked at, where nobody awaits it any more
+                waiter.exception()  # marks the error as retrieved, where nothing awaits it any more
 
     def _call(self, callback: Callable[[Any], None], value: object) -> None:
         try:
@@ -636,13 +643,13 @@ class ClientRuntime:
             )
 
     def raise_if_ended(self) -> None:
-        """Raises what ended the client, or ConnectionLost where it is closed."""
+        """Raises the error that ended the client, or ConnectionLost where it is closed."""
         if self.error is not None:
             raise self.error
         if self.machine.state is ClientState.ENDED:
             raise ConnectionLost(f"client {self.name} is closed")
 
-    # -- what is read and remembered --------------------------------------------------------------
+    # -- reading and bookmarks --------------------------------------------------------------------
     @ends_client
     def _flush_bookmarks(self) -> None:
         self._bookmark_flush = None
@@ -650,7 +657,7 @@ class ClientRuntime:
         try:
             self.bookmark_store.flush()
         except StorageError as error:
-            # What was not remembered comes again, rather than never.
+            # Messages that were not written are delivered again, rather than lost.
             self._flush_bookmarks_in(max(self._bookmark_flush_s, STORE_RETRY_S))
             self._tell(Notify(StoreFailed(error)))
 
@@ -659,17 +666,17 @@ class ClientRuntime:
             self._bookmark_flush = self.loop.call_later(seconds, self._flush_bookmarks)
 
     def bookmarks_changed(self) -> None:
-        """Has the bookmark store flushed, now or a little later."""
+        """Lets the bookmark store be flushed, now or a little later."""
         if self._bookmark_flush is not None:
             return
         if self._bookmark_flush_s:
             self._flush_bookmarks_in(self._bookmark_flush_s)
         else:
-            # Before the consumer is given anything more.
+            # Before the consumer gets the next message.
             self._flush_bookmarks()
 
     def congestion_changed(self, subscription: Subscription) -> None:
-        """Stops or resumes reading where a subscription's queue became full, or has room again."""
+        """Stops or resumes reading when a subscription's queue became full, or has room again."""
         if subscription.congested:
             self._congested.add(subscription.id)
         else:
@@ -677,7 +684,7 @@ class ClientRuntime:
         self.update_reading()
 
     def update_reading(self) -> None:
-        """Reads from the connection, unless a queue is full and nobody waits for the server."""
+        """Reads from the connection, unless a queue is full and no call waits for the server."""
         machine = self.machine
         paused = (
             bool(self._congested)

@@ -1,7 +1,7 @@
 """The client for scripts and threads: the asyncio client on a loop thread of its own.
 
-A publish from any thread goes into one queue; the loop thread is woken once for whatever has
-gathered there, so that a thread change costs per batch and not per message.
+Publishes from all threads go into one queue; the loop thread is woken once for everything in it, so
+that a thread change costs per batch and not per message.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ T = TypeVar("T")
 
 HANDED_OVER_MAX = 10_000
 HANDED_OVER_BYTES_MAX = 64 * 1024 * 1024
-"""Publishes between the callers' threads and the loop thread; above either, `publish` blocks."""
+"""Number and bytes of publishes between the callers' threads and the loop thread; above either,
+`publish` blocks."""
 
 _Publish = tuple[str, bytes, str, int, bytes, bytes, int]
 
@@ -55,15 +56,15 @@ class SyncSubscription:
         self._subscription = subscription
         self._messages: Iterator[Message] | None = None
         self._given = 0
-        """Messages of the delivery taken last that were handed out singly."""
+        """Number of messages of the current delivery that were handed out singly."""
 
     @property
     def id(self) -> str:
-        """The subscription id."""
+        """Returns the subscription id."""
         return self._subscription.id
 
     def next_batch(self, timeout_s: float | None = None) -> MessageBatch | None:
-        """The next delivery; None when the subscription has ended.
+        """Returns the next delivery; None when the subscription has ended.
 
         Raises:
             TimeoutError: none came within `timeout_s`; nothing is lost.
@@ -75,7 +76,7 @@ class SyncSubscription:
         return await asyncio.wait_for(self._subscription.next_batch(), timeout_s)
 
     def batches(self) -> Iterator[MessageBatch]:
-        """Deliveries, one by one, until the subscription ends."""
+        """Yields deliveries, one by one, until the subscription ends."""
         while (batch := self.next_batch()) is not None:
             yield batch
 
@@ -97,17 +98,18 @@ class SyncSubscription:
 
     async def _next_singly(self) -> MessageBatch | None:
         batch = await self._subscription.next_batch()
-        # Before anything else of this loop: a client that closes counts what was handed out.
+        # Before anything else on this loop: a client that closes counts the messages that were
+        # handed out.
         self._subscription.count_handed_out(0)
         return batch
 
     def replace(self, *, filter: str = "", keys: Sequence[bytes] | None = None) -> None:
-        """Gives it another filter, and other keys, in place of both (`Subscription.replace`)."""
+        """Replaces the filter and the keys of the subscription (`Subscription.replace`)."""
         (one,) = _of((self,))
         self._client._run(one.replace(filter=filter, keys=keys))
 
     def discard(self, message: Message) -> None:
-        """Counts one message as seen (`explicit_discard`)."""
+        """Counts one message as received (`explicit_discard`)."""
         self._client._call(self._subscription.discard, message)
 
     def unsubscribe(self) -> None:
@@ -131,11 +133,12 @@ class SyncQuery(SyncSubscription):
         return self._query.matches
 
     def all(self) -> list[Message]:
-        """Every row, of one moment; kept in memory together. Raises as `next_batch`."""
+        """Returns every row, all of one moment; they are in memory together. Raises as
+        `next_batch`."""
         return self._client._run(self._query.all())
 
     def __iter__(self) -> Iterator[Message]:
-        # A loop that is left must not keep the client from reading: nobody takes the rest.
+        # When the loop is left, the remaining rows must not keep the client from reading.
         try:
             for batch in self.batches():
                 yield from batch.messages()
@@ -153,7 +156,8 @@ def _named_as(method: Callable[..., Any], call: Callable[P, T]) -> Callable[P, T
 def _in_a_coroutine(
     method: Callable[Concatenate[Client, P], T],
 ) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, T]]:
-    """Makes a method of `Client` that does not wait one that runs on the loop thread."""
+    """Turns a method of `Client` that does not wait into a coroutine, which runs on the loop
+    thread."""
 
     async def call(client: Client, /, *args: P.args, **keywords: P.kwargs) -> T:
         return method(client, *args, **keywords)
@@ -165,10 +169,11 @@ def _blocking(
     method: Callable[Concatenate[Client, P], Coroutine[Any, Any, A]],
     made: Callable[[SyncClient, A], T],
 ) -> Callable[Concatenate[SyncClient, P], T]:
-    """Makes the blocking form of a method of `Client`: the same arguments, any thread.
+    """Returns the blocking form of a method of `Client`: the same arguments, callable from any
+    thread.
 
     Args:
-        made: What the caller is given for the method's result.
+        made: returns the caller's object for the method's result.
     """
 
     def call(self: SyncClient, /, *args: P.args, **keywords: P.kwargs) -> T:
@@ -192,7 +197,7 @@ def _of(subscriptions: tuple[SyncSubscription, ...]) -> list[Subscription]:
 
 
 class SyncClient:
-    """The synchronous face of `Client`: the same arguments, usable from any thread.
+    """The synchronous form of `Client`: the same arguments, usable from any thread.
 
         with SyncClient("loader", servers=["host-a:9007"]) as client:
             client.publish("orders", b"{}")
@@ -224,7 +229,7 @@ class SyncClient:
             raise
 
     def _forked(self, error: ForkedClient) -> None:
-        # Another thread may have held the lock when the process was forked.
+        # Made anew: another thread may have held the lock when the process was forked.
         self._lock = threading.Condition()
         self._failure, self._is_forked = error, True
 
@@ -269,7 +274,7 @@ class SyncClient:
             RaylayError: what ended the client, or the failure of an earlier publish that was still
                 on its way to the loop thread.
         """
-        # What is wrong with an argument is raised here, not on the loop thread.
+        # Errors in the arguments are raised here, not on the loop thread.
         self.client.machine.outbox.builder(topic, message_type)
         check_values(expiration_s, key, correlation)
         if type(body) is not bytes:
@@ -327,8 +332,8 @@ class SyncClient:
         self.publish(topic, body, message_type, command=Command.DELETE)
 
     def sow_delete_in_parts(self, topic: str, *, filter: str, message_type: str = "json") -> int:
-        """Deletes however many records pass (`Client.sow_delete_in_parts`); blocks until what was
-        published before is durable, and the deletes are published."""
+        """Deletes all records that pass a filter (`Client.sow_delete_in_parts`); blocks until
+        everything published before is durable, and the deletes are published."""
         self.flush()
         return self._run(
             self.client.sow_delete_in_parts(topic, filter=filter, message_type=message_type)
@@ -351,7 +356,7 @@ class SyncClient:
         self._drained = self._loop.create_task(self._drain())
 
     async def _drain(self) -> None:
-        """Publishes what the callers queued, until the queue is empty."""
+        """Publishes the messages that callers queued, until the queue is empty."""
         client, queue = self.client, self._queue
         while True:
             failure: RaylayError | None = None
@@ -385,7 +390,7 @@ class SyncClient:
                 try:
                     await client.room()
                 except PublishStoreFull:
-                    pass  # the callers see it, each after its own time; nothing is dropped
+                    pass  # callers see the error after their own timeout; nothing is dropped
                 except RaylayError as error:
                     self._give_up(error)
                     return
@@ -434,11 +439,11 @@ class SyncClient:
 
     @property
     def persisted_sequence(self) -> int:
-        """Every publish up to this sequence is durable, or was refused."""
+        """Returns the sequence up to which every publish is durable, or was refused."""
         return self.client.persisted_sequence
 
     def trust(self, instance: str) -> None:
-        """Allows to fail over to an instance that another called unsafe (`Client.trust`)."""
+        """Allows failover to an instance that another instance called unsafe (`Client.trust`)."""
         self._call(self.client.trust, instance)
 
     # -- subscriptions -----------------------------------------------------------------------
@@ -456,16 +461,16 @@ class SyncClient:
     )
 
     def pause(self, *subscriptions: SyncSubscription) -> None:
-        """Has the server deliver no more of these until `resume` (`Client.pause`)."""
+        """Stops the server's deliveries for these subscriptions until `resume` (`Client.pause`)."""
         self._run(self.client.pause(*_of(subscriptions)))
 
     def resume(self, *subscriptions: SyncSubscription) -> None:
-        """Goes on with paused subscriptions, together (`Client.resume`)."""
+        """Continues paused subscriptions, together (`Client.resume`)."""
         self._run(self.client.resume(*_of(subscriptions)))
 
     def merged(self, *subscriptions: SyncSubscription) -> SyncSubscription:
-        """Several subscriptions as one stream, in the order in which their deliveries came: for
-        those that were resumed together, the order of the log (`Merged`)."""
+        """Returns several subscriptions as one stream, in the order in which their deliveries
+        arrived: for those that were resumed together, the order of the log (`Merged`)."""
         return SyncSubscription(self, Merged(*_of(subscriptions)))
 
     # -- life --------------------------------------------------------------------------------

@@ -11,22 +11,22 @@ import msgpack
 from raylay.services.errors import CommandFailed, LocalProtocolError
 
 DELETED_AT_ONCE_MAX = 50_000
-"""Records that one delete may name."""
+"""Number of records that one delete may name."""
 PART_KEYS = 1_000
-"""Keys in one part of a delete in parts: an instance folds one part in a short turn."""
+"""Number of keys in one part of a delete in parts: an instance folds a part in a short turn."""
 ROWS_A_FRAME = 1_000
 
 
 class DeletableRow(Protocol):
-    """One that a query gives."""
+    """A row of a query, of which only the key is needed."""
 
     @property
     def key(self) -> bytes:
-        """SOW key of the row."""
+        """Returns the SOW key of the row."""
 
 
 class DeleteClient(Protocol):
-    """A client (`Client`)."""
+    """The methods of a client that a delete in parts calls (`Client`)."""
 
     def sow(
         self,
@@ -38,7 +38,7 @@ class DeleteClient(Protocol):
         non_regex_topic: bool = False,
         batch: int = ROWS_A_FRAME,
     ) -> AsyncIterator[DeletableRow]:
-        """Asks for records."""
+        """Queries records."""
 
     def sow_delete(
         self,
@@ -52,9 +52,9 @@ class DeleteClient(Protocol):
 
 
 async def delete_in_parts(client: DeleteClient, topic: str, filter: str, message_type: str) -> int:
-    """Deletes what passes a filter, however many records that are: by the filter, or where those
-    are too many for one delete by keys that are asked for, in parts; of each part what passes when
-    it is deleted.
+    """Deletes the records that pass a filter, however many there are: by the filter, or, where they
+    are too many for one delete, by their keys, which are queried first, in parts. Each part deletes
+    only the records that still pass.
 
     Returns:
         how many deletes were published.
@@ -79,7 +79,7 @@ async def delete_in_parts(client: DeleteClient, topic: str, filter: str, message
 async def _rows(
     client: DeleteClient, topic: str, filter: str, message_type: str
 ) -> AsyncIterator[DeletableRow]:
-    """Returns the rows that pass, with no more of each than is needed."""
+    """Yields the rows that pass, each with as few fields as possible."""
     asked: dict[str, Any] = {
         "message_type": message_type,
         "filter": filter,
@@ -102,8 +102,8 @@ async def _rows(
 def delete_body(
     filter: str | None = None, keys: Sequence[bytes] | None = None, data: bytes | None = None
 ) -> bytes:
-    """Encodes the body of a delete's record: a msgpack map of exactly one of the three, or of a
-    filter and keys: of those keys what passes.
+    """Returns the body of a delete's record: a msgpack map with exactly one of the three, or with a
+    filter and keys, which deletes those of the keys that pass.
 
     Raises:
         LocalProtocolError: none or several are given, or one says nothing.

@@ -1,7 +1,8 @@
 """Record of the instance to which a client sent each of its messages first.
 
-What is sent again to another instance may be at the first one, too, as published there: the
-library says so with it, for queues must agree on whose a message is (design law 6).
+A message that is sent again to another instance may exist at the first one, too, as published
+there. The library names the first instance when it sends the message again, because queues must
+agree on the owner of a message (design law 6).
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 from collections import deque
 
 UNKNOWN = ""
-"""Sent in an earlier life of the client, which did not write down to whom."""
+"""Stands for a recipient that is not known: the message was sent in an earlier life of the
+client."""
 
 
 class FirstRecipients:
-    """See the file's docstring. Sequences are sent in their order, each stretch of them first over
-    one connection: so there is one entry a connection.
+    """The first recipients of all unsettled messages. Sequences are sent in order, each stretch of
+    them first over one connection, so there is one entry for each connection.
+
+    Owner: the client's machine. Lifecycle: as long as the machine.
 
     Owner: the client's machine. Lifecycle: as long as that.
     """
@@ -23,21 +27,23 @@ class FirstRecipients:
 
     def __init__(self) -> None:
         self._upto: deque[tuple[int, str]] = deque()
-        """Ascending: up to which sequence, to whom."""
+        """Pairs in ascending order: the sequence up to which messages were sent, and the
+        instance."""
 
     def sent(self, upto: int, instance: str) -> None:
-        """Everything up to this sequence was sent; what nobody had before, to this instance."""
+        """Notes that everything up to this sequence was sent; messages not sent before went to this
+        instance first."""
         if upto > (self._upto[-1][0] if self._upto else 0):
             self._upto.append((upto, instance))
 
     def settled(self, upto: int) -> None:
-        """Nothing up to this sequence is sent again."""
+        """Notes that nothing up to this sequence will be sent again."""
         while self._upto and self._upto[0][0] <= upto:
             self._upto.popleft()
 
     def of(self, sequence: int) -> tuple[str | None, int]:
-        """Returns the instance that was sent this one first, and up to which sequence that is so;
-        None: it was sent to nobody, as all behind it."""
+        """Returns the instance to which this message was sent first, and the last sequence for
+        which that holds; None: it and those after it were not sent yet."""
         for upto, instance in self._upto:
             if sequence <= upto:
                 return instance, upto

@@ -59,23 +59,28 @@ from raylay.services.messages.records import (
 from raylay.services.protocol.frames import Header
 
 BUILDERS_MAX = 10_000
-"""Topics whose record builders are kept; a client that uses more builds them anew."""
+"""Number of topics whose record builders are kept; a client that uses more builds them anew."""
 UNANSWERED_MESSAGES_MAX = 4
-"""Messages of small frames under way, behind which the next small frame waits for an answer."""
+"""Number of messages of small frames under way, above which the next small frame waits for an
+answer."""
 CROWD_MESSAGES = 2.0
-"""Messages a small frame, on average: with as many, one frame is under way at a time."""
+"""Average number of messages in a small frame from which on only one frame is under way at a
+time."""
 CROWD_PART = 8
-"""The newest frame counts for one part in so many of the running average of messages a frame."""
+"""Divisor of the running average of messages in a frame: the newest frame counts for one part in so
+many."""
 SMALL_FRAME_MESSAGES = 64
 SMALL_FRAME_BYTES = 64 * 1024
-"""A frame of more messages or bytes would hardly cost less a message if it were larger."""
+"""Number of messages, and bytes, above which a frame is not small: a larger frame would hardly cost
+less for each message."""
 GATHERING_S_MAX = 0.002
-"""Time after which gathered publishes go without an answer: one may take long, as of a sync
-destination that has stopped."""
+"""Seconds after which gathered publishes are sent without an answer: an answer may take long, for
+instance when a sync destination has stopped."""
 CLOCK_AHEAD_US_MAX = 60_000_000
-"""An origin time that is further ahead comes of a clock that is wrong, and nobody goes by it."""
+"""Microseconds above which an origin time that is ahead comes from a wrong clock, and is
+ignored."""
 FAILURES_MAX = 1_000
-"""Refused publishes remembered until somebody asks."""
+"""Number of refused publishes that are remembered until the application asks."""
 
 
 def body_bytes(body: object, topic: str) -> bytes:
@@ -124,8 +129,8 @@ class PublishFrame(NamedTuple):
     """The records of one `pb` frame, with ascending sequences.
 
     Attributes:
-        resent: they were sent before, to the instance of this name first; empty: nobody knows to
-            which. None: they are sent for the first time.
+        resent: name of the instance to which the records were sent before; empty: it is not known.
+            None: they are sent for the first time.
     """
 
     first: int
@@ -134,23 +139,24 @@ class PublishFrame(NamedTuple):
     resent: str | None = None
 
     def header(self) -> Header:
-        """The header of the frame."""
+        """Returns the header of the frame."""
         header: Header = {"c": "pb", "n": len(self.records)}
         return header if self.resent is None else header | {"r": self.resent}
 
 
 class PublishOutbox:
-    """The publishes of a client that are not settled, in the order of their sequences: see the top
-    of this file.
+    """The publishes of a client that are not settled, in the order of their sequences.
+
+    Owner: the client's machine and its shell, on one thread.
 
     Owner: the client's machine and its shell, on one thread.
 
     Args:
-        clock_us: microseconds since 1970 when the client was made.
-        gathers: whether a small frame may wait for an answer to earlier ones. Not where the server
-            was asked to keep answers back.
-        takes_over: whether it goes on with what an earlier client of its name has left unused, and
-            leaves what it does not use itself.
+        clock_us: time when the client was made, in microseconds since 1970.
+        gathers: whether a small frame may wait for an answer to earlier ones. False where the
+            server was asked to delay answers.
+        takes_over: whether the client continues with sequences that an earlier client of its name
+            has left unused, and leaves its own unused ones.
     """
 
     def __init__(
@@ -166,45 +172,48 @@ class PublishOutbox:
         self.store = store
         self.publisher = publisher_id(client_name)
         self.sending = False
-        """Whether a server takes what is published."""
+        """Whether a server accepts publishes."""
         self.ended = False
         """Whether nothing may be published any more."""
         self.next_sequence = 0
-        """The next publish's; 0 until the first logon told where to begin."""
+        """Sequence of the next publish; 0 until the first logon told where to begin."""
         self._first_sequence = 0
         """First sequence of this client's own publishes."""
         self._takes_over = takes_over
         self.took_over = False
-        """Whether an earlier client had left something."""
+        """Whether an earlier client had left sequences."""
         self._last_sequence = SEQUENCE_MAX
-        """The highest sequence that it may give: the last one that an earlier client left, while it
-        numbers by those."""
+        """Highest sequence that may be given: the last one that an earlier client left, as long as
+        those are used."""
         self._leap: Range | None = None
-        """The last sequence before a leap and the first one behind it, until the former is sent on
+        """The last sequence before a leap and the first one after it, until the former is sent on
         this connection."""
         self.failures: deque[PublishFailed] = deque(maxlen=FAILURES_MAX)
         self.gathering = False
-        """Whether something waits for an answer to earlier frames. Where it does so for
-        `GATHERING_S_MAX`, the shell calls `hurry`."""
+        """Whether publishes wait for an answer to earlier frames. After `GATHERING_S_MAX`, the
+        shell calls `hurry`."""
         self.unjournaled = 0
-        """Publishes that went to live subscribers only, as far as the server said so."""
+        """Number of publishes that went to live subscribers only, as far as the server said so."""
         self.stamp_us = 0
-        """The latest origin time given, or delivered and believed; microseconds since 1970."""
+        """Latest origin time that was given, or was delivered and believed, in microseconds since
+        1970."""
         self.wall_us = clock_us
-        """The wall clock when something was last read. The shell sets it, as `heard_s`."""
+        """Wall clock at the last read. Set by the shell, like `heard_s`."""
         self.heard_s = 0.0
-        """Time at which the server was last heard, by a clock that never goes back. The shell sets
-        it: a step a read would cost more."""
+        """Time at which the server was last heard, by a clock that never goes back. Set by the
+        shell, because a step for each read would cost more."""
         self.clock_ahead_us = 0
-        """Lead of the wall clock over the instance's at the logon."""
+        """Microseconds by which the wall clock was ahead of the instance's at the logon."""
         self._instance_base_us: int | None = None
-        """Lead of the instance's wall clock over the clock of `heard_s`; None: it did not say."""
+        """Microseconds by which the instance's wall clock is ahead of the clock of `heard_s`; None:
+        the instance did not say."""
         self._refused_for = ("", "")
-        """Reason and text of the last refusal: of several at once only the first has the text."""
+        """Reason and text of the last refusal: of several refusals at once, only the first has the
+        text."""
         self._clock_us = clock_us
         self._builders: dict[tuple[str, str], RecordBuilder] = {}
-        # Records not sent on this connection: first what the store held at the logon up to
-        # `_resend_upto`, then `_tail`, which grows by every publish.
+        # Records that were not sent on this connection: first those in the store at the logon, up
+        # to `_resend_upto`, then `_tail`, which grows by every publish.
         self._resend: Iterator[tuple[int, bytes]] | None = None
         self._resend_upto = 0
         self._sent_upto = 0
@@ -217,15 +226,15 @@ class PublishOutbox:
         self._settled_upto = 0
         self._gathers = gathers
         self._unanswered: deque[tuple[int, int]] = deque()
-        """Small frames under way: the last sequence of each, and its number of messages."""
+        """Small frames under way: last sequence and number of messages of each."""
         self._unanswered_messages = 0
         self._frame_messages = 1.0
-        """Average number of messages in recent small frames."""
+        """Running average of the messages in small frames."""
         self._hurried_upto = 0
 
     # -- on the way out ----------------------------------------------------------------------
     def builder(self, topic: str, message_type: str) -> RecordBuilder:
-        """The record builder of a topic and type, made when there is none.
+        """Returns the record builder of a topic and type; makes one where there is none.
 
         Raises:
             LocalProtocolError: topic or type is empty or too long.
@@ -257,8 +266,9 @@ class PublishOutbox:
         """Numbers, stores and queues one message. Returns its sequence.
 
         Args:
-            origin_time_us: the wall clock; the record's is later where it must be.
-            command: what the record does (services/messages/records.py); 0: it is a publish.
+            origin_time_us: time by the wall clock; the record's origin time is later where it must
+                be.
+            command: command of the record (services/messages/records.py); 0: a publish.
 
         Raises:
             PublishStoreFull: the store is at its limit; nothing was done.
@@ -311,30 +321,33 @@ class PublishOutbox:
 
     @property
     def asks_for_unused(self) -> bool:
-        """Returns whether it goes on with what an earlier client left, if the next server knows of
-        any."""
+        """Returns whether the client continues with sequences that an earlier client left, if the
+        next server knows of any."""
         return self._takes_over and not self.next_sequence and not self.store.highest
 
     def unused(self, clock_us: int) -> Range | None:
-        """The sequences that it leaves to the next client of its name; None: there are none.
+        """Returns the sequences that the client leaves to the next client of its name; None: there
+        are none.
 
         Args:
-            clock_us: the clock that it began by, as it would be now.
+            clock_us: present time by the clock that gave the first sequence.
         """
         first = self.next_sequence
         if not self._takes_over or not (self.publishes or self.took_over):
             return None
         last = self._last_sequence
         if first > last or last == SEQUENCE_MAX:
-            # No other client has begun within the time of this one.
+            # No other client has begun within this client's lifetime.
             first, last = max(first, self._clock_us), clock_us
         return (first, last) if first <= last else None
 
     def heard_stamp(self, stamp_us: int, received_us: int) -> None:
-        """A message with this origin time was delivered: what is published from now on is later.
+        """Notes that a message with this origin time was delivered: later publishes get later
+        origin times.
 
         Args:
-            received_us: when the instance received it, by its clock; 0: it did not say.
+            received_us: time at which the instance received the message, by its clock; 0: the
+                instance did not say.
         """
         if self.stamp_us < stamp_us <= max(self.wall_us, received_us) + CLOCK_AHEAD_US_MAX:
             self.stamp_us = stamp_us
@@ -347,12 +360,13 @@ class PublishOutbox:
             self.clock_ahead_us = self.wall_us - instance_us
 
     def _behind_the_last(self, wall_us: int) -> int:
-        """The next origin time, where the wall clock is not later than the last one.
+        """Returns the next origin time, where the wall clock is not later than the last one.
 
-        It is later than the last one, so that this client's own messages keep their order where
-        the last writer counts. But a clock here that was ahead for a moment may have given a time
-        that every instance refuses: then it is the latest that the instance takes. Nothing with a
-        later one was taken, and of two with the same time the higher sequence counts as later.
+        The next one is later than the last one, so that this client's own messages keep their order
+        where the last writer counts. But a clock here that was ahead for a moment may have given a
+        time that every instance refuses: then the latest accepted time is returned. No message with
+        a later time was accepted, and of two with the same time the higher sequence counts as
+        later.
         """
         if self._instance_base_us is None:
             return self.stamp_us + 1
@@ -360,7 +374,7 @@ class PublishOutbox:
         return min(self.stamp_us + 1, max(wall_us, instance_us) + CLOCK_AHEAD_US_MAX)
 
     def _leaped(self) -> int:
-        """The next sequence, where what an earlier client left is used up."""
+        """Returns the next sequence, after those of an earlier client are used up."""
         before = self.next_sequence
         if not before:
             raise ConnectionLost("connect before the first publish: a server must say the number")
@@ -378,10 +392,10 @@ class PublishOutbox:
         )
 
     def next_batch(self, bytes_max: int) -> PublishFrame | None:
-        """Returns what to send next, up to `bytes_max` of records; a single larger record still
-        goes. None when nothing waits, nobody listens, or more is gathered. The caller has flushed
-        the store before: a crash must not leave a server with a sequence that it would give out
-        again."""
+        """Returns the frame to send next, with up to `bytes_max` of records, or one larger record.
+        None when nothing waits, no server takes publishes, or more is gathered. The caller must
+        have flushed the store: otherwise, after a crash, a sequence that a server already has could
+        be given again."""
         if not self.sending:
             return None
         if self._resend_next is not None:
@@ -422,28 +436,28 @@ class PublishOutbox:
 
     @property
     def _crowded(self) -> bool:
-        """Returns whether what comes next waits for an answer."""
+        """Returns whether the next publishes wait for an answer."""
         if self._frame_messages >= CROWD_MESSAGES:
             return self._unanswered_messages > 0
         return self._unanswered_messages >= UNANSWERED_MESSAGES_MAX
 
     def _is_small(self, bytes_max: int) -> bool:
-        """Returns whether what was not sent yet makes a small frame."""
+        """Returns whether the unsent publishes make a small frame."""
         small_bytes = min(SMALL_FRAME_BYTES, bytes_max)
         return len(self._tail) <= SMALL_FRAME_MESSAGES and self._tail_bytes <= small_bytes
 
     def gathers_on(self, bytes_max: int) -> bool:
-        """Returns whether what was published last waits for an answer with what is gathered
-        already: until that, or `hurry`, `next_batch` of as many bytes has nothing."""
+        """Returns whether the last publish waits, with those gathered already, for an answer: until
+        then, or `hurry`, `next_batch` with the same limit returns None."""
         return self.gathering and self._is_small(bytes_max)
 
     def hurry(self) -> None:
-        """Lets what was published so far wait for no answer: `next_batch` has it."""
+        """Ends the waiting of all publishes so far: `next_batch` returns them."""
         self._hurried_upto = self.next_sequence - 1
         self.gathering = False
 
     def _next_resend(self, bytes_max: int) -> PublishFrame:
-        """A batch of what the store held at the logon, from `_resend_next` on."""
+        """Returns a frame of records that the store held at the logon, from `_resend_next` on."""
         entry = self._resend_next
         assert entry is not None and self._resend is not None
         first = last = entry[0]
@@ -474,13 +488,15 @@ class PublishOutbox:
 
     @property
     def settled_upto(self) -> int:
-        """Every publish up to this sequence is durable or was refused. 0 before the first logon."""
+        """Returns the sequence up to which every publish is durable or was refused; 0 before the
+        first logon."""
         lowest = self.store.lowest
         return (lowest or self.next_sequence) - 1 if self.next_sequence else 0
 
     # -- a connection begins and ends --------------------------------------------------------
     def take_durable(self, header: Header) -> None:
-        """Numbers behind what was seen, and sets what must be sent again."""
+        """Takes the logon answer: sets the next sequence above all known ones, and which publishes
+        must be sent again."""
         store = self.store
         durable = header.get("durable")
         if isinstance(durable, list) and durable:
@@ -489,8 +505,8 @@ class PublishOutbox:
         first = not self.next_sequence
         left = header.get("unused") if first and self.asks_for_unused else None
         if int(header.get("highest") or 0) >= max(self.next_sequence, self._clock_us):
-            # Another client's clock is ahead of this one's, or it is not alone: what lies between
-            # its sequences here may be used elsewhere.
+            # Another client's clock is ahead of this one's, or another client of this name is
+            # alive: sequences between this client's may be used elsewhere.
             self._takes_over, left = False, None
         if isinstance(left, list) and len(left) == 2 and highest < left[0] <= left[1]:
             highest, self._last_sequence = int(left[0]) - 1, int(left[1])
@@ -498,7 +514,8 @@ class PublishOutbox:
         elif (first and not store.highest) or (
             self._last_sequence < SEQUENCE_MAX and highest >= self.next_sequence
         ):
-            # In what is taken over something lies that was unknown where it was taken.
+            # A sequence in the taken-over range was used, which was not known where it was taken
+            # over.
             highest = max(highest, self._clock_us - 1)
             self._last_sequence = SEQUENCE_MAX
         self.next_sequence = max(self.next_sequence, highest + 1)
@@ -507,7 +524,7 @@ class PublishOutbox:
         store.advance(self.next_sequence - 1)
         newest = next(iter(store.replay(store.highest)), None) if store.messages else None
         if newest is not None:
-            # Of an earlier life with this store, whose clock may have been ahead of this one's.
+            # From an earlier life with this store, whose clock may have been ahead of this one's.
             self.stamp_us = max(
                 self.stamp_us, decode_record(newest[1], verify=False).origin_time_us
             )
@@ -532,7 +549,7 @@ class PublishOutbox:
         self.gathering = False
 
     def stop_sending(self) -> None:
-        """Leaves what was not sent in the store, where it is found after the next logon."""
+        """Leaves unsent publishes in the store, for the next logon."""
         self.sending = False
         self._given.sent(self._sent_upto, self._sends_to)
         self._drop_tail()
@@ -540,12 +557,12 @@ class PublishOutbox:
 
     # -- acks --------------------------------------------------------------------------------
     def persisted(self, header: Header, effects: list[Effect]) -> None:
-        """A persisted ack of publishes, or the refusal of one."""
+        """Takes a persisted ack of publishes, or the refusal of one."""
         sequence = int(header["s"])
         if header.get("status") == "failure":
             self._publish_failed(sequence, header, effects)
         else:
-            # Never more than was sent here, whatever the server says: law 1.
+            # Never above the sequences sent here, whatever the server says: law 1.
             self.store.acknowledge(min(sequence, self._sent_upto))
             if "unjournaled" in header:
                 self.unjournaled += int(header["unjournaled"])
@@ -574,11 +591,11 @@ class PublishOutbox:
         effects.append(Notify(failure))
 
     def begin_settled(self) -> None:
-        """Counts what is settled by now as settled before: nobody is told of it."""
+        """Marks everything settled so far as reported."""
         self._settled_upto = self.settled_upto
 
     def settle(self, effects: list[Effect]) -> None:
-        """Tells what has become settled since it was last told."""
+        """Reports newly settled publishes."""
         upto = self.settled_upto
         if upto != self._settled_upto:
             self._settled_upto = upto
@@ -586,7 +603,7 @@ class PublishOutbox:
 
     # -- for tests and the simulator ---------------------------------------------------------
     def check_invariants(self) -> None:
-        """Raises AssertionError when an invariant of this file's top does not hold."""
+        """Raises AssertionError when an invariant of this module does not hold."""
         assert self._sent_upto < max(self.next_sequence, 1)
         if self.sending:
             last, behind = self._leap or (0, 1)

@@ -7,8 +7,7 @@ from typing import Protocol
 
 
 class PublishStoreProtocol(Protocol):
-    """A store of the messages that are published and not known to be durable yet
-    (storage/stores.py)."""
+    """A store of published messages that are not known to be durable yet (storage/stores.py)."""
 
     def put(self, sequence: int, record: bytes) -> None:
         """Adds the record of the next sequence.
@@ -18,7 +17,8 @@ class PublishStoreProtocol(Protocol):
         """
 
     def flush(self) -> None:
-        """Makes durable what was put, where the store is durable. Blocks for a synced write."""
+        """Makes all added records durable, where the store is durable. Blocks for a synced
+        write."""
 
     def advance(self, highest: int) -> None:
         """Raises `highest` without a record."""
@@ -27,25 +27,26 @@ class PublishStoreProtocol(Protocol):
         """Forgets every sequence up to `upto`."""
 
     def drop(self, ranges: list[tuple[int, int]]) -> None:
-        """Forgets the inclusive ranges."""
+        """Forgets the sequences of these inclusive ranges."""
 
     words: bytes
-    """Reports to the client about where it may fail over to; empty: none yet."""
+    """Reports of instances about where the client may fail over to; empty: none yet."""
 
     def replay(self, first: int = 0) -> Iterator[tuple[int, bytes]]:
-        """(sequence, record) in ascending order, from a sequence on, as it is at the call."""
+        """Yields (sequence, record) in ascending order from a sequence on, for the content at the
+        call."""
 
     @property
     def lowest(self) -> int:
-        """The lowest sequence held; 0 when it is empty."""
+        """Returns the lowest sequence held; 0 when the store is empty."""
 
     @property
     def highest(self) -> int:
-        """The highest sequence ever put, also when it is empty; 0 for none."""
+        """Returns the highest sequence ever added, also when the store is empty; 0: none."""
 
     @property
     def messages(self) -> int:
-        """Records held."""
+        """Returns the number of records held."""
 
     @property
     def full(self) -> bool:

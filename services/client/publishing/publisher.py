@@ -1,4 +1,5 @@
-"""The publishing side of a client: with or without waiting, and waiting for what was published."""
+"""The publishing side of a client: publishes with or without waiting for room, and waits until they
+are durable."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ class Publisher:
     """Publishes for a client.
 
     Args:
-        runtime: of the client.
-        sampling_ratio: share of publishes that the client's tracer is told of, from 0 to 1.
-        timeout_s: how long a publish waits for room in the store.
+        runtime: runtime of the client.
+        sampling_ratio: share of publishes of which the client's tracer is told, from 0 to 1.
+        timeout_s: seconds for which a publish waits for room in the store.
 
     Attributes:
-        until_yield: publishes until the event loop is given a turn.
+        until_yield: number of publishes until the event loop gets a turn.
 
     Raises:
         ConfigurationError: the ratio is out of range.
@@ -33,7 +34,8 @@ class Publisher:
         self._timeout_s = timeout_s
         every = sample_every(sampling_ratio)
         self._sample_every = every if runtime.tracer is not None else 0
-        # At a random place of the first round, so that clients of few messages are sampled too.
+        # Begins at a random place of the first round, so that clients with few messages are
+        # sampled, too.
         self._until_sample = self._sample_every and 1 + random.randrange(self._sample_every)
         self.until_yield = PUBLISHES_A_TURN
 
@@ -49,7 +51,8 @@ class Publisher:
     ) -> int:
         """Publishes without waiting, with the arguments and errors of `Client.publish_nowait`.
         Returns the sequence."""
-        # By place: seven names cost each message of `publish` as much as its number does.
+        # Positional arguments: seven keyword arguments would cost as much for each message as
+        # giving it a sequence.
         runtime = self._runtime
         trace = b""
         if self._until_sample:
@@ -164,14 +167,14 @@ class Publisher:
         runtime.settled_waiters.append((target, waiter))
         runtime.hurry()
         if machine.options.ack_conflation_ms and runtime.connection is not None:
-            # Somebody waits: the server need not keep the ack back any longer.
+            # The caller waits, so the server need not delay the ack any longer.
             runtime.pump()
             runtime.connection.send({"c": "flush", "cid": "flush", "a": "persisted"})
         try:
             await runtime.while_reading(waiter, timeout_s)
         except TimeoutError:
             first = machine.outbox.settled_upto + 1
-            # What the store does not take is not sent.
+            # Records that the store refuses are not sent.
             failure = runtime.store_failure
             why = f"{runtime.status}; they stay in the publish store"
             if failure is not None:

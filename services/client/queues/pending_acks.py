@@ -1,4 +1,4 @@
-"""Acknowledgments of a queue's consumer that are not sent yet."""
+"""Acknowledgments of a queue consumer that are not sent yet."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from raylay.services.messages.ranges import Range
 from raylay.services.queues.records import U64_MAX, Acknowledgment, pack_acknowledgment, parts_of
 
 SAMPLED_MAX = 10_000
-"""Sampled messages that wait to be said: of more than that there are no spans."""
+"""Number of sampled messages that wait for their acknowledgment to be sent: further ones get no
+spans."""
 
 
 class AckRecord(NamedTuple):
-    """One record to be published, that acknowledges messages of a queue.
+    """One record to be published that acknowledges messages of a queue.
 
     Attributes:
-        messages: how many it is for.
+        messages: number of messages that the record acknowledges.
     """
 
     queue: str
@@ -27,7 +28,7 @@ class AckRecord(NamedTuple):
 
 
 def records_of(queue: str, message_type: str, said: Acknowledgment) -> list[AckRecord]:
-    """Divides an acknowledgment into as many records as it takes."""
+    """Splits an acknowledgment into as many records as it needs."""
     return [
         AckRecord(
             queue,
@@ -40,8 +41,10 @@ def records_of(queue: str, message_type: str, said: Acknowledgment) -> list[AckR
 
 
 class PendingAcks:
-    """See the file's docstring: messages of a queue that were done together are one record, as
-    ranges of sequences, so that it stays small however many they are.
+    """The unsent acknowledgments: messages of a queue that were settled together share one record,
+    as ranges of sequences, so that it stays small.
+
+    Owner: the client. Lifecycle: as long as the client.
 
     Owner: the client. Lifecycle: as long as that.
     """
@@ -54,15 +57,15 @@ class PendingAcks:
         self._last_ranges: list[Range] = []
         """Ranges to which the last message was added."""
         self.messages = 0
-        """Number of messages that wait to be acknowledged."""
+        """Number of messages whose acknowledgments are not sent."""
 
     def add(
         self, queue: str, message_type: str, publisher: int, sequence: int, how: str = "ack"
     ) -> None:
-        """A message is done with.
+        """Adds the acknowledgment of a message.
 
         Args:
-            how: as in the record (services/queues/records.py).
+            how: kind of the acknowledgment, as in the record (services/queues/records.py).
         """
         self.messages += 1
         of = (queue, message_type, how, publisher)
@@ -78,7 +81,7 @@ class PendingAcks:
             ranges.append((sequence, sequence))
 
     def take(self) -> list[AckRecord]:
-        """Returns the acknowledgments to publish, and forgets them."""
+        """Returns the acknowledgments to publish, and removes them."""
         made = []
         for (queue, message_type, how), of_publisher in self._ranges.items():
             keys = {publisher: _ascending(each) for publisher, each in of_publisher.items()}
@@ -89,8 +92,8 @@ class PendingAcks:
         return made
 
     def put_back(self, record: AckRecord, said: Acknowledgment) -> None:
-        """Takes back an acknowledgment that could not be published: it is said with what comes
-        next."""
+        """Takes back an acknowledgment that could not be published: it is sent with the next
+        ones."""
         of = self._ranges.setdefault((record.queue, record.message_type, said.how), {})
         self._last = None
         for publisher, ranges in said.keys.items():
@@ -99,11 +102,11 @@ class PendingAcks:
 
 
 class SampledAck(NamedTuple):
-    """A sampled message that was acknowledged and not said yet.
+    """A sampled message whose acknowledgment is not sent yet.
 
     Attributes:
-        trace: the 25 bytes of its record.
-        since_ns: when the application acknowledged it.
+        trace: the 25 bytes of the trace context.
+        since_ns: time at which the application acknowledged it, in nanoseconds.
     """
 
     queue: str
@@ -117,8 +120,10 @@ class SampledAck(NamedTuple):
 
 
 class SampledAcks:
-    """Sampled messages that wait to be said: falsy where there is none, which costs an
-    acknowledgment nothing.
+    """The sampled messages whose acknowledgments are not sent yet. False when empty, so that an
+    acknowledgment without sampling costs nothing.
+
+    Owner: the client. Lifecycle: as long as the client.
 
     Owner: the client. Lifecycle: as long as that.
     """
@@ -132,12 +137,12 @@ class SampledAcks:
         return bool(self._waiting)
 
     def add(self, each: SampledAck) -> None:
-        """A sampled message is done with."""
+        """Adds a sampled message that was acknowledged."""
         if len(self._waiting) < SAMPLED_MAX:
             self._waiting.append(each)
 
     def take(self, queue: str, message_type: str, said: Acknowledgment) -> list[SampledAck]:
-        """Returns the messages that this acknowledgment is of: they are not in here any more."""
+        """Removes and returns the sampled messages that an acknowledgment includes."""
         found: list[SampledAck] = []
         left: list[SampledAck] = []
         for each in self._waiting:
@@ -149,13 +154,13 @@ class SampledAcks:
 
 
 def _has(ranges: Sequence[Range], sequence: int) -> bool:
-    """Returns whether ascending ranges have it."""
+    """Returns whether ascending ranges include a sequence."""
     at = bisect_right(ranges, (sequence, U64_MAX)) - 1
     return at >= 0 and sequence <= ranges[at][1]
 
 
 def _ascending(ranges: list[Range]) -> list[Range]:
-    """Returns the sequences in order, each once: consumers are done in an order of their own."""
+    """Returns the sequences in ascending order, each once: consumers acknowledge in any order."""
     found: list[Range] = []
     for first, last in sorted(ranges):
         if found and first <= found[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""The queue side of a client (docs/queues.md): consumers, and what they acknowledge."""
+"""The queue side of a client (docs/queues.md): consumers and their acknowledgments."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from raylay.services.queues.records import (
 )
 
 ACK_INTERVAL_S = 0.01
-"""Time after which finished messages are acknowledged, where nothing else has it said before."""
+"""Seconds after which settled messages are acknowledged, if nothing triggers that earlier."""
 ACK_BATCH = 100
 RETRY_S = 0.5
 TURN_S = 0.05
-"""While there are consumers the loop notes so often that it turns."""
+"""Seconds between two notes that the loop turns, while there are consumers."""
 
 
 class QueueOperations:
-    """The queue operations of a client: its consumers, and what they acknowledge.
+    """The queue operations of a client: its consumers and their acknowledgments.
 
     Owner: the client's event loop.
     """
@@ -60,8 +60,8 @@ class QueueOperations:
         self._turn_timer: asyncio.TimerHandle | None = None
 
     def acknowledge(self, queue: str, bookmarks: Iterable[str], message_type: str, how: str) -> int:
-        """Acknowledges by bookmarks, with the arguments and errors of `Client.acknowledge`.
-        Returns the last sequence."""
+        """Acknowledges messages by bookmarks, with the arguments and errors of
+        `Client.acknowledge`. Returns the last sequence."""
         points = [parse_point(each) for each in bookmarks]
         if not points or any(point.kind != "message" for point in points):
             raise LocalProtocolError(
@@ -75,14 +75,14 @@ class QueueOperations:
     async def acknowledge_matching(
         self, queue: str, filter: str, message_type: str, how: str
     ) -> int:
-        """Acknowledges by a filter, with the arguments and errors of
+        """Acknowledges messages by a filter, with the arguments and errors of
         `Client.acknowledge_matching`. Returns how many."""
         header: Header = {"c": "queue_ack", "t": queue, "mt": message_type, "filter": filter}
         found, _ = await self._runtime.command(header | {"how": how})
         return int(found.get("n") or 0)
 
     async def status(self, queue: str, message_type: str) -> dict[str, Any]:
-        """The status of a queue; raises as `Client.queue_status`."""
+        """Returns the status of a queue; raises as `Client.queue_status`."""
         header: Header = {"c": "queue_status", "t": queue, "mt": message_type}
         _, body = await self._runtime.command(header)
         found: dict[str, Any] = msgpack.unpackb(body)
@@ -147,7 +147,7 @@ class QueueOperations:
     def _send_cancel(
         self, queue: str, message_type: str, keys: Keys, *, unseen: bool = False
     ) -> None:
-        # Where there is no connection the leases are over already.
+        # Without a connection, the leases have ended already.
         if self._runtime.connection is None or not self._runtime.machine.instance:
             return
         flat = {publisher: [*chain.from_iterable(ranges)] for publisher, ranges in keys.items()}
@@ -160,11 +160,11 @@ class QueueOperations:
     def _acks_due(self) -> None:
         try:
             self.publish_acks()
-        except Exception as error:  # nobody waits for this call
+        except Exception as error:  # no caller waits for this task
             self._runtime.end_by(error)
 
     def publish_acks(self) -> None:
-        """Publishes the acknowledgments that wait for others."""
+        """Publishes the acknowledgments that were held back."""
         if self._acks_timer is not None:
             self._acks_timer.cancel()
             self._acks_timer = None
@@ -180,10 +180,11 @@ class QueueOperations:
                 if self._acks_timer is None and self._runtime.loop is not None:
                     self._acks_timer = self._runtime.loop.call_later(RETRY_S, self._acks_due)
             except RaylayError:
-                # The client has ended: its leases end with it, and the messages come again.
+                # The client has ended: its leases end with it, and the messages are delivered
+                # again.
                 return
-        # Sent here and now: the loop has no turn until the consumer has handled what it has, and
-        # each answer that is waited for keeps room from it.
+        # Sent at once: the loop has no turn until the consumer has handled its messages, and each
+        # unanswered acknowledgment takes room from it.
         self._runtime.machine.outbox.hurry()
         self._runtime.pump()
 
@@ -208,7 +209,7 @@ class QueueOperations:
         )
 
     def shut_down(self) -> None:
-        """Publishes what is acknowledged, and ends the timers."""
+        """Publishes all acknowledgments, and stops the timers."""
         self.publish_acks()
         for timer in (self._acks_timer, self._turn_timer):
             if timer is not None:

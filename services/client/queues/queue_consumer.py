@@ -1,5 +1,5 @@
-"""Messages of a queue as the application holds them: each is this consumer's until it says that it
-is done, gives it back, or is gone."""
+"""Messages of a queue as the application holds them: each is leased to this consumer until it
+acknowledges it, gives it back, or disconnects."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from raylay.services.errors import LocalProtocolError
 
 
 class ConsumerHost(Protocol):
-    """The client of a consumer (`QueueOperations`)."""
+    """The methods of the client that a consumer calls (`QueueOperations`)."""
 
     async def consume(self, consumer: QueueConsumer) -> Subscription:
-        """Subscribes it."""
+        """Subscribes a consumer to its queue."""
 
     def consumer_left(self, consumer: QueueConsumer) -> None:
-        """Notes that the consumer is over."""
+        """Notes that a consumer has ended."""
 
     def settle(self, consumer: QueueConsumer, message: QueueMessage, how: str) -> None:
-        """A message is done with: `ack`, `expire`, or `cancel`."""
+        """Settles a message: `ack`, `expire`, or `cancel`."""
 
     def give_back(self, consumer: QueueConsumer, keys: Sequence[tuple[int, int]]) -> None:
         """Gives back messages that the application was not given."""
 
     def publish_acks(self) -> None:
-        """Publishes what is done with and not said yet."""
+        """Publishes the acknowledgments that were held back."""
 
 
 class QueueMessage(Message):
     """A message of a queue.
 
     Attributes:
-        is_settled: whether it was said what became of it, or it is not this consumer's any more.
+        is_settled: whether the message was acknowledged, expired or given back, or is not leased to
+            this consumer any more.
     """
 
     __slots__ = ("_consumer", "_key", "is_settled")
@@ -61,35 +62,38 @@ class QueueMessage(Message):
 
     @property
     def queue(self) -> str:
-        """The queue that it came from; `topic` is the one that it was published to."""
+        """Returns the name of the queue that delivered the message; `topic` is the topic to which
+        it was published."""
         return self._consumer.queue
 
     @property
     def queue_type(self) -> str:
-        """The message type of the queue, and of all that is in it."""
+        """Returns the message type of the queue and of all its messages."""
         consumer = self._consumer
         if not consumer.message_type:
             consumer.message_type = self.message_type
         return consumer.message_type
 
     def acknowledge(self) -> None:
-        """Acknowledges the message as done: no consumer gets it any more. Said together with
-        others, and sent again until it is durable; `Client.flush` waits for that. Twice is once."""
+        """Acknowledges the message as done: no consumer gets it any more. The acknowledgment is
+        sent together with others, and again until it is durable; `Client.flush` waits for that. A
+        second call has no effect."""
         self._say("ack")
 
     def cancel(self) -> None:
-        """Gives it back: another consumer gets it, or this one again."""
+        """Gives the message back: another consumer gets it, or this one again."""
         self._say("cancel")
 
     def expire(self) -> None:
-        """Takes it out of the queue as one that nobody can do: reason `forced_expire`."""
+        """Removes the message from the queue as one that no consumer can handle: reason
+        `forced_expire`."""
         self._say("expire")
 
     def is_overdue(self, now_s: float) -> bool:
-        """Returns whether its lease is over, or nearly so.
+        """Returns whether the message's lease has ended, or nearly so.
 
         Args:
-            now_s: by the steady clock, as `MessageBatch.lease_end_s`.
+            now_s: time by the steady clock, as `MessageBatch.lease_end_s`.
         """
         return 0.0 < self.batch.lease_end_s <= now_s
 
@@ -149,16 +153,18 @@ class QueueConsumer:
         self.timeout_s = timeout_s
         self.batch = batch
         self.said_together = min(batch, max(1, backlog // 2))
-        """Acknowledgments that are said at once, while others are still at hand."""
+        """Number of acknowledgments that are sent at once, while other messages are still to be
+        handled."""
         self.is_auto = ack == "auto"
         self.on_loop: Callable[[Callable[[], None]], None] | None = None
-        """Calls something on the client's loop, where another thread iterates."""
+        """Calls a function on the client's loop, where another thread iterates; None: the loop's
+        own thread does."""
         self._host = host
         self._subscription: Subscription | None = None
         self._current: QueueMessage | None = None
         self._held: deque[QueueMessage] = deque()
         self.returned_messages = 0
-        """Messages that were given back because their leases were nearly over."""
+        """Number of messages that were given back because their leases had nearly ended."""
 
     # -- the application's side --------------------------------------------------------------
     async def __aenter__(self) -> QueueConsumer:
@@ -206,18 +212,19 @@ class QueueConsumer:
 
     @property
     def queued_messages(self) -> int:
-        """Messages that came and were not asked for yet."""
+        """Returns the number of messages that arrived and were not asked for yet."""
         return len(self._held) + (self._subscription.queued_messages if self._subscription else 0)
 
     # -- the client's side -------------------------------------------------------------------
     def _give_back_overdue(self) -> None:
-        """Gives back what is at hand and whose lease is over, or nearly so: another consumer may
-        have it already, and what no handler was given does not count as delivered in vain."""
+        """Gives back unhandled messages whose lease has ended, or nearly so: another consumer may
+        have them already, and a message that no handler was given does not count as a failed
+        delivery."""
         now_s = time.monotonic()
         overdue = [each for each in self._held if each.is_overdue(now_s)]
         self._held = deque(each for each in self._held if not each.is_overdue(now_s))
         self.returned_messages += len(overdue)
-        # What is done with and not said yet is said first: its lease ends, too.
+        # Held-back acknowledgments go first, because their leases end, too.
         self._host.publish_acks()
         self._host.give_back(self, [each.identity() for each in overdue])
 
@@ -238,7 +245,7 @@ class QueueConsumer:
                 f"enter the consumer of {self.queue} first: async with client.queue(…) as work"
             )
         if not subscription.queued_messages:
-            # It waits for more: who has what it did gives it more.
+            # The consumer waits for more: the queue may give it more once these are acknowledged.
             self._host.publish_acks()
         batch = await subscription.next_batch()
         if batch is None:
@@ -256,7 +263,8 @@ class QueueConsumer:
         self._host.settle(self, message, how)
 
     def disconnected(self) -> None:
-        """Drops what was not handed out yet: it comes again, here or elsewhere."""
+        """Drops messages that were not handed out yet: they are delivered again, here or
+        elsewhere."""
         self._held.clear()
         if self._subscription is not None:
             self._subscription._drop_queued()

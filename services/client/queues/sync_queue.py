@@ -9,11 +9,11 @@ from typing import Any
 from raylay.services.client.queues.queue_consumer import QueueConsumer, QueueMessage
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
-"""Runs something on the client's loop and waits for it."""
+"""Runs a coroutine on the client's loop and waits for its result."""
 
 
 class SyncQueueConsumer:
-    """The rules of `QueueConsumer`, for a thread:
+    """A queue consumer for use in a thread, with the rules of `QueueConsumer`:
 
         with client.queue("work", backlog=100) as work:
             for message in work:
@@ -59,5 +59,5 @@ class SyncQueueConsumer:
 
     @property
     def queued_messages(self) -> int:
-        """Messages that came and were not asked for yet."""
+        """Returns the number of messages that arrived and were not asked for yet."""
         return self._consumer.queued_messages

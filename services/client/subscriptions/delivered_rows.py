@@ -1,24 +1,30 @@
-"""The rows that a `sow_and_subscribe` handed out, so that it goes on at another instance as if
-nothing had happened.
+"""The rows that a `sow_and_subscribe` has handed out, so that it continues at another instance
+without a gap or a duplicate.
 
-After a failover the query is asked again, and the new instance's rows are compared with what the
-consumer holds: of each SOW key which message (publisher and sequence) brought the value handed out
-last. A row that is the same is left out. One that differs is handed out: it is newer, or it is what
-the new instance has. Of a key that the new instance has not, an out-of-focus message is made, where
-the subscription asked for those.
+After a failover the query is repeated, and the new instance's rows are compared with those that the
+consumer holds: for each SOW key, the identity (publisher and sequence) of the message that was
+handed out last. A row with the same identity is left out. A row with another one is handed out: it
+is newer, or it is the state of the new instance. For a key that the new instance lacks, an
+out-of-focus message is made, if the subscription asked for those.
 
-So at the end of each group the consumer holds exactly what the instance has: its view is never
-corrected by what comes later, and nothing is handed out that it holds. An instance that lacks what
-the last one gave, since a link lags, gives its older row, and the newer one when it comes.
+So at the end of each group the consumer holds exactly the state of the instance: later messages
+never correct its view, and no row is handed out that it already holds. An instance that lacks
+messages of the last one, because a link lags, gives its older row, and the newer one when it
+arrives.
 
-Where the filter is replaced the group has only what is newly in focus, and out-of-focus messages
-for what leaves: all of them are handed out, and nothing else is gone.
+Where the filter is replaced, the group has only rows that are new in the focus, and out-of-focus
+messages for those that leave it: all of them are handed out, and no other row is removed.
 
-Where a delivery says no key (`no_sowkey`, or a topic without SOW), its identity is kept instead: a
-row that it brought is not handed out again, but nobody can tell that it is gone.
+Where a delivery has no key (`no_sowkey`, or a topic without SOW), the identity of the message is
+kept instead: a row with the same identity is not handed out again, but its removal cannot be
+noticed.
 
-Memory: about 200 bytes a row that the consumer holds, of its key, its topic and its message; at the
-comparison, 130 bytes more for each row of the group. Identities without key: ranges of sequences.
+Memory: about 200 bytes for each row that the consumer holds, for its key, its topic and its
+message; during the comparison, 130 bytes more for each row of the group. Identities without key:
+ranges of sequences.
+
+Invariant: `_held` has a key exactly if the last message handed out for it is no out-of-focus
+message. Pure: no socket, no clock.
 
 Invariant: `_held` has a key exactly if the last thing handed out of it is no out-of-focus message.
 Pure: no socket, no clock.
@@ -33,8 +39,8 @@ from raylay.services.client.messages import ranges_of
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import RecordBuilder
 
-# Of a record (services/messages/records.py): what says how long its names are, publisher and
-# sequence, and the names: topic, message type, key.
+# The needed fields of a record (services/messages/records.py): the lengths of its names, publisher
+# and sequence, and the names: topic, message type, key.
 _LENGTHS = struct.Struct("<I10xBxHH")  # of the record; of type, topic and key
 _NAME_LENGTHS = struct.Struct("<HH")  # of topic and key
 _NAME_LENGTHS_AT, _NAME_LENGTHS_END = 16, 20
@@ -43,11 +49,12 @@ _IDENTITY_AT, _IDENTITY_END = 28, 44
 _NAMES_AT = 60
 
 Handed = tuple[bytes, int]
-"""Records, and how many they are."""
+"""Records that are handed out, and their number."""
 
 
 class DeliveredRows:
-    """See the top of this file.
+    """The rows that a consumer holds. Owner: the client's machine, as part of one subscription.
+    Lifecycle: as long as the subscription.
 
     Owner: the client's machine, as part of one subscription. Lifecycle: as long as that.
     """
@@ -56,32 +63,35 @@ class DeliveredRows:
 
     def __init__(self) -> None:
         self._held: dict[bytes, bytes] = {}
-        """Topic, type and key, with their lengths, to publisher and sequence."""
+        """Identity (publisher and sequence) of the last message, by topic, type and key with their
+        lengths."""
         self._loose = PublisherRanges()
-        """Messages that were handed out without key since the last group."""
+        """Messages without a key that were handed out since the last group."""
         self._group: set[bytes] | None = None
-        """The names of this group; None: there is none, or nothing can be gone in it."""
+        """Names of the rows in the present group; None: there is no group, or one that removes
+        nothing."""
         self._is_part = False
-        """Whether this group has no more than what is newly in focus."""
+        """Whether the present group has only rows that are new in the focus."""
         self.suppressed = 0
-        """Messages that were left out since the consumer holds them."""
+        """Number of messages that were left out because the consumer holds them."""
 
     def __len__(self) -> int:
-        """The rows that the consumer holds, as far as keys are known."""
+        """Returns the number of rows that the consumer holds, among those with a key."""
         return len(self._held)
 
     def begin(self, is_part: bool = False) -> None:
-        """A group begins; what came of one before that had no end counts as handed out.
+        """Begins a group. Rows of an earlier group without an end count as handed out.
 
         Args:
-            is_part: it has what is newly in focus, and no other rows.
+            is_part: whether the group has only rows that are new in the focus.
         """
         self._is_part = is_part
         self._group = set() if self._held and not is_part else None
 
     def rows(self, payload: bytes, count: int) -> Handed:
-        """Returns the rows of a group that the consumer does not hold; of one that has only what is
-        newly in focus, all: who asked for no out-of-focus messages does not know what left."""
+        """Returns the rows of a group that the consumer does not hold. Of a group with only new
+        rows, returns all: a subscription without out-of-focus messages does not know which rows
+        left."""
         held, group, loose, is_part = self._held, self._group, self._loose, self._is_part
 
         def new(name: bytes, identity: bytes) -> bool:
@@ -123,7 +133,7 @@ class DeliveredRows:
             self._loose.add(publisher, first, last)
 
     def left(self, payload: bytes, count: int) -> Handed:
-        """Out-of-focus messages: the consumer does not hold these any more."""
+        """Takes out-of-focus messages: the consumer does not hold these rows any more."""
         held = self._held
 
         def new(name: bytes, _: bytes) -> bool:
@@ -133,8 +143,9 @@ class DeliveredRows:
         return self._kept(payload, count, new)
 
     def end(self) -> Handed:
-        """A group ended. What the consumer holds and is not in it is gone: out-of-focus messages
-        with an empty body, the key, and publisher and sequence of what was handed out last."""
+        """Ends a group. Returns an out-of-focus message for each row that the consumer holds and
+        the group lacks: with an empty body, the key, and the identity of the message that was
+        handed out last."""
         gone: list[bytes] = []
         if self._group is not None:
             held = self._held
@@ -164,7 +175,7 @@ class DeliveredRows:
 
 
 def _entries(payload: bytes, count: int) -> Iterator[tuple[int, int, bytes, bytes]]:
-    """(start, end, name, identity) of each record."""
+    """Yields (start, end, name, identity) of each record."""
     offset = 0
     unpack = _LENGTHS.unpack_from
     for _ in range(count):

@@ -1,17 +1,18 @@
-"""Queries of the state of the world, and how each goes on after a reconnect.
+"""Queries of the state of the world, and how each continues after a reconnect.
 
-A query (`sow`) gives the rows of one moment. Rows of two instances, or of two moments, are no such
-thing, so it is asked again after a failover only where nothing of it was handed out yet: what came
-is void. Otherwise it ends with `ConnectionLost`.
+A query (`sow`) returns the rows of one moment. Rows from two instances, or from two moments, must
+not be mixed, so the query is repeated after a failover only if no row was handed out yet: rows that
+arrived are dropped. Otherwise it ends with `ConnectionLost`.
 
-A `sow_and_subscribe` is asked again whatever was handed out, and leaves out what the consumer holds
-(delivered_rows.py). Where its filter is replaced, the group that follows has only what is newly in
+A `sow_and_subscribe` is always repeated, and leaves out rows that the consumer holds
+(delivered_rows.py). Where its filter is replaced, the next group has only rows that are new in the
 focus.
 
-One with a bookmark has rows of the past, and a replay behind them. The end of its group says what
-lies before the replay. With that it has what any bookmark subscription has, exact ranges, and goes
-on as one: no group comes any more, after a reconnect or, with a bookmark store, a restart. Before
-that it has nothing but some rows: it asks anew, and leaves out those that are the same.
+A `sow_and_subscribe` with a bookmark has rows of the past, followed by a replay. The end of its
+group names the messages before the replay. From then on it has exact ranges like any bookmark
+subscription, and continues as one: no further group comes, after a reconnect or, with a bookmark
+store, a restart. Before the end of the group it only has some rows: it is repeated, and leaves out
+rows that are the same.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from raylay.services.protocol.frames import Header
 
 _ACKS = "processed,completed"
 GROUP_END = "group_end"
-"""The kind of a batch that says that all rows have come."""
+"""Kind of a batch that marks that all rows have come."""
 
 
 class PendingQuery(SubscriptionState):
-    """One `sow`. It ends with its group."""
+    """One `sow` query, which ends with its group."""
 
     __slots__ = ("handed_out", "matches")
     command = "sow"
@@ -47,9 +48,9 @@ class PendingQuery(SubscriptionState):
         super().__init__(query_id, topic, message_type, "", options)
         self.bounded = True
         self.handed_out = False
-        """Whether the consumer was given some of it. The shell sets it."""
+        """Whether the consumer was given a row. Set by the shell."""
         self.matches: int | None = None
-        """Number of rows that pass the filter, those that are not sent among them; None: not
+        """Number of rows that pass the filter, including those that are not sent; None: not
         known."""
 
     @property
@@ -57,7 +58,7 @@ class PendingQuery(SubscriptionState):
         return _ACKS
 
     def lost(self) -> RaylayError | None:
-        """See `SubscriptionState.lost`."""
+        """Handles the end of the connection, see `SubscriptionState.lost`."""
         self.active = False
         if not self.handed_out:
             return None
@@ -88,7 +89,7 @@ class QuerySubscription(SubscriptionState):
         super().__init__(subscription_id, topic, message_type, "", options)
         self.focus = DeliveredRows()
         self._next_is_part = False
-        """Whether the next group has only what is newly in focus."""
+        """Whether the next group has only rows that are new in the focus."""
 
     @property
     def _acks(self) -> str:
@@ -96,17 +97,19 @@ class QuerySubscription(SubscriptionState):
 
     @property
     def takes_replace(self) -> bool:
-        """See `SubscriptionState.takes_replace`: behind its group."""
+        """Returns whether a new filter can be sent now, which is after the group; see
+        `SubscriptionState.takes_replace`."""
         return self.active and self.completed
 
     def replaced(self, options: dict[str, Any]) -> None:
-        """See `SubscriptionState.replaced`."""
+        """Notes that the server took new options, see `SubscriptionState.replaced`."""
         super().replaced(options)
         self.completed = False
         self._next_is_part = True
 
     def lost(self) -> RaylayError | None:
-        """See `SubscriptionState.lost`: the next group has all rows."""
+        """Handles the end of the connection: the next group has all rows again; see
+        `SubscriptionState.lost`."""
         self.completed = self._next_is_part = False
         return super().lost()
 
@@ -156,11 +159,12 @@ class QueryReplay(SubscriptionState):
     ) -> None:
         super().__init__(subscription_id, topic, message_type, bookmark, options, store)
         self.has_rows = bool(self.received)
-        """Whether a group has ended, in this life or, as the bookmark store says, one before."""
+        """Whether a group has ended, in this life or, according to the bookmark store, in an
+        earlier one."""
         self.focus = DeliveredRows()
-        """Rows that the consumer holds, of groups that were interrupted and of this one."""
+        """Rows that the consumer holds, of interrupted groups and of the present one."""
         self.before = PublisherRanges()
-        """Messages before the replay, as the end of the group says."""
+        """Messages before the replay, as the end of the group names them."""
 
     @property
     def command(self) -> str:  # type: ignore[override]
@@ -168,16 +172,16 @@ class QueryReplay(SubscriptionState):
         return "subscribe" if self.has_rows else "sow_and_subscribe"
 
     def subscribe_frame(self, command_id: str) -> tuple[Header, bytes]:
-        """See `SubscriptionState.subscribe_frame`. The rows are not paused: what is behind them is,
-        once
-        it is accepted."""
+        """Returns the command that starts it, see `SubscriptionState.subscribe_frame`. The rows are
+        not paused: the replay after them is, once the query is accepted."""
         header, body = super().subscribe_frame(command_id)
         options = dict(header.get("o") or {})
         if self.has_rows:
             for name in ("batch", "order_by"):
                 options.pop(name, None)
             if not body:
-                # Nothing is something to have: else it would begin at the bookmark once more.
+                # An empty `have` counts, too: without it, the replay would begin at the bookmark
+                # once more.
                 options.setdefault("have", {})
         else:
             self.held = False
@@ -185,14 +189,14 @@ class QueryReplay(SubscriptionState):
         return {**header, "o": options}, body
 
     def lost(self) -> RaylayError | None:
-        """See `SubscriptionState.lost`."""
+        """Handles the end of the connection, see `SubscriptionState.lost`."""
         if not self.has_rows:
             self.completed = False
         return super().lost()
 
     def grouped(self, header: Header, payload: bytes) -> list[MessageBatch]:
-        """See `SubscriptionState.grouped`. The end of the group is a batch of its own, of no
-        messages."""
+        """Returns the batches to hand out, see `SubscriptionState.grouped`. The end of the group is
+        a batch without messages."""
         command, focus = header["c"], self.focus
         if command == "group_begin":
             focus.begin()

@@ -11,7 +11,7 @@ from raylay.services.errors import LocalProtocolError
 
 
 class SowQuery(Subscription):
-    """The rows of one query, as they were at one moment.
+    """The rows of one query, all of one moment.
 
         async for row in client.sow("orders", filter="/price > 100"):
             print(row.key, row.body)
@@ -38,12 +38,12 @@ class SowQuery(Subscription):
         self._begin = begin
         self._begun = False
         self._all: list[MessageBatch] | None = None
-        """Rows that `all` has so far."""
+        """Rows that `all` has collected so far; None: `all` was not called."""
 
     @property
     def matches(self) -> int | None:
-        """The number of rows that pass the filter, those that `top_n` and `skip_n` left out among
-        them; None before the last row came."""
+        """Returns the number of rows that pass the filter, including those that `top_n` and
+        `skip_n` left out; None before the last row came."""
         return self._query.matches
 
     async def _ask(self) -> None:
@@ -52,7 +52,7 @@ class SowQuery(Subscription):
             await self._begin(self, self._query)
 
     async def next_batch(self) -> MessageBatch | None:
-        """The next rows; None behind the last.
+        """Returns the next rows; None after the last one.
 
         Raises:
             CommandFailed: the server refused the query, with its reason: `no_sow`, `bad_filter`,
@@ -63,7 +63,8 @@ class SowQuery(Subscription):
         return await super().next_batch()
 
     async def all(self) -> list[Message]:
-        """Every row, of one moment; kept in memory together. Raises as `next_batch`."""
+        """Returns every row, all of one moment; they are in memory together. Raises as
+        `next_batch`."""
         if self._begun:
             raise LocalProtocolError(
                 f"the query of {self.topic!r} has begun: ask for all() of a new one"
@@ -83,7 +84,7 @@ class SowQuery(Subscription):
         return self._rows()
 
     async def _rows(self) -> AsyncIterator[Message]:
-        # A loop that is left must not keep the client from reading: nobody takes the rest.
+        # When the loop is left, the remaining rows must not keep the client from reading.
         try:
             while (batch := await self.next_batch()) is not None:
                 for message in batch.messages():
@@ -104,7 +105,7 @@ class SowQuery(Subscription):
         super()._take(batch)
 
     def interrupted(self) -> None:
-        """Drops what came: the query is asked again."""
+        """Drops the rows that arrived: the query is repeated."""
         if self._all is not None:
             self._all.clear()
         self._drop_queued()

@@ -47,8 +47,8 @@ class SowReplay(Subscription):
             self.group_end.set()
 
     def put(self, batch: MessageBatch) -> None:
-        """Queues rows or messages, or what lies before the replay: the bookmark store has it when
-        the consumer is done with the rows."""
+        """Queues rows or messages, or the messages before the replay: the bookmark store gets those
+        when the consumer is done with the rows."""
         if batch.kind != GROUP_END:
             super().put(batch)
             return
@@ -56,6 +56,6 @@ class SowReplay(Subscription):
         self.put_persisted(self._replay.before)
 
     def end(self, error: RaylayError | None = None) -> None:
-        """Ends it, for those who wait for its rows, too."""
+        """Ends the subscription, also for callers that wait for its rows."""
         super().end(error)
         self.group_end.set()

@@ -1,4 +1,4 @@
-"""The subscribing side of a client: subscriptions and queries are begun, paused and ended."""
+"""The subscribing side of a client: begins, pauses and ends subscriptions and queries."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class Subscriber:
         self._runtime = runtime
 
     def given(self, **options: Any) -> dict[str, Any]:
-        """Returns the options that were given; 0 is one, since no rows are not all of them.
+        """Returns the options that were given. 0 counts as given, because no rows differs from all
+        rows.
 
         Raises:
             RaylayError: what ended the client.
@@ -66,7 +67,7 @@ class Subscriber:
         return subscription
 
     def query(self, query: PendingQuery, queue_bytes_max: int, timeout_s: float) -> SowQuery:
-        """Makes a query, which is sent when its first row is asked for."""
+        """Returns a query, which is sent when its first row is asked for."""
         return SowQuery(
             query,
             queue_bytes_max,
@@ -94,7 +95,7 @@ class Subscriber:
     async def _begin(
         self, subscription: Subscription, state: SubscriptionState, timeout_s: float
     ) -> None:
-        """Asks for a subscription and waits for the answer."""
+        """Sends a subscription and waits for the answer."""
         runtime = self._runtime
         assert runtime.loop is not None, "connect first"
         subscription_id = subscription.id

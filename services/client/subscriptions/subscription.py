@@ -14,7 +14,7 @@ from raylay.services.errors import LocalProtocolError, RaylayError
 from raylay.services.messages.ranges import PublisherRanges
 
 MESSAGE_OVERHEAD_BYTES = 256
-"""Cost of a queued batch beside its payload, for the queue's limit."""
+"""Bytes that a queued batch counts for in addition to its payload, for the queue's limit."""
 
 
 class Subscription:
@@ -45,10 +45,10 @@ class Subscription:
         self.caught_up = asyncio.Event()
         """Set when the replay of a bookmark subscription has reached the log's end as it was."""
         self.group_end = self.caught_up
-        """Event of `sow_and_subscribe`: set when every row of the query has come; those that were
-        not taken yet wait in the queue."""
+        """Event of `sow_and_subscribe`: set when every row of the query has arrived; some may still
+        wait in the queue."""
         self.congested = False
-        """Whether its queue is at its limit."""
+        """Whether the queue is at its limit."""
         self._resumption = resumption
         self._queue_bytes_max = queue_bytes_max
         self._congestion_changed = congestion_changed
@@ -78,7 +78,7 @@ class Subscription:
         self._wake()
 
     def put_persisted(self, have: PublisherRanges) -> None:
-        """Queues a persisted ack: it counts when what came before it was taken."""
+        """Queues a persisted ack: it counts when everything before it was taken."""
         if not self._items and self._current is None:
             self._pass(have)
         elif self._items and isinstance(self._items[-1], PublisherRanges):
@@ -87,7 +87,8 @@ class Subscription:
             self._items.append(have)
 
     def end(self, error: RaylayError | None = None) -> None:
-        """Ends it: what is queued is still handed out, then iteration stops or raises."""
+        """Ends the subscription: queued messages are still handed out, then iteration stops or
+        raises."""
         if not self._ended:
             self._ended = True
             self._error = error
@@ -95,12 +96,12 @@ class Subscription:
             self._wake()
 
     def count_handed_out(self, messages: int) -> None:
-        """Says how many messages of the delivery taken last the consumer was given so far: for who
-        takes deliveries and hands out messages. May be called from the consumer's thread."""
+        """Notes how many messages of the current delivery were handed out, for callers that take
+        deliveries and hand out single messages. May be called from the consumer's thread."""
         self._handed_out = messages
 
     def settle(self) -> None:
-        """Counts what was handed out as seen. For a client that closes in good order."""
+        """Counts everything handed out as received. For a client that closes in good order."""
         self._count_seen(self._handed_out)
 
     def _wake(self) -> None:
@@ -111,16 +112,17 @@ class Subscription:
     # -- the consumer's side -----------------------------------------------------------------
     @property
     def queued_messages(self) -> int:
-        """Messages received and not asked for yet."""
+        """Returns the number of messages that arrived and were not asked for yet."""
         return self._queued_messages
 
     @property
     def suppressed_messages(self) -> int:
-        """Messages that came a second time, after a reconnect, and were left out."""
+        """Returns the number of messages that arrived a second time, after a reconnect, and were
+        left out."""
         return self._resumption.suppressed
 
     async def next_batch(self) -> MessageBatch | None:
-        """The next delivery; None when the subscription has ended.
+        """Returns the next delivery; None when the subscription has ended.
 
         Raises:
             CommandFailed: the server ended the subscription, or refused to resume it.
@@ -145,16 +147,16 @@ class Subscription:
                 self._waiter = None
 
     def queued_batches(self) -> list[MessageBatch]:
-        """Deliveries received and not asked for yet, in order."""
+        """Returns the deliveries that arrived and were not asked for yet, in order."""
         return [each for each in self._items if isinstance(each, MessageBatch)]
 
     def _settle_current(self) -> None:
-        """The consumer asks for more: it is done with what it was given."""
+        """Notes that the consumer asks for more, and so is done with the present delivery."""
         self._count_seen(self._current.count if self._current is not None else 0)
         self._current = self._messages = None
 
     def _peek(self) -> MessageBatch | None:
-        """The next delivery, left in the queue; what needs no delivery before it is passed."""
+        """Returns the next delivery without removing it; handles queued acks before it."""
         items = self._items
         while items:
             item = items[0]
@@ -189,7 +191,7 @@ class Subscription:
             self._bookmarks_changed()
 
     async def batches(self) -> AsyncIterator[MessageBatch]:
-        """Deliveries, one by one, until the subscription ends."""
+        """Yields deliveries, one by one, until the subscription ends."""
         while (batch := await self.next_batch()) is not None:
             yield batch
 
@@ -210,21 +212,22 @@ class Subscription:
             self._handed_out = 0
 
     async def replace(self, *, filter: str = "", keys: Sequence[bytes] | None = None) -> None:
-        """Gives the subscription another filter, and other keys, in place of both that it had;
-        everything else of it stays. It holds at each later server, too.
+        """Replaces the filter and the keys of the subscription; everything else of it stays. The
+        new ones also hold at each later server.
 
-        Of a `sow_and_subscribe` the records that are newly in focus come next, as messages of kind
-        `sow`, and where it was subscribed with `oof` those that left, with the reason `match`;
-        `group_end` is set when all of them have come. An ordinary subscription gets what is
-        published from now on by the new filter. What is queued here still comes.
+        For a `sow_and_subscribe`, the records that are new in the focus come next, as messages of
+        kind `sow`, and, if it was subscribed with `oof`, those that left it, with the reason
+        `match`; `group_end` is set when all of them have arrived. An ordinary subscription gets
+        later publishes by the new filter. Messages that are queued here are still handed out.
 
-        It returns when the server has taken it: behind the group before, and if need be after a
-        reconnect. What is delivered meanwhile is queued, however much it is. Who stops waiting
-        takes nothing back.
+        Returns when the server has taken the filter: after a running group, and if need be after a
+        reconnect. Messages that arrive meanwhile are queued, however many they are. A cancelled
+        call does not undo the replacement.
 
         Args:
-            filter: only what passes it (docs/filters.md); empty: everything.
-            keys: only the records of these SOW keys; None: of all. Of `sow_and_subscribe` alone.
+            filter: only messages that pass this filter are delivered (docs/filters.md); empty: all.
+            keys: only the records with these SOW keys are delivered; None: all. For
+                `sow_and_subscribe` only.
 
         Raises:
             CommandFailed: the server refused (`bad_filter`, …): the subscription goes on as it was.
@@ -241,13 +244,14 @@ class Subscription:
         await self._replace(self, focus)
 
     def discard(self, message: Message) -> None:
-        """Counts one message as seen. Only of use with `explicit_discard` and a bookmark store."""
+        """Counts one message as received. Needed only with `explicit_discard` and a bookmark
+        store."""
         self._resumption.taken([(message.publisher, message.sequence, message.sequence)])
         if self._bookmarks_changed is not None:
             self._bookmarks_changed()
 
     def unsubscribe(self) -> None:
-        """Ends the subscription. What is queued is not handed out any more."""
+        """Ends the subscription. Queued messages are not handed out any more."""
         self.settle()
         self._current = self._messages = None
         self._drop_queued()
@@ -264,7 +268,7 @@ class Subscription:
 
 class Merged:
     """Several subscriptions of one client as one stream, in the order in which their deliveries
-    came: for those that were resumed together, the order of the log.
+    arrived: for subscriptions that were resumed together, the order of the log.
 
         merged = Merged(orders, trades)
         async for message in merged:
@@ -281,7 +285,7 @@ class Merged:
         self._messages: Iterator[Message] | None = None
 
     async def next_batch(self) -> MessageBatch | None:
-        """The next delivery of any of them; None when all have ended.
+        """Returns the next delivery of any of the subscriptions; None when all have ended.
 
         Raises:
             RaylayError: what ended one of them.
@@ -321,7 +325,7 @@ class Merged:
                 subscription._waiter = None
 
     async def batches(self) -> AsyncIterator[MessageBatch]:
-        """Deliveries, one by one, until all have ended."""
+        """Yields deliveries, one by one, until all subscriptions have ended."""
         while (batch := await self.next_batch()) is not None:
             yield batch
 
@@ -344,18 +348,18 @@ class Merged:
             self._messages = batch.messages()
 
     def count_handed_out(self, messages: int) -> None:
-        """See `Subscription.count_handed_out`."""
+        """Notes how many messages were handed out, see `Subscription.count_handed_out`."""
         if self._current is not None:
             self._current.count_handed_out(messages)
 
     def discard(self, message: Message) -> None:
-        """Counts one message as seen (`explicit_discard`)."""
+        """Counts one message as received (`explicit_discard`)."""
         for subscription in self._subscriptions:
             if subscription.id == message.subscription_id:
                 subscription.discard(message)
 
     def unsubscribe(self) -> None:
-        """Ends all of them."""
+        """Ends all of the subscriptions."""
         self._current = self._messages = None
         for subscription in self._subscriptions:
             subscription.unsubscribe()

@@ -1,15 +1,15 @@
-"""All subscriptions of a client, as its machine keeps them: what is asked of each server, and what
-its answers mean.
+"""All subscriptions of a client, as its machine keeps them: the commands to each server, and the
+meaning of its answers.
 
-A server forgets subscriptions with their connection. They are wanted until the application has
-enough of them, or the server refuses or ends one; at each logon all are asked for again, in pause
-where they are paused, and those that were resumed together go on together.
+A server forgets subscriptions with their connection. A subscription is wanted until the application
+ends it, or a server refuses or ends it. At each logon all are requested again, paused where they
+are paused, and those that were resumed together continue together.
 
-Another filter is asked for when the server has answered everything before, the rows of a group
-included; until it is taken the one before holds, at the next server too.
+Another filter is requested when the server has answered everything before, including the rows of a
+group. Until it is accepted, the filter before holds, at the next server, too.
 
-A server ends a subscription that its retention overtakes. That one alone is asked for again, with
-what it has, as at a logon: so the answer says what is missing, or refuses it.
+A server ends a subscription that its retention overtakes. Only that one is then requested again,
+with its received messages, as at a logon: so the answer names the missing messages, or refuses it.
 
 Invariant: pauses and resumes that were asked are answered once, at the latest when the connection
 ends.
@@ -52,35 +52,35 @@ from raylay.services.protocol.frames import Header
 
 
 class SubscriptionRegistry:
-    """See the top of this file. Owner: the client's machine, as long as it lives."""
+    """The subscriptions of a client. Owner: the client's machine, as long as it lives."""
 
     def __init__(self) -> None:
         self.by_id: dict[str, SubscriptionState] = {}
         self.connected = False
-        """Whether a server takes commands."""
+        """Whether a server accepts commands."""
         self.instance = ""
-        """Subscription of which an answer came, for what the application is told."""
+        """Name of the instance whose answer is handled, for events."""
         self._commands: dict[str, str] = {}
         self._command_number = 0
-        # Pauses and resumes on their way: command id to the number of the question.
+        # Unanswered pauses and resumes: number of the request by command id.
         self._asked: dict[str, int] = {}
         self._group_number = 0
         self._replacements: dict[str, deque[tuple[int, dict[str, Any]]]] = {}
-        """Replacements that are not answered, by subscription, in order: the question and the
-        options of each."""
+        """Unanswered replacements by subscription, in order: number of the request, and the
+        options."""
         self._replacing: dict[str, tuple[str, int]] = {}
-        """The first ones of these that are on their way: command id to subscription and
-        question."""
+        """Replacements that were sent: subscription and number of the request, by command id."""
 
     # -- connections -------------------------------------------------------------------------
     def begin(self, effects: list[Effect]) -> None:
-        """A server accepted the client: all are asked for."""
+        """Requests all subscriptions, because a server accepted the client."""
         self.connected = True
         for subscription in self.by_id.values():
             self._subscribe(subscription, effects)
 
     def lose(self, effects: list[Effect]) -> None:
-        """The connection ended. What was asked is remembered, and holds at the next one."""
+        """Notes that the connection ended. Unanswered requests are remembered, and hold at the next
+        server."""
         self.connected = False
         self._commands.clear()
         self._replacing.clear()
@@ -96,7 +96,7 @@ class SubscriptionRegistry:
         self._asked.clear()
 
     def answered(self, header: Header, body: bytes, effects: list[Effect]) -> bool:
-        """An ack came. Returns whether it is about subscriptions."""
+        """Takes an ack. Returns whether it is about subscriptions."""
         command_id = header.get("cid") or ""
         asked = self._asked.pop(command_id, None)
         if asked is not None:
@@ -112,7 +112,7 @@ class SubscriptionRegistry:
 
     # -- what the application wants, and the answers -----------------------------------------
     def wanted(self, event: SubscriptionWanted, effects: list[Effect]) -> None:
-        """The application wants one more.
+        """Adds a subscription that the application wants.
 
         Raises:
             LocalProtocolError: its id is in use, or no command can say what it asks for; nothing
@@ -124,14 +124,15 @@ class SubscriptionRegistry:
                 f"subscription id {subscription.id!r} is in use: give each its own",
                 "sub_id_in_use",
             )
-        # Later it would end the connection that it is asked on, and each one behind that.
+        # Checked now: later, it would end the connection on which it is requested, and each one
+        # after that.
         subscription.check()
         self.by_id[subscription.id] = subscription
         if self.connected:
             self._subscribe(subscription, effects)
 
     def unwanted(self, event: SubscriptionUnwanted, effects: list[Effect]) -> None:
-        """The application has enough of one."""
+        """Removes a subscription that the application does not need any more."""
         subscription = self.by_id.pop(event.subscription_id, None)
         if subscription is not None:
             self._give_up_replacing(subscription.id, effects)
@@ -147,7 +148,7 @@ class SubscriptionRegistry:
         effects.append(SendFrame(*subscription.subscribe_frame(command_id)))
 
     def _last_command(self, name: str) -> str:
-        """The command that asked for a subscription last."""
+        """Returns the id of the command that requested a subscription last."""
         return next((cid for cid in reversed(self._commands) if self._commands[cid] == name), "")
 
     def _replays(self, subscription_ids: tuple[str, ...]) -> list[SubscriptionState]:
@@ -170,7 +171,7 @@ class SubscriptionRegistry:
         return found
 
     def pause_wanted(self, event: PauseWanted, effects: list[Effect]) -> None:
-        """The application wants some to pause.
+        """Pauses subscriptions.
 
         Raises:
             LocalProtocolError: one of them cannot; nothing was changed.
@@ -186,7 +187,7 @@ class SubscriptionRegistry:
         self._asked[self._ask("pause", told, effects)] = event.number
 
     def resume_wanted(self, event: ResumeWanted, effects: list[Effect]) -> None:
-        """The application wants some to go on, together.
+        """Continues paused subscriptions, together.
 
         Raises:
             LocalProtocolError: one of them is not paused, or cannot be; nothing was changed.
@@ -228,7 +229,7 @@ class SubscriptionRegistry:
         effects.append(PauseAnswered(number, error))
 
     def replace_wanted(self, event: ReplaceWanted, effects: list[Effect]) -> None:
-        """The application wants another filter, or other keys, of one.
+        """Replaces the filter, or the keys, of a subscription.
 
         Raises:
             LocalProtocolError: it has ended, has a bookmark, or no command can say what is asked
@@ -250,7 +251,7 @@ class SubscriptionRegistry:
         self._replace_next(subscription, effects)
 
     def _replace_next(self, subscription: SubscriptionState, effects: list[Effect]) -> None:
-        """The next filter of it that waits, once the server takes it."""
+        """Sends the next waiting replacement of a subscription, once the server accepts it."""
         name = subscription.id
         waiting = self._replacements.get(name)
         if not waiting or not subscription.takes_replace:
@@ -268,7 +269,7 @@ class SubscriptionRegistry:
     ) -> None:
         subscription, waiting = self.by_id.get(name), self._replacements.get(name)
         if subscription is None or not waiting or waiting[0][0] != number:
-            return  # The application had enough of it meanwhile.
+            return  # The application has ended the subscription meanwhile.
         _, options = waiting.popleft()
         error: RaylayError | None = None
         if header.get("status") == "failure":
@@ -284,8 +285,8 @@ class SubscriptionRegistry:
             effects.append(ReplaceAnswered(number, name, _ended(name)))
 
     def _resume_groups(self, effects: list[Effect]) -> None:
-        """Asks, after a reconnect, for what was wanted meanwhile, and resumes those that go on
-        together once all of them are accepted."""
+        """After a reconnect, sends requests that were made meanwhile, and resumes subscriptions
+        that continue together once all of them are accepted."""
         late = [one for one in self.by_id.values() if one.active and one.paused and not one.held]
         if late:
             self._ask("pause", late, effects)
@@ -312,7 +313,8 @@ class SubscriptionRegistry:
         if header.get("status") == "failure":
             reason = str(header.get("reason") or "refused")
             if reason == OVERTAKEN:
-                # An earlier one of this id may have been: this one was asked for behind that.
+                # The answer may be to an earlier subscription with this id, which ended before this
+                # one was requested.
                 if header.get("cid") == self._last_command(name):
                     subscription.lost()
                     self._subscribe(subscription, effects)
@@ -327,7 +329,7 @@ class SubscriptionRegistry:
         try:
             have = read_have(header, body)
         except RemoteProtocolError:
-            have = None  # It only makes a resumption cheaper; the connection stays of use.
+            have = None  # `have` only makes a resumption cheaper, so the connection can stay.
         if kind == "processed":
             later = subscription.accepted(have)
             effects.append(SubscriptionAccepted(name, have if later else None))
@@ -354,7 +356,7 @@ class SubscriptionRegistry:
         event = MessagesMissing(
             subscription.id, self.instance, count, _read_missing(header.get("missing_of"))
         )
-        # Each reconnect to this instance says the same.
+        # Each reconnect to this instance gives the same answer.
         if event != subscription.missing:
             subscription.missing = event
             effects.append(Notify(event))

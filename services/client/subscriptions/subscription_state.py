@@ -1,9 +1,12 @@
-"""The messages that one subscription has received, and how it goes on after a reconnect.
+"""The messages that one subscription has received, and how it continues after a reconnect.
 
-A bookmark subscription keeps the exact ranges of what it has, per publisher: what lay before its
-start, what was delivered, and what its instance's persisted acks name. After a reconnect, to
-whichever instance, it asks for the rest (`have`), and a message that comes nevertheless a second
-time is left out. An ordinary subscription keeps nothing and begins anew with the next message.
+A bookmark subscription keeps the exact ranges of its messages, by publisher: those before its
+start, those delivered, and those in its instance's persisted acks. After a reconnect, to whichever
+instance, it requests the rest (`have`), and leaves out any message that nevertheless arrives a
+second time. An ordinary subscription keeps nothing, and begins anew with the next message.
+
+Invariants: a message handed out by `arrived` is in `received`, and no message of a bookmark
+subscription is handed out twice; `received` includes everything in the bookmark store.
 
 Invariants: a message handed out by `arrived` is in `received`, and no message of a bookmark
 subscription is handed out twice; what the bookmark store has is in `received` too.
@@ -22,11 +25,12 @@ from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.protocol.frames import HEADER_BYTES_MAX, Header
 
 GROUPED = frozenset(("sow", "oof", "group_begin", "group_end"))
-"""Frames that bring rows of a query, what left a focus, or the bounds of a query."""
+"""Frames with rows of a query, out-of-focus notices, or the bounds of a query."""
 HAVE_IN_HEADER_BYTES_MAX = 32 * 1024
-"""A larger `have` goes into the body: a header ends at 64 KiB."""
+"""Bytes up to which `have` goes into the header; a larger one goes into the body, because a header
+ends at 64 KiB."""
 SAID_BYTES_MAX = HEADER_BYTES_MAX - 1024
-"""Bytes of a header for the keys and filters that are asked for; the rest of a header is names and
+"""Bytes of a header for the requested keys and filters; the rest of a header is names and
 numbers."""
 
 
@@ -34,13 +38,13 @@ class BookmarkStoreProtocol(Protocol):
     """A store of bookmark subscriptions' state (storage/stores.py)."""
 
     def seen(self, subscription: str, publisher: int, first: int, last: int) -> None:
-        """Adds messages that the consumer is done with."""
+        """Adds messages with which the consumer is done."""
 
     def persisted(self, subscription: str, ranges: PublisherRanges) -> None:
-        """Adds what is durable and needs no delivery any more."""
+        """Adds durable messages that need no delivery any more."""
 
     def load(self, subscription: str) -> PublisherRanges:
-        """All that was added."""
+        """Returns everything that was added."""
 
     def discard(self, subscription: str) -> None:
         """Forgets a subscription."""
@@ -50,7 +54,7 @@ class BookmarkStoreProtocol(Protocol):
 
 
 def read_have(header: Header, body: bytes = b"") -> PublisherRanges | None:
-    """The `have` of a frame, from its header or, where it is large, its body.
+    """Returns the `have` of a frame, from its header or, where it is large, its body.
 
     Raises:
         RemoteProtocolError: it is no mapping of publishers to sequence sets.
@@ -59,7 +63,7 @@ def read_have(header: Header, body: bytes = b"") -> PublisherRanges | None:
     if value is None and body:
         try:
             value = msgpack.unpackb(body, strict_map_key=False)
-        except Exception:  # msgpack raises many kinds on bad bytes
+        except Exception:  # msgpack raises many kinds of errors on bad bytes
             raise RemoteProtocolError("ranges are no msgpack", "bad_ranges") from None
     return None if value is None else PublisherRanges.from_wire(value)
 
@@ -68,9 +72,10 @@ class SubscriptionState:
     """One subscription, as the client's machine keeps it."""
 
     command = "subscribe"
-    """Command that asks for it (docs/protocol.md)."""
+    """Command that requests the subscription (docs/protocol.md)."""
     irreplaceable = ""
-    """Reason why it can be given no other filter; empty: it can, unless it has a bookmark."""
+    """Reason why its filter cannot be replaced; empty: it can, unless the subscription has a
+    bookmark."""
 
     __slots__ = (
         "_store",
@@ -110,18 +115,18 @@ class SubscriptionState:
         self.options = options or {}
         self.explicit_discard = explicit_discard
         self.paused = paused
-        """Whether the application wants it paused."""
+        """Whether the application wants the subscription paused."""
         self.group = 0
-        """A number that it shares with those it was resumed together with; 0: with none."""
+        """A number that subscriptions share that were resumed together; 0: none."""
         self.held = False
-        """Whether it is paused at the server of this connection, by the last command sent."""
+        """Whether the subscription is paused at the present server, by the last command sent."""
         self.active = False
-        """Whether the server of this connection has accepted it."""
+        """Whether the present server has accepted the subscription."""
         self.completed = False
         self.missing: object = None
-        """Messages that retention removed, as the last instance said; the application was told."""
+        """Removed messages that the last instance named and the application was told of."""
         self.suppressed = 0
-        """Messages that came a second time and were left out."""
+        """Number of messages that arrived a second time and were left out."""
         self.received: PublisherRanges | None = None
         self.bounded = False
         self._store = store if bookmark else None
@@ -136,24 +141,26 @@ class SubscriptionState:
         return "processed,completed,persisted" if self.bookmark else "processed"
 
     def lost(self) -> RaylayError | None:
-        """The connection ended. What ends it with the connection; None: it goes on."""
+        """Handles the end of the connection. Returns the error that ends the subscription with it;
+        None: it continues."""
         self.active = False
         return None
 
     @property
     def takes_replace(self) -> bool:
-        """Returns whether the server of this connection takes another filter now."""
+        """Returns whether the present server accepts another filter now."""
         return self.active
 
     def replaced(self, options: dict[str, Any]) -> None:
-        """The server took these in place of those before; they hold for each later one."""
+        """Notes that the server took new options, in place of the former ones; they also hold at
+        later servers."""
         self.options = options
 
     def check(self, options: dict[str, Any] | None = None) -> None:
-        """Refuses what no frame's header can say.
+        """Refuses options that no frame's header can carry.
 
         Args:
-            options: that are to take the place of those it has.
+            options: new options that are to replace the former ones.
 
         Raises:
             LocalProtocolError: it is too much, or no text or number of the protocol.
@@ -176,8 +183,8 @@ class SubscriptionState:
             )
 
     def subscribe_frame(self, command_id: str) -> tuple[Header, bytes]:
-        """The command that starts or resumes it. One of a group starts in pause: all of them are
-        resumed together when the last one is accepted."""
+        """Returns the command that starts or resumes the subscription. One of a group starts
+        paused: all of the group are resumed together when the last one is accepted."""
         header = self._header(command_id)
         options = dict(self.options)
         self.held = self.paused or self.group > 0
@@ -210,12 +217,15 @@ class SubscriptionState:
         return header
 
     def replace_frame(self, command_id: str, options: dict[str, Any]) -> Header:
-        """The command that gives it other options."""
+        """Returns the command that replaces the options of the subscription."""
         return {**self._header(command_id), "o": {**options, "replace": True}}
 
     def accepted(self, have: PublisherRanges | None) -> bool:
-        """The server accepted it. `have`: what lies before its start in the server's log; None:
-        nothing does, or nothing beside what this side said.
+        """Notes that the server accepted the subscription. `have`: messages before its start in the
+        server's log; None: there are none, or none besides those that this side named.
+
+        Returns whether `have` is still to be stored, by `passed`, once the consumer is done with
+        the queued messages: on a resumption it may name messages that were delivered before.
 
         Returns whether `have` is still to be stored, by `passed`, once the consumer is done with
         what waits for it: on a resumption it may name messages that were delivered before.
@@ -230,7 +240,7 @@ class SubscriptionState:
         return not fresh
 
     def arrived(self, header: Header, payload: bytes) -> MessageBatch | None:
-        """The batch to hand out; None when all of it was received before."""
+        """Returns the batch to hand out; None when all of it was received before."""
         count = header.get("n") or 0
         received = self.received
         if received is None:
@@ -248,7 +258,7 @@ class SubscriptionState:
         return self._batch(header, count, payload, ranges)
 
     def grouped(self, header: Header, payload: bytes) -> list[MessageBatch]:
-        """The batches to hand out of a frame that is no delivery (`GROUPED`)."""
+        """Returns the batches to hand out for a frame that is no delivery (`GROUPED`)."""
         if header["c"] != "oof":
             return []
         count, reason = header.get("n") or 0, str(header.get("r") or "")
@@ -286,17 +296,17 @@ class SubscriptionState:
         return payload, len(kept), ranges_of(payload, len(kept))
 
     def named_persisted(self, have: PublisherRanges) -> None:
-        """A persisted ack came: everything in it that matches was delivered before it."""
+        """Takes a persisted ack: every matching message in it was delivered before it."""
         if self.received is not None:
             self.received.update(have)
 
     def taken(self, ranges: list[SequenceRange] | None) -> None:
-        """The consumer is done with these messages."""
+        """Notes that the consumer is done with these messages."""
         if self._store is not None and ranges:
             for publisher, first, last in ranges:
                 self._store.seen(self.id, publisher, first, last)
 
     def passed(self, have: PublisherRanges) -> None:
-        """The consumer is done with everything that came before this persisted ack."""
+        """Notes that the consumer is done with everything before this persisted ack."""
         if self._store is not None and not self.explicit_discard:
             self._store.persisted(self.id, have)
