@@ -248,7 +248,7 @@ class Client:
         command: int = 0,
     ) -> int:
         """Publishes without waiting. Returns the sequence. The message is sent in this turn of the
-        loop, or with the answer to the messages published just before (outbox.py).
+        loop, or with the answer to the messages published just before (publishing/outbox.py).
 
         Args:
             topic: name of the topic, never an expression.
