@@ -1,4 +1,4 @@
-"""Connections to others, with TLS or without."""
+"""Connections to other hosts, with or without TLS."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MadeProtocol = TypeVar("MadeProtocol", bound=asyncio.BaseProtocol)
 
 
 class _ClientTls(TlsStream):
-    """The TLS of one who has connected."""
+    """The TLS of the side that has connected."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ async def connect(
     *,
     name: str = "",
 ) -> tuple[asyncio.Transport, MadeProtocol]:
-    """Connects as `loop.create_connection` does, with TLS where `tls` says so: then the protocol is
-    made when the handshake is done. Files are read anew each time: renewed ones are used.
+    """Connects like `loop.create_connection`, with TLS where `tls` asks for it: then the protocol
+    is made when the handshake is done. Files are read anew each time, so renewed ones are used.
 
     Args:
-        name: that the server's certificate has to have, where the configuration names none; empty:
+        name: name that the server's certificate must have, where the configuration has none; empty:
             the host.
 
     Raises:
@@ -82,7 +82,7 @@ async def connect(
 async def open_streams(
     host: str, port: int, tls: TlsConfig | None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connects as `asyncio.open_connection` does, with TLS where `tls` says so. Raises as
+    """Connects like `asyncio.open_connection`, with TLS where `tls` asks for it. Raises as
     `connect`."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(loop=loop)

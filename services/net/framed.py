@@ -1,7 +1,8 @@
-"""Connections that carry frames: reading, coalesced writing, closing. What both ends are built on.
+"""Connections that carry frames: reading, coalesced writing, closing. Both ends of every connection
+are built on them.
 
-Written is once per turn of the event loop: `send` only collects, the outbox writes all that was
-collected on a connection in one call.
+Data is written once per turn of the event loop: `send` only collects, and the write queue writes
+everything collected on a connection in one call.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ CLOSE_TIMEOUT_S = 2.0
 
 
 class WriteQueue:
-    """The connections that have something to write. One an event loop; `flush` writes it all."""
+    """The connections that have something to write; one for each event loop. `flush` writes
+    everything."""
 
     __slots__ = (
         "_closing",
@@ -39,12 +41,12 @@ class WriteQueue:
         self._connections: list[FramedConnection] = []
         self._scheduled = False
         self._is_awaited = False
-        """Whether `flush` is about to be called."""
+        """Whether a caller will call `flush` before it returns."""
         self._closing: list[tuple[FramedConnection, str]] = []
         self.is_held = False
-        """Whether nothing is written, whoever asks for it."""
+        """Whether writes are held, whoever asks for them."""
         self.is_dropped = False
-        """Whether nothing will be any more."""
+        """Whether writes are dropped for good."""
 
     def add(self, connection: FramedConnection) -> None:
         """Notes that this connection has something to write at the end of this turn."""
@@ -54,21 +56,21 @@ class WriteQueue:
             self._loop.call_soon(self._flush_scheduled)
 
     def await_flush(self) -> None:
-        """The caller calls `flush` before it returns, whatever happens: no turn of the loop comes
-        for what is added until then."""
+        """Announces that the caller calls `flush` before it returns, in any case, so that no turn
+        of the loop is scheduled for connections added until then."""
         self._is_awaited = True
 
     def hold(self) -> None:
-        """Collects everything from now on, and writes nothing, until the caller, who does not
-        return before, calls `release`, or `drop`."""
+        """Collects writes from now on, until the caller, which must not return before, calls
+        `release` or `drop`."""
         self.is_held = self._is_awaited = True
 
     def close_later(self, connection: FramedConnection, why: str) -> None:
-        """Closes a connection when what it was sent may be written."""
+        """Closes a connection once the data sent on it may be written."""
         self._closing.append((connection, why))
 
     def release(self) -> None:
-        """Writes what was held, and closes what was to be closed."""
+        """Writes the held data, and closes the connections that were to be closed."""
         self.is_held = False
         try:
             self.flush()
@@ -79,7 +81,7 @@ class WriteQueue:
                     connection.close(why)
 
     def drop(self) -> None:
-        """Drops what was held, and whatever else comes: it may be of what is not there."""
+        """Drops the held data, and everything later: it may refer to data that was lost."""
         self.is_held = self.is_dropped = True
         self._connections = []
         self._closing = []
@@ -108,13 +110,15 @@ def _by_urgency(connection: FramedConnection) -> int:
 
 
 class FramedConnection(asyncio.Protocol):
-    """One connection. Subclasses take frames and learn of its end, once.
+    """One connection. Subclasses take its frames, and are told once of its end.
+
+    Owner: the event loop on which it was made. Lifecycle: `connection_made` to `ended`.
 
     Owner: the event loop it was made on. Lifecycle: `connection_made` to `ended`.
     """
 
     urgency = 1
-    """Connections with a lower number are written first."""
+    """Order of writing: connections with a lower number are written first."""
 
     def __init__(self, outbox: WriteQueue, loop: asyncio.AbstractEventLoop, reader: FrameReader):
         self.loop = loop
@@ -123,19 +127,19 @@ class FramedConnection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.is_open = False
         self.may_write = True
-        """False while the socket takes less than is written."""
+        """False while the socket's buffer is full."""
         self.received_at_s = 0.0
         self.sent_at_s = 0.0
         self.peer = ""
         self.carried_certificate: PeerCertificate | None = None
-        """Certificate of the other side, where this connection goes over another one."""
+        """Certificate of the other side, where this connection is carried by another one."""
         self._collected: list[bytes] = []
         self._collected_bytes = 0
         self._gone = False
 
     # -- asyncio -----------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is connected."""
+        """Notes that the socket is connected."""
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(WRITE_HIGH_BYTES, WRITE_LOW_BYTES)
         address = transport.get_extra_info("peername")
@@ -145,7 +149,7 @@ class FramedConnection(asyncio.Protocol):
         self.opened()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came."""
+        """Takes bytes from the socket."""
         self.received_at_s = self.loop.time()
         try:
             for header, body in self.reader.feed(data):
@@ -159,44 +163,43 @@ class FramedConnection(asyncio.Protocol):
             self.failed(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is closed."""
+        """Notes that the socket is closed."""
         self._end(f"connection lost: {exc}" if exc else "connection closed by the other side")
 
     def pause_writing(self) -> None:
-        """The socket takes less than is written."""
+        """Notes that the socket's buffer is full."""
         self.may_write = False
 
     def resume_writing(self) -> None:
-        """The socket has taken what was written."""
+        """Notes that the socket's buffer has room again."""
         self.may_write = True
         self.writable()
 
     # -- for subclasses ----------------------------------------------------------------------
     def opened(self) -> None:
-        """The connection is made."""
+        """Handles the new connection. For subclasses."""
 
     def frame_received(self, header: Header, body: bytes) -> None:
-        """A frame came."""
+        """Handles a frame. For subclasses."""
         raise NotImplementedError
 
     def broken(self, error: RemoteProtocolError) -> None:
-        """The other side broke the protocol: the stream is of no further use."""
+        """Handles a protocol violation of the other side: the stream cannot be used any more."""
         self.close(str(error))
 
     def failed(self, error: Exception) -> None:
-        """The handler of a frame has a fault: here it is the loop's affair."""
+        """Handles an exception in a frame's handler; by default the event loop reports it."""
         raise error
 
     def writable(self) -> None:
-        """There is room to write again."""
+        """Handles that there is room to write again."""
 
     def ended(self, why: str) -> None:
-        """The connection ended. Called once."""
+        """Handles the end of the connection. Called once."""
 
     @property
     def peer_certificate(self) -> PeerCertificate | None:
-        """The identity of the other side by a certificate that was verified; None: it showed
-        none."""
+        """Returns the verified certificate of the other side; None: it showed none."""
         transport = self.transport
         found = self.carried_certificate
         if transport is not None and found is None:
@@ -213,7 +216,7 @@ class FramedConnection(asyncio.Protocol):
             self._collected_bytes += len(frame)
 
     def send_parts(self, parts: Sequence[bytes], size_bytes: int) -> None:
-        """Sends one frame that lies in several pieces."""
+        """Sends one frame that consists of several pieces."""
         if self.is_open:
             if not self._collected:
                 self.outbox.add(self)
@@ -222,12 +225,12 @@ class FramedConnection(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """The bytes that are written and not yet taken by the socket."""
+        """Returns the bytes that the socket has not taken yet."""
         written = self.transport.get_write_buffer_size() if self.transport is not None else 0
         return written + self._collected_bytes
 
     def write_collected(self) -> None:
-        """Hands what was collected to the socket."""
+        """Passes the collected data to the socket."""
         collected = self._collected
         if not collected or self.outbox.is_held:
             return
@@ -244,7 +247,8 @@ class FramedConnection(asyncio.Protocol):
 
     # -- the end -----------------------------------------------------------------------------
     def close(self, why: str) -> None:
-        """Ends the connection after what was sent is written; gives it up where that takes long."""
+        """Ends the connection after all sent data is written; aborts it where that takes too
+        long."""
         if not self.is_open:
             return
         if self.outbox.is_held:
@@ -254,7 +258,7 @@ class FramedConnection(asyncio.Protocol):
         transport = self.transport
         assert transport is not None
         transport.close()
-        # A peer that reads no more must not keep its buffer for ever.
+        # A peer that has stopped reading must not keep its buffer for ever.
         self.loop.call_later(CLOSE_TIMEOUT_S, transport.abort)
         self._end(why)
 

@@ -23,8 +23,8 @@ from typing import Any, Literal, TypeVar, cast
 SEGMENT_BYTES = 1448
 """Bytes that one TCP segment carries on Ethernet."""
 MATHIS = math.sqrt(1.5)
-"""TCP's throughput under loss is this times segment / (round trip * √loss): M. Mathis et al.,
-"The Macroscopic Behavior of the TCP Congestion Avoidance Algorithm", 1997."""
+"""Factor of TCP's throughput under loss, which is this times segment / (round trip * √loss): M.
+Mathis et al., "The Macroscopic Behavior of the TCP Congestion Avoidance Algorithm", 1997."""
 MODES = ("open", "cut", "dropped", "slow")
 
 Inner = TypeVar("Inner", bound=asyncio.Protocol)
@@ -35,10 +35,11 @@ class Impairment:
     """The state of a line.
 
     Attributes:
-        out, back: whether what is sent, and what is received, is dropped; of `dropped`.
-        delay_ms: in each direction; of `slow`.
-        loss: share of segments that are lost and sent again; of `slow`.
-        bytes_per_s: of each direction; 0: what TCP reaches with this delay and loss, or any.
+        out, back: for `dropped`: whether sent, and whether received data is dropped.
+        delay_ms: for `slow`: delay in each direction.
+        loss: for `slow`: share of segments that are lost and sent again.
+        bytes_per_s: for `slow`: rate in each direction; 0: the rate that TCP reaches with this
+            delay and loss, or unlimited.
     """
 
     mode: Literal["open", "cut", "dropped", "slow"] = "open"
@@ -50,7 +51,7 @@ class Impairment:
 
     @property
     def rate_bytes_per_s(self) -> float:
-        """The bytes that pass in one direction each second; 0: as many as come."""
+        """Returns the bytes per second that pass in one direction; 0: unlimited."""
         if self.bytes_per_s or not (self.loss and self.delay_ms):
             return self.bytes_per_s
         round_trip_s = 2 * self.delay_ms / 1000
@@ -61,7 +62,7 @@ OPEN = Impairment()
 
 
 class ImpairedLine:
-    """The way of one link to its destination. Owner: the link's event loop."""
+    """The line between one link and its destination. Owner: the link's event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -72,8 +73,8 @@ class ImpairedLine:
         self._expiry: asyncio.TimerHandle | None = None
 
     def set(self, state: Impairment, seconds: float) -> None:
-        """Sets the state of the line, which is open again after `seconds`, whatever becomes of who
-        asked for it."""
+        """Sets the state of the line, for `seconds`; then it is open again, even if the caller is
+        gone."""
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -94,7 +95,7 @@ class ImpairedLine:
             [Callable[[], ImpairedProtocol]], Awaitable[tuple[Any, ImpairedProtocol]]
         ],
     ) -> tuple[asyncio.Transport, Inner]:
-        """Opens a connection over this line, as the loop's own function does.
+        """Opens a connection over this line, like the loop's own function.
 
         Raises:
             ConnectionRefusedError: the line is cut.
@@ -114,16 +115,16 @@ class ImpairedLine:
         return cast(asyncio.Transport, transport), inner
 
     def opened(self, connection: ImpairedProtocol) -> None:
-        """A connection is made."""
+        """Notes a new connection."""
         self._connections.add(connection)
 
     def closed(self, connection: ImpairedProtocol) -> None:
-        """A connection is gone."""
+        """Notes that a connection has ended."""
         self._connections.discard(connection)
 
 
 class _Way:
-    """One direction of a connection: what waits to be handed on, in its order."""
+    """One direction of a connection: the data that waits to be passed on, in order."""
 
     def __init__(self, line: ImpairedLine, hand_on: Callable[[bytes], None]) -> None:
         self._line = line
@@ -135,7 +136,7 @@ class _Way:
         self.bytes = 0
 
     def pass_on(self, data: bytes) -> None:
-        """Something comes."""
+        """Takes data, and passes it on when the line allows."""
         state = self._line.state
         if state.mode == "open" and not self._waiting:
             self._hand_on(data)
@@ -175,7 +176,7 @@ class _Way:
         return data
 
     def changed(self, dropped: bool) -> None:
-        """The line is another one now."""
+        """Applies the new state of the line."""
         self.dropped = dropped
         if self._timer is not None:
             self._timer.cancel()
@@ -187,12 +188,12 @@ class _Way:
         self._schedule()
 
     def flush(self) -> None:
-        """Hands everything on, unless it is dropped."""
+        """Passes everything on, unless it is dropped."""
         while self._waiting and not self.dropped:
             self._hand_on(self._next())
 
     def forget(self) -> None:
-        """The connection is gone."""
+        """Drops everything: the connection has ended."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -211,12 +212,13 @@ class ImpairedProtocol(asyncio.Protocol):
         self.back = _Way(line, self._deliver)
         self._told_end = False
         self._lost: BaseException | Literal[False] | None = False
-        """Reason why the connection was lost while nothing comes back; False: it was not."""
+        """Reason why the connection was lost while received data is dropped; False: it was not
+        lost."""
         self._abandoned = False
 
-    # -- what the socket says ------------------------------------------------------------------
+    # -- calls from the socket ---------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is connected."""
+        """Notes that the socket is connected."""
         self.transport = cast(asyncio.Transport, transport)
         self.line.opened(self)
         self._take_over()
@@ -231,15 +233,16 @@ class ImpairedProtocol(asyncio.Protocol):
         self.back.changed(is_dropped and state.back)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came."""
+        """Takes bytes from the socket."""
         self.back.pass_on(data)
 
     def eof_received(self) -> bool | None:
-        """The other side writes no more: `connection_lost` follows."""
+        """Notes that the other side has stopped writing: `connection_lost` follows."""
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is closed; of which nothing is known here while nothing comes back."""
+        """Notes that the socket is closed. The protocol is not told while received data is
+        dropped."""
         if self.back.dropped and not self._told_end:
             self._lost = exc
             return
@@ -247,18 +250,19 @@ class ImpairedProtocol(asyncio.Protocol):
         self._end(exc)
 
     def pause_writing(self) -> None:
-        """The socket takes less than is written."""
+        """Notes that the socket's buffer is full."""
         if not self._told_end:
             self.inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """The socket has taken what was written."""
+        """Notes that the socket's buffer has room again."""
         if not self._told_end:
             self.inner.resume_writing()
 
-    # -- what the line says ----------------------------------------------------------------------
+    # -- calls from the line
+    # -------------------------------------------------------------------------
     def line_changed(self) -> None:
-        """Something was injected, or healed."""
+        """Applies the new state of the line to the connection."""
         if self.line.state.mode == "cut":
             self.transport.abort()
             return
@@ -285,9 +289,11 @@ class ImpairedProtocol(asyncio.Protocol):
             self._told_end = True
             self.inner.connection_lost(exc)
 
-    # -- what the protocol says ------------------------------------------------------------------
+    # -- calls from the protocol
+    # ---------------------------------------------------------------------
     def finish(self, *, at_once: bool) -> None:
-        """The protocol ends it. While nothing goes out the other side does not learn of it."""
+        """Ends the connection for the protocol. While sent data is dropped, the other side does not
+        notice."""
         if self.out.dropped:
             self._abandoned = True
             if not self._told_end:
@@ -301,19 +307,20 @@ class ImpairedProtocol(asyncio.Protocol):
 
     @property
     def is_finished(self) -> bool:
-        """Returns whether the protocol has ended it, or knows of its end."""
+        """Returns whether the protocol has ended the connection, or knows of its end."""
         return self._abandoned or self._told_end or self.transport.is_closing()
 
 
 class ImpairedTransport(asyncio.Transport):
-    """The socket as the protocol sees it."""
+    """The transport that the protocol uses in place of the socket's."""
 
     def __init__(self, connection: ImpairedProtocol) -> None:
         super().__init__()
         self._connection = connection
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Asks the socket; and `is_impaired`: what its TCP says is not what the line does."""
+        """Returns extra information of the socket; `is_impaired` is True, so that callers do not
+        trust its TCP information."""
         if name == "is_impaired":
             return True
         return self._connection.transport.get_extra_info(name, default)
@@ -327,29 +334,29 @@ class ImpairedTransport(asyncio.Transport):
         self._connection.out.pass_on(b"".join(list_of_data))
 
     def close(self) -> None:
-        """Ends it after what was sent."""
+        """Ends the connection after all sent data."""
         self._connection.finish(at_once=False)
 
     def abort(self) -> None:
-        """Ends it at once."""
+        """Ends the connection at once."""
         self._connection.finish(at_once=True)
 
     def is_closing(self) -> bool:
-        """Returns whether it is ending."""
+        """Returns whether the connection is ending."""
         return self._connection.is_finished
 
     def get_write_buffer_size(self) -> int:
-        """Returns the bytes that were written and are not with the other side's socket yet."""
+        """Returns the bytes that were written and have not reached the other side's socket."""
         return self._connection.out.bytes + self._connection.transport.get_write_buffer_size()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Sets those of the socket."""
+        """Sets the limits of the socket."""
         self._connection.transport.set_write_buffer_limits(high, low)
 
     def pause_reading(self) -> None:
-        """Pauses the socket."""
+        """Pauses reading from the socket."""
         self._connection.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Resumes the socket."""
+        """Resumes reading from the socket."""
         self._connection.transport.resume_reading()

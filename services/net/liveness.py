@@ -1,12 +1,12 @@
-"""The decision that a silent connection is lost, or that its other side is only busy.
+"""The decision whether a silent connection is lost, or its other side is only busy.
 
-A process that parses a large message, or that waits for its disk, says nothing for a while: its
-beats come from the same event loop. Its host still acknowledges what it is sent, which a host that
-is gone, or cut off, does not. So a connection is lost when nothing came for its timeout and the
-other side's TCP was silent as well, or when nothing came for `BUSY_TIMES` as long. A process that
-ends closes its sockets, which needs no timeout at all.
+A process that parses a large message, or waits for its disk, is silent for a while, because its
+heartbeats come from the same event loop. Its host still acknowledges data, which a host that is
+down or cut off does not. So a connection is lost when nothing arrived within its timeout and the
+other side's TCP was silent as well, or when nothing arrived within `BUSY_TIMES` that time. A
+process that ends closes its sockets, which needs no timeout.
 
-Nor is a connection lost because this process did not read: what came meanwhile lies unread.
+A connection is not lost because this process did not read: data may be waiting unread.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import struct
 from collections.abc import Callable
 
 BUSY_TIMES = 4
-"""So many timeouts may pass while the other side's host answers and its process says nothing."""
+"""Number of timeouts for which the other side may be silent while its host still answers."""
 
 _TCP_INFO = struct.Struct("=8B24I")
 _TCP_PROBES, _TCP_UNACKED, _TCP_LAST_ACK_MS = 3, 8 + 4, 8 + 12
-"""Places in what Linux tells of a connection (struct tcp_info)."""
+"""Offsets in Linux's information on a connection (struct tcp_info)."""
 
 
 def host_answers(transport: asyncio.BaseTransport | None, within_s: float) -> bool:
-    """Returns whether the other side's TCP acknowledged something within this time. To be asked
-    where something is sent at least once in that time. False where nobody can tell."""
+    """Returns whether the other side's TCP acknowledged something within this time. To be called
+    where something is sent at least once in that time. False where it is not known."""
     if transport is None or transport.get_extra_info("is_impaired"):
         return False
     found = transport.get_extra_info("socket")
@@ -39,12 +39,14 @@ def host_answers(transport: asyncio.BaseTransport | None, within_s: float) -> bo
         return False
     if told[_TCP_LAST_ACK_MS] <= 1000 * within_s:
         return True
-    # It reads nothing, so TCP only asks now and then whether it would; more and more seldom.
+    # The other side does not read, so TCP only probes it now and then, less and less often.
     return told[_TCP_PROBES] == 1 and not told[_TCP_UNACKED]
 
 
 class SilenceDetector:
-    """Decides whether a connection that nothing comes over is lost.
+    """Decides whether a silent connection is lost.
+
+    Owner: the caller, which checks regularly. Lifecycle: one connection.
 
     Owner: whoever looks, now and then. Lifecycle: one connection.
     """
@@ -53,18 +55,19 @@ class SilenceDetector:
 
     def __init__(self) -> None:
         self._suspected_s = -1.0
-        """Time of the last arrival, at the look that found too long a silence."""
+        """Time of the last arrival, as of the first check that found too long a silence."""
 
     def is_lost(
         self, silent_s: float, heard_s: float, timeout_s: float, answers: Callable[[], bool]
     ) -> bool:
-        """Returns whether it is lost. The first look that would say so is not believed: this loop
-        may have been held as long, and what came meanwhile lies unread until the next look.
+        """Returns whether the connection is lost. The first check that finds this is not believed:
+        this loop may have been blocked as long, and data that arrived meanwhile is unread until the
+        next check.
 
         Args:
-            silent_s: nothing came for so long.
-            heard_s: when something came last.
-            answers: whether the other side's host does.
+            silent_s: seconds since the last arrival.
+            heard_s: time of the last arrival.
+            answers: returns whether the other side's host answers.
         """
         if silent_s <= timeout_s:
             return False
@@ -75,7 +78,7 @@ class SilenceDetector:
 
 
 def why_lost(silent_s: float, timeout_s: float) -> str:
-    """Returns the reason in words."""
+    """Returns the reason as text."""
     if silent_s <= BUSY_TIMES * timeout_s:
         return f"nothing came for {timeout_s:g} s"
     return f"nothing came for {BUSY_TIMES * timeout_s:g} s, although its host answers"

@@ -1,6 +1,8 @@
-"""A CA of one's own and certificates by it, as files: for a fabric that nobody else has to trust.
+"""An own CA and certificates by it, as files: for a fabric whose certificates nobody else must
+trust.
 
-It needs the library `cryptography`, which nothing else of TLS does: it is imported when it is used.
+It needs the library `cryptography`, which no other part of TLS needs: it is imported when it is
+used.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ DAYS_DEFAULT = 365
 REQUEST_BYTES_MAX = 16 * 1024
 KEY_MODE, FILE_MODE = 0o600, 0o644
 _BEGINS_BEFORE = datetime.timedelta(hours=1)
-"""Margin for clocks that are a little behind."""
+"""Time by which a certificate is valid before now, for clocks that are a little behind."""
 
 
 class CertificateAuthority:
-    """The CA of a directory: `ca.pem` and `ca.key`, made where they are missing.
+    """The CA in a directory: `ca.pem` and `ca.key`, made where they are missing.
 
     Raises:
         ConfigurationError: `cryptography` is not installed, or the files cannot be read or written.
@@ -54,12 +56,12 @@ class CertificateAuthority:
             raise ConfigurationError(f"{error.filename}: {error.strerror}") from None
 
     def issue(self, name: str, addresses: Sequence[str], days: int = DAYS_DEFAULT) -> Path:
-        """A certificate, `NAME.crt`, and its key, `NAME.key`; those that were there are replaced.
+        """Makes a certificate, `NAME.crt`, and its key, `NAME.key`; existing files are replaced.
         Returns the certificate's path.
 
         Args:
-            name: its common name, the first of its names.
-            addresses: more host names and IP addresses that it is good for.
+            name: common name, which is the first of its names.
+            addresses: further host names and IP addresses for which it is valid.
 
         Raises:
             ConfigurationError: a name is none, or the files cannot be written.
@@ -77,12 +79,13 @@ class CertificateAuthority:
         return at
 
     def sign(self, request: bytes, names: Sequence[str], days: int = DAYS_DEFAULT) -> bytes:
-        """A certificate for a key that is another host's and stays there. What the request says of
-        names is not taken over.
+        """Returns a certificate for a key of another host, which keeps the key. Names in the
+        request are ignored.
 
         Args:
             request: a certificate signing request, PEM.
-            names: host names and IP addresses that it is good for; the first is its common name.
+            names: host names and IP addresses for which it is valid; the first one is its common
+                name.
 
         Returns:
             The certificate, PEM.
@@ -173,8 +176,8 @@ def _alternative(x509: Any, name: str) -> Any:
 
 
 def write_private(path: Path, data: bytes, mode: int = KEY_MODE) -> None:
-    """Written whole or not at all: who reads it meanwhile has the former one. Nobody but its owner
-    can read it, unless the mode says so; also not while it is written.
+    """Writes a file completely or not at all: a reader gets the former content meanwhile. Only its
+    owner can read it, unless the mode says otherwise, also while it is written.
 
     Raises:
         OSError: it cannot be written.

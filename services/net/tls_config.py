@@ -1,4 +1,4 @@
-"""The configuration of TLS, of a transport or of those who connect to one."""
+"""The configuration of TLS, for transports and for connecting sides."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from raylay.services.errors import ConfigurationError
 
 PROTOCOLS = ("TLSv1.2", "TLSv1.3")
-"""Versions of TLS that are spoken; older ones are broken."""
+"""Allowed versions of TLS; older ones are broken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,18 +16,19 @@ class TlsConfig:
     """Plain values: files are read when a transport opens, or a connection is made.
 
     Attributes:
-        certificate: PEM file with its certificate, and those between it and the CA. One who only
-            connects may have none.
-        private_key: PEM file with its key, without a pass phrase.
-        ca_file, ca_path: PEM file, or OpenSSL directory, with the CAs that a peer's certificate is
-            checked by. None of those who connect: the system's.
-        verify_client: of a transport: whoever connects needs a certificate of one of these CAs.
+        certificate: PEM file with the certificate, and those between it and the CA. Optional for a
+            connecting side.
+        private_key: PEM file with the key, without a pass phrase.
+        ca_file, ca_path: PEM file, or OpenSSL directory, with the CAs by which a peer's certificate
+            is checked. Default for a connecting side: the system's CAs.
+        verify_client: for a transport: whether the connecting side needs a certificate of one of
+            these CAs.
         ciphers: OpenSSL list, for TLS 1.2; empty: OpenSSL's default.
-        protocols: of `PROTOCOLS`.
-        server_name: of those who connect: the name that the server's certificate has to have;
-            empty: the host that is dialled.
-        verify_name: of those who connect: whether the name is looked at. Without it whoever has a
-            certificate of the CA may answer: for a CA of your own that gives none to others.
+        protocols: versions, of `PROTOCOLS`.
+        server_name: for a connecting side: name that the server's certificate must have; empty: the
+            dialled host.
+        verify_name: for a connecting side: whether that name is checked. Without the check, any
+            holder of a certificate of the CA may answer: for an own CA that gives none to others.
     """
 
     certificate: str = ""
@@ -41,7 +42,7 @@ class TlsConfig:
     verify_name: bool = True
 
     def check(self, where: str, *, serves: bool) -> None:
-        """Looks at the values, not into the files.
+        """Checks the values, without reading the files.
 
         Raises:
             ConfigurationError: they do not fit together.
@@ -67,7 +68,7 @@ class TlsConfig:
 
     @classmethod
     def of(cls, values: dict[str, Any], where: str) -> TlsConfig:
-        """Makes the configuration from plain values, as JSON has them.
+        """Returns the configuration from plain values, as in JSON.
 
         Raises:
             ConfigurationError: a value is none of its.

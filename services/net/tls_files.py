@@ -1,7 +1,6 @@
 """TLS contexts from files: checked before they are used, and renewed when the files are.
 
-What is wrong with a file is a plain error that says what to do. Nothing that is wrong takes the
-place of what works.
+A fault in a file is an error that says what to do. A faulty file never replaces one that works.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ from raylay.services.net.tls_config import TlsConfig
 from raylay.services.net.tls_problems import why
 
 LOOK_S = 1.0
-"""Time between two looks at whether the files were renewed."""
+"""Seconds between two checks whether the files were renewed."""
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 X509_INVALID_PURPOSE = 26
 NAMES_MAX, NAME_CHARACTERS_MAX = 1_000, 1_000
-"""Names of a certificate, and characters of each, that are told to another process."""
+"""Number of names of a certificate, and length of each, that are passed to another process."""
 _STEPS_MAX = 8
-"""Rounds of a handshake in memory."""
+"""Number of rounds of a handshake in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerCertificate:
-    """The identity of the other side, by a certificate that was verified.
+    """The verified certificate of the other side.
 
     Attributes:
-        common_name: of its subject; empty: it has none.
-        names: its alternative names, as `DNS:here-1` or `email:a@b`.
-        subject: all of it, as `commonName=here-1, organizationName=Raylay`.
-        expires: when, as OpenSSL writes it; empty: not known.
+        common_name: common name of the subject; empty: it has none.
+        names: alternative names, as `DNS:here-1` or `email:a@b`.
+        subject: the whole subject, as `commonName=here-1, organizationName=Raylay`.
+        expires: expiry time, as OpenSSL writes it; empty: not known.
     """
 
     common_name: str
@@ -45,8 +44,7 @@ class PeerCertificate:
 
     @classmethod
     def of(cls, told: dict[str, Any] | None) -> PeerCertificate | None:
-        """Makes the certificate from what `ssl` tells of it; None: there is none that was
-        verified."""
+        """Returns the certificate from the values of `ssl`; None: none was verified."""
         if not told:
             return None
         pairs = [pair for group in told.get("subject", ()) for pair in group]
@@ -58,14 +56,14 @@ class PeerCertificate:
         )
 
     def to_wire(self) -> list[str]:
-        """Encodes who it is, for another process of the instance: all names but very long ones, and
-        not very many."""
+        """Encodes the certificate for another process of the instance, without very long names, and
+        up to a number of names."""
         names = [each for each in self.names if len(each) <= NAME_CHARACTERS_MAX]
         return [self.common_name, *names[:NAMES_MAX]]
 
     @classmethod
     def from_wire(cls, value: object) -> PeerCertificate | None:
-        """The inverse of `to_wire`; None: of anything else."""
+        """Decodes the values of `to_wire`; None for anything else."""
         if not isinstance(value, list) or not value:
             return None
         if not all(isinstance(each, str) for each in value):
@@ -74,7 +72,7 @@ class PeerCertificate:
 
 
 def server_context(config: TlsConfig, where: str) -> ssl.SSLContext:
-    """Makes the context of a transport. Reads the files.
+    """Returns the context of a transport. Reads the files.
 
     Raises:
         ConfigurationError: they cannot be used; names the file.
@@ -83,7 +81,7 @@ def server_context(config: TlsConfig, where: str) -> ssl.SSLContext:
     context = _context(ssl.PROTOCOL_TLS_SERVER, config, where)
     _load_chain(context, config, where)
     check_certificate(config, where)
-    # Nobody resumes a session: each connection shows its certificate anew.
+    # No session tickets: each connection shows its certificate anew.
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET
     if config.verify_client:
@@ -93,7 +91,7 @@ def server_context(config: TlsConfig, where: str) -> ssl.SSLContext:
 
 
 def client_context(config: TlsConfig, where: str) -> ssl.SSLContext:
-    """Makes the context of one who connects. Reads the files.
+    """Returns the context of a connecting side. Reads the files.
 
     Raises:
         ConfigurationError: they cannot be used; names the file.
@@ -183,8 +181,8 @@ def _load_cas(context: ssl.SSLContext, config: TlsConfig, where: str) -> None:
 
 
 def check_certificate(config: TlsConfig, where: str) -> PeerCertificate | None:
-    """Looks whether the certificate can be used today, by a handshake in memory: who trusts just
-    that certificate has to accept it. Returns what it says.
+    """Checks that the certificate can be used today, by a handshake in memory with a side that
+    trusts only that certificate. Returns its content.
 
     Raises:
         ConfigurationError: it has expired, or is not valid yet, or cannot be used otherwise.
@@ -200,7 +198,7 @@ def check_certificate(config: TlsConfig, where: str) -> PeerCertificate | None:
         return PeerCertificate.of(_handshake(server, client).getpeercert())
     except ssl.SSLCertVerificationError as error:
         if error.verify_code == X509_INVALID_PURPOSE:
-            return None  # of one who only connects: whom it connects to looks at it
+            return None  # the certificate of a connecting side is checked by its server
         what = {10: "has expired: renew it", 9: "is not valid yet: is the clock right?"}
         raise ConfigurationError(
             f"{where}: the certificate {config.certificate} "
@@ -228,14 +226,16 @@ def _handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
 
 
 class RenewedContext:
-    """The context of a transport: that of its files as they are now, as far as they are right.
+    """The context of a transport, made again when its files are renewed without a fault.
+
+    Owner: the event loop. A check costs a few system calls, at most once every `LOOK_S`.
 
     Owner: the event loop. Looking costs a few calls of the system, at most each `LOOK_S`.
 
     Args:
-        where: the transport, in words.
-        told: is told what is wrong with files that were renewed, once for each renewal; empty: they
-            are in use.
+        where: the transport, for error texts.
+        told: called with the fault in renewed files, once for each renewal; with an empty text when
+            they are in use.
     """
 
     def __init__(self, config: TlsConfig, where: str, told: Callable[[str], None]) -> None:
@@ -247,7 +247,7 @@ class RenewedContext:
         self._context = server_context(config, where)
 
     def current(self, *, at_once: bool = False) -> ssl.SSLContext:
-        """The context for a new connection."""
+        """Returns the context for a new connection."""
         now_s = time.monotonic()
         if at_once or now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
@@ -262,7 +262,7 @@ class RenewedContext:
             self._context = server_context(self.config, self._where)
         except ConfigurationError as error:
             problem = str(error)
-        # One that is being written is looked at again when it has changed again.
+        # A file that is still being written is checked again when it has changed again.
         self._seen = marks
         self._told(problem)
 

@@ -1,5 +1,5 @@
-"""A host's own certificate: asked for with a key that never leaves the host, named by what the
-signer sees for itself, and looked at before it is relied on.
+"""A host's own certificate: requested with a key that never leaves the host, named by what the
+signer verifies itself, and checked before it is relied on.
 
 It needs the library `cryptography`, as services/net/tls_authority.py does.
 """
@@ -15,15 +15,15 @@ from pathlib import Path
 COMMON_NAME_CHARACTERS_MAX = 64
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 DAYS_LEFT_MIN = 120
-"""Days that a certificate, which is for a year, must have left: a host may be away for long, and
-nobody has to be quick."""
+"""Number of days that a certificate, valid for a year, must have left: a host may be away for long,
+and nobody has to hurry."""
 
 
 def request(name: str) -> tuple[bytes, bytes]:
-    """A new private key, and the request for a certificate of it, both PEM.
+    """Returns a new private key, and the request for a certificate of it, both PEM.
 
     Args:
-        name: the host's, as it says; the signer believes what it can look up.
+        name: the name that the host claims; the signer believes only what it can look up.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
@@ -45,7 +45,7 @@ def request(name: str) -> tuple[bytes, bytes]:
 
 
 def requested_name(asked: bytes) -> str:
-    """The name that a request says; empty: it says none, or is no request."""
+    """Returns the name in a request; empty: it has none, or is no request."""
     from cryptography import x509
 
     try:
@@ -57,16 +57,16 @@ def requested_name(asked: bytes) -> str:
 
 
 def names_for(peer: str, name: str, look_up: Callable[[str], Collection[str]]) -> list[str]:
-    """Returns the names for a host's certificate: the address that it was seen to come from, and
-    its name where that name is this address. So no host gets a certificate for another one.
+    """Returns the names for a host's certificate: the address from which it connects, and its name
+    where that name resolves to this address. So no host gets a certificate for another one.
 
     Args:
-        peer: the address that asks.
-        name: as the host says.
-        look_up: the addresses of a name; none: it is not known.
+        peer: address from which the request comes.
+        name: the name that the host claims.
+        look_up: returns the addresses of a name; none: the name is not known.
     """
     address = _plain(peer)
-    # A name with a star would be good for other hosts.
+    # A name with a star would be valid for other hosts.
     is_name = len(name) <= COMMON_NAME_CHARACTERS_MAX and _HOST_NAME.fullmatch(name) is not None
     if is_name and not _is_address(name) and address in {_plain(each) for each in look_up(name)}:
         return [name, address]
@@ -80,11 +80,11 @@ def problem(
     addresses: Sequence[str],
     now: datetime.datetime | None = None,
 ) -> str:
-    """Returns why a host's certificate is to be renewed; empty: it can be relied on.
+    """Returns why a host's certificate must be renewed; empty: it can be relied on.
 
     Args:
-        addresses: of the host; the certificate has to be good for one of them.
-        now: with a time zone; None: the clock's.
+        addresses: addresses of the host; the certificate must be valid for one of them.
+        now: time with a time zone; None: the clock's.
     """
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature
@@ -126,7 +126,7 @@ def _addresses(held: object) -> set[str]:
 
 
 def _plain(address: str) -> str:
-    """Returns an address as people write it; an IPv4 address that came by IPv6 is one of IPv4."""
+    """Returns an address in its usual spelling; an IPv4 address that came by IPv6 becomes IPv4."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""The reason why a TLS handshake failed: one sentence for people, with what to do."""
+"""The reason why a TLS handshake failed: one sentence, with what to do."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ SENT = {
 
 
 def why(error: BaseException, *, name: str = "") -> str:
-    """Returns what went wrong, in words.
+    """Returns the reason as text.
 
     Args:
-        error: of the handshake, or of what was read behind it.
-        name: that the other side's certificate had to have; empty: none.
+        error: error of the handshake, or of the first read after it.
+        name: name that the other side's certificate had to have; empty: none.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         return _unverified(error, name)

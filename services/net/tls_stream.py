@@ -1,7 +1,7 @@
 """The TLS of one connection, between its socket and its protocol.
 
-Ours, and not the event loop's own: a handshake counts from the first moment, who speaks no TLS is
-told so, alerts reach the other side, and errors are sentences.
+Used instead of the event loop's own TLS: the time of a handshake counts from the first moment, a
+peer without TLS is told so, alerts reach the other side, and errors are sentences.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ READ_BYTES = 256 * 1024
 HANDSHAKE_BYTES_MAX = 256 * 1024
 """Bytes from the other side before its handshake is done, certificates included."""
 _RECORD_KINDS = frozenset((20, 21, 22, 23))
-"""The first byte of anything in TLS."""
+"""First bytes of TLS records, by their kind."""
 HANDSHAKE_RECORD = 22
 
 
 class TlsError(OSError):
-    """TLS failed; the text says why and what to do."""
+    """A TLS error; the text says why, and what to do."""
 
 
 class TlsStream(asyncio.Protocol):
-    """See the top of this file. Owner: the event loop. Lifecycle: one connection.
+    """The TLS of one connection. Owner: the event loop. Lifecycle: one connection.
 
     Args:
-        context: of its side.
+        context: context of this side.
         make: makes the protocol, when the handshake is done.
         server_side: whether the other side has connected to this one.
-        name: that the other side's certificate has to have; None: it is not looked at.
-        who: the other side in words, for errors; empty: its address.
+        name: name that the other side's certificate must have; None: not checked.
+        who: the other side, for error texts; empty: its address.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class TlsStream(asyncio.Protocol):
         self.loop = loop
         self.raw: asyncio.Transport | None = None
         self.protocol: asyncio.Protocol | None = None
-        """Protocol that the bytes are for; None: the handshake is not done."""
+        """Protocol that gets the bytes; None: the handshake is not done."""
         self.peer_certificate: PeerCertificate | None = None
         self.is_over = False
         self.who = who
@@ -65,27 +65,27 @@ class TlsStream(asyncio.Protocol):
         self._came_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    # -- what the shell of a side adds -------------------------------------------------------
+    # -- for subclasses of each side ------------------------------------------------------------
     def begun(self) -> bool:
-        """The socket is connected. Whether to go on."""
+        """Handles the connected socket. Returns whether to go on."""
         return True
 
     def opened(self, transport: TlsTransport) -> None:
-        """The handshake is done."""
+        """Handles the completed handshake."""
         protocol = self._make()
         self.protocol = cast(asyncio.Protocol, protocol)
         protocol.connection_made(transport)
 
     def failed(self, error: TlsError) -> None:
-        """The handshake failed, or the connection ended within it. Called once."""
+        """Handles a failed handshake, or an end of the connection within it. Called once."""
 
     def plain(self) -> bytes:
-        """Answers one who speaks no TLS."""
+        """Returns the answer to a peer that does not use TLS."""
         return b""
 
     # -- the socket --------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is connected."""
+        """Notes that the socket is connected."""
         self.raw = cast(asyncio.Transport, transport)
         if not self.who:
             address = transport.get_extra_info("peername")
@@ -109,7 +109,7 @@ class TlsStream(asyncio.Protocol):
             self._shake_hands()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came from the socket."""
+        """Takes bytes from the socket."""
         if self.is_over:
             return
         if self.protocol is None:
@@ -119,10 +119,10 @@ class TlsStream(asyncio.Protocol):
             self._read()
 
     def eof_received(self) -> None:
-        """The other side sends no more: the socket is closed."""
+        """Notes that the other side has stopped sending: the socket is closed."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is closed."""
+        """Notes that the socket is closed."""
         before, self.is_over = self.is_over, True
         self._cancel()
         if self.protocol is not None:
@@ -132,12 +132,12 @@ class TlsStream(asyncio.Protocol):
             self.failed(TlsError(f"{self.who}: the connection ended in the TLS handshake{words}"))
 
     def pause_writing(self) -> None:
-        """The socket takes less than is written."""
+        """Notes that the socket's buffer is full."""
         if self.protocol is not None:
             self.protocol.pause_writing()
 
     def resume_writing(self) -> None:
-        """The socket has taken what was written."""
+        """Notes that the socket's buffer has room again."""
         if self.protocol is not None:
             self.protocol.resume_writing()
 
@@ -167,7 +167,7 @@ class TlsStream(asyncio.Protocol):
             self.flush()
             return
         except (ssl.SSLError, ssl.CertificateError) as error:
-            # The alert tells the other side, too.
+            # The alert tells the other side as well.
             self.flush()
             self.give_up(why(error, name=self._name or ""), gently=True)
             return
@@ -184,7 +184,8 @@ class TlsStream(asyncio.Protocol):
         self.give_up(f"its TLS handshake was not done within {HANDSHAKE_TIMEOUT_S:g} s")
 
     def give_up(self, text: str, *, gently: bool = False) -> None:
-        """Ends it before its handshake is done. `gently`: behind what was written."""
+        """Ends the connection before its handshake is done. `gently`: after the data that was
+        written."""
         if self.is_over:
             return
         self.is_over = True
@@ -202,9 +203,10 @@ class TlsStream(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
 
-    # -- behind it ---------------------------------------------------------------------------
+    # -- after the handshake ---------------------------------------------------------------------
     def _read(self) -> None:
-        """Hands over all that came: in one call, as the protocol may read no more behind it."""
+        """Passes all received data on, in one call, because the protocol may stop reading after
+        it."""
         read, parts = self._tls.read, []
         problem: TlsError | None = None
         is_end = False
@@ -233,14 +235,14 @@ class TlsStream(asyncio.Protocol):
                 protocol.connection_lost(problem)
 
     def flush(self) -> None:
-        """Writes to the socket what TLS has ready."""
+        """Writes the data that TLS has ready to the socket."""
         data = self._outgoing.read()
         raw = self.raw
         if data and raw is not None and not raw.is_closing():
             raw.write(data)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Encrypts and writes; TLS takes a record at a time."""
+        """Encrypts and writes data, one TLS record at a time."""
         if self.is_over or not data:
             return
         write = self._tls.write
@@ -252,7 +254,7 @@ class TlsStream(asyncio.Protocol):
                 while sent < size_bytes:
                     sent += write(view[sent:])
         except ssl.SSLError as error:
-            # What it was told ended it: the socket's end follows.
+            # The other side's data ended the TLS session: the socket's end follows.
             self.is_over = True
             if self.raw is not None:
                 self.raw.abort()
@@ -261,7 +263,7 @@ class TlsStream(asyncio.Protocol):
         self.flush()
 
     def close(self) -> None:
-        """Says good-bye and closes, behind what was written."""
+        """Sends TLS's closing alert, and closes after the data that was written."""
         raw = self.raw
         if raw is None or raw.is_closing():
             return
@@ -270,13 +272,13 @@ class TlsStream(asyncio.Protocol):
             try:
                 self._tls.unwrap()
             except ssl.SSLError:
-                pass  # it wants the other side's good-bye, for which nobody waits
+                pass  # asks for the other side's closing alert, which is not awaited
             self.flush()
         raw.close()
 
 
 class _NullProtocol(asyncio.Protocol):
-    """Takes whatever comes after the end."""
+    """Takes bytes that arrive after the end."""
 
 
 _NOBODY = _NullProtocol()
@@ -292,7 +294,8 @@ class TlsTransport(asyncio.Transport):
         self._tls = tls
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Asks the socket; `ssl_object` and `peer_certificate` (a PeerCertificate) beside."""
+        """Returns extra information of the socket, and `ssl_object` and `peer_certificate` (a
+        PeerCertificate)."""
         if name == "ssl_object":
             return self._tls
         if name == "peer_certificate":
@@ -300,35 +303,35 @@ class TlsTransport(asyncio.Transport):
         return self._raw.get_extra_info(name, default)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Sends."""
+        """Sends data."""
         self._stream.write(data)
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        """Sends all of it."""
+        """Sends several pieces of data."""
         self._stream.write(b"".join(list_of_data))
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that the socket has not taken."""
+        """Returns the bytes that the socket has not taken."""
         return self._raw.get_write_buffer_size()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Sets when the protocol is told to write no more."""
+        """Sets the limits at which the protocol is told to stop writing."""
         self._raw.set_write_buffer_limits(high, low)
 
     def pause_reading(self) -> None:
-        """Reads no more."""
+        """Stops reading."""
         self._raw.pause_reading()
 
     def resume_reading(self) -> None:
-        """Reads again."""
+        """Resumes reading."""
         self._raw.resume_reading()
 
     def is_closing(self) -> bool:
-        """Returns whether it is over."""
+        """Returns whether the connection is ending."""
         return self._stream.is_over or self._raw.is_closing()
 
     def close(self) -> None:
-        """Closes behind what was written."""
+        """Closes after the data that was written."""
         self._stream.close()
 
     def abort(self) -> None:
@@ -337,10 +340,10 @@ class TlsTransport(asyncio.Transport):
         self._raw.abort()
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Gives what comes from now on to that protocol."""
+        """Sets the protocol that gets later data."""
         self._stream.protocol = cast(asyncio.Protocol, protocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """Whom what comes is for."""
+        """Returns the protocol that gets the data."""
         assert self._stream.protocol is not None
         return self._stream.protocol

@@ -20,18 +20,21 @@ from raylay.services.protocol.link.tunnel import carry_begin, carry_end, carry_f
 
 CARRIER_HIGH_BYTES = 256 * 1024
 CARRIER_LOW_BYTES = 64 * 1024
-"""A connection that carries a stream buffers no more than this before data waits: acknowledgments
-of the other direction must not stand behind a whole window of it."""
+"""Bytes that a connection with a carried stream buffers before data waits: acknowledgments of the
+other direction must not wait behind a whole window."""
 UNREAD_BYTES_MAX = 2 * REPLICATION_FRAME_BYTES_MAX
-"""Bytes that wait for the reader of a stream: more than a window and a batch, which its sender
-never has on the way."""
+"""Bytes that may wait for the reader of a stream: more than a window and a batch, which its sender
+never exceeds."""
 UNCOUNTED_BYTES = 64 * 1024
-"""The carrier is told of what waits from here on. It is what a transport holds before it says that
-it is full, so it says when that is gone."""
+"""Bytes from which on waiting data is reported to the carrier: as many as a transport buffers
+before it reports that it is full, so that it also reports when they are gone."""
 
 
 class TunnelStream(asyncio.Protocol):
-    """The local end of a stream: a Unix socket whose bytes go over a connection to another host.
+    """The local end of a carried stream: a Unix socket whose bytes go over a connection to another
+    host.
+
+    Owner: its carrier. Lifecycle: until one of the two connections ends.
 
     Owner: its carrier. Lifecycle: until one of the two connections ends.
     """
@@ -41,7 +44,7 @@ class TunnelStream(asyncio.Protocol):
     ) -> None:
         self.number = number
         self.user = user
-        """The destination whose link is at this end; empty where our instance is."""
+        """The destination whose link is at this end; empty where the instance itself is."""
         self._carrier = carrier
         self._transport: asyncio.Transport | None = None
         self._early = [front] if front else []
@@ -50,7 +53,7 @@ class TunnelStream(asyncio.Protocol):
         self._ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The local end is there."""
+        """Notes that the local end is connected."""
         self._transport = cast(asyncio.Transport, transport)
         if self._ended:
             self._transport.abort()
@@ -71,7 +74,7 @@ class TunnelStream(asyncio.Protocol):
             self._paused = True
 
     def carrier_writable(self) -> None:
-        """The carrier takes more."""
+        """Notes that the carrier has room for more."""
         if self._paused and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
@@ -89,21 +92,21 @@ class TunnelStream(asyncio.Protocol):
         if waiting > UNREAD_BYTES_MAX:
             self.end(f"more than {UNREAD_BYTES_MAX} bytes wait to be read", tell=True)
             if transport is not None:
-                transport.abort()  # Nobody reads it: nor is it kept until the time is up.
+                transport.abort()  # A socket that nobody reads is not kept for the usual time.
         elif waiting > UNCOUNTED_BYTES and not self._ended:
             self._carrier.stream_holds(waiting)
 
     def resume_writing(self) -> None:
-        """The local end has read what waited."""
+        """Notes that the local end has read the waiting data."""
         if not self._ended:
             self._carrier.stream_holds(0)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The local end is gone."""
+        """Notes that the local end has closed."""
         self.end(str(exc) if exc else "its end closed", tell=True)
 
     def end(self, why: str, *, tell: bool) -> None:
-        """Ends the stream; `tell`: the other host does not know it yet."""
+        """Ends the stream; `tell`: whether the other host must be told."""
         if self._ended:
             return
         self._ended = True
@@ -112,28 +115,28 @@ class TunnelStream(asyncio.Protocol):
         if tell:
             self._carrier.send(carry_end(self.number, why))
         if self._transport is not None:
-            # What was written goes out first: a refusal, say. Where nobody reads it, not for ever.
+            # Written data, such as a refusal, goes out first, but not for ever where nobody reads.
             self._transport.close()
             self._carrier.loop.call_later(CLOSE_TIMEOUT_S, self._transport.abort)
         self._carrier.stream_ended(self)
 
 
 class TunnelHost(FramedConnection):
-    """A connection to another host that may carry one stream beside its own frames."""
+    """A connection to another host that may carry one stream besides its own frames."""
 
     carried: TunnelStream | None = None
     _streams = 0
 
     def begin_stream(self, user: str) -> TunnelStream:
-        """Begins a stream; the protocol that is returned is given its local end."""
+        """Begins a stream; the returned protocol gets the local end."""
         assert self.carried is None and self.transport is not None
         self._streams += 1
         self.send(carry_begin(self._streams))
         return self._carrying(TunnelStream(self, self._streams, user))
 
     def take_stream(self, header: Header, front: bytes) -> TunnelStream:
-        """The other host begins a stream; one that was there ends. `front` goes to its local end
-        before all that comes."""
+        """Takes a stream that the other host begins; an existing one ends. `front` goes to its
+        local end before all received data."""
         number = stream_of(header)
         if number <= self._streams:
             raise RemoteProtocolError(f"a carried stream begins again: {number}", "bad_command")
@@ -149,7 +152,7 @@ class TunnelHost(FramedConnection):
         return stream
 
     def stream_frame(self, header: Header, body: bytes) -> bool:
-        """Takes a frame of the stream. Whether it was one."""
+        """Takes a frame of the stream. Returns whether it was one."""
         command = header["c"]
         if command not in ("carry", "carry_end"):
             return False
@@ -163,30 +166,29 @@ class TunnelHost(FramedConnection):
         return True
 
     def hand_on(self, front: bytes, data: bytes) -> None:
-        """Sends a stream's bytes at once: somebody waits at the other end."""
+        """Sends a stream's bytes at once, because the reader at the other end waits."""
         self.send_parts((front, data), len(front) + len(data))
         self.write_collected()
 
     def writable(self) -> None:
-        """There is room to write again."""
+        """Notes that there is room to write again."""
         if self.carried is not None:
             self.carried.carrier_writable()
 
     def stream_holds(self, unread_bytes: int) -> None:
-        """Notes how many bytes of the stream wait here for the reader. A host of many connections
-        counts
-        them.
+        """Takes the number of bytes of the stream that wait here for the reader. A host of many
+        connections counts them.
 
         Raises:
             RemoteProtocolError: it is too much.
         """
 
     def stream_ended(self, stream: TunnelStream) -> None:
-        """The stream is gone."""
+        """Notes that the stream has ended."""
         if self.carried is stream:
             self.carried = None
 
     def carrier_ended(self, why: str) -> None:
-        """The carrying connection itself is gone."""
+        """Notes that the carrying connection has ended."""
         if self.carried is not None:
             self.carried.end(why, tell=False)

@@ -24,11 +24,11 @@ PROTOCOL_VERSION = 1
 FRAME_BYTES_MAX = 16 * 1024 * 1024
 HEADER_BYTES_MAX = 64 * 1024 - 2
 LONG_HEADER = 64 * 1024 - 1
-"""The header length of a frame whose header is longer; its true length follows."""
+"""Header length of a frame whose real header is longer; the real length follows."""
 LONG_HEADER_BYTES_MAX = 4 * 1024 * 1024
 LONG_HEADER_VALUES_MAX = 512 * 1024
-"""Values in a long header, keys of maps included. Four million empty arrays would take seconds to
-read."""
+"""Number of values in a long header, keys of maps included. Four million empty arrays would take
+seconds to read."""
 UNAUTHENTICATED_FRAME_BYTES_MAX = 64 * 1024
 LOGON_TIMEOUT_S = 5.0
 
@@ -38,20 +38,20 @@ _FRONT = struct.Struct("<IH")
 _LONG = struct.Struct("<I")
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 FRAME_FRONT, pack_header = _FRONT, _pack
-"""Parts of `encode_front`, for where a call less counts."""
+"""Parts of `encode_front`, for callers where one call less matters."""
 _new = tuple.__new__
-"""Makes a named tuple at half the price of a call of its class."""
+"""Makes a named tuple at half the cost of calling its class."""
 
 
 class Frame(NamedTuple):
-    """One frame."""
+    """One frame: its decoded header, and its body."""
 
     header: Header
     body: bytes
 
 
 def encode_frame(header: Header, body: bytes = b"") -> bytes:
-    """Header and body as one frame."""
+    """Encodes header and body as one frame."""
     packed: bytes = _pack(header)
     if len(packed) > HEADER_BYTES_MAX:
         return _long_front(packed, len(body)) + body
@@ -59,7 +59,7 @@ def encode_frame(header: Header, body: bytes = b"") -> bytes:
 
 
 def encode_front(header: Header, body_bytes: int) -> bytes:
-    """All of a frame but its body, for a body that is sent from where it lies."""
+    """Encodes a frame without its body, which is sent from where it is."""
     packed: bytes = _pack(header)
     if len(packed) > HEADER_BYTES_MAX:
         return _long_front(packed, body_bytes)
@@ -76,17 +76,17 @@ def _long_front(packed: bytes, body_bytes: int) -> bytes:
 
 
 class FrameReader:
-    """Cuts a byte stream into frames. Limits are checked before memory is spent.
+    """Cuts a byte stream into frames. Limits are checked before memory is used.
 
     `frame_bytes_max` may be raised after the logon by assigning it.
 
     Args:
-        frames_max: frames that one call gives; where it gives as many there may be more: then it is
-            called with nothing. 0: all that are whole.
+        frames_max: number of frames that one call returns. After that many there may be more: then
+            it is called without data. 0: all complete ones.
 
     Attributes:
-        holds: told, before it is kept, how many bytes of a frame that is not whole are held, and
-            that none are any more; it may raise RemoteProtocolError. None: nobody counts them.
+        holds: told how many bytes of an incomplete frame are kept, before they are kept, and when
+            there are none any more; may raise RemoteProtocolError. None: the bytes are not counted.
     """
 
     __slots__ = (
@@ -109,20 +109,20 @@ class FrameReader:
         self.header_bytes_max = header_bytes_max
         self.holds: Callable[[int], None] | None = None
         self._buffer = bytearray()
-        # Bytes that must be there before it is worth looking again.
+        # Number of bytes that must be there before it is worth checking again.
         self._wanted = 6
 
     @property
     def buffered(self) -> int:
-        """Bytes of a frame that is not whole yet."""
+        """Returns the number of bytes of an incomplete frame."""
         return len(self._buffer)
 
     def clear(self) -> None:
-        """Gives up what is held: the stream has ended."""
+        """Drops the bytes that are kept: the stream has ended."""
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that `data` completes.
+        """Returns the frames that `data` completes.
 
         Raises:
             RemoteProtocolError: with reason `bad_frame` or `frame_too_large`, or what `holds`
@@ -149,7 +149,8 @@ class FrameReader:
                     and header_length + 2 <= length
                     and header_length <= self.header_bytes_max
                 ):
-                    # One frame and nothing else, as what is said of a single message is.
+                    # One frame and nothing else: the usual case for an answer about a single
+                    # message.
                     body_at = 6 + header_length
                     return [_new(Frame, (decode_header(data[6:body_at]), data[body_at:]))]
             source = data
@@ -206,8 +207,8 @@ class FrameReader:
 
 
 def first_frame(data: bytes, frame_bytes_max: int = FRAME_BYTES_MAX) -> tuple[Frame, bytes] | None:
-    """The first frame of a stream and what came behind it; None: it is not whole yet. For streams
-    that go on as something else than frames of the same reader.
+    """Returns the first frame of a stream and the bytes behind it; None: it is incomplete. For
+    streams that do not continue as frames of the same reader.
 
     Raises:
         RemoteProtocolError: with reason `bad_frame` or `frame_too_large`.
@@ -215,13 +216,13 @@ def first_frame(data: bytes, frame_bytes_max: int = FRAME_BYTES_MAX) -> tuple[Fr
     if len(data) < 6:
         return None
     end = 4 + int.from_bytes(data[:4], "little")
-    # The reader judges the lengths, whether or not the rest is there.
+    # The reader checks the lengths, whether or not the rest is there.
     frames = FrameReader(frame_bytes_max).feed(data[:end])
     return (frames[0], data[end:]) if frames else None
 
 
 def decode_header(data: bytes | memoryview) -> Header:
-    """A frame's header.
+    """Decodes a frame's header.
 
     Raises:
         RemoteProtocolError: with reason `bad_frame`.
@@ -231,7 +232,7 @@ def decode_header(data: bytes | memoryview) -> Header:
             header = msgpack.unpackb(data, raw=False, strict_map_key=False)
         else:
             header = unpack_values(data, LONG_HEADER_VALUES_MAX)
-    except Exception as error:  # msgpack raises many kinds on bad bytes
+    except Exception as error:  # msgpack raises many kinds of errors on bad bytes
         raise RemoteProtocolError(
             f"header is no msgpack: {type(error).__name__}", "bad_frame"
         ) from None

@@ -1,4 +1,4 @@
-"""The values of a header, read: each as its command needs it, or refused with words."""
+"""The values of a header, each decoded as its command needs it, or refused with a sentence."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from raylay.services.messages.records import TOPIC_BYTES_MAX, TYPE_BYTES_MAX
 from raylay.services.protocol.frames import Header
 
 COMMAND_ID_BYTES_MAX = 1024
-"""Length of a command id: it comes back in every ack, whose header ends at 64 KiB."""
+"""Longest command id: every ack repeats it in its header, which ends at 64 KiB."""
 ACK_TYPES = frozenset(("none", "received", "processed", "persisted", "completed", "stats"))
-"""Acks that a command may ask for. Of these it is given what it has; `none`: nothing."""
+"""Acks that a command may request. It gets those that apply; `none`: none of them."""
 
 
 class BadValue(Exception):
-    """A command is refused, with a reason of docs/protocol.md; the session goes on."""
+    """A value for which a command is refused, with a reason of docs/protocol.md; the session goes
+    on."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -22,7 +23,7 @@ class BadValue(Exception):
 
 
 def read_echoed(header: Header) -> str:
-    """The command id of a command that is refused; empty where that is none itself."""
+    """Returns the command id of a refused command; empty where the id itself is invalid."""
     try:
         return read_command_id(header)
     except BadValue:
@@ -30,7 +31,7 @@ def read_echoed(header: Header) -> str:
 
 
 def read_command_id(header: Header) -> str:
-    """The command id as a text; empty: it has none."""
+    """Returns the command id as text; empty: there is none."""
     value = header.get("cid")
     if value is None:
         return ""
@@ -46,7 +47,7 @@ def read_command_id(header: Header) -> str:
 
 
 def read_text(header: Header, key: str, default: str = "") -> str:
-    """A text."""
+    """Returns a text."""
     value = header.get(key)
     if value is None:
         return default
@@ -56,7 +57,7 @@ def read_text(header: Header, key: str, default: str = "") -> str:
 
 
 def read_whole(header: Header, key: str, low: int = 0, high: int = (1 << 63) - 1) -> int:
-    """A whole number; 0: there is none."""
+    """Returns a whole number; 0: there is none."""
     value = header.get(key)
     if value is None:
         return 0
@@ -68,7 +69,7 @@ def read_whole(header: Header, key: str, low: int = 0, high: int = (1 << 63) - 1
 
 
 def read_bytes(header: Header, key: str) -> bytes:
-    """A text or bytes, of up to 64 KiB."""
+    """Returns a text or bytes, as bytes, of up to 64 KiB."""
     value = header.get(key)
     if value is None:
         return b""
@@ -80,7 +81,7 @@ def read_bytes(header: Header, key: str) -> bytes:
 
 
 def read_acks(header: Header) -> frozenset[str]:
-    """The acks that are asked for."""
+    """Returns the requested acks."""
     value = header.get("a")
     if value is None or value == "":
         return frozenset()
@@ -97,7 +98,7 @@ def read_acks(header: Header) -> frozenset[str]:
 
 
 def read_options(header: Header) -> dict[str, Any]:
-    """The map of options."""
+    """Returns the map of options."""
     value = header.get("o")
     if value is None:
         return {}
@@ -107,7 +108,7 @@ def read_options(header: Header) -> dict[str, Any]:
 
 
 def read_topic(header: Header) -> str:
-    """The topic."""
+    """Returns the topic."""
     topic = read_text(header, "t")
     length = len(topic.encode("utf-8", "surrogatepass"))
     if not 1 <= length <= TOPIC_BYTES_MAX:
@@ -116,7 +117,7 @@ def read_topic(header: Header) -> str:
 
 
 def read_message_type(header: Header, default: str) -> str:
-    """The message type."""
+    """Returns the message type."""
     message_type = read_text(header, "mt", default)
     if len(message_type.encode("utf-8", "surrogatepass")) > TYPE_BYTES_MAX:
         raise BadValue("bad_command", f"message type is longer than {TYPE_BYTES_MAX} bytes")

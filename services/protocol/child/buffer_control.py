@@ -31,7 +31,7 @@ STOP = encode_frame({"c": "stop"})
 
 
 def whole(header: Header, name: str) -> int:
-    """A whole number of a header, from 0 to 2**64 - 1.
+    """Returns a whole number of a header, from 0 to 2**64 - 1.
 
     Raises:
         RemoteProtocolError: it is none.
@@ -45,39 +45,39 @@ def whole(header: Header, name: str) -> int:
 
 
 def hello(name: str, start: int, pid: int) -> bytes:
-    """The first frame of a buffer."""
+    """Encodes the first frame of a buffer."""
     return encode_frame({"c": "hello", "buffer": name, "start": start, "pid": pid})
 
 
 def put(client: int, number: int, size_bytes: int) -> bytes:
-    """The front of a frame that is put; its body follows."""
+    """Encodes the front of a frame that stores messages; its body follows."""
     return encode_front({"c": "put", "k": client, "n": number}, size_bytes)
 
 
 def take(client: int, bytes_max: int) -> bytes:
-    """Asks for what came first for a client."""
+    """Encodes a request for the oldest frames of a client."""
     return encode_frame({"c": "take", "k": client, "max": bytes_max})
 
 
 def drop(client: int) -> bytes:
-    """Encodes that what waits for a client is not wanted any more."""
+    """Encodes that the messages of a client are not wanted any more."""
     return encode_frame({"c": "drop", "k": client})
 
 
 def stored(upto: Mapping[int, int]) -> bytes:
-    """So much is stored: client to number."""
+    """Encodes the last stored number of each client."""
     return encode_frame({"c": "stored"}, msgpack.packb(list(upto.items())))
 
 
 def read_stored(body: bytes) -> list[tuple[int, int]]:
-    """The inverse of `stored`.
+    """Decodes the body of a `stored` frame.
 
     Raises:
         RemoteProtocolError: it is none.
     """
     try:
         return [(int(client), int(number)) for client, number in msgpack.unpackb(body)]
-    except Exception as error:  # msgpack raises many kinds on bad bytes
+    except Exception as error:  # msgpack raises many kinds of errors on bad bytes
         raise RemoteProtocolError(
             f"a buffer and its instance: what is stored cannot be read ({type(error).__name__})",
             "bad_frame",
@@ -85,10 +85,10 @@ def read_stored(body: bytes) -> list[tuple[int, int]]:
 
 
 def taken(client: int, seen: int, size_bytes: int, *, is_empty: bool) -> bytes:
-    """The front of what was taken; its body follows."""
+    """Encodes the front of frames that were taken from the buffer; their body follows."""
     return encode_front({"c": "taken", "k": client, "n": seen, "empty": is_empty}, size_bytes)
 
 
 def lost(client: int, why: str) -> bytes:
-    """Encodes that what waited for a client is gone."""
+    """Encodes that the messages of a client are lost."""
     return encode_frame({"c": "lost", "k": client, "why": why})

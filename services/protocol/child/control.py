@@ -78,12 +78,12 @@ from raylay.services.replication.membership.placement import InstancePlacement, 
 from raylay.services.replication.values import DirectLinkState, LinkStart
 
 PING, PONG = encode_frame({"c": "ping"}), encode_frame({"c": "pong"})
-"""Whether a child is there, whatever it is, and that it is."""
+"""Frames that ask whether a child process is alive, and that it answers with."""
 CONTROL_FRAME_BYTES_MAX = 256 * 1024 * 1024
 
 DIRECT_SUFFIX = ".direct"
-"""Suffix of the path of an instance's Unix socket for the socket to which its links send
-descriptors."""
+"""Suffix that is added to the path of an instance's Unix socket to name the socket for descriptors
+of links."""
 WAKE = struct.Struct("<Q")
 
 _pack = msgpack.Packer(use_bin_type=True).pack
@@ -108,29 +108,29 @@ def _rooted(value: dict[int, dict[int, list[list[int]]]]) -> Rooted:
 
 
 def hello(destination: str, start_number: int, pid: int) -> bytes:
-    """A link says which one it is."""
+    """Encodes a link's first frame, which tells its destination."""
     return encode_frame(
         {"c": "hello", "destination": destination, "start": start_number, "pid": pid}
     )
 
 
 def wake(destination: str, start_number: int) -> bytes:
-    """The first and only frame of a link's second connection."""
+    """Encodes the first and only frame of a link's second connection."""
     return encode_frame({"c": "wake", "destination": destination, "start": start_number})
 
 
 def carry(destination: str, start_number: int, upstream: int) -> bytes:
-    """The first frame of a connection that goes on over an incoming one."""
+    """Encodes the first frame of a connection that continues over an incoming one."""
     return encode_frame(
         {"c": "carry", "destination": destination, "start": start_number, "upstream": upstream}
     )
 
 
 def carried(destination: str, start_number: int, certificate: list[str] | None = None) -> bytes:
-    """The first frame of a connection that brings another instance's link.
+    """Encodes the first frame of a connection that carries another instance's link.
 
     Args:
-        certificate: of the other side of the connection that it came over (`PeerCertificate`);
+        certificate: certificate of the other side of the carrying connection (`PeerCertificate`);
             None: it showed none.
     """
     header: Header = {"c": "carried", "destination": destination, "start": start_number}
@@ -140,7 +140,7 @@ def carried(destination: str, start_number: int, certificate: list[str] | None =
 
 
 def incoming(upstream: int, name: str, incarnation: int, *, proven: bool = False) -> bytes:
-    """The incoming connection that a link may use."""
+    """Encodes the incoming connection that a link may use."""
     header: Header = {"c": "incoming", "upstream": upstream, "name": name}
     return encode_frame(header | {"incarnation": incarnation, "proven": proven})
 
@@ -156,7 +156,7 @@ def connected(
     generation: int = 0,
     placements: Mapping[str, InstancePlacement] | None = None,
 ) -> bytes:
-    """The link is connected. `same`: the digests agreed."""
+    """Encodes that a link is connected. `same`: whether the digests agreed."""
     header: Header = {
         "c": "connected",
         "epoch": epoch,
@@ -172,27 +172,27 @@ def connected(
 
 
 def part_of_logon(command: str, root: int, body: bytes) -> bytes:
-    """A part of `held` or `waited`, as it came from the destination."""
+    """Encodes a part of `held` or `waited`, as it came from the destination."""
     return encode_frame({"c": command, "root": root}, body)
 
 
 def placed(placements: Mapping[str, InstancePlacement]) -> bytes:
-    """The destination told of moved instances."""
+    """Encodes the placements that the destination told."""
     return encode_frame({"c": "placed", "placements": to_wire(placements)})
 
 
 def aim(addresses: tuple[str, ...], news: Mapping[str, InstancePlacement]) -> bytes:
-    """Instances were moved: what the link dials from now on, and what it is to tell."""
+    """Encodes new addresses for a link, with the placements that it is to tell its destination."""
     return encode_frame({"c": "aim", "addresses": addresses, "placements": to_wire(news)})
 
 
 def refuse(why: str) -> bytes:
-    """The server that the link has reached may not be used."""
+    """Encodes that the server reached by a link must not be used."""
     return encode_frame({"c": "refuse", "why": why})
 
 
 def answered(effect: LinkAnswered, at_ns: int) -> bytes:
-    """The destination answered."""
+    """Encodes the answer of a destination."""
     return encode_frame(
         {"c": "answered", "at": at_ns},
         _body(effect.persisted, effect.conflicts),
@@ -200,23 +200,23 @@ def answered(effect: LinkAnswered, at_ns: int) -> bytes:
 
 
 def read_answered(body: bytes) -> tuple[Rooted, Ranges]:
-    """(persisted, conflicts) of `answered`."""
+    """Decodes (persisted, conflicts) of an `answered` frame."""
     persisted, conflicts = _values(body)
     return _rooted(persisted), _ranges(conflicts)
 
 
 def lacks(effect: LinkLacks) -> bytes:
-    """Encodes what will never be sent."""
+    """Encodes the messages that a link will never send."""
     return encode_frame({"c": "lacks"}, _body(effect.ranges))
 
 
 def read_lacks(body: bytes) -> Ranges:
-    """The inverse of `lacks`."""
+    """Decodes a `lacks` frame."""
     return _ranges(_values(body)[0])
 
 
 def progress(effect: LinkProgress) -> bytes:
-    """Encodes how far the link is."""
+    """Encodes a link's progress."""
     return encode_frame(
         {
             "c": "progress",
@@ -229,14 +229,15 @@ def progress(effect: LinkProgress) -> bytes:
 
 
 def read_progress(header: Header, body: bytes) -> LinkProgress:
-    """The inverse of `progress`."""
+    """Decodes a `progress` frame."""
     resending = _ranges(_values(body)[0]) if body else {}
     return LinkProgress(header["tx"], resending, header["u"], header["skipped"])
 
 
 def start_frames(start: LinkStart, held: PublisherRanges | None) -> Iterator[bytes]:
-    """Encodes the start of a connected link, each frame made when it is asked for. `held`: what the
-    destination holds, where the link does not know it because the digests agreed."""
+    """Yields the frames that start a connected link, each encoded when it is asked for. `held`:
+    messages that the destination holds, where the link does not know them because the digests
+    agreed."""
     every = [
         ("held", 0, held or PublisherRanges()),
         *(("notice", root, sets) for root, sets in start.notice.roots.items()),
@@ -258,14 +259,16 @@ def start_frames(start: LinkStart, held: PublisherRanges | None) -> Iterator[byt
 
 
 class StartReader:
-    """Puts together what `start_frames` makes.
+    """Assembles the frames of `start_frames`.
+
+    Owner: the link. Lifecycle: one connection.
 
     Owner: the link. Lifecycle: one connection.
     """
 
     def __init__(self) -> None:
         self.held = PublisherRanges()
-        """Messages that the destination holds, where it did not say that itself."""
+        """Messages that the destination holds, where the destination did not tell them itself."""
         self._notice = RootedRanges()
         self._mark = RootedRanges()
         self._unavailable = PublisherRanges()
@@ -279,7 +282,7 @@ class StartReader:
             read_part(body, self.held if header["of"] == "held" else self._unavailable)
 
     def started(self, header: Header) -> LinkStart:
-        """The last frame came."""
+        """Takes the last frame. Returns the link's start state."""
         return LinkStart(
             header["sync"],
             self._notice,
@@ -292,29 +295,29 @@ class StartReader:
 
 
 def handed_over(destination: str, start_number: int) -> bytes:
-    """The datagram with which a link's descriptor comes."""
+    """Encodes the datagram that accompanies a link's descriptor."""
     return encode_frame({"c": "handed_over", "destination": destination, "start": start_number})
 
 
 def beside(stretch: int, ranges: PublisherRanges) -> bytes:
-    """Encodes what an instance's filters left out in a stretch of the journal, while it had a
-    connection of the link's."""
+    """Encodes the sequences that an instance's filters left out in a stretch of the journal, while
+    the instance had the link's connection."""
     return encode_frame({"c": "beside", "stretch": stretch}, msgpack.packb(ranges.to_wire()))
 
 
 def read_beside(header: Header, body: bytes) -> tuple[int, PublisherRanges]:
-    """The inverse of `beside`."""
+    """Decodes a `beside` frame."""
     ranges = PublisherRanges.from_wire(msgpack.unpackb(body, strict_map_key=False))
     return header["stretch"], ranges
 
 
 def queue(frame: bytes) -> bytes:
-    """A frame for the destination."""
+    """Encodes a frame that is meant for the destination."""
     return encode_frame({"c": "queue"}, frame)
 
 
 def hand_over(state: DirectLinkState, epoch: int, peer: str) -> bytes:
-    """A link hands over its connection."""
+    """Encodes the hand-over of a link's connection."""
     header: Header = {
         "c": "hand_over",
         "downstream": state.downstream,
@@ -330,7 +333,7 @@ def hand_over(state: DirectLinkState, epoch: int, peer: str) -> bytes:
 
 
 def read_hand_over(header: Header, body: bytes) -> DirectLinkState:
-    """The inverse of `hand_over`."""
+    """Decodes a `hand_over` frame."""
     held, unavailable = map(_sets, _values(body))
     return DirectLinkState(
         header["downstream"],
@@ -352,10 +355,10 @@ def _sets(ranges: dict[int, list[list[int]]]) -> PublisherRanges:
 
 
 def notice(awaited: Rooted, last_txid: int) -> bytes:
-    """Ask the destination."""
+    """Encodes a request to ask the destination about messages."""
     return encode_frame({"c": "notice", "tx": last_txid}, _body(awaited))
 
 
 def read_notice(body: bytes) -> Rooted:
-    """The awaited ranges of `notice`."""
+    """Decodes the awaited ranges of a `notice` frame."""
     return _rooted(_values(body)[0])

@@ -76,7 +76,7 @@ _LENGTH = struct.Struct("<I")
 RECORD_BYTES_MIN = 60
 U64_MAX = (1 << 64) - 1
 MESSAGES_MAX = 65_536
-"""Messages of one delivery."""
+"""Number of messages in one delivery, at most."""
 LEASED_BYTES = _LEASED.size
 
 
@@ -88,7 +88,7 @@ def _pack(value: Any) -> bytes:
 def _unpack(body: bytes) -> Any:
     try:
         return msgpack.unpackb(body, strict_map_key=False)
-    except Exception as error:  # msgpack raises many kinds on bad bytes
+    except Exception as error:  # msgpack raises many kinds of errors on bad bytes
         raise _wrong(f"a body that is no msgpack ({type(error).__name__})") from None
 
 
@@ -97,7 +97,7 @@ def _wrong(what: str) -> RemoteProtocolError:
 
 
 def whole(header: Header, name: str) -> int:
-    """A whole number of a header, from 0 to 2**64 - 1.
+    """Returns a whole number of a header, from 0 to 2**64 - 1.
 
     Raises:
         RemoteProtocolError: it is none.
@@ -109,7 +109,7 @@ def whole(header: Header, name: str) -> int:
 
 
 def text(header: Header, name: str) -> str:
-    """A text of a header.
+    """Returns a text of a header.
 
     Raises:
         RemoteProtocolError: it is none.
@@ -121,7 +121,7 @@ def text(header: Header, name: str) -> str:
 
 
 def consumer_of(header: Header) -> Consumer:
-    """The consumer that a frame is about.
+    """Returns the consumer to which a frame refers.
 
     Raises:
         RemoteProtocolError: it is about none.
@@ -133,20 +133,22 @@ def _about(command: str, consumer: Consumer) -> Header:
     return {"c": command, "session": consumer[0], "sub": consumer[1]}
 
 
-# -- the owner says ------------------------------------------------------------------------------
+# -- from the owner to the instance
+# ------------------------------------------------------------------
 
 
 def hello(queue: str, start_number: int, pid: int) -> bytes:
-    """An owner says which queue it is of, as `QueueDefinition.stored_as`."""
+    """Encodes an owner's first frame, which names its queue, as `QueueDefinition.stored_as`."""
     return encode_frame({"c": "hello", "queue": queue, "start": start_number, "pid": pid})
 
 
 class QueueDelivery(NamedTuple):
-    """A delivery as it came.
+    """A delivery, decoded.
 
     Attributes:
-        records: all of them, back to back.
-        decided_us: when, in microseconds since 1970, where one of the messages is sampled; else 0.
+        records: the records of all messages, back to back.
+        decided_us: time of the decision in microseconds since 1970, where one of the messages is
+            sampled; otherwise 0.
     """
 
     decision: DeliverLeased | DeliverOnce
@@ -157,7 +159,8 @@ class QueueDelivery(NamedTuple):
 def deliver(
     decision: DeliverLeased | DeliverOnce, records: Sequence[bytes], decided_us: int = 0
 ) -> tuple[Sequence[bytes], int]:
-    """A decision with the records of its messages, and how many bytes that is."""
+    """Encodes a delivery with the records of its messages. Returns the pieces, and their length in
+    bytes."""
     consumer, messages, folded_txid = decision
     pack = _LEASED.pack
     leases = b"".join(
@@ -179,7 +182,7 @@ def deliver(
 
 
 def read_deliver(header: Header, body: bytes) -> QueueDelivery:
-    """The inverse of `deliver`.
+    """Decodes a `deliver` frame.
 
     Raises:
         RemoteProtocolError: it is none.
@@ -199,7 +202,7 @@ def read_deliver(header: Header, body: bytes) -> QueueDelivery:
 
 
 def records_of(delivery: QueueDelivery, kept: Iterable[LeasedDelivery]) -> list[bytes]:
-    """The records of some of a delivery's messages, in order.
+    """Returns the records of some of a delivery's messages, in order.
 
     Raises:
         RemoteProtocolError: the records do not fit together.
@@ -220,12 +223,12 @@ def records_of(delivery: QueueDelivery, kept: Iterable[LeasedDelivery]) -> list[
 
 
 def draft(said: QueueRecordDraft) -> bytes:
-    """A record is to be journaled."""
+    """Encodes a record that is to be journaled."""
     return encode_frame({"c": "draft", "tag": said.tag, "cmd": said.command}, said.body)
 
 
 def read_draft(header: Header, body: bytes) -> QueueRecordDraft:
-    """The inverse of `draft`.
+    """Decodes a `draft` frame.
 
     Raises:
         RemoteProtocolError: it is none.
@@ -234,18 +237,18 @@ def read_draft(header: Header, body: bytes) -> QueueRecordDraft:
 
 
 def letters(reason: str, records: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
-    """Messages leave a queue undone, for this reason: their dead letters are to be journaled. The
-    frame in parts, and how many bytes that is."""
+    """Encodes messages that leave a queue undone, for this reason, and whose dead letters are to be
+    journaled. Returns the pieces, and their length in bytes."""
     size_bytes = sum(map(len, records))
     front = encode_front({"c": "letters", "why": reason}, size_bytes)
     return (front, *records), len(front) + size_bytes
 
 
 def request(said: TransferRequest, asker: str = "") -> bytes:
-    """Messages of others are asked for.
+    """Encodes a request for messages that other instances own.
 
     Args:
-        asker: name of the instance; empty: this one.
+        asker: name of the requesting instance; empty: this one.
     """
     wanted = [[*each.key, each.generation, each.owner] for each in said.wanted]
     header: Header = {"c": "request", "n": said.count}
@@ -255,7 +258,7 @@ def request(said: TransferRequest, asker: str = "") -> bytes:
 
 
 def read_request(header: Header, body: bytes) -> TransferRequest:
-    """The inverse of `request`; who asks is in the header.
+    """Decodes a `request` frame; the requesting instance is in the header.
 
     Raises:
         RemoteProtocolError: it is none.
@@ -280,17 +283,17 @@ def _u64(value: Any) -> int:
 
 
 def floor(txid: int) -> bytes:
-    """Encodes that what is below is not needed any more."""
+    """Encodes the transaction id below which the owner does not need the journal any more."""
     return encode_frame({"c": "floor", "tx": txid})
 
 
 def expired(said: Sequence[Expiration]) -> bytes:
-    """Messages left the queue without being done."""
+    """Encodes messages that left the queue without being done."""
     return encode_frame({"c": "expired"}, _pack([[e.txid, *e.key, e.reason] for e in said]))
 
 
 def read_expired(body: bytes) -> list[Expiration]:
-    """The inverse of `expired`.
+    """Decodes an `expired` frame.
 
     Raises:
         RemoteProtocolError: it is none.
@@ -307,7 +310,7 @@ def read_expired(body: bytes) -> list[Expiration]:
 
 
 def counts(folded_txid: int, found: Mapping[str, Any]) -> bytes:
-    """Encodes how it goes, for status."""
+    """Encodes the counts of the owner, for the queue's status."""
     return encode_frame({"c": "counts", "tx": folded_txid, "counts": dict(found)})
 
 
@@ -321,13 +324,13 @@ def answer(
     error: str = "",
     reason: str = "",
 ) -> bytes:
-    """A part of the answer to `ask`.
+    """Encodes a part of the answer to `ask`.
 
     Args:
-        count: messages that it is of.
-        matches: with the last part: messages that there are.
-        error: why there is none; empty: there is.
-        reason: of the error.
+        count: number of messages in this part.
+        matches: with the last part: number of messages that match.
+        error: why there is no answer; empty: there is one.
+        reason: reason of the error.
     """
     header: Header = {"c": "answer", "id": number, "n": count, "more": more}
     if matches:
@@ -338,13 +341,13 @@ def answer(
 
 
 class QueueAnswer(NamedTuple):
-    """A part of what an owner answers.
+    """A part of an owner's answer.
 
     Attributes:
-        more: whether another one comes.
+        more: whether another part follows.
         error: why there is no answer; empty: there is one.
-        reason: of the error.
-        matches: with the last part: messages that there are.
+        reason: reason of the error.
+        matches: with the last part: number of messages that match.
     """
 
     body: bytes
@@ -355,25 +358,28 @@ class QueueAnswer(NamedTuple):
 
 
 def read_answer(header: Header, body: bytes) -> tuple[int, QueueAnswer]:
-    """The inverse of `answer`."""
+    """Decodes an `answer` frame."""
     matches = whole(header, "matches") if "matches" in header else 0
     reason = str(header.get("reason") or "internal_error")
     more, error = bool(header.get("more")), str(header.get("error") or "")
     return whole(header, "id"), QueueAnswer(body, more, error, reason, matches)
 
 
-# -- the instance says ---------------------------------------------------------------------------
+# -- from the instance to the owner
+# ------------------------------------------------------------------
 
 
 class OwnerBegin(NamedTuple):
     """The start state of an owner: see `OwnerHandshake` (services/queues/frontend.py).
 
     Attributes:
-        committed_txid: it may read the journal up to here.
-        serves: whether it may deliver.
-        names: of incarnations.
-        steady_base_us: what the queues' steady clock is ahead of the host's monotonic one.
-        clock_steps: after_txid and offset of each, as of `ClockSteps.all`.
+        committed_txid: transaction id up to which the owner may read the journal.
+        serves: whether the owner may deliver.
+        names: names of the instances, by incarnation.
+        steady_base_us: microseconds by which the queues' steady clock is ahead of the host's
+            monotonic one.
+        clock_steps: transaction id and offset of each step of the wall clock, as of
+            `ClockSteps.all`.
     """
 
     fence_txid: int
@@ -387,7 +393,7 @@ class OwnerBegin(NamedTuple):
 
 
 def begin(said: OwnerBegin) -> bytes:
-    """Encodes the start of an owner."""
+    """Encodes the start state of an owner."""
     leases = [[*each.key, *each.consumer, each.number, each.until_us] for each in said.leases]
     consumers = [
         [*each.consumer, each.client, each.filter, each.backlog_max] for each in said.consumers
@@ -400,7 +406,7 @@ def begin(said: OwnerBegin) -> bytes:
 
 
 def read_begin(header: Header, body: bytes) -> OwnerBegin:
-    """The inverse of `begin`.
+    """Decodes a `begin` frame.
 
     Raises:
         RemoteProtocolError: it is none.
@@ -429,19 +435,19 @@ def read_begin(header: Header, body: bytes) -> OwnerBegin:
 
 
 def told(last_txid: int) -> bytes:
-    """Something was committed."""
+    """Encodes that everything up to this transaction id is committed."""
     return encode_frame({"c": "told", "tx": last_txid})
 
 
 def sub(each: ConsumerSubscription) -> bytes:
-    """A consumer came, or asks for something else."""
+    """Encodes a new consumer, or new wishes of one."""
     header = _about("sub", each.consumer)
     header |= {"client": each.client, "filter": each.filter, "max": each.backlog_max}
     return encode_frame(header)
 
 
 def read_sub(header: Header) -> ConsumerSubscription:
-    """The inverse of `sub`.
+    """Decodes a `sub` frame.
 
     Raises:
         RemoteProtocolError: it is none.
@@ -452,10 +458,11 @@ def read_sub(header: Header) -> ConsumerSubscription:
 
 
 def left(consumer: Consumer, *, has_said: bool = False) -> bytes:
-    """A consumer is gone.
+    """Encodes that a consumer has left.
 
     Args:
-        has_said: it unsubscribed, and gave back before what no handler was given.
+        has_said: whether it unsubscribed, after it gave back all messages that no handler was
+            given.
     """
     header = _about("left", consumer)
     if has_said:
@@ -464,10 +471,10 @@ def left(consumer: Consumer, *, has_said: bool = False) -> bytes:
 
 
 def cancel(consumer: Consumer, leases: Iterable[tuple[Key, int]], *, unseen: bool = False) -> bytes:
-    """A consumer gives messages back.
+    """Encodes that a consumer gives messages back.
 
     Args:
-        unseen: no handler was given them.
+        unseen: whether no handler was given the messages.
     """
     header = _about("cancel", consumer)
     if unseen:
@@ -476,7 +483,7 @@ def cancel(consumer: Consumer, leases: Iterable[tuple[Key, int]], *, unseen: boo
 
 
 def bounce(consumer: Consumer, leases: Iterable[tuple[Key, int]]) -> bytes:
-    """A decision came too late for these."""
+    """Encodes leases whose delivery came too late, because the consumer had left."""
     return encode_frame(_about("bounce", consumer), _given_back(leases))
 
 
@@ -485,13 +492,13 @@ def _given_back(leases: Iterable[tuple[Key, int]]) -> bytes:
 
 
 def done(keys: Keys) -> bytes:
-    """An acknowledgment of these is on its way to the disk."""
+    """Encodes that an acknowledgment of these messages is on its way to the disk."""
     flat = {publisher: [*chain.from_iterable(ranges)] for publisher, ranges in keys.items()}
     return encode_frame({"c": "done"}, _pack(flat))
 
 
 def read_done(body: bytes) -> Keys:
-    """The inverse of `done`.
+    """Decodes a `done` frame.
 
     Raises:
         RemoteProtocolError: it is none.
@@ -500,7 +507,7 @@ def read_done(body: bytes) -> Keys:
 
 
 def read_leases(body: bytes) -> list[tuple[Key, int]]:
-    """Keys and numbers of `cancel` and `bounce`.
+    """Decodes the keys and numbers of a `cancel` or `bounce` frame.
 
     Raises:
         RemoteProtocolError: they are none.
@@ -514,14 +521,14 @@ def read_leases(body: bytes) -> list[tuple[Key, int]]:
 
 
 def failed(tags: Iterable[int], committed_txid: int) -> bytes:
-    """Encodes that what was staged behind a transaction id did not come to the disk: these drafts
-    among it."""
+    """Encodes an append failure: nothing behind this transaction id came to the disk, including
+    these drafts."""
     header: Header = {"c": "failed", "tx": committed_txid}
     return encode_frame(header, b"".join(map(_TAG.pack, tags)))
 
 
 def read_tags(body: bytes) -> list[int]:
-    """The tags of `failed`.
+    """Decodes the tags of a `failed` frame.
 
     Raises:
         RemoteProtocolError: they are none.
@@ -532,12 +539,12 @@ def read_tags(body: bytes) -> list[int]:
 
 
 def names(found: Mapping[int, str]) -> bytes:
-    """Encodes which instances bear these incarnations."""
+    """Encodes the names of the instances with these incarnations."""
     return encode_frame({"c": "names"}, _pack(dict(found)))
 
 
 def read_names(body: bytes) -> dict[int, str]:
-    """The inverse of `names`.
+    """Decodes a `names` frame.
 
     Raises:
         RemoteProtocolError: they are none.
@@ -556,12 +563,13 @@ STOP = encode_frame({"c": "stop"})
 
 
 def clock(after_txid: int, offset_us: int) -> bytes:
-    """The wall clock of the instance was set: see `ClockSteps` (services/queues/clock_steps.py)."""
+    """Encodes a step of the instance's wall clock: see `ClockSteps`
+    (services/queues/clock_steps.py)."""
     return encode_frame({"c": "clock", "tx": after_txid, "offset": offset_us})
 
 
 def read_clock(header: Header) -> tuple[int, int]:
-    """The inverse of `clock`.
+    """Decodes a `clock` frame.
 
     Raises:
         RemoteProtocolError: it is none.
@@ -577,16 +585,16 @@ def _signed(header: Header, name: str) -> int:
 
 
 def proxied(on: bool, reachable: Iterable[str]) -> bytes:
-    """Encodes whether the queue may take over what belongs to instances that cannot be reached.
+    """Encodes whether the queue may take over messages of instances that cannot be reached.
 
     Args:
-        reachable: those that can.
+        reachable: names of the instances that can be reached.
     """
     return encode_frame({"c": "proxied", "on": on, "reachable": sorted(reachable)})
 
 
 def read_proxied(header: Header) -> tuple[bool, frozenset[str]]:
-    """The inverse of `proxied`.
+    """Decodes a `proxied` frame.
 
     Raises:
         RemoteProtocolError: it is none.
@@ -598,13 +606,14 @@ def read_proxied(header: Header) -> tuple[bool, frozenset[str]]:
 
 
 class QueueQuestion(NamedTuple):
-    """A query on the messages of a queue.
+    """A query of a queue.
 
     Attributes:
-        what: `sow`: the records of those that are available; `keys`: of all; `status`: of the
-            queue, as JSON.
-        filter: which messages; empty: all.
-        select, order_by, top, skip: of `sow`; as of a query (services/sow/query/queue_rows.py).
+        what: `sow`: the records of the available messages; `keys`: the keys of all messages;
+            `status`: the status of the queue, as JSON.
+        filter: content filter; empty: all messages.
+        select, order_by, top, skip: options of `sow`, as of a query
+            (services/sow/query/queue_rows.py).
     """
 
     what: str
@@ -619,13 +628,13 @@ _TEXTS = ("filter", "select", "order_by")
 
 
 def ask(number: int, question: QueueQuestion) -> bytes:
-    """Asks that."""
+    """Encodes a query of the queue."""
     given = {name: value for name, value in question._asdict().items() if value not in ("", None)}
     return encode_frame({"c": "ask", "id": number, **given})
 
 
 def read_ask(header: Header) -> tuple[int, QueueQuestion]:
-    """The inverse of `ask`."""
+    """Decodes an `ask` frame."""
     top = whole(header, "top") if "top" in header else None
     wanted, select, order = (str(header.get(name) or "") for name in _TEXTS)
     skip = whole(header, "skip") if "skip" in header else 0

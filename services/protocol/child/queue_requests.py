@@ -27,11 +27,12 @@ COMMAND = "queue"
 WANTED_MAX = 256
 PLACES_MAX = 1_000_000
 QUEUE_NAME_BYTES_MAX = 1_024
-"""Length of a queue's name, as of a topic's."""
+"""Longest name of a queue, as of a topic."""
 
 
 class Candidate(NamedTuple):
-    """A message that is asked for, with the register that the asker knows of it."""
+    """A requested message, with its ownership (generation and owner) as far as the requesting
+    instance knows it."""
 
     publisher: int
     sequence: int
@@ -40,13 +41,14 @@ class Candidate(NamedTuple):
 
 
 class QueueRequest(NamedTuple):
-    """See the file's docstring.
+    """A request for messages of a distributed queue.
 
     Attributes:
-        incarnation, life, number: of whoever asks; no two requests have the same.
-        name: of the instance that asks.
-        queue, message_type, domain: which queue.
-        places: how many of the candidates it has room for.
+        incarnation, life, number: identify the request: the requesting instance, the life of its
+            process, and the number of the request.
+        name: name of the requesting instance.
+        queue, message_type, domain: the queue.
+        places: number of the candidates that the requesting instance has room for.
     """
 
     incarnation: int
@@ -64,7 +66,7 @@ _pack = msgpack.Packer(use_bin_type=True).pack
 
 
 def queue_request(request: QueueRequest) -> bytes:
-    """The frame."""
+    """Encodes a request."""
     header: Header = {
         "c": COMMAND,
         "from": request.incarnation,
@@ -81,7 +83,7 @@ def queue_request(request: QueueRequest) -> bytes:
 
 
 def read_queue_request(header: Header, body: bytes) -> QueueRequest:
-    """Decodes the frame.
+    """Decodes a request.
 
     Raises:
         RemoteProtocolError: it is none; with reason `bad_command`.
@@ -111,7 +113,7 @@ def read_queue_request(header: Header, body: bytes) -> QueueRequest:
 def _read_wanted(body: bytes) -> list[Candidate]:
     try:
         said = unpack_values(body, 6 * WANTED_MAX + 1)
-    except Exception as error:  # whatever the bytes bring it to raise
+    except Exception as error:  # a decoder may raise any error on bad bytes
         raise _wrong(f"its body is no msgpack ({type(error).__name__})") from None
     if type(said) is not list or not 1 <= len(said) <= WANTED_MAX:
         raise _wrong(f"its body is no array of 1 to {WANTED_MAX} candidates")

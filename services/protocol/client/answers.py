@@ -18,12 +18,13 @@ from raylay.services.protocol.frames import (
 )
 
 HAVE_IN_HEADER_BYTES_MAX = 32 * 1024
-"""Larger range sets travel in the body: a header ends at 64 KiB."""
+"""Bytes up to which range sets are in the header; larger ones are in the body, because a header
+ends at 64 KiB."""
 MISSING_PUBLISHERS_MAX = 100
-"""A subscriber is told the missing messages of so many publishers one by one."""
+"""Number of publishers for which a subscriber is told the missing messages one by one."""
 OVERTAKEN = "overtaken"
-"""Reason of a bookmark subscription's end: retention removed what was to be delivered next. Who
-subscribes again with what he has is told what is missing."""
+"""Reason for which a bookmark subscription ends: retention removed the messages to be delivered
+next. A client that subscribes again with its received messages is told which are missing."""
 LOGON_ANSWER_BYTES_MAX = 60 * 1024
 
 HEARTBEAT = encode_frame({"c": "heartbeat"})
@@ -37,7 +38,7 @@ def acknowledgment(
     body: bytes = b"",
     **extras: Any,
 ) -> bytes:
-    """An ack of a command; with a `reason` it says that the command failed."""
+    """Encodes an ack of a command; with a `reason` the command failed."""
     header: Header = {"c": "ack", "a": kind}
     if command_id:
         header["cid"] = command_id
@@ -62,11 +63,11 @@ def logon_answer(
     now_us: int,
     unused: Range | None = None,
 ) -> bytes:
-    """The answer to an accepted logon. `durable` is cut where the header would be too long: the
-    client then resends a little more, and is acked for it as for everything durable. `unused`: the
-    sequences that it goes on with."""
+    """Encodes the answer to an accepted logon. `durable` is shortened where the header would be too
+    long: the client then sends some messages again, which are acknowledged like all durable ones.
+    `unused`: the sequences with which the client continues."""
     extras: Header = {} if unused is None else {"unused": list(unused)}
-    # A range is at most 19 bytes.
+    # A range takes at most 19 bytes.
     room = max(LOGON_ANSWER_BYTES_MAX - len(msgpack.packb([peers, command_id])) - 2_048, 0) // 19
     return acknowledgment(
         "processed",
@@ -85,8 +86,9 @@ def logon_answer(
 
 
 def persisted_ack(sequence: int, reason: str = "", text: str = "", unjournaled: int = 0) -> bytes:
-    """Everything of the connection up to `sequence` is durable; with a reason: it is refused.
-    `unjournaled`: how many of those newly covered went to live subscribers only."""
+    """Encodes that everything of the connection up to `sequence` is durable; with a reason: that
+    `sequence` is refused. `unjournaled`: number of the newly covered messages that went to live
+    subscribers only."""
     if reason:
         return acknowledgment("persisted", "", reason, text, s=sequence)
     header: Header = {"c": "ack", "a": "persisted", "s": sequence, "status": "success"}
@@ -107,10 +109,11 @@ def ranges_ack(
     command_id: str = "",
     missing: PublisherRanges | None = None,
 ) -> bytes:
-    """An ack about a bookmark subscription, with ranges in the header, or, large ones, the body.
+    """Encodes an ack about a bookmark subscription, with ranges in the header, or, large ones, in
+    the body.
 
-    `missing`: what retention removed. It is told as a count, and for each of the publishers that
-    lack most as a count, the first and the last.
+    `missing`: messages that retention removed. They are told as a count, and, for the publishers
+    that lack most, as a count, the first and the last sequence.
     """
     extras: dict[str, Any] = {"sub": subscription}
     if missing:
@@ -130,7 +133,8 @@ def ranges_ack(
 
 
 def _with_have(header: Header, have: PublisherRanges | None) -> bytes:
-    """Puts ranges into a header. The body, where they are too large for that."""
+    """Puts ranges into a header. Returns the body, which has them where they are too large for the
+    header."""
     if have is None:
         return b""
     wire = have.to_wire()
@@ -152,8 +156,8 @@ class DeliveryProtocol(Protocol):
 
 
 def delivery_parts(subscription: str, delivery: DeliveryProtocol) -> tuple[Sequence[bytes], int]:
-    """A delivery, and how many bytes it is. The records are shared with other subscribers, so that
-    only what is in front of them is made here."""
+    """Encodes a delivery. Returns the pieces, and their length in bytes. The records are shared
+    with other subscribers; only the front is made here."""
     header: Header = {
         "c": "p",
         "sub": subscription,
@@ -164,7 +168,7 @@ def delivery_parts(subscription: str, delivery: DeliveryProtocol) -> tuple[Seque
         header["tx"] = delivery.first_txid
     if delivery.traced:
         header["tr"] = 1
-    # As encode_front does it, without the call: this is done for each subscriber.
+    # Like `encode_front`, without the call: this runs for each subscriber.
     packed: bytes = pack_header(header)
     size_bytes = delivery.size_bytes
     front = FRAME_FRONT.pack(2 + len(packed) + size_bytes, len(packed)) + packed
@@ -179,12 +183,12 @@ def queue_delivery_parts(
     records: Sequence[bytes],
     traced: bool = False,
 ) -> tuple[Sequence[bytes], int]:
-    """Messages of a queue, and how many bytes that is.
+    """Encodes a delivery of a queue. Returns the pieces, and their length in bytes.
 
     Args:
-        now_us: when they are sent.
-        lease_ms: for so long they are the client's; None: until they are gone.
-        records: all of them, in one piece or several.
+        now_us: time of sending.
+        lease_ms: length of the lease in milliseconds; None: until the client has left.
+        records: the records of all messages, in one piece or several.
         traced: whether one of them carries a trace context.
     """
     header: Header = {"c": "p", "sub": subscription, "n": count, "ts": now_us, "q": 1}
@@ -196,12 +200,13 @@ def queue_delivery_parts(
 
 
 def group_begin(subscription: str) -> bytes:
-    """Encodes that the rows of a query come now."""
+    """Encodes that the rows of a query begin."""
     return encode_frame({"c": "group_begin", "sub": subscription})
 
 
 def sow_parts(subscription: str, rows: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
-    """Some rows of a query, records all, and how many bytes that is."""
+    """Encodes some rows of a query, all as records. Returns the pieces, and their length in
+    bytes."""
     header: Header = {"c": "sow", "sub": subscription, "n": len(rows)}
     return _with_records(header, rows, sum(map(len, rows)))
 
@@ -209,12 +214,12 @@ def sow_parts(subscription: str, rows: Sequence[bytes]) -> tuple[Sequence[bytes]
 def group_end(
     subscription: str, sent: int, matches: int, have: PublisherRanges | None = None
 ) -> bytes:
-    """All rows of a query were sent.
+    """Encodes that all rows of a query were sent.
 
     Args:
-        sent: so many.
-        matches: so many there are that the query asks for, those above `top_n` among them.
-        have: where a replay follows: what lies before it, and the rows are the state of.
+        sent: number of rows that were sent.
+        matches: number of rows that match the query, including those above `top_n`.
+        have: where a replay follows: the messages before it, whose state the rows are.
     """
     header: Header = {"c": "group_end", "sub": subscription, "n": sent, "matches": matches}
     body = _with_have(header, have)
@@ -224,7 +229,8 @@ def group_end(
 def oof_parts(
     subscription: str, reason: str, left: DeliveryProtocol
 ) -> tuple[Sequence[bytes], int]:
-    """Encodes what has left the focus of a subscription, and says how many bytes that is.
+    """Encodes a notice of records that left the focus of a subscription. Returns the pieces, and
+    their length in bytes.
 
     Args:
         reason: `deleted`, `expired`, `match` or `entitlement`.

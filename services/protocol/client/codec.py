@@ -1,8 +1,7 @@
-"""The encoding of a client's session: bytes become commands, answers and deliveries become bytes.
+"""The encoding of a client's session: bytes become commands; answers and deliveries become bytes.
 
-The instance knows a session by its commands (services/protocol/client/session.py) and what it
-answers; how both are written is the codec's. What carries the bytes, and keeps them apart from
-other connections, is the transport's.
+The instance deals with a session's commands (services/protocol/client/session.py) and answers as
+values; the codec encodes them. The transport carries the bytes.
 """
 
 from __future__ import annotations
@@ -24,29 +23,29 @@ class Codec(Protocol):
     Owner: the client's connection. Lifecycle: one connection.
 
     Attributes:
-        heartbeat: what is sent so that the client hears something.
+        heartbeat: bytes that are sent so that the client hears something.
     """
 
     heartbeat: bytes
 
     def receive(self, data: bytes) -> list[Command]:
-        """The commands that `data` completes; before `logged_on` none but a logon. At most
-        `FRAMES_AT_ONCE`: where it gives as many, call it with nothing for the others.
+        """Returns the commands that `data` completes; before `logged_on` only a logon. At most
+        `FRAMES_AT_ONCE` are returned: after that many, it is called without data for the others.
 
         Raises:
             RemoteProtocolError: the session is over; its reason is to be told.
         """
 
     def count_incomplete(self, holds: Callable[[int], None]) -> None:
-        """Tells `holds` from now on, before it is kept, how many bytes are held of a command
-        that is not whole, and that none are any more. It may raise RemoteProtocolError, for
-        `receive`."""
+        """Reports from now on to `holds` how many bytes of an incomplete command are kept, before
+        they are kept, and when there are none any more. `holds` may raise RemoteProtocolError,
+        which `receive` then raises."""
 
     def logged_on(self) -> None:
-        """The logon was accepted."""
+        """Notes that the logon was accepted."""
 
     def closed(self) -> None:
-        """The connection ended."""
+        """Notes that the connection ended."""
 
     def acknowledgment(
         self,
@@ -57,7 +56,7 @@ class Codec(Protocol):
         body: bytes = b"",
         **extras: Any,
     ) -> bytes:
-        """An ack of a command; with a `reason` it says that the command failed."""
+        """Encodes an ack of a command; with a `reason` the command failed."""
 
     def logon_answer(
         self,
@@ -73,12 +72,13 @@ class Codec(Protocol):
         now_us: int,
         unused: Range | None = None,
     ) -> bytes:
-        """The answer to an accepted logon."""
+        """Encodes the answer to an accepted logon."""
 
     def persisted_ack(
         self, sequence: int, reason: str = "", text: str = "", unjournaled: int = 0
     ) -> bytes:
-        """Everything up to `sequence` is durable; with a reason: that one is refused."""
+        """Encodes that everything up to `sequence` is durable; with a reason: that `sequence` is
+        refused."""
 
     def ranges_ack(
         self,
@@ -88,7 +88,8 @@ class Codec(Protocol):
         command_id: str = "",
         missing: PublisherRanges | None = None,
     ) -> bytes:
-        """An ack about a bookmark subscription. `missing`: what retention removed."""
+        """Encodes an ack about a bookmark subscription. `missing`: messages that retention
+        removed."""
 
     def safety_notice(self, peers: list[dict[str, Any]]) -> bytes:
         """Encodes which peers a client may fail over to."""
@@ -96,8 +97,8 @@ class Codec(Protocol):
     def delivery(
         self, subscription: str, delivery: DeliveryProtocol
     ) -> tuple[Sequence[bytes], int]:
-        """A delivery as parts that are written one behind the other, and how many bytes they are.
-        The records themselves are shared: they are not to be copied."""
+        """Encodes a delivery. Returns pieces that are written one after the other, and their length
+        in bytes. The records themselves are shared: they must not be copied."""
 
     def queue_delivery(
         self,
@@ -108,29 +109,30 @@ class Codec(Protocol):
         records: Sequence[bytes],
         traced: bool = False,
     ) -> tuple[Sequence[bytes], int]:
-        """Messages of a queue, in parts as of `delivery`."""
+        """Encodes a delivery of a queue, in pieces as `delivery`."""
 
     def group_begin(self, subscription: str) -> bytes:
-        """Encodes that the rows of a query come now."""
+        """Encodes that the rows of a query begin."""
 
     def sow(self, subscription: str, rows: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
-        """Some rows of a query, records all, in parts as of `delivery`."""
+        """Encodes some rows of a query, all as records, in pieces as `delivery`."""
 
     def group_end(
         self, subscription: str, sent: int, matches: int, have: PublisherRanges | None = None
     ) -> bytes:
-        """All rows of a query were sent; so many, of so many that it asks for. `have`: what lies
-        before the replay that follows; None: none does."""
+        """Encodes that all rows of a query were sent: the number sent, and the number that match.
+        `have`: messages before the replay that follows; None: none follows."""
 
     def oof(
         self, subscription: str, reason: str, left: DeliveryProtocol
     ) -> tuple[Sequence[bytes], int]:
-        """Encodes what has left the focus of a subscription, in parts as of `delivery`."""
+        """Encodes a notice of records that left the focus of a subscription, in pieces as
+        `delivery`."""
 
 
 class NativeCodec(ServerSession):
-    """Raylay's own: frames with a header (docs/protocol.md). The answers are plain functions, so
-    that asking the codec for one costs no call."""
+    """Raylay's own encoding: frames with a header (docs/protocol.md). The answers are plain
+    functions, so that a call of the codec costs nothing more."""
 
     heartbeat = answers.HEARTBEAT
     acknowledgment = staticmethod(answers.acknowledgment)

@@ -1,4 +1,4 @@
-"""The commands of a client's session, as values. What reads them is in session.py."""
+"""The commands of a client's session, as values. session.py decodes them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raylay.services.protocol.frames import Header
 
 @dataclass(slots=True)
 class Logon:
-    """`logon`."""
+    """The `logon` command."""
 
     client_name: str
     low: int
@@ -21,13 +21,14 @@ class Logon:
     password: str
     ack_conflation_ms: int
     takes_unused: bool = False
-    """Whether it goes on with the sequences that an earlier life left; it has numbered nothing."""
+    """Whether the client continues with the sequences that an earlier life left, because it has
+    numbered nothing yet."""
 
 
 @dataclass(slots=True)
 class Logoff:
-    """`logoff`: the client ends in good order. `unused`: the sequences that it has not used and
-    that nobody else may have used."""
+    """The `logoff` command: the client ends in good order. `unused`: sequences that neither this
+    client nor any other has used."""
 
     unused: Range
     command_id: str
@@ -35,7 +36,8 @@ class Logoff:
 
 @dataclass(slots=True)
 class Publish:
-    """`p`: one message. `command`: of its record, publish, delete or delta publish."""
+    """The `p` command: one message. `command`: command of its record: publish, delete or delta
+    publish."""
 
     topic: str
     message_type: str
@@ -51,12 +53,12 @@ class Publish:
 
 @dataclass(slots=True)
 class PublishBatchCommand:
-    """`pb`: records as the client built them.
+    """The `pb` command: records as the client built them.
 
     Attributes:
-        count: how many it says they are.
-        resent: it has sent them before, to the instance of this name first; empty: it does not
-            know to which. None: it sends them for the first time.
+        count: number of the records that the client announces.
+        resent: name of the instance to which the client sent the records first; empty: the client
+            does not know it. None: it sends them for the first time.
     """
 
     payload: bytes
@@ -66,17 +68,18 @@ class PublishBatchCommand:
 
 @dataclass(slots=True)
 class Subscribe:
-    """`subscribe`. `have`: what a durable subscriber already has.
+    """The `subscribe` command. `have`: messages that a durable subscriber already has.
 
     Attributes:
-        filter: by content.
-        select: the select list, as it was written.
-        oof: it wants to hear of what leaves its focus.
-        delta: it wants what has changed of a record, and its key fields.
-        no_empties: of what a record lost, a delta says nothing.
-        no_sowkey: a delta carries no SOW key.
-        replace: it takes the place of the one of its id.
-        max_backlog: of a queue: messages that it takes before it acknowledges one; 0: not given.
+        filter: content filter.
+        select: select list, as written.
+        oof: whether the client wants notices of records that leave the focus.
+        delta: whether the client wants only the changes of a record, and its key fields.
+        no_empties: whether a delta omits fields that the record lost.
+        no_sowkey: whether a delta omits the SOW key.
+        replace: whether the subscription replaces the one with its id.
+        max_backlog: number of messages of a queue that the client takes before it acknowledges one;
+            0: not given.
     """
 
     subscription: str
@@ -105,16 +108,16 @@ class Subscribe:
 
 @dataclass(slots=True)
 class SowCommand:
-    """`sow`: a query.
+    """The `sow` command: a query.
 
     Attributes:
-        query: its id.
-        filter, select, order_by: as they were written.
-        top_n: so many records at most; None: all.
-        skip_n: so many are left out before.
-        batch: records in one frame, at most.
-        keys: of these records; None: of all.
-        as_of: when, as a bookmark says it; empty: now.
+        query: id of the query.
+        filter, select, order_by: as written.
+        top_n: limit on the number of rows; None: no limit.
+        skip_n: number of rows that are left out at the start.
+        batch: number of records in one frame, at most.
+        keys: keys of the wanted records; None: all.
+        as_of: moment of the wanted state, in the form of a bookmark; empty: now.
     """
 
     query: str
@@ -135,7 +138,8 @@ class SowCommand:
 
 @dataclass(slots=True)
 class SowAndSubscribe:
-    """`sow_and_subscribe`: both at one moment, of the same id, topic and filter."""
+    """The `sow_and_subscribe` command: a query and a subscription of the same moment, id, topic and
+    filter."""
 
     sow: SowCommand
     subscribe: Subscribe
@@ -143,7 +147,7 @@ class SowAndSubscribe:
 
 @dataclass(slots=True)
 class Pause:
-    """`subscribe` with `pause` and no topic: of subscriptions that there are."""
+    """The `subscribe` command with `pause` and without a topic: pauses existing subscriptions."""
 
     subscriptions: tuple[str, ...]
     command_id: str
@@ -152,7 +156,7 @@ class Pause:
 
 @dataclass(slots=True)
 class Resume:
-    """`subscribe` with `resume`: all of them together."""
+    """The `subscribe` command with `resume`: continues the subscriptions together."""
 
     subscriptions: tuple[str, ...]
     command_id: str
@@ -161,7 +165,7 @@ class Resume:
 
 @dataclass(slots=True)
 class Unsubscribe:
-    """`unsubscribe`. `subscriptions` is None for all."""
+    """The `unsubscribe` command. `subscriptions` is None for all."""
 
     subscriptions: tuple[str, ...] | None
     command_id: str
@@ -170,7 +174,7 @@ class Unsubscribe:
 
 @dataclass(slots=True)
 class Flush:
-    """`flush`."""
+    """The `flush` command."""
 
     command_id: str
     acks: frozenset[str]
@@ -178,7 +182,7 @@ class Flush:
 
 @dataclass(slots=True)
 class Heartbeat:
-    """`heartbeat`. `start_s` is None for a mere beat."""
+    """The `heartbeat` command. `start_s` is None for a mere beat."""
 
     start_s: float | None
     command_id: str
@@ -186,11 +190,12 @@ class Heartbeat:
 
 @dataclass(slots=True)
 class QueueCancel:
-    """`queue_cancel`: messages of a queue are given back.
+    """The `queue_cancel` command: messages of a queue are given back.
 
     Attributes:
-        keys: publisher to ranges of sequences.
-        unseen: no handler was given them: they count neither as delivered nor as given back.
+        keys: ranges of sequences, by publisher.
+        unseen: whether no handler was given the messages: they then count neither as delivered nor
+            as given back.
     """
 
     topic: str
@@ -202,7 +207,7 @@ class QueueCancel:
 
 @dataclass(slots=True)
 class QueueAck:
-    """`queue_ack`: the messages of a queue that a filter fits are done.
+    """The `queue_ack` command: acknowledges the messages of a queue that pass a filter.
 
     Attributes:
         how: `ack`, `expire` or `cancel`.
@@ -217,7 +222,7 @@ class QueueAck:
 
 @dataclass(slots=True)
 class QueueStatus:
-    """`queue_status`. `topic`: the queue; empty: all of them."""
+    """The `queue_status` command. `topic`: the queue; empty: all queues."""
 
     topic: str
     message_type: str
@@ -226,14 +231,14 @@ class QueueStatus:
 
 @dataclass(slots=True)
 class Ping:
-    """`ping`."""
+    """The `ping` command."""
 
     command_id: str
 
 
 @dataclass(slots=True)
 class CommandRefused:
-    """A command that cannot be done; the session goes on."""
+    """A command that cannot be performed; the session goes on."""
 
     header: Header
     command_id: str

@@ -1,5 +1,5 @@
-"""Compression of replicated batches: chosen at the source, recognised by the receiver
-(behaviour.md 1.1, `Compression` and `CompressionType`)."""
+"""Compression of replicated batches: chosen by the sender, recognised by the receiver (behaviour.md
+1.1, `Compression` and `CompressionType`)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ ZSTD = "zstd"
 ZLIB = "zlib"
 COMPRESSION_TYPES = (ZSTD, ZLIB)
 _LEVEL = 1
-"""The fastest of both: a link compresses to save a wide network, not its processor."""
+"""The fastest level of both kinds: a link compresses to save network, not processor time."""
 
 
 def compressor(kind: str) -> Callable[[bytes], bytes]:
-    """Makes what compresses one batch's runs after another, each to be read by itself."""
+    """Returns a function that compresses the runs of one batch after another, so that each can be
+    decompressed by itself."""
     if kind == ZSTD:
         return zstandard.ZstdCompressor(level=_LEVEL).compress
     if kind == ZLIB:
@@ -27,7 +28,7 @@ def compressor(kind: str) -> Callable[[bytes], bytes]:
 
 
 class Decompressor:
-    """Reads what any source's `compressor` made. Owner: one connection."""
+    """Decompresses what any sender's `compressor` made. Owner: one connection."""
 
     __slots__ = ("_bytes_max", "_zstd")
 
@@ -51,7 +52,7 @@ class Decompressor:
         return size_bytes if size_bytes >= 0 else self._bytes_max
 
     def decompress(self, kind: str, block: bytes) -> bytes:
-        """The runs as bytes. Never makes more than the limit, whatever the block says of itself.
+        """Returns the runs as bytes. The result never exceeds the limit, whatever the block claims.
 
         Raises:
             RemoteProtocolError: with reason `bad_record`: it is damaged, cut short or too large.

@@ -18,7 +18,7 @@ HOW = ("ack", "expire", "cancel")
 
 
 def read_queue_cancel(header: Header, body: bytes) -> QueueCancel:
-    """`queue_cancel`."""
+    """Decodes the `queue_cancel` command."""
     try:
         keys = read_keys(body)
     except RemoteProtocolError as error:
@@ -33,7 +33,7 @@ def read_queue_cancel(header: Header, body: bytes) -> QueueCancel:
 
 
 def read_queue_ack(header: Header, _: bytes) -> QueueAck:
-    """`queue_ack`."""
+    """Decodes the `queue_ack` command."""
     how = read_text(header, "how", "ack")
     if how not in HOW:
         raise BadValue("bad_command", f"`how` of queue_ack is none of {', '.join(HOW)}")
@@ -47,7 +47,7 @@ def read_queue_ack(header: Header, _: bytes) -> QueueAck:
 
 
 def read_queue_status(header: Header, _: bytes) -> QueueStatus:
-    """`queue_status`."""
+    """Decodes the `queue_status` command."""
     return QueueStatus(
         read_text(header, "t"), read_message_type(header, ""), read_command_id(header)
     )

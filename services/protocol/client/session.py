@@ -1,8 +1,8 @@
-"""A client's session as the server sees it: which command is allowed when, and what it says.
+"""A client's session at the server: which command is allowed when, and the decoded commands.
 
-Bytes in, commands out (commands.py); what is said back is in answers.py. A command that is wrong in
-itself becomes a `CommandRefused`, which the client is told, and the session goes on; what breaks
-the protocol is a RemoteProtocolError, and the session ends.
+Bytes in, commands out (commands.py); answers are encoded by answers.py. An invalid command becomes
+a `CommandRefused`, which the client is told, and the session goes on. A violation of the protocol
+is a RemoteProtocolError, and the session ends.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ from raylay.services.protocol.header_values import (
 
 CLIENT_NAME_BYTES_MAX = 1024
 NAME_BYTES_MAX = 400
-"""Length of an instance's name."""
+"""Longest name of an instance."""
 FRAMES_AT_ONCE = 32
-"""Read at once: some 0.2 ms of the loop, of small ones."""
+"""Number of frames that are read at once: small ones take some 0.2 ms of the loop."""
 PUBLISHED_KINDS = (1, 2, 3, 6)
-"""`cmd` of a `p`, as records have it (services/messages/records.py)."""
+"""Commands of records (services/messages/records.py) by the `cmd` of a `p` frame."""
 
 
 class SessionState(Enum):
@@ -94,8 +94,9 @@ ALLOWED: dict[SessionState, frozenset[str]] = {
     LOGGED_ON: frozenset(_ONCE_LOGGED_ON),
     CLOSED: frozenset(),
 }
-"""The commands of each state. A known command elsewhere is `not_logged_on` (or, for a second
-logon, `bad_command`); an unknown one is `unknown_command`. All of these end the session."""
+"""The commands that are allowed in each state. A known command in another state is `not_logged_on`
+(or, for a second logon, `bad_command`); an unknown one is `unknown_command`. Each of these ends the
+session."""
 
 COMMANDS = frozenset(command for commands in ALLOWED.values() for command in commands)
 
@@ -116,8 +117,8 @@ class ServerSession:
     )
 
     def receive(self, data: bytes) -> list[Command]:
-        """The commands that `data` completes, the first `FRAMES_AT_ONCE` of them: where it gives as
-        many, call it with nothing for the others.
+        """Returns the commands that `data` completes, at most `FRAMES_AT_ONCE`: after that many, it
+        is called without data for the others.
 
         Raises:
             RemoteProtocolError: the session is over; its reason is to be told.
@@ -155,16 +156,17 @@ class ServerSession:
         )
 
     def count_incomplete(self, holds: Callable[[int], None]) -> None:
-        """`holds` counts what is held of a frame that is not whole (`FrameReader.holds`)."""
+        """Reports to `holds` the bytes that are kept of an incomplete frame
+        (`FrameReader.holds`)."""
         self.reader.holds = holds
 
     def logged_on(self) -> None:
-        """The logon was accepted."""
+        """Notes that the logon was accepted."""
         self.state = LOGGED_ON
         self.reader.frame_bytes_max = FRAME_BYTES_MAX
 
     def closed(self) -> None:
-        """The connection ended."""
+        """Notes that the connection ended."""
         self.state = CLOSED
         self.reader.clear()
 

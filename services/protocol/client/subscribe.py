@@ -31,22 +31,22 @@ from raylay.services.protocol.header_values import (
 
 SUBSCRIPTION_ID_BYTES_MAX = 1024
 UNSUBSCRIBED_MAX = 10_000
-"""Subscriptions in one command: as many as a connection may have."""
+"""Number of subscriptions in one command: as many as a connection may have."""
 BATCH_DEFAULT, BATCH_MAX = 10, 10_000
-"""Records in a frame of a query's answer."""
+"""Number of records in a frame of a query's answer: by default, and at most."""
 BACKLOG_MAX = 1_000_000
-"""Messages of a queue that one subscription takes before it acknowledges one."""
+"""Number of messages of a queue that one subscription takes before it acknowledges one, at most."""
 ROWS_MAX = (1 << 63) - 1
 HAVE_CHUNKS_MAX = 128 * 1024
-"""Chunks of the sets that a subscriber says it has: a chunk of 14 bytes takes up to 0.6 KiB of
-memory."""
+"""Number of chunks of the sets that a subscriber says it has: a chunk of 14 bytes takes up to 0.6
+KiB of memory."""
 _OF_REPLAYS = ("fully_durable", "live", "pause", "rate", "rate_max_gap")
 _SUBSCRIBING = ("oof", "delta", "replace", "pause", "no_empties", "no_sowkey")
 _OF_CHANGES = ("oof", "delta", "select", "replace")
 
 
 def read_subscribe(header: Header, body: bytes) -> Subscribe | Pause | Resume:
-    """`subscribe`, of whatever kind."""
+    """Decodes the `subscribe` command, in all its forms."""
     options = read_options(header)
     if options.get("resume") or (options.get("pause") and header.get("t") is None):
         return _read_pause_or_resume(header, options)
@@ -54,7 +54,7 @@ def read_subscribe(header: Header, body: bytes) -> Subscribe | Pause | Resume:
 
 
 def read_sow(header: Header, _: bytes) -> SowCommand:
-    """`sow`."""
+    """Decodes the `sow` command."""
     options = read_options(header)
     _refuse_later(header, options)
     for name in _SUBSCRIBING:
@@ -67,7 +67,7 @@ def read_sow(header: Header, _: bytes) -> SowCommand:
 
 
 def read_sow_and_subscribe(header: Header, body: bytes) -> SowAndSubscribe:
-    """`sow_and_subscribe`."""
+    """Decodes the `sow_and_subscribe` command."""
     options = read_options(header)
     if header.get("bm"):
         _check_rows_before_replay(options, body)
@@ -93,8 +93,7 @@ def read_sow_and_subscribe(header: Header, body: bytes) -> SowAndSubscribe:
 
 
 def _check_rows_before_replay(options: dict[str, Any], body: bytes) -> None:
-    """Checks a sow_and_subscribe with a bookmark: the log has messages, and no records that
-    change."""
+    """Checks a sow_and_subscribe with a bookmark: the log has messages, but no changing records."""
     for name in ("live", "pause", "keys"):
         if options.get(name):
             raise BadValue(
@@ -205,7 +204,7 @@ def _option_whole(header: Header, options: dict[str, Any], name: str, low: int, 
 
 
 def _refuse_later(header: Header, options: dict[str, Any]) -> None:
-    """Refuses what is in the documents and not here yet: nothing is passed over in silence."""
+    """Refuses options of the documents that Raylay lacks: no option is ignored silently."""
     for name in ("projection", "grouping", "conflation", "conflation_key"):
         value = options.get(name)
         if value and value != "none":
@@ -218,7 +217,7 @@ def _read_have(options: dict[str, Any], body: bytes) -> PublisherRanges | None:
     have = options.get("have")
     if have is None and body:
         try:
-            # A map of numbers to bytes and nothing else: no limit of what else it could hold.
+            # A map of numbers to bytes only, so that nothing else in it can be large.
             have = msgpack.unpackb(
                 body,
                 strict_map_key=False,
@@ -226,7 +225,7 @@ def _read_have(options: dict[str, Any], body: bytes) -> PublisherRanges | None:
                 max_ext_len=0,
                 max_map_len=HAVE_CHUNKS_MAX,
             )
-        except Exception:  # msgpack raises many kinds on bad bytes
+        except Exception:  # msgpack raises many kinds of errors on bad bytes
             raise BadValue(
                 "bad_command",
                 "the body of subscribe is no msgpack map of publisher to ranges, of up to "
@@ -239,7 +238,7 @@ def _read_have(options: dict[str, Any], body: bytes) -> PublisherRanges | None:
 
 
 def _check_delivery(options: dict[str, Any], bookmark: str) -> None:
-    """Checks which of the options of a replay's delivery go together."""
+    """Checks that the options for the delivery of a replay fit together."""
     unheard = next((name for name in _OF_CHANGES if options.get(name)), None)
     if bookmark and unheard:
         raise BadValue(
@@ -300,7 +299,7 @@ def _read_pause_or_resume(header: Header, options: dict[str, Any]) -> Pause | Re
 
 
 def read_unsubscribe(header: Header, _: bytes) -> Unsubscribe:
-    """`unsubscribe`."""
+    """Decodes the `unsubscribe` command."""
     value = header.get("sub")
     subscriptions: tuple[str, ...] | None
     if value == "all":

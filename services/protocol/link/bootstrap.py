@@ -49,9 +49,10 @@ RUNS = "bootstrap_runs"
 SOW = "bootstrap_sow"
 RULES_MAX = 10_000
 SOW_TOPICS_MAX = 500
-"""SOW topics that are asked for: more do not fit into a header. The others begin with the log."""
+"""Number of SOW topics in a request: more do not fit into a header. The others begin with the
+log."""
 SOW_BYTES = 512 * 1024
-"""Approximate length of a frame of entries; one entry may be longer."""
+"""Approximate length of a frame of entries; a single entry may be longer."""
 
 END = encode_frame({"c": "bootstrap_end"})
 _END = "bootstrap_end"
@@ -65,11 +66,11 @@ def request(
     sow: Mapping[str, bytes] = {},
     who: tuple[str, str] = ("", ""),
 ) -> bytes:
-    """The first frame.
+    """Encodes the first frame.
 
     Args:
-        sow: what decides which records a SOW topic has, by its name in the store.
-        who: user id and password that it asks with.
+        sow: configuration of each SOW topic as bytes, by its name in the store.
+        who: user id and password of the requesting instance.
     """
     header: Header = {
         "c": REQUEST,
@@ -88,7 +89,8 @@ def request(
 
 
 def read_request(header: Header) -> Identity:
-    """The instance that asks. What it asks for is read when it is let in (`read_choice`).
+    """Returns the identity of the requesting instance. The requested topics are decoded when it is
+    admitted (`read_choice`).
 
     Raises:
         RemoteProtocolError: with reason `bad_version` or `bad_command`.
@@ -98,7 +100,8 @@ def read_request(header: Header) -> Identity:
 
 
 def read_choice(body: bytes) -> BootstrapChoice:
-    """Decodes what is asked for. To compile its expressions may take 0.1 s: call it in a thread.
+    """Decodes the requested topics. Compiling their expressions may take 0.1 s: to be called in a
+    thread.
 
     Raises:
         RemoteProtocolError: with reason `bad_command`.
@@ -123,7 +126,7 @@ def sow_wanted(header: Header, held: Mapping[str, bytes]) -> list[str]:
     made under another configuration cannot be copied.
 
     Args:
-        held: what decides which records a topic has here, by its name in the store.
+        held: configuration of each SOW topic here as bytes, by its name in the store.
     """
     asked = header.get("sow")
     if not isinstance(asked, dict):
@@ -132,7 +135,7 @@ def sow_wanted(header: Header, held: Mapping[str, bytes]) -> list[str]:
 
 
 def sow_frames(name: str, entries: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
-    """Entries of a SOW topic's store."""
+    """Yields the frames with entries of a SOW topic's store."""
     part: list[tuple[bytes, bytes]] = []
     part_bytes = 0
     for entry in entries:
@@ -146,7 +149,7 @@ def sow_frames(name: str, entries: Iterable[tuple[bytes, bytes]]) -> Iterator[by
 
 
 def read_sow(header: Header, body: bytes) -> tuple[str, list[tuple[bytes, bytes]]]:
-    """The inverse of one frame of `sow_frames`.
+    """Decodes one frame of `sow_frames`.
 
     Raises:
         RemoteProtocolError: with reason `bad_command`.
@@ -154,7 +157,7 @@ def read_sow(header: Header, body: bytes) -> tuple[str, list[tuple[bytes, bytes]
     name = name_of(header, "t", empty=False)
     try:
         entries = [(key, value) for key, value in msgpack.unpackb(body)]
-    except Exception:  # msgpack raises many kinds on bad bytes
+    except Exception:  # msgpack raises many kinds of errors on bad bytes
         raise RemoteProtocolError("SOW entries are no msgpack", "bad_command") from None
     if not all(type(key) is bytes and type(value) is bytes for key, value in entries):
         raise RemoteProtocolError("SOW entries are no bytes", "bad_command")
@@ -179,7 +182,8 @@ def _identity(header: Header) -> Identity:
 
 @dataclass(frozen=True, slots=True)
 class BootstrapBegin:
-    """`bootstrap_begin`: whose log comes, from which transaction id to which."""
+    """The `bootstrap_begin` frame: the source instance, and the first and last transaction id of
+    its log."""
 
     source: Identity
     first_txid: int
@@ -187,7 +191,7 @@ class BootstrapBegin:
 
 
 def begin(found: BootstrapBegin) -> bytes:
-    """The answer to a request."""
+    """Encodes the answer to a request."""
     source = found.source
     return encode_frame(
         {
@@ -202,7 +206,7 @@ def begin(found: BootstrapBegin) -> bytes:
 
 
 def read_begin(header: Header) -> BootstrapBegin:
-    """The inverse of `begin`.
+    """Decodes the frame of `begin`.
 
     Raises:
         RemoteProtocolError: with reason `bad_command`.
@@ -211,30 +215,30 @@ def read_begin(header: Header) -> BootstrapBegin:
 
 
 def lacks_frames(lacks: PublisherRanges) -> list[bytes]:
-    """Encodes what the source cannot give. Each frame stands for itself."""
+    """Encodes the messages that the source cannot give. Each frame can be decoded by itself."""
     return [encode_frame({"c": LACKS}, part) for part in parts(lacks)]
 
 
 def read_lacks(body: bytes) -> PublisherRanges:
-    """The inverse of one frame of `lacks_frames`.
+    """Decodes one frame of `lacks_frames`.
 
     Raises:
         RemoteProtocolError: with reason `bad_ranges`.
     """
     try:
         value = msgpack.unpackb(body, strict_map_key=False)
-    except Exception:  # msgpack raises many kinds on bad bytes
+    except Exception:  # msgpack raises many kinds of errors on bad bytes
         raise RemoteProtocolError("ranges are no msgpack", "bad_ranges") from None
     return PublisherRanges.from_wire(value)
 
 
 def runs_front(source_txid: int, size_bytes: int) -> bytes:
-    """The front of a block of runs, which follows."""
+    """Encodes the front of a block of runs, which follows."""
     return encode_front({"c": RUNS, "tx": source_txid}, size_bytes)
 
 
 def read_runs(header: Header) -> int:
-    """The transaction id of the source up to which its log has come.
+    """Returns the transaction id up to which the source's log has come.
 
     Raises:
         RemoteProtocolError: with reason `bad_command`.
@@ -243,5 +247,5 @@ def read_runs(header: Header) -> int:
 
 
 def is_end(header: Header) -> bool:
-    """Returns whether all has come."""
+    """Returns whether everything has come."""
     return bool(header["c"] == _END)

@@ -32,14 +32,14 @@ from raylay.services.replication.membership.validation import (
 )
 
 DESCRIPTION_BYTES_MAX = 256 * 1024
-"""Length of a description: some thousands of topics, each named."""
+"""Longest description: some thousands of topics by name."""
 LINK_LOGON_BYTES_MAX = UNAUTHENTICATED_FRAME_BYTES_MAX + DESCRIPTION_BYTES_MAX
 
 _pack = msgpack.Packer(use_bin_type=True).pack
 
 
 def pack_description(description: InstanceDescription) -> bytes:
-    """A description of one destination as bytes.
+    """Encodes a description with one destination.
 
     Raises:
         ConfigurationError: it is larger than DESCRIPTION_BYTES_MAX.
@@ -81,11 +81,11 @@ def pack_description(description: InstanceDescription) -> bytes:
 def unpack_description(
     name: str, group: str, terms: DestinationTerms, data: bytes
 ) -> InstanceDescription:
-    """The inverse of `pack_description`.
+    """Decodes a description.
 
     Args:
-        name, group: of the instance.
-        terms: of the destination, as far as the logon's header says them.
+        name, group: name of the instance and of its group.
+        terms: the destination, as far as the logon's header tells it.
 
     Raises:
         RemoteProtocolError: with reason `bad_description`.
@@ -94,7 +94,7 @@ def unpack_description(
         raise _bad("is missing: without one its Destination cannot be validated")
     try:
         value = msgpack.unpackb(data)
-    except Exception:  # msgpack raises many kinds on bad bytes
+    except Exception:  # msgpack raises many kinds of errors on bad bytes
         raise _bad("is no msgpack") from None
     if type(value) is not dict:
         raise _bad("is no map")

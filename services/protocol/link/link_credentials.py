@@ -13,16 +13,16 @@ from raylay.services.protocol.frames import Header, encode_frame
 RETRY = "retry"
 USER_BYTES_MAX = 1_024
 PASSWORD_BYTES_MAX = 8_192
-"""A token is one, too."""
+"""Longest password; a token counts as one."""
 
 
 def said(user_id: str, password: str) -> Header:
-    """Reads them from a header."""
+    """Returns the header fields for a user id and a password."""
     return {key: value for key, value in (("user_id", user_id), ("pw", password)) if value}
 
 
 def read_said(header: Header) -> tuple[str, str]:
-    """User id and password of a header; empty where it has none.
+    """Returns user id and password of a header; empty where it has none.
 
     Raises:
         RemoteProtocolError: with reason `bad_command`. It does not show them.
@@ -40,6 +40,6 @@ def _text(header: Header, key: str, bytes_max: int) -> str:
 
 
 def retry(user_id: str, password: str) -> bytes:
-    """The challenge of an authentication module. What is too long for it ends the connection of
-    whoever is asked."""
+    """Encodes the challenge of an authentication module. The connection ends where the challenge is
+    too long."""
     return encode_frame({"c": RETRY, **said(user_id, password)})

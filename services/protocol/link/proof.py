@@ -1,12 +1,12 @@
-"""Proof that a link's logon is of an instance of the same fabric.
+"""The proof that a link's logon comes from an instance of the same fabric.
 
-Whoever reaches a replication transport can say that an instance was moved, and that ends the
-instance for good. So it counts only from those who prove that they belong to the fabric: its record
-has a key, which the driver gives to every instance and which is never sent. A proof is a keyed hash
-of what the logon says, its epoch among it: 16 bytes, BLAKE2b.
+Anybody who reaches a replication transport could claim that an instance was moved, which ends the
+instance for good. So this claim counts only from instances that prove that they belong to the
+fabric: the fabric's record has a key, which the driver gives to every instance and which is never
+sent. A proof is a keyed hash over the logon, including its epoch: 16 bytes, BLAKE2b.
 
-An instance that was given no key believes none of this from those that connect to it. What is told
-by a server that it dialled itself, at an address of its own configuration, it believes as before.
+An instance without a key ignores this claim from those that connect to it. It believes servers that
+it dialled itself, at an address of its own configuration.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _pack = msgpack.Packer(use_bin_type=True).pack
 
 
 def proof_of(key: str, logon: UpstreamLogon) -> bytes:
-    """The proof of a logon; nothing without a key."""
+    """Returns the proof of a logon; empty without a key."""
     if not key:
         return b""
     words = (
@@ -37,5 +37,5 @@ def proof_of(key: str, logon: UpstreamLogon) -> bytes:
 
 
 def is_proven(key: str, logon: UpstreamLogon) -> bool:
-    """Returns whether the logon was made by somebody who has the key."""
+    """Returns whether the logon was made by a holder of the key."""
     return bool(key) and hmac.compare_digest(logon.proof, proof_of(key, logon))

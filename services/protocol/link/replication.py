@@ -79,34 +79,35 @@ from raylay.services.replication.membership.placement import (
 )
 
 REPLICATION_VERSION = 1
-"""The one version that is spoken here."""
+"""The only version of the replication protocol."""
 REPLICATION_FRAME_BYTES_MAX = 64 * 1024 * 1024
-"""A batch is about 1 MiB, or one run, which a client's frame bounds to 16 MiB; a set of one
-publisher is bounded by what it holds. A run of one record has `RUN_HEADER_BYTES` and the longest
-path, topic, type and group beside it: less than 4 KiB."""
+"""Longest frame: a batch is about 1 MiB, or one run, which a client's frame limits to 16 MiB; the
+set of one publisher is limited by its content. A run of one record adds `RUN_HEADER_BYTES` and the
+longest path, topic, type and group: less than 4 KiB."""
 PART_BYTES = 32 * 1024
-"""Length of a part of a range set that is told in parts: 1,000 publishers of one range each, or a
-part of one with many gaps: some milliseconds of work for whoever reads it."""
+"""Length of a part of a range set that is sent in parts: 1,000 publishers with one range each, or a
+part of one with many gaps: some milliseconds of work for the reader."""
 PART_BYTES_MAX = 2 * PART_BYTES
-"""The limit of a part that is read: of what the other side holds, waits for, or lacks."""
+"""Longest part that is read, of the messages that the other side holds, waits for, or lacks."""
 TOLD_PIECES_MAX = 2_000_000
-"""The stretches and chunks, and the publishers, of all parts of what the other side holds or waits
-for that are read of one logon: some 700 MB (services/replication/gap_limit.py)."""
+"""Number of stretches and chunks, and of publishers, in all parts of one logon that are read: some
+700 MB (services/replication/gap_limit.py)."""
 PIECES_OF_PART = 16
-"""The pieces that a part counts for, however little is in it."""
+"""Number of pieces that every part counts for, however small it is."""
 RANGES_BYTES_MIN = 6
-"""The least that the ranges of a publisher take as an array of numbers, with its id."""
+"""Fewest bytes that the ranges of a publisher take as an array of numbers, with the publisher's
+id."""
 AWAITED_RANGES_MAX = 2_000_000
 """Ranges for which one frame asks answers: 350 MB."""
 VALUES_OF_RANGE = 7
 """Values that a range takes at most: one of a publisher and a root of its own."""
 RANGES_IN_ACK_MAX = 100_000
 ACK_BYTES_MAX = 8 * 1024 * 1024
-"""The limit of an ack that is read: as many ranges as one has take 5 MB, each of a publisher and a
+"""Longest ack that is read: the largest number of ranges takes 5 MB when each has a publisher and a
 root of its own."""
 NAME_BYTES_MAX = 400
-"""Length of the name of an instance, a group, a destination: part of a key of the instance's state,
-which has at most 511 bytes. An address is as long: a host's name has at most 253 characters."""
+"""Longest name of an instance, a group, a destination: it is part of a key of the instance's state,
+which has at most 511 bytes. An address may be as long: a host's name has at most 253 characters."""
 REFUSAL_CHARACTERS_MAX = 8192
 
 BEAT = encode_frame({"c": "beat"})
@@ -115,7 +116,7 @@ _pack = msgpack.Packer(use_bin_type=True).pack
 
 
 def pack_rooted(rooted: Rooted) -> bytes:
-    """Ranges root by root as bytes; nothing for none."""
+    """Encodes ranges by root; empty bytes for none."""
     if not rooted:
         return b""
     packed: bytes = _pack(_flat_rooted(rooted))
@@ -170,7 +171,7 @@ def _paired_rooted(value: Any) -> Rooted:
 def _unpacked(data: bytes | memoryview) -> Any:
     try:
         return unpack_containers(data, RANGES_BYTES_MIN)
-    except Exception:  # msgpack raises many kinds on bad bytes
+    except Exception:  # msgpack raises many kinds of errors on bad bytes
         raise RemoteProtocolError("ranges are no msgpack", "bad_ranges") from None
 
 
@@ -185,7 +186,7 @@ def _unpacked_ranges(data: bytes | memoryview, ranges_max: int) -> Any:
 
 
 def unpack_rooted(data: bytes | memoryview, ranges_max: int = AWAITED_RANGES_MAX) -> Rooted:
-    """The inverse of `pack_rooted`.
+    """Decodes the bytes of `pack_rooted`.
 
     Raises:
         RemoteProtocolError: the bytes are no ranges, or too many.
@@ -195,7 +196,7 @@ def unpack_rooted(data: bytes | memoryview, ranges_max: int = AWAITED_RANGES_MAX
 
 @dataclass(slots=True)
 class UpstreamLogon:
-    """`logon` of a link."""
+    """A link's `logon` frame."""
 
     name: str
     group: str
@@ -207,8 +208,8 @@ class UpstreamLogon:
     ack_conflation_ms: int = 0
     description: bytes = b""
     address: str | None = None
-    """Address at which others reach its instance; empty: not known; None: the link carries no
-    streams."""
+    """Address at which others reach the link's instance; empty: not known; None: the link carries
+    no streams."""
     generation: int = 0
     placements: dict[str, InstancePlacement] = field(default_factory=dict)
     salvages: bool = False
@@ -216,13 +217,13 @@ class UpstreamLogon:
     proof: bytes = b""
     user_id: str = ""
     password: str = field(default="", repr=False)
-    """Or token; never shown."""
+    """Password or token; never shown."""
     proven: bool = False
-    """Read: the proof is right."""
+    """Whether the proof was right, in a decoded logon."""
 
 
 def check_version(header: Header) -> None:
-    """Refuses a first frame of another version.
+    """Refuses a first frame with another protocol version.
 
     Raises:
         RemoteProtocolError: with reason `bad_version`.
@@ -237,7 +238,7 @@ def check_version(header: Header) -> None:
 
 
 def link_logon(logon: UpstreamLogon) -> bytes:
-    """The link's first frame."""
+    """Encodes the link's first frame."""
     header: Header = {
         "c": "logon",
         "v": REPLICATION_VERSION,
@@ -264,7 +265,7 @@ def link_logon(logon: UpstreamLogon) -> bytes:
 
 
 def read_link_logon(header: Header, body: bytes = b"") -> UpstreamLogon:
-    """The inverse of `link_logon`.
+    """Decodes the frame of `link_logon`.
 
     Raises:
         RemoteProtocolError: with reason `bad_version`, `not_logged_on` or `bad_command`.
@@ -313,7 +314,7 @@ def _wrong(header: Header, key: str, what: str) -> RemoteProtocolError:
 
 
 def group_of(header: Header, key: str = "group") -> str:
-    """The name of a group in a header; empty: it has none.
+    """Returns the name of a group in a header; empty: it has none.
 
     Raises:
         RemoteProtocolError: with reason `bad_command`.
@@ -324,7 +325,7 @@ def group_of(header: Header, key: str = "group") -> str:
 def name_of(
     header: Header, key: str, *, empty: bool = True, bytes_max: int = NAME_BYTES_MAX
 ) -> str:
-    """A name in a header.
+    """Returns a name in a header.
 
     Raises:
         RemoteProtocolError: with reason `bad_command`.
@@ -338,7 +339,7 @@ def name_of(
 
 
 def u64_of(header: Header, key: str, default: int | None = None) -> int:
-    """A number in a header; without a default it must be there.
+    """Returns a number in a header; without a default it must be there.
 
     Raises:
         RemoteProtocolError: with reason `bad_command`.
@@ -367,7 +368,7 @@ def _generation(header: Header) -> int:
 
 @dataclass(slots=True)
 class LinkAccepted:
-    """`accepted`: who answers."""
+    """The `accepted` frame: the answering instance."""
 
     name: str
     group: str
@@ -381,8 +382,9 @@ class LinkAccepted:
 def exchange_frames(
     accepted: LinkAccepted, held: PublisherRanges | None, waited: RootedRanges
 ) -> Iterator[bytes]:
-    """The whole answer to a link's logon, each frame made when it is asked for: they may be many.
-    `held` is None where the digests agreed. None of the sets may change meanwhile."""
+    """Yields the whole answer to a link's logon, each frame encoded when it is asked for, since
+    there may be many. `held` is None where the digests agreed. The sets must not change
+    meanwhile."""
     yield encode_frame(
         {
             "c": "accepted",
@@ -409,7 +411,8 @@ def exchange_frames(
 
 
 def parts(sets: PublisherRanges) -> Iterator[bytes]:
-    """Sets as bodies of about `PART_BYTES`, for `read_part`, each made when it is asked for."""
+    """Yields sets as bodies of about `PART_BYTES`, for `read_part`, each encoded when it is asked
+    for."""
     part: dict[int, bytes] = {}
     size_bytes = 0
     for publisher, ranges in sets.sets.items():
@@ -424,7 +427,7 @@ def parts(sets: PublisherRanges) -> Iterator[bytes]:
 
 
 def read_accepted(header: Header) -> LinkAccepted:
-    """The inverse of what `exchange_frames` begins with.
+    """Decodes the first frame of `exchange_frames`.
 
     Raises:
         RemoteProtocolError: with reason `bad_version` or `bad_command`.
@@ -448,13 +451,16 @@ def read_accepted(header: Header) -> LinkAccepted:
 
 
 def read_part(body: bytes, into: PublisherRanges) -> None:
-    """Adds one `held` or `waited` frame's sets."""
+    """Adds the sets of one `held` or `waited` frame."""
     if body:
         into.adopt(PublisherRanges.from_wire(_unpacked(body)))
 
 
 class PartReader:
-    """Reads the parts in which an instance tells a link what it holds and waits for.
+    """Reads the parts in which an instance tells a link the messages that it holds and waits for.
+
+    Invariant: a part above a limit is not decoded.
+    Owner: the link's connection. Lifecycle: one logon.
 
     Invariant: nothing is made of a part that passes a limit.
     Owner: the link's connection. Lifecycle: one logon.
@@ -466,10 +472,10 @@ class PartReader:
         self._left = TOLD_PIECES_MAX
 
     def read(self, body: bytes, into: PublisherRanges | None = None) -> None:
-        """Reads one part, and adds it.
+        """Decodes one part, and adds it to `into`.
 
         Args:
-            into: None: it is only looked at.
+            into: the set to add to; None: the part is only checked.
 
         Raises:
             RemoteProtocolError: it is none, or too much is told; with reason `bad_ranges`.
@@ -498,8 +504,8 @@ def batch_front(
     body_bytes: int,
     yours: Ranges | None = None,
 ) -> bytes:
-    """The front of a batch, `awaited` included; `body_bytes` counts what follows it, compressed as
-    `compression` says; empty: it is not."""
+    """Encodes the front of a batch, with `awaited`; `body_bytes` counts the bytes that follow,
+    compressed as `compression` says; empty: not compressed."""
     header: Header = {"c": "batch", "n": number}
     if marked:
         header["m"] = True
@@ -522,7 +528,7 @@ def batch_front(
 
 @dataclass(slots=True)
 class LinkBatch:
-    """`batch`, with its runs still as bytes."""
+    """A `batch` frame, with its runs still as bytes."""
 
     number: int
     marked: bool
@@ -539,10 +545,10 @@ def read_batch(
     awaited_bytes_max: int = REPLICATION_FRAME_BYTES_MAX,
     awaited_ranges_max: int = AWAITED_RANGES_MAX,
 ) -> LinkBatch:
-    """The inverse of `batch_front`.
+    """Decodes a batch's frame.
 
     Args:
-        awaited_bytes_max: of what its sender asks answers for.
+        awaited_bytes_max: limit on the bytes of the awaited ranges.
         awaited_ranges_max: in it.
 
     Raises:
@@ -585,18 +591,19 @@ def _read_yours(flat: Any) -> Ranges:
 
 
 def lacks_frames(lacks: PublisherRanges, whole: bool) -> list[bytes]:
-    """Encodes what the sender has removed and the receiver lacks. Each frame stands for itself."""
+    """Encodes messages that the sender has removed and the receiver lacks. Each frame can be
+    decoded by itself."""
     return [encode_frame({"c": "lacks", "whole": whole}, part) for part in parts(lacks)]
 
 
 def sent_at_ns(header: Header) -> int:
-    """Returns when an ack was sent, in nanoseconds since 1970; 0 where it does not say."""
+    """Returns when an ack was sent, in nanoseconds since 1970; 0: not known."""
     at_ns = header.get("at")
     return at_ns if type(at_ns) is int and 0 <= at_ns < 1 << 63 else 0
 
 
 def root_of(header: Header) -> int:
-    """The root of a part of `waited`.
+    """Returns the root of a part of `waited`.
 
     Raises:
         RemoteProtocolError: with reason `bad_command`.
@@ -605,7 +612,7 @@ def root_of(header: Header) -> int:
 
 
 def read_lacks(header: Header, body: bytes) -> tuple[PublisherRanges, bool]:
-    """The inverse of one frame of `lacks_frames`.
+    """Decodes one frame of `lacks_frames`.
 
     Raises:
         RemoteProtocolError: with reason `bad_ranges`.
@@ -621,7 +628,8 @@ def read_lacks(header: Header, body: bytes) -> tuple[PublisherRanges, bool]:
 
 
 def ack_frames(ack: AckUpstream, at_ns: int) -> list[bytes]:
-    """An ack; several frames where its ranges are very many. Each part stands for itself."""
+    """Encodes an ack; several frames where it has very many ranges. Each can be decoded by
+    itself."""
     header: Header = {"c": "ack", "n": ack.number, "at": at_ns}
     parts_of = (ack.held, *ack.persisted.values(), ack.conflicts)
     count = sum([len(pairs) for part in parts_of for pairs in part.values()])
@@ -643,7 +651,7 @@ def _cut(ranges: Ranges) -> Iterator[dict[int, list[int]]]:
 
 
 def read_ack(header: Header, body: bytes) -> tuple[int, Ranges, Rooted, Ranges]:
-    """(number, held, persisted, conflicts) of an ack.
+    """Decodes (number, held, persisted, conflicts) of an ack.
 
     Raises:
         RemoteProtocolError: with reason `bad_command` or `bad_ranges`.
@@ -664,18 +672,18 @@ def read_ack(header: Header, body: bytes) -> tuple[int, Ranges, Rooted, Ranges]:
 def refusal(
     reason: str, text: str, placements: Mapping[str, InstancePlacement] | None = None
 ) -> bytes:
-    """Encodes why a connection ends."""
+    """Encodes the reason why a connection ends."""
     header: Header = {"c": "refused", "reason": reason, "text": text[:REFUSAL_CHARACTERS_MAX]}
     return encode_frame(header | _placed_values(0, placements or {}))
 
 
 def placed(placements: Mapping[str, InstancePlacement]) -> bytes:
-    """News of where instances were moved to."""
+    """Encodes placements that are news."""
     return encode_frame({"c": "placed", "placements": to_wire(placements)})
 
 
 def read_placed(header: Header) -> dict[str, InstancePlacement]:
-    """The placements of a frame: none where it has none.
+    """Returns the placements of a frame; none where it has none.
 
     Raises:
         RemoteProtocolError: with reason `bad_placements`.

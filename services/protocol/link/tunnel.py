@@ -1,4 +1,4 @@
-"""Frames of a carried stream (replication.py says what it is)."""
+"""Frames of a carried stream, which replication.py describes."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ WHY_CHARACTERS_MAX = 8192
 
 
 def carry_begin(stream: int) -> bytes:
-    """Begins a carried stream."""
+    """Encodes the begin of a carried stream."""
     return encode_frame({"c": "carry_begin", "n": stream})
 
 
 def carry_front(stream: int, size_bytes: int) -> bytes:
-    """The front of a carried stream's bytes, which follow from where they lie."""
+    """Encodes the front of a carried stream's bytes, which are sent from where they are."""
     return encode_front({"c": "carry", "n": stream}, size_bytes)
 
 
 def carry_end(stream: int, why: str) -> bytes:
-    """Ends a carried stream."""
+    """Encodes the end of a carried stream."""
     return encode_frame({"c": "carry_end", "n": stream, "why": why[:WHY_CHARACTERS_MAX]})
 
 
 def stream_of(header: Header) -> int:
-    """The number of the carried stream that a frame is of.
+    """Returns the number of the carried stream to which a frame belongs.
 
     Raises:
         RemoteProtocolError: with reason `bad_command`.
