@@ -22,7 +22,12 @@ INCOMPLETE_SHARE = 0.05
 """The limit where nothing is configured: so much of the memory that the process may have."""
 FRAMES_MIN = 4
 """The limit lets so many of the longest frames come at once, however little memory there is."""
+IN_HAND_SHARE = 0.1
+"""The limit of long batches that are whole and not all taken, likewise."""
+IN_HAND_MIN = 512 * 1024 * 1024
 TOO_MANY = "too_many"
+INCOMPLETE, IN_HAND = "have begun and are not whole", "are long and not all taken"
+"""What is said of the frames that are counted."""
 
 
 def incomplete_bytes_max(memory_bytes: int, frame_bytes_max: int) -> int:
@@ -33,6 +38,15 @@ def incomplete_bytes_max(memory_bytes: int, frame_bytes_max: int) -> int:
         frame_bytes_max: of one frame of theirs.
     """
     return max(int(memory_bytes * INCOMPLETE_SHARE), FRAMES_MIN * frame_bytes_max)
+
+
+def in_hand_bytes_max(memory_bytes: int) -> int:
+    """The limit of the long batches in hand of all connections of a kind.
+
+    Args:
+        memory_bytes: that the process may have.
+    """
+    return max(int(memory_bytes * IN_HAND_SHARE), IN_HAND_MIN)
 
 
 class IncompleteFrame:
@@ -64,12 +78,14 @@ class IncompleteFrames:
     Args:
         of: the kind of the connections, for the refusal.
         bytes_max: of all of them.
+        what: is counted of them.
     """
 
-    def __init__(self, of: str, bytes_max: int) -> None:
+    def __init__(self, of: str, bytes_max: int, what: str = INCOMPLETE) -> None:
         self.bytes = 0
         self.bytes_max = bytes_max
         self._of = of
+        self._what = what
         self._frames: set[IncompleteFrame] = set()
         self._users: dict[str, int] = {}
         self._networks: dict[str, int] = {}
@@ -120,7 +136,7 @@ class IncompleteFrames:
     def _refusal(self, limit: str, who: str, most: int) -> ShareRefusal:
         return ShareRefusal(
             limit,
-            f"the frames of {self._of} that have begun and are not whole hold more than the "
+            f"the frames of {self._of} that {self._what} hold more than the "
             f"{most:,} bytes that {who} may hold, and this connection holds most of it: send each "
             "frame at once, smaller ones, or over fewer connections at a time",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -112,6 +113,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         """Permissions of the client; None: everything."""
         self.judge: Judge | None = None
         self.incomplete = IncompleteFrame(self._holds_too_much)
+        self.in_hand = IncompleteFrame(self._holds_too_much)
         self.codec.count_incomplete(partial(clients.incomplete.holds, self.incomplete))
         self._logon = ClientLogon(self, clients, runtime.outbox.flush)
         self.publisher = 0
@@ -162,7 +164,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self.end(TOO_MANY, text)
 
     def _holds_too_much(self, refusal: ShareRefusal) -> None:
-        """Ends it: of all whose frames are not whole it holds most."""
+        """Ends it: of all whose frames are not whole, or not all taken, it holds most."""
         self._runtime.over_share(
             "client",
             "frames",
@@ -219,6 +221,11 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         # What it sends again is looked at in the journal: what follows waits, most of it in the
         # socket.
         self.pause_reading("journal")
+        if type(command) is PublishBatchCommand and len(command.payload) > SLICE_BYTES:
+            with suppress(RemoteProtocolError):  # It is ended, then.
+                self._clients.in_hand.holds(self.in_hand, len(command.payload))
+            if not self.is_open:
+                return False
         self._clients.reading.read_for(self, fetch)
         return False
 
@@ -282,6 +289,8 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         does."""
         if is_waiting:
             return
+        if self.in_hand.bytes:
+            self._clients.in_hand.holds(self.in_hand, 0)
         if self._said or self._is_behind:
             self._wait_for_turn()
         else:

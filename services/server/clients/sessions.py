@@ -24,9 +24,11 @@ from raylay.services.replication.instance.publishers import Judge
 from raylay.services.replication.membership.peers import PeerBook
 from raylay.services.security.connection_shares import ConnectionShares, ShareHolder
 from raylay.services.security.incomplete_frames import (
+    IN_HAND,
     TOO_MANY,
     IncompleteFrame,
     IncompleteFrames,
+    in_hand_bytes_max,
     incomplete_bytes_max,
 )
 from raylay.services.security.permissions import Permissions
@@ -75,6 +77,7 @@ class ClientSession(QueryingClient, Protocol):
     permissions: Permissions | None
     publisher: int
     incomplete: IncompleteFrame
+    in_hand: IncompleteFrame
     peer: str
     """Address of the other side."""
 
@@ -155,6 +158,8 @@ class ClientSessions:
             "clients", incomplete_bytes_max(memory_of_process(), FRAME_BYTES_MAX)
         )
         """Bytes that they hold of frames that are not whole."""
+        self.in_hand = IncompleteFrames("clients", in_hand_bytes_max(memory_of_process()), IN_HAND)
+        """Bytes of their long batches that are taken in turns."""
         self.budgets = filter_budgets(lambda ends: runtime.loop.call_soon(ends))
         """Budgets for the work of each user's filters."""
         self.retained = RetainedBytes(retained_bytes_max(memory_of_process()))
@@ -236,6 +241,7 @@ class ClientSessions:
             shares.admitted(holder)
         self._holders[client.number] = holder, counted
         self.incomplete.belongs(client.incomplete, holder)
+        self.in_hand.belongs(client.in_hand, holder)
 
     def admitted(self, client: ClientSession) -> None:
         """A client logged on."""
@@ -247,6 +253,7 @@ class ClientSessions:
         """A client's connection ended."""
         self.connected.discard(client)
         self.incomplete.left(client.incomplete)
+        self.in_hand.left(client.in_hand)
         self.retained.left(client.number)
         self.queries.gone(client)
         self.queued.gone(client)

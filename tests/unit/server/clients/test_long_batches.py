@@ -229,3 +229,31 @@ def test_while_much_is_staged_no_part_is_taken(
         await door.until(lambda header: header.get("a") == "persisted" and header["s"] == last)
 
     plain_house(tmp_path, visit)
+
+
+def test_of_long_batches_that_wait_for_their_turns_so_much_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixty connections held 1 GB by a frame of 16 MiB each."""
+    is_full: list[Any] = [True]
+    monkeypatch.setattr(Commits, "takes_parts", property(lambda self: not is_full[0]))
+
+    async def visit(house: House) -> None:
+        in_hand = house.server.clients.in_hand
+        large, small = await house.client("p"), await house.client("q")
+        frame, _ = batch(house, "log/a", "log/b")
+        large.send(frame)
+        while not in_hand.bytes:
+            await asyncio.sleep(0)
+        in_hand.bytes_max = in_hand.bytes
+        records = b"".join(house.records("q", b'{"n":%d}' % n, topic="log/a") for n in range(20))
+        small.send(encode_frame({"c": "pb", "n": 20}, records))
+        refused = await large.until(lambda header: header.get("reason") == "too_many")
+        assert "are long and not all taken" in refused["text"]
+        assert in_hand.bytes == len(records)
+        is_full[0] = False
+        await small.until(lambda header: header.get("a") == "persisted" and header["s"] == 20)
+        while len(in_hand):
+            await asyncio.sleep(0)
+
+    plain_house(tmp_path, visit)
