@@ -23,6 +23,7 @@ from raylay.services.client.events import ClientEvent, PublishFailed, StartReque
 from raylay.services.client.failover import FailoverRule
 from raylay.services.client.keywords import checks_keywords
 from raylay.services.client.machine import ClientOptions, ClientState, client_machine
+from raylay.services.client.messages import MessageBatch
 from raylay.services.client.publishing.deletes import delete_body, delete_in_parts
 from raylay.services.client.publishing.publish_store import PublishStoreProtocol
 from raylay.services.client.publishing.publisher import Publisher
@@ -92,6 +93,8 @@ class Client:
         on_persisted: called with the highest settled sequence, once for each ack.
         on_publish_failed: called for each refused publish. Without this callback, `flush` raises
             the error.
+        on_arrival: called with each batch of messages that a subscription or a consumer of a queue
+            is sent, when it comes in; the consumer may be given it much later.
 
     Raises:
         ConfigurationError: there is no server, an address is none, a value is out of range, a file
@@ -129,6 +132,7 @@ class Client:
         on_event: Callable[[ClientEvent], None] | None = None,
         on_persisted: Callable[[int], None] | None = None,
         on_publish_failed: Callable[[PublishFailed], None] | None = None,
+        on_arrival: Callable[[MessageBatch], None] | None = None,
     ) -> None:
         resolver = servers if callable(servers) else None
         store = publish_store if publish_store is not None else MemoryPublishStore()
@@ -168,7 +172,7 @@ class Client:
             resolver=resolver,
             tls=usable(tls, name),
             tracer=tracer,
-            callbacks=ClientCallbacks(on_event, on_persisted, on_publish_failed),
+            callbacks=ClientCallbacks(on_event, on_persisted, on_publish_failed, on_arrival),
             bookmark_flush_s=bookmark_flush_ms / 1000,
         )
         """Connections and waiting commands, for inspection and for drills."""

@@ -118,11 +118,14 @@ class ClientCallbacks:
         on_persisted: called with the highest settled sequence, once for each acknowledgment.
         on_publish_failed: called with each refused publish. Without it, `Client.flush` raises the
             error.
+        on_arrival: called with each batch of messages when it comes in, before its consumer gets
+            it.
     """
 
     on_event: Callable[[ClientEvent], None] | None = None
     on_persisted: Callable[[int], None] | None = None
     on_publish_failed: Callable[[PublishFailed], None] | None = None
+    on_arrival: Callable[[MessageBatch], None] | None = None
 
 
 class ClientRuntime:
@@ -351,6 +354,8 @@ class ClientRuntime:
                 if header["c"] == "p":
                     batch = machine.arrived(header, body)
                     if batch is not None:
+                        if self.callbacks.on_arrival is not None:
+                            self._call(self.callbacks.on_arrival, batch)
                         subscription = self.subscriptions.get(batch.subscription_id)
                         if subscription is not None:
                             self._arrivals = batch.arrival = self._arrivals + 1

@@ -216,11 +216,11 @@ class CommitCycle:
         clock_ns: measures how long the disk took.
         took: called with the nanoseconds of each commit; on the thread that made it.
         undone: called before publishers are told that a commit failed.
+        watch: hears when the disk writes; None: nobody does.
 
     Attributes:
         failure: reason and sentence while nothing is taken: the journal's, or `hold`'s.
         staged_bytes: payload that is staged and not committed.
-        watch: hears when the disk writes; None: nobody does.
     """
 
     def __init__(
@@ -232,6 +232,7 @@ class CommitCycle:
         clock_ns: Callable[[], int],
         took: Callable[[int], None],
         undone: Callable[[], None],
+        watch: CommitWatch | None = None,
         notifications: CommitNotifications | None = None,
         policy: CommitThreadPolicy | None = None,
     ) -> None:
@@ -247,7 +248,7 @@ class CommitCycle:
         self._own: tuple[str, str] | None = None
         self._held: tuple[str, str] | None = None
         self.staged_bytes = 0
-        self.watch: CommitWatch | None = None
+        self._watch = watch
         self._handed_txid = 0
         """The last transaction that the writer thread was given."""
         self._is_due = False
@@ -298,7 +299,7 @@ class CommitCycle:
         place = self._policy.choose(
             thread_idle=journal.is_thread_idle, pending=bool(machine.waiters)
         )
-        watch = self.watch
+        watch = self._watch
         if watch is not None:
             watch.begins()
         if place is CommitThread.THREAD:
@@ -359,8 +360,8 @@ class CommitCycle:
             commit_ns = max(0, commit_ns - self._not_disk_ns)
         self._took(commit_ns)
         self._policy.took(commit_ns)
-        if self.watch is not None and not self._is_here:
-            self.watch.ends(writes_more=last_txid < self._handed_txid)
+        if self._watch is not None and not self._is_here:
+            self._watch.ends(writes_more=last_txid < self._handed_txid)
         calls, woken = self._notifications.committed(last_txid)
         if calls and not self._is_here:
             self._call(self._take)
@@ -374,8 +375,8 @@ class CommitCycle:
 
     def failed(self, first_txid: int, error: Exception) -> None:
         """Notes that nothing from here on is, or will be, committed under these transaction ids."""
-        if self.watch is not None:
-            self.watch.ends()
+        if self._watch is not None:
+            self._watch.ends()
         if self._is_prepared:
             if self._fault is None:
                 self._give_up(error)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from raylay.services.core.effect_loop import EffectLoop
 from raylay.services.core.feature import FeatureRegistry
+from raylay.services.core.fold_backlog import FoldBacklog
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Run
 from raylay.services.messages.suspects import Suspects
@@ -116,9 +117,15 @@ class InstanceCore(NamedTuple):
     """Writes the points from which later lives begin."""
 
 
-def folding(kinds: FeatureClasses = FeatureClasses()) -> FeatureRegistry:
-    """Makes the registry in which the features of an instance enlist."""
-    return kinds.folds(FOLD_ORDER)
+def folding(
+    kinds: FeatureClasses = FeatureClasses(), unfolded: FoldBacklog | None = None
+) -> FeatureRegistry:
+    """Makes the registry in which the features of an instance enlist.
+
+    Args:
+        unfolded: takes what is folded in turns; None: nothing takes long.
+    """
+    return kinds.folds(FOLD_ORDER, unfolded)
 
 
 def compose(

@@ -19,6 +19,61 @@ WAITING_BYTES_MAX = 32 * 1024 * 1024
 bounded, too."""
 
 
+class EffectTable:
+    """The handlers of the machine's effects, by kind.
+
+    The parts of an instance perform effects, and performing an effect calls parts: a ring. This
+    table breaks it. It is made before all parts, empty, and each kind is bound once, by the part
+    that handles it, before the first effect is performed.
+
+    Attributes:
+        handlers: by kind of effect, without `RunsCommitted`.
+        committed: tells of a commit whoever has to hear of it before the acks, as the links: the
+            handler of `RunsCommitted`.
+        folded: called behind each turn that folded what waited.
+    """
+
+    __slots__ = ("committed", "folded", "handlers")
+
+    def __init__(self) -> None:
+        self.handlers: dict[type, Callable[[Any], None]] = {}
+        self.committed: Callable[[RunsCommitted], None] = _unbound
+        self.folded: Callable[[], None] = _nothing
+
+    def bind(
+        self,
+        handlers: Mapping[type, Callable[[Any], None]],
+        folded: Callable[[], None] | None = None,
+    ) -> None:
+        """Binds the handlers of some kinds, and who hears of turns that fold.
+
+        Raises:
+            ValueError: a kind has a handler already.
+        """
+        for kind, handler in handlers.items():
+            if kind is RunsCommitted:
+                is_bound, self.committed = self.committed is not _unbound, handler
+            else:
+                is_bound, self.handlers[kind] = kind in self.handlers, handler
+            if is_bound:
+                raise ValueError(f"effect {kind.__name__} has two handlers: bind it once")
+        if folded is not None:
+            if self.folded is not _nothing:
+                raise ValueError("turns that fold are told to two parts: bind it once")
+            self.folded = folded
+
+
+def _unbound(effect: RunsCommitted) -> None:
+    raise LookupError(
+        f"transaction {effect.last_txid} was committed and nobody handles RunsCommitted: bind a "
+        "handler of it to the instance's EffectTable"
+    )
+
+
+def _nothing() -> None:
+    pass
+
+
 class EffectLoop:
     """See the file's docstring.
 
@@ -32,12 +87,10 @@ class EffectLoop:
         is_folding: whether a fold is under way, or a fault ended one.
 
     Args:
-        performers: what is done for each kind of effect; for `RunsCommitted`: who has to hear of it
-            before the acks, as the links.
+        table: the handlers of each kind of effect.
         flush: writes what was said to anybody.
         later: calls something in another turn of the loop, when others have come in between; None:
             each commit is folded in its step.
-        folded: called behind each turn that folded what waited.
         clock: in seconds.
     """
 
@@ -45,35 +98,30 @@ class EffectLoop:
         "_batches",
         "_clock",
         "_flush",
-        "_folded",
         "_folds",
+        "_handlers",
         "_is_due",
         "_is_over",
         "_later",
-        "_performers",
-        "_tell",
+        "_table",
         "is_folding",
         "performed",
     )
 
     def __init__(
         self,
-        performers: Mapping[type, Callable[[Any], None]],
+        table: EffectTable,
         folds: FeatureRegistry,
         flush: Callable[[], None],
         later: Callable[[Callable[[], None]], None] | None = None,
-        folded: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self._tell = performers[RunsCommitted]
-        self._performers: dict[type, Callable[[Any], None]] = {
-            **performers,
-            RunsCommitted: self._committed,
-        }
+        self._table = table
+        self._handlers = table.handlers
+        self._handlers[RunsCommitted] = self._committed
         self._folds = folds
         self._flush = flush
         self._later = later
-        self._folded = folded
         self._clock = clock
         self._batches: list[CommitBatch] = []
         self._is_due = False
@@ -105,9 +153,9 @@ class EffectLoop:
             self.performed += 1
 
     def _perform(self, effects: list[Effect]) -> None:
-        performers = self._performers
+        handlers = self._handlers
         for effect in effects:
-            performers[type(effect)](effect)
+            handlers[type(effect)](effect)
 
     def catch_up(self) -> None:
         """The disk has it, and what was held is written: folds what is not folded yet."""
@@ -121,7 +169,7 @@ class EffectLoop:
         self.is_folding = within
 
     def _committed(self, effect: RunsCommitted) -> None:
-        self._tell(effect)
+        self._table.committed(effect)
         if self._folds.served:
             self._batches.append(CommitBatch(effect.runs, effect.last_txid))
 
@@ -160,4 +208,4 @@ class EffectLoop:
             return
         self._is_due = False
         self._fold_on()
-        self._folded()
+        self._table.folded()

@@ -81,6 +81,7 @@ class FeatureRegistry:
 
     Args:
         order: the names of all features there can be, in the order of their folds.
+        unfolded: takes what is folded in turns; None: nothing takes long, until `weigh_by`.
 
     Attributes:
         served: those that fold, in that order. Nothing is done for any other one.
@@ -91,11 +92,11 @@ class FeatureRegistry:
 
     __slots__ = ("_places", "following", "served", "unfolded")
 
-    def __init__(self, order: Sequence[str]) -> None:
+    def __init__(self, order: Sequence[str], unfolded: FoldBacklog | None = None) -> None:
         self._places = {name: place for place, name in enumerate(order)}
         self.served: tuple[Feature, ...] = ()
         self.following: tuple[StepListener, ...] = ()
-        self.unfolded: FoldBacklog | None = None
+        self.unfolded = unfolded
 
     @property
     def may_be_ahead(self) -> bool:

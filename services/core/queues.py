@@ -7,7 +7,7 @@ owners as by everybody. Where an append fails, they are told which of their draf
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from raylay.services.core.batch import CommitBatch
@@ -33,6 +33,7 @@ from raylay.services.queues.records import (
     RANGES_MAX,
     UNDONE,
     Acknowledgment,
+    Keys,
     Transfer,
     pack_acknowledgment,
     pack_transfer,
@@ -51,6 +52,8 @@ class Queues:
     Args:
         definitions: of the queues, each of a name and type of its own.
         identity: of the instance, in this life.
+        acknowledging: called with a queue's `QueueDefinition.stored_as`, and the acknowledgments of
+            it that are on their way to the disk, while it has an owner.
 
     Attributes:
         doors: by `QueueDefinition.stored_as`.
@@ -59,11 +62,18 @@ class Queues:
     name = "queues"
     may_be_ahead = False
 
-    def __init__(self, definitions: Iterable[QueueDefinition], identity: Identity) -> None:
+    def __init__(
+        self,
+        definitions: Iterable[QueueDefinition],
+        identity: Identity,
+        acknowledging: Callable[[str, Keys], None] = lambda name, keys: None,
+    ) -> None:
         self.doors: dict[str, QueueFrontend] = {}
         self._by_topic: dict[TopicKey, QueueFrontend] = {}
         for each in definitions:
-            door = QueueFrontend(each, identity.name, identity.incarnation, identity.life)
+            door = QueueFrontend(
+                each, identity.name, identity.incarnation, identity.life, acknowledging
+            )
             self.doors[each.stored_as] = self._by_topic[door.topic, door.message_type] = door
         self.flood = Flood(identity.name, identity.incarnation, identity.life)
         self._author = SelfPublisher("queues", identity)

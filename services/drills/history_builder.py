@@ -45,7 +45,6 @@ from raylay.services.client.machine import ClientMachine
 from raylay.services.client.messages import MessageBatch, ranges_of
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Flag, Kind, Run
-from raylay.services.protocol.frames import Header
 from raylay.services.replication.instance import decode_note
 from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.verification.history import (
@@ -193,19 +192,11 @@ class SubscriberRecorder:
     instance: str = ""
     """The instance to which the subscriber was connected in the end."""
 
-    def listen(self, machine: ClientMachine) -> None:
-        """Hears from now on what this machine hands out, when it comes in: the consumer may take
-        it when the client has moved on."""
-        hand_out = machine.arrived
-
-        def arrived(header: Header, payload: bytes) -> MessageBatch | None:
-            batch = hand_out(header, payload)
-            if batch is not None:
-                for publisher, first, last in ranges_of(batch.payload, batch.count):
-                    self.stretches.append((now_us(), machine.instance, publisher, first, last))
-            return batch
-
-        machine.arrived = arrived  # type: ignore[method-assign]
+    def came(self, batch: MessageBatch, instance: str) -> None:
+        """Notes a batch that comes in from this instance: the consumer may take it when the client
+        has moved on."""
+        for publisher, first, last in ranges_of(batch.payload, batch.count):
+            self.stretches.append((now_us(), instance, publisher, first, last))
 
 
 @dataclass(slots=True)

@@ -244,8 +244,13 @@ class LoadSubscriber:
             if live and isinstance(event, Connected) and self.client is not None:
                 _narrow(self.client)
 
-        self.client = Client(self.name, bookmark_store=self.store, on_event=told, **options)
-        recorder.listen(self.client.machine)
+        client = self.client = Client(
+            self.name,
+            bookmark_store=self.store,
+            on_event=told,
+            on_arrival=lambda batch: recorder.came(batch, client.machine.instance),
+            **options,
+        )
         await self.client.connect()
         self.subscription = await self.client.subscribe(
             topic,

@@ -25,7 +25,6 @@ from raylay.services.drills.scenario import FaultHit, FaultStep
 from raylay.services.errors import FabricError, RaylayError
 from raylay.services.messages.records import publisher_id
 from raylay.services.messages.topics import DRILL_QUEUE, DRILL_WORK_TOPIC
-from raylay.services.protocol.frames import Header
 from raylay.services.verification.history import HistoryMember
 from raylay.services.verification.laws.queue_delivery import (
     ExcusedPeriod,
@@ -163,9 +162,12 @@ class QueueWorker:
     async def open(self, options: dict[str, Any]) -> None:
         """Connects the consumer."""
         client = self.client = Client(
-            self.name, publish_store=MemoryPublishStore(), on_event=self._told, **options
+            self.name,
+            publish_store=MemoryPublishStore(),
+            on_event=self._told,
+            on_arrival=lambda batch: self._came(batch, client.machine.instance),
+            **options,
         )
-        self._listen(client)
         await client.connect()
         self.consumer = client.queue(
             self.queue,
@@ -188,25 +190,15 @@ class QueueWorker:
             # What it held elsewhere goes back there.
             self.held.clear()
 
-    def _listen(self, client: Client) -> None:
-        """Records messages when they arrive: the consumer may take them much later."""
-        machine = client.machine
-        hand_out = machine.arrived
-
-        def arrived(header: Header, payload: bytes) -> MessageBatch | None:
-            batch = hand_out(header, payload)
-            if batch is not None:
-                keys = [
-                    (publisher, sequence)
-                    for publisher, first, last in ranges_of(batch.payload, batch.count)
-                    for sequence in range(first, last + 1)
-                ]
-                self.held.update(keys)
-                name = machine.instance
-                self.ledger.came(keys, name, self.name, self.group, self._session_us)
-            return batch
-
-        machine.arrived = arrived  # type: ignore[method-assign]
+    def _came(self, batch: MessageBatch, instance: str) -> None:
+        """Notes a batch when it comes in: the consumer may take it much later."""
+        keys = [
+            (publisher, sequence)
+            for publisher, first, last in ranges_of(batch.payload, batch.count)
+            for sequence in range(first, last + 1)
+        ]
+        self.held.update(keys)
+        self.ledger.came(keys, instance, self.name, self.group, self._session_us)
 
     async def _work(self, consumer: QueueConsumer) -> None:
         loop = asyncio.get_running_loop()

@@ -36,7 +36,6 @@ class FabricHandle:
         settings: of the fabric that was started or attached to; None: the declaration's hold.
         record: of the fabric that runs; None: this process neither started it nor attached to it.
         actors: Ray's handles of instances, by instance name.
-        progress: is told in a few words what goes on.
     """
 
     def __init__(self, name: str, declare: Callable[[], FabricSettings]) -> None:
@@ -44,7 +43,6 @@ class FabricHandle:
         self.settings: FabricSettings | None = None
         self.record: FabricRecord | None = None
         self.actors: dict[str, Any] = {}
-        self.progress: Callable[[str], None] = ignore_progress
         self._declare = declare
 
     @property

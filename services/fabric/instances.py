@@ -14,7 +14,7 @@ from raylay.services.configuration.model import (
 from raylay.services.errors import FabricError
 from raylay.services.fabric.check import shared_hosts
 from raylay.services.fabric.control import ControlClient
-from raylay.services.fabric.handle import FabricHandle
+from raylay.services.fabric.handle import FabricHandle, ignore_progress
 from raylay.services.fabric.nodes import followed
 from raylay.services.fabric.orphans import orphaned_directories
 from raylay.services.fabric.plan import (
@@ -284,9 +284,15 @@ class InstanceHandles:
             time.sleep(FOLLOW_S)
 
     def wait_ready(
-        self, name: str | None = None, timeout_s: float = START_TIMEOUT_S_DEFAULT
+        self,
+        name: str | None = None,
+        timeout_s: float = START_TIMEOUT_S_DEFAULT,
+        progress: Callable[[str], None] = ignore_progress,
     ) -> None:
         """Waits until one instance, or every one, admits clients.
+
+        Args:
+            progress: told how many do, when that changes.
 
         Raises:
             FabricError: one did not within `timeout_s`; names it and its reason.
@@ -303,7 +309,7 @@ class InstanceHandles:
                 if not status.get("ready"):
                     reasons[status["name"]] = str(status.get("reason") or status.get("phase"))
             if len(reasons) < len(waiting):
-                self._handle.progress(f"{count - len(reasons)} of {count} instances are ready")
+                progress(f"{count - len(reasons)} of {count} instances are ready")
             if not reasons:
                 return
             if time.monotonic() >= deadline_s:
@@ -321,11 +327,13 @@ class InstanceHandles:
         timeout_s: float = START_TIMEOUT_S_DEFAULT,
         *,
         only: Collection[tuple[str, str]] | None = None,
+        progress: Callable[[str], None] = ignore_progress,
     ) -> None:
         """Waits until every destination has caught up: from then on clients may fail over.
 
         Args:
             only: (instance, destination) of those that are meant; None: all.
+            progress: told how many have not, when that changes.
 
         Raises:
             FabricError: one has not within `timeout_s`; names it and its reason.
@@ -345,7 +353,7 @@ class InstanceHandles:
             if len(missing) != told:
                 told = len(missing)
                 meant = "links" if only is None else "links that clients need"
-                self._handle.progress(f"waiting for {told} {meant} to catch up")
+                progress(f"waiting for {told} {meant} to catch up")
             if time.monotonic() >= deadline_s:
                 raise FabricError(f"after {timeout_s:.0f} s: {'; '.join(missing)}")
             time.sleep(next(pauses_s))

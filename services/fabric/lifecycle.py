@@ -17,7 +17,7 @@ from raylay.services.fabric.clients import FabricClients
 from raylay.services.fabric.control import ControlClient
 from raylay.services.fabric.discovery import is_over, runs_already
 from raylay.services.fabric.files import temporary_directory
-from raylay.services.fabric.handle import FabricHandle
+from raylay.services.fabric.handle import FabricHandle, ignore_progress
 from raylay.services.fabric.instances import InstanceHandles
 from raylay.services.fabric.locks import StartLocks
 from raylay.services.fabric.nodes import NodePlace, labelled, placed
@@ -153,7 +153,7 @@ class FabricLifecycle:
         handle.settings = settings
         deadline_s = time.monotonic() + timeout_s
         self._locks = StartLocks(handle.name, place)
-        handle.progress = progress or handle.progress
+        tell = progress or ignore_progress
         # For drills that kill it, the head of a Ray that we begin remembers.
         head = place / HEAD_DIRECTORY if settings.drills == "allowed" else None
         try:
@@ -179,7 +179,7 @@ class FabricLifecycle:
             names = [each.name for each in settings.instances]
             instances.check_ports(settings, record, names)
             instances.check_tls(settings, record, names)
-            handle.progress("starting Ray" if address is None else f"joining Ray at {address}")
+            tell("starting Ray" if address is None else f"joining Ray at {address}")
             self._started_ray |= join_ray(address, start=address is None, head_directory=head)
             refuse_open_ray(str(ray_module().get_runtime_context().gcs_address))
             for warning in instances.shared_hosts():
@@ -187,25 +187,26 @@ class FabricLifecycle:
             record.starting, record.restarting = [], []
             handle.keep(record)
             self.owns = True
-            handle.progress(f"starting {len(settings.instances)} instances")
+            tell(f"starting {len(settings.instances)} instances")
             for instance in settings.instances:
                 instances.launch(instance)
-            instances.wait_ready(timeout_s=max(0.0, deadline_s - time.monotonic()))
+            left_s = max(0.0, deadline_s - time.monotonic())
+            instances.wait_ready(timeout_s=left_s, progress=tell)
             instances.settle()
             registry.register(entry_of(record, self._started_ray and address is None))
             self._locks.started()
             left_s = max(0.0, deadline_s - time.monotonic())
-            self._await_links(min(LINKS_TIMEOUT_S, left_s))
+            self._await_links(min(LINKS_TIMEOUT_S, left_s), tell)
         except BaseException:
             self._abandon()
             raise
 
-    def _await_links(self, timeout_s: float) -> None:
+    def _await_links(self, timeout_s: float, tell: Callable[[str], None]) -> None:
         """Waits for the links: the last step of `start`. The fabric runs without them: an operator
         mends a link."""
         try:
             self._instances.wait_connected(
-                timeout_s, only=_links_that_clients_need(self._handle.declared)
+                timeout_s, only=_links_that_clients_need(self._handle.declared), progress=tell
             )
         except FabricError as error:
             _LOG.warning(

@@ -83,8 +83,6 @@ class FrameReader:
     Args:
         frames_max: number of frames that one call returns. After that many there may be more: then
             it is called without data. 0: all complete ones.
-
-    Attributes:
         holds: told how many bytes of an incomplete frame are kept, before they are kept, and when
             there are none any more; may raise RemoteProtocolError. None: the bytes are not counted.
     """
@@ -92,10 +90,10 @@ class FrameReader:
     __slots__ = (
         "_buffer",
         "_frames_max",
+        "_holds",
         "_wanted",
         "frame_bytes_max",
         "header_bytes_max",
-        "holds",
     )
 
     def __init__(
@@ -103,11 +101,12 @@ class FrameReader:
         frame_bytes_max: int = FRAME_BYTES_MAX,
         header_bytes_max: int = HEADER_BYTES_MAX,
         frames_max: int = 0,
+        holds: Callable[[int], None] | None = None,
     ) -> None:
         self._frames_max = frames_max
         self.frame_bytes_max = frame_bytes_max
         self.header_bytes_max = header_bytes_max
-        self.holds: Callable[[int], None] | None = None
+        self._holds = holds
         self._buffer = bytearray()
         # Number of bytes that must be there before it is worth checking again.
         self._wanted = 6
@@ -134,8 +133,8 @@ class FrameReader:
         if buffer:
             held_bytes = len(buffer) + len(data)
             if held_bytes < self._wanted:
-                if self.holds is not None:
-                    self.holds(held_bytes)
+                if self._holds is not None:
+                    self._holds(held_bytes)
                 buffer += data
                 return []
             buffer += data
@@ -197,11 +196,11 @@ class FrameReader:
             view.release()
         if source is buffer:
             del buffer[:at]
-            if self.holds is not None:
-                self.holds(len(buffer))
+            if self._holds is not None:
+                self._holds(len(buffer))
         elif at < end:
-            if self.holds is not None:
-                self.holds(end - at)
+            if self._holds is not None:
+                self._holds(end - at)
             buffer += data[at:] if at else data
         return frames
 

@@ -130,10 +130,17 @@ class QueueFrontend:
         definition: of the queue.
         instance: name of this instance.
         incarnation, life: its own.
+        acknowledging: called with the acknowledgments of this queue that are on their way to the
+            disk, for the owner.
     """
 
     def __init__(
-        self, definition: QueueDefinition, instance: str, incarnation: int, life: int = 0
+        self,
+        definition: QueueDefinition,
+        instance: str,
+        incarnation: int,
+        life: int = 0,
+        acknowledging: Callable[[str, Keys], None] = lambda name, keys: None,
     ) -> None:
         self.definition = definition
         self.topic = definition.name.encode()
@@ -146,8 +153,7 @@ class QueueFrontend:
         """Messages that were sent, in this life."""
         self.bounced = 0
         """Decisions that were sent back: messages."""
-        self.acknowledging: Callable[[Keys], None] = lambda keys: None
-        """Told of acknowledgments that are on their way to the disk, for the owner."""
+        self._acknowledging = acknowledging
         self.early_size = 0
         """Ranges of acknowledgments whose messages have not come, as the owner says."""
         self.has_owner = False
@@ -420,7 +426,7 @@ class QueueFrontend:
             self._unread += count
             self._to_read.append((txid, count))
         if self.has_owner:
-            self.acknowledging(said.keys)
+            self._acknowledging(self.definition.stored_as, said.keys)
         return count > 0
 
     def tick(self, now_us: int) -> None:

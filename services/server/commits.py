@@ -9,15 +9,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from raylay.services.core.commit_cycle import CommitCycle, WakeableLink
 from raylay.services.core.feature import FeatureRegistry
 from raylay.services.messages.records import Run
-from raylay.services.server.data.disk_watch import DiskWatch
+from raylay.services.server.data.disk_watch import DiskClock
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.telemetry.metrics import LatencyHistogram
 from raylay.storage.journal import Journal
+
+if TYPE_CHECKING:
+    # Most instances have no queues.
+    from raylay.services.core.queues import Queues
 
 UNFOLDED_BYTES_MAX = 4 * 1024 * 1024
 """A publisher is not read while more than this is committed and not folded."""
@@ -39,11 +43,12 @@ class PublishingClient(Protocol):
         """Takes back one reason not to read."""
 
 
-class ReadPause(Protocol):
-    """Says of whom a frame was taken just now for how long it is not to be read (`Queues`)."""
+class QueuePressure(Protocol):
+    """The queues of the instance (`QueueManager`)."""
 
-    def __call__(self, *, is_link: bool) -> float:
-        """Returns the pause in seconds; 0: reading goes on."""
+    @property
+    def queues(self) -> Queues | None:
+        """The queues; None: it has none."""
 
 
 class Commits:
@@ -55,6 +60,7 @@ class Commits:
         links: by destination.
         folds: what is committed and not folded yet.
         staged_bytes_max: a publisher is not read while more is staged.
+        clock: hears when the disk writes.
 
     Attributes:
         cycle: the order in which runs are staged, committed and told of.
@@ -66,6 +72,7 @@ class Commits:
         links: Mapping[str, WakeableLink],
         folds: FeatureRegistry,
         staged_bytes_max: int,
+        clock: DiskClock,
     ) -> None:
         self._runtime = runtime
         self._folds = folds
@@ -78,17 +85,14 @@ class Commits:
             clock_ns=time.perf_counter_ns,
             took=self.latency.record,
             undone=self._resume,
+            watch=clock,
         )
         self._front_log_failure = ""
         self._paused: list[PublishingClient] = []
-        self.slowed_s: ReadPause | None = None
-        """None: nobody is ever slowed."""
-        self._slowed: dict[PublishingClient, asyncio.TimerHandle] = {}
-        self._watch: DiskWatch | None = None
+        self._clock = clock
 
-    def start(self, watch: DiskWatch) -> None:
-        """Starts the journal's threads; `watch` hears when the disk writes."""
-        self._watch = self.cycle.watch = watch
+    def start(self) -> None:
+        """Starts the journal's threads."""
         self._journal.start(self.cycle.on_disk, self.cycle.failed)
 
     @property
@@ -123,12 +127,10 @@ class Commits:
     def check_staged(self, client: PublishingClient) -> None:
         """Reads no more from a publisher that outruns the disk, or the folds."""
         self._check_staged(client, 1)
-        self.check_slowed(client, is_link=False)
 
     def check_link(self, link: PublishingClient) -> None:
         """Reads no more from a link that outruns the disk, or the folds, whatever its window."""
         self._check_staged(link, LINKS_TIMES)
-        self.check_slowed(link, is_link=True)
 
     def _check_staged(self, publisher: PublishingClient, times: int) -> None:
         unfolded = self._folds.unfolded
@@ -137,21 +139,6 @@ class Commits:
         ):
             publisher.pause_reading("staged")
             self._paused.append(publisher)
-
-    def check_slowed(self, connection: PublishingClient, *, is_link: bool) -> None:
-        """Reads no more for a while from who has brought what waits in memory for long."""
-        if self.slowed_s is None or not (wait_s := self.slowed_s(is_link=is_link)):
-            return
-        if connection in self._slowed:
-            self._slowed.pop(connection).cancel()
-        else:
-            connection.pause_reading("slowed")
-        again = self._runtime.loop.call_later(wait_s, self._read_again, connection)
-        self._slowed[connection] = again
-
-    def _read_again(self, connection: PublishingClient) -> None:
-        del self._slowed[connection]
-        connection.resume_reading("slowed")
 
     @property
     def takes_parts(self) -> bool:
@@ -183,4 +170,33 @@ class Commits:
     @property
     def disk_waits_ms(self) -> int:
         """Time for which the disk has not answered by now."""
-        return 0 if self._watch is None else int(1000 * self._watch.waits_s)
+        return int(1000 * self._clock.waits_s)
+
+
+class SlowedPublishers:
+    """The publishers and links that are not read for a while, as they have just brought what waits
+    in memory for long: acknowledgments of messages of a queue that have not come.
+
+    Owner: the instance's loop. Lifecycle: one life of the instance.
+    """
+
+    def __init__(self, runtime: InstanceRuntime, queues: QueuePressure) -> None:
+        self._runtime = runtime
+        self._queues = queues
+        self._slowed: dict[PublishingClient, asyncio.TimerHandle] = {}
+
+    def check(self, connection: PublishingClient, *, is_link: bool) -> None:
+        """Reads no more for a while from whoever has just brought something, where that is due."""
+        queues = self._queues.queues
+        if queues is None or not (wait_s := queues.slowed_s(is_link=is_link)):
+            return
+        if connection in self._slowed:
+            self._slowed.pop(connection).cancel()
+        else:
+            connection.pause_reading("slowed")
+        again = self._runtime.loop.call_later(wait_s, self._read_again, connection)
+        self._slowed[connection] = again
+
+    def _read_again(self, connection: PublishingClient) -> None:
+        del self._slowed[connection]
+        connection.resume_reading("slowed")

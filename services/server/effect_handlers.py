@@ -7,13 +7,10 @@ services/core/commit_cycle.py).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from raylay.services.core.commit_cycle import notify_links
-from raylay.services.core.effect_loop import EffectLoop
-from raylay.services.core.feature import FeatureRegistry
 from raylay.services.replication.effects import (
     AckClient,
     AckUpstream,
@@ -41,17 +38,13 @@ from raylay.services.server.queues.manager import QueueManager
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.manager import SowManager
 
-PAUSE_S = 0.0005
-"""Pause between two turns that fold, while something is on its way to the disk."""
-
 
 class EffectHandlers:
-    """The table of the machine's effects, each with the method that performs it.
+    """The methods that perform the machine's effects, bound to the runtime's `EffectTable`.
 
     Owner: the instance's event loop.
 
     Args:
-        folds: the features that fold what is committed.
         endings: what is done for the effects that end the instance.
     """
 
@@ -61,7 +54,6 @@ class EffectHandlers:
         *,
         clients: ClientSessions,
         commits: Commits,
-        folds: FeatureRegistry,
         links: Links,
         queues: QueueManager,
         recovery: InstanceRecovery,
@@ -98,25 +90,7 @@ class EffectHandlers:
             EventReport: self._report,
             **endings,
         }
-        self.steps = EffectLoop(
-            performers,
-            folds,
-            self._flush,
-            self._in_another_turn,
-            self._folded,
-            time.perf_counter,
-        )
-        """Performs what a machine asked for, in order."""
-
-    def _flush(self) -> None:
-        self._runtime.outbox.flush()
-
-    def _in_another_turn(self, work: Callable[[], None]) -> None:
-        if self._cycle.staged_bytes:
-            # The thread that writes it needs the interpreter, too.
-            self._runtime.loop.call_later(PAUSE_S, work)
-        else:
-            self._runtime.loop.call_soon(work)
+        runtime.effects.bind(performers, self._folded)
 
     def _folded(self) -> None:
         self._commits.folded()

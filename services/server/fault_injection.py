@@ -38,22 +38,27 @@ class Impairable(Protocol):
 
 
 class FaultInjection:
-    """The faults that are injected into one instance now. Owner: the instance's event loop."""
+    """The faults that are injected into one instance now. Owner: the instance's event loop.
 
-    def __init__(self, runtime: InstanceRuntime, links: Mapping[str, Impairable]) -> None:
+    Args:
+        links: by destination.
+        narrow: called with what slow clients may cost in memory and on disk; 0: as ever.
+    """
+
+    def __init__(
+        self,
+        runtime: InstanceRuntime,
+        links: Mapping[str, Impairable],
+        narrow: Callable[[int, int], None],
+    ) -> None:
         self._runtime = runtime
         self._links = links
-        self.narrow: Callable[[int, int], None] = lambda memory_bytes, disk_bytes: None
-        """Called with what slow clients may cost in memory and on disk; 0: as ever."""
+        self._narrow = narrow
         self._narrowed = (0, 0)
         self._lines: dict[str, tuple[Impairment, float]] = {}
         """Destination to how its line is and until when, by the loop's clock."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._file_bytes_max: tuple[int, int] | None = None
-
-    def reach(self, narrow: Callable[[int, int], None]) -> None:
-        """Takes what faults act upon besides."""
-        self.narrow = narrow
 
     def inject(self, kind: str, seconds: float, options: dict[str, Any]) -> None:
         """Injects a fault, or makes one that is there last longer; 0 seconds end it.
@@ -153,7 +158,7 @@ class FaultInjection:
         if limits != self._narrowed:
             self._narrowed = limits
             self._runtime.report("drill_capacity", memory_bytes=limits[0], disk_bytes=limits[1])
-            self.narrow(*limits)
+            self._narrow(*limits)
         self._end_after("capacity", seconds, lambda: self._capacity(0.0, {}))
 
 

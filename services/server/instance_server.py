@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,25 +25,26 @@ from raylay.services.config.instance import (
     reachable,
 )
 from raylay.services.core.compose import folding
-from raylay.services.core.feature import FeatureRegistry
 from raylay.services.core.fold_backlog import FoldBacklog
 from raylay.services.errors import ConfigurationError, RaylayError, StorageError
 from raylay.services.queues.definition import QueueDefinition as DeclaredQueue
 from raylay.services.replication.effects import InstanceRetirement, StaleCopyDetected
 from raylay.services.replication.instance import Identity
 from raylay.services.replication.link.routing import SYNC_DESTINATIONS_MAX
+from raylay.services.security.connection_shares import ConnectionShares
 from raylay.services.server.children.link_factory import BufferFactory, LinkFactory, QueueFactory
 from raylay.services.server.children.supervisor import ChildHandle
 from raylay.services.server.clients.admission import ClientAdmission
 from raylay.services.server.clients.connection_limit import (
     ConnectionLimit,
+    SessionShares,
     connections_max,
     shares_of_files,
 )
 from raylay.services.server.clients.replay import ReplayPump
-from raylay.services.server.clients.sessions import ClientSessions
+from raylay.services.server.clients.sessions import ClientSession, ClientSessions
 from raylay.services.server.clients.slow_clients import ClientPools
-from raylay.services.server.commits import Commits
+from raylay.services.server.commits import Commits, SlowedPublishers
 from raylay.services.server.control import ControlAccess
 from raylay.services.server.data.data_directory import GENERATION_KEY
 from raylay.services.server.data.data_files import (
@@ -52,7 +53,7 @@ from raylay.services.server.data.data_files import (
     STATE_FILE,
     open_journal,
 )
-from raylay.services.server.data.disk_watch import DiskWatch
+from raylay.services.server.data.disk_watch import DiskClock, DiskWatch
 from raylay.services.server.data.held_digest import HeldDigest
 from raylay.services.server.data.journal_reads import JournalReads
 from raylay.services.server.data.maintenance import Maintenance
@@ -69,6 +70,7 @@ from raylay.services.server.links.placements import PlacementKeeper
 from raylay.services.server.links.upstream_connection import ConnectedUpstreams
 from raylay.services.server.listening import InstanceListeners
 from raylay.services.server.periodic_checks import PeriodicChecks
+from raylay.services.server.queues.deliveries import QueueDeliveries
 from raylay.services.server.queues.manager import QueueManager
 from raylay.services.server.queues.request_router import QueueRequestRouter
 from raylay.services.server.runtime import InstanceRuntime
@@ -119,6 +121,28 @@ def no_buffers(config: SlowClientBufferConfig) -> ChildHandle:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class SharedTables:
+    """The values that parts share which call one another. They are made before all parts, so that
+    each part is whole when it is made.
+
+    Attributes:
+        links: by destination; filled when the instance starts.
+        sessions: the clients that have logged on, by number of the connection.
+        counted: who each session is counted for.
+        doorway: the connections that the instance has room for.
+        digest: of what the instance holds.
+        disk: the time for which the disk has been writing.
+    """
+
+    links: dict[str, LinkControl] = field(default_factory=dict)
+    sessions: dict[int, ClientSession] = field(default_factory=dict)
+    counted: SessionShares = field(default_factory=SessionShares)
+    doorway: ConnectionLimit = field(default_factory=lambda: ConnectionLimit(connections_max()))
+    digest: HeldDigest = field(default_factory=HeldDigest)
+    disk: DiskClock = field(default_factory=DiskClock)
+
+
 class InstanceServer:
     """One instance, serving. Everything but `__init__` and what `snapshot_from_thread` of its
     status does runs on one event loop.
@@ -152,68 +176,63 @@ class InstanceServer:
         self._ending: asyncio.Task[None] | None = None
         self._closing: dict[str, Callable[[], Awaitable[None]]] = {}
         # Each part is handed those that it calls: what comes first knows nobody behind it.
-        runtime = self.runtime = InstanceRuntime(config, directory)
-        controls: dict[str, LinkControl] = {}
-        doorway, digest = ConnectionLimit(connections_max()), HeldDigest()
-        shares = shares_of_files(config.name, doorway.most)
-        self.control, self.injections = ControlAccess(runtime), FaultInjection(runtime, controls)
-        self.placements = placements = PlacementKeeper(runtime)
+        folds, tables = folding(unfolded=FoldBacklog()), SharedTables()
+        runtime = self.runtime = InstanceRuntime(config, directory, folds)
+        shares = shares_of_files(config.name, tables.doorway.most)
+        pools = ClientPools(runtime, self._start_buffer)
+        self.control = ControlAccess(runtime)
+        self.injections = FaultInjection(runtime, tables.links, pools.narrow)
+        self.placements = PlacementKeeper(runtime)
         self.reading = reading = JournalReads(runtime)
         self._maintenance = Maintenance(runtime, reading)
-        folds = folding()
-        replays = ReplayPump(runtime, reading, folds)
-        self.commits = commits = Commits(runtime, controls, folds, config.staged_bytes_max)
-        admission = ClientAdmission(runtime, commits.cycle)
-        self._queues = queues = QueueManager(runtime, folds, commits, self._start_queue_owner)
-        self._sow = sow = SowManager(runtime, folds, commits.cycle.hold, queues.removable)
+        self._replays = ReplayPump(runtime, reading, folds, tables.counted)
+        self.commits = commits = Commits(
+            runtime, tables.links, folds, config.staged_bytes_max, tables.disk
+        )
+        self._admission = ClientAdmission(runtime, commits.cycle)
+        deliveries = QueueDeliveries(runtime, tables.sessions)
+        self._queues = queues = QueueManager(
+            runtime,
+            folds,
+            commits,
+            self._start_queue_owner,
+            links=tables.links,
+            requests=QueueRequestRouter(config.group, tables.links),
+            deliveries=deliveries,
+        )
+        slowed = SlowedPublishers(runtime, queues)
+        self._sow = SowManager(runtime, folds, commits.cycle.hold, queues.removable)
         self._recovery = InstanceRecovery(
             runtime,
-            admission=admission,
-            placements=placements,
+            admission=self._admission,
+            placements=self.placements,
             queues=queues,
             reading=reading,
-            sow=sow,
+            sow=self._sow,
         )
-        self.upstreams = ConnectedUpstreams(
-            runtime,
-            controls,
-            admission=admission,
-            commits=commits,
-            digest=digest,
-            doorway=doorway,
-            placements=placements,
-            reading=reading,
-            shares=shares,
-            sow=sow,
-        )
-        self.links = Links(
-            runtime,
-            controls,
-            commits=commits.cycle,
-            digest=digest,
-            placements=placements,
-            upstreams=self.upstreams,
-            start=self._start_link,
-            greeted=self.injections.tell_link,
-            keep_refused=self._recovery.keep_refused,
-        )
+        self.upstreams = self._made_upstreams(tables, shares, slowed)
+        self.links = self._made_links(tables)
         self.clients = ClientSessions(
             runtime,
-            admission=admission,
+            admission=self._admission,
             commits=commits,
-            doorway=doorway,
+            counted=tables.counted,
+            doorway=tables.doorway,
+            deliveries=deliveries,
             folds=folds,
             peer_book=self.links.peer_book,
-            pools=ClientPools(runtime, self._start_buffer),
+            pools=pools,
             queues=queues,
             reading=reading,
-            replays=replays,
+            replays=self._replays,
+            sessions=tables.sessions,
             shares=shares,
-            sow=sow,
+            slowed=slowed,
+            sow=self._sow,
         )
-        self.injections.reach(self.clients.pools.narrow)
         self.disk_watch = DiskWatch(
             runtime,
+            tables.disk,
             config.disk_timeout_ms / 1000,
             lambda text: self.clients.end("not_ready", text),
             self.clients.descriptors,
@@ -221,32 +240,63 @@ class InstanceServer:
         self._listening = InstanceListeners(
             runtime, clients=self.clients, links=self.links, queues=queues, upstreams=self.upstreams
         )
-        self._status = InstanceStatus(
-            runtime,
-            admission=admission,
+        self._status = self._made_status(deliveries)
+        self._bind_effects()
+
+    def _made_upstreams(
+        self, tables: SharedTables, shares: ConnectionShares, slowed: SlowedPublishers
+    ) -> ConnectedUpstreams:
+        return ConnectedUpstreams(
+            self.runtime,
+            tables.links,
+            admission=self._admission,
+            commits=self.commits,
+            digest=tables.digest,
+            doorway=tables.doorway,
+            placements=self.placements,
+            queues=self._queues,
+            reading=self.reading,
+            shares=shares,
+            slowed=slowed,
+            sow=self._sow,
+        )
+
+    def _made_links(self, tables: SharedTables) -> Links:
+        return Links(
+            self.runtime,
+            tables.links,
+            commits=self.commits.cycle,
+            digest=tables.digest,
+            placements=self.placements,
+            upstreams=self.upstreams,
+            start=self._start_link,
+            greeted=self.injections.tell_link,
+            keep_refused=self._recovery.keep_refused,
+        )
+
+    def _made_status(self, deliveries: QueueDeliveries) -> InstanceStatus:
+        return InstanceStatus(
+            self.runtime,
+            admission=self._admission,
             clients=self.clients,
-            commits=commits,
+            commits=self.commits,
             control=self.control,
+            deliveries=deliveries,
             links=self.links,
             listening=self._listening,
-            queues=queues,
-            reading=reading,
-            replays=replays,
-            sow=sow,
+            queues=self._queues,
+            reading=self.reading,
+            replays=self._replays,
+            sow=self._sow,
         )
-        self._replays = replays
-        runtime.perform_by(self._performing(folds).steps)
 
-    def _performing(self, folds: FeatureRegistry) -> EffectHandlers:
-        folds.unfolded = FoldBacklog()
-        self._queues.reachable = self._reachable
-        self.upstreams.met = self._queues.named
-        self.upstreams.requested = QueueRequestRouter(self._queues, self.links.controls).came
-        return EffectHandlers(
+    def _bind_effects(self) -> None:
+        """Binds the handlers of effects. Parts perform effects, and effects call parts: so the
+        table, which the runtime has from the beginning, is bound when all of them are there."""
+        EffectHandlers(
             self.runtime,
             clients=self.clients,
             commits=self.commits,
-            folds=folds,
             links=self.links,
             queues=self._queues,
             recovery=self._recovery,
@@ -364,7 +414,7 @@ class InstanceServer:
         runtime.recovered(await runtime.in_thread(self._recovery.recover))
         self._sow.serve()
         self._queues.serve()
-        self.commits.start(self.disk_watch)
+        self.commits.start()
         self.disk_watch.start()
         moved = runtime.machine.placements.items()
         for destination in config.destinations:
@@ -404,11 +454,6 @@ class InstanceServer:
                 config.type_definitions,
             )
         )
-
-    def _reachable(self) -> frozenset[str]:
-        """Names of the instances that links are connected to."""
-        links = self.links.controls.values()
-        return frozenset(link.peer_name for link in links if link.is_connected)
 
     def _start_queue_owner(self, definition: DeclaredQueue, start_number: int) -> ChildHandle:
         runtime = self.runtime

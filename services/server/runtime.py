@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from raylay.services.config.instance import InstanceConfig
-from raylay.services.core.effect_loop import EffectLoop
+from raylay.services.core.effect_loop import EffectLoop, EffectTable
+from raylay.services.core.feature import FeatureRegistry
 from raylay.services.errors import StorageError, UnfinishedStep
 from raylay.services.messages.aging_clock import AgingClock
 from raylay.services.net.framed import WriteQueue
@@ -30,6 +31,8 @@ from raylay.services.telemetry.tracing import Tracing
 from raylay.storage.lmdb_journal import LmdbJournal
 
 Result = TypeVar("Result")
+FOLD_PAUSE_S = 0.0005
+"""Pause between two turns that fold, while something is on its way to the disk."""
 FAULT_CHARACTERS_MAX = 500
 """The characters of a fault that are told. A peer's words may be in it."""
 PLACES_TOLD = 3
@@ -102,19 +105,23 @@ class RecurringTask:
 class InstanceRuntime:
     """See the file's docstring. Plain values: what a message's way reads here costs no call.
 
-    Owner: the instance's event loop; `now_us`, `steady_us` and `in_thread`'s work run on any
-    thread. Lifecycle: `begin` once, on the loop; `cancel_timers` and `cancel_tasks` at the end.
+    Owner: the instance's event loop, on which it is made; `now_us`, `steady_us` and `in_thread`'s
+    work run on any thread. Lifecycle: one life of the instance; `cancel_timers` and `cancel_tasks`
+    at the end.
 
     Args:
         config: who the instance is and what it does.
         directory: its data directory.
+        folds: the features that fold what is committed.
     """
 
-    def __init__(self, config: InstanceConfig, directory: str | Path) -> None:
+    def __init__(
+        self, config: InstanceConfig, directory: str | Path, folds: FeatureRegistry
+    ) -> None:
         self.config = config
         self.directory = Path(directory).absolute()
-        self.loop: asyncio.AbstractEventLoop
-        self.outbox: WriteQueue
+        self.loop = asyncio.get_running_loop()
+        self.outbox = WriteQueue(self.loop)
         self.journal: LmdbJournal
         self.state: StateThread
         self.identity: Identity
@@ -122,10 +129,14 @@ class InstanceRuntime:
         self.filters: FilterLanguage | None = None
         """Language of the content filters of destinations; None: there are none."""
         self.tracing: Tracing
-        self.perform: Callable[[list[Effect]], None]
-        """Performs what the machine asked for, in order."""
-        self.steps: EffectLoop
+        self.effects = EffectTable()
+        """Handlers of the machine's effects, which the parts bind as they are made."""
+        self.steps = EffectLoop(
+            self.effects, folds, self.outbox.flush, self._in_another_turn, time.perf_counter
+        )
         """Loop that performs the machine's effects."""
+        self.perform: Callable[[list[Effect]], None] = self.steps.perform
+        """Performs what the machine asked for, in order."""
         self.client_address = ""
         self.replication_address = ""
         self.is_recovered = False
@@ -145,30 +156,23 @@ class InstanceRuntime:
         user, one address or all."""
         self.clock_offset_us = 0
         """Offset by which a drill has set the clock."""
-        self._ended: asyncio.Future[None]
+        self._ended: asyncio.Future[None] = self.loop.create_future()
         self.is_resting = False
         """Whether something is done less often, because nothing goes on (`every`, `hurry`)."""
         self._recurring: list[RecurringTask] = []
+        self._began_s = self.loop.time()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.steady_base_us = self.now_us() - time.monotonic_ns() // 1000
         """Lead of `steady_us` over the monotonic clock of the host."""
         self.aging = AgingClock(self.now_us(), self.steady_us())
 
     def begin(self) -> None:
-        """Takes the loop that runs."""
-        self.loop = asyncio.get_running_loop()
-        self._began_s = self.loop.time()
+        """Takes what goes wrong on the loop for the instance's own affair."""
         self.loop.set_exception_handler(self._loop_exception)
-        self._ended = self.loop.create_future()
-        self.outbox = WriteQueue(self.loop)
 
     def recovered(self, machine: InstanceMachine) -> None:
         """Takes the machine that recovery has made."""
         self.machine, self.is_recovered = machine, True
-
-    def perform_by(self, steps: EffectLoop) -> None:
-        """Sets the effect loop, which performs what the machine asks for."""
-        self.steps, self.perform = steps, steps.perform
 
     def report(self, event: str, **details: Any) -> None:
         """Something that people may want to know."""
@@ -235,6 +239,13 @@ class InstanceRuntime:
         """Nothing is done again and again any more."""
         for each in self._recurring:
             each.cancel()
+
+    def _in_another_turn(self, work: Callable[[], None]) -> None:
+        if self.machine.intake.staged:
+            # The thread that writes it needs the interpreter, too.
+            self.loop.call_later(FOLD_PAUSE_S, work)
+        else:
+            self.loop.call_soon(work)
 
     # -- threads and tasks -------------------------------------------------------------------
     async def in_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:

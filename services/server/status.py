@@ -20,6 +20,7 @@ from raylay.services.server.data.journal_reads import JournalReads
 from raylay.services.server.links.bootstrap import BootstrapRun
 from raylay.services.server.links.control import Links
 from raylay.services.server.listening import InstanceListeners
+from raylay.services.server.queues.deliveries import QueueDeliveries
 from raylay.services.server.queues.manager import QueueManager
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.manager import SowManager
@@ -44,6 +45,7 @@ class InstanceStatus:
         clients: ClientSessions,
         commits: Commits,
         control: ControlAccess,
+        deliveries: QueueDeliveries,
         links: Links,
         listening: InstanceListeners,
         queues: QueueManager,
@@ -56,6 +58,7 @@ class InstanceStatus:
         self._clients = clients
         self._commits = commits
         self._control = control
+        self._deliveries = deliveries
         self._links = links
         self._listening = listening
         self._reading = reading
@@ -72,7 +75,7 @@ class InstanceStatus:
     def delivered(self) -> int:
         """Messages that subscribers were sent, in this life."""
         clients = self._clients
-        return clients.delivered + clients.queued.delivered + self._replays.delivered
+        return clients.delivered + self._deliveries.delivered + self._replays.delivered
 
     def measure(self) -> None:
         """Called each second, for the rates."""

@@ -230,8 +230,8 @@ def test_what_is_held_of_a_frame_that_is_not_whole_is_told(at_once: int) -> None
     stream = (
         encode_frame({"c": "a"}, b"x" * 50) + encode_frame({"c": "b"}) + encode_frame({"c": "c"})
     )
-    reader, told = FrameReader(), [0]
-    reader.holds = told.append
+    told = [0]
+    reader = FrameReader(holds=told.append)
     for at in range(0, len(stream), at_once):
         reader.feed(stream[at : at + at_once])
         assert told[-1] == reader.buffered
@@ -239,14 +239,13 @@ def test_what_is_held_of_a_frame_that_is_not_whole_is_told(at_once: int) -> None
 
 
 def test_what_may_not_be_held_is_not_kept() -> None:
-    reader = FrameReader()
     frame = encode_frame({"c": "a"}, b"x" * 5_000)
 
     def holds(held_bytes: int) -> None:
         if held_bytes > 3_000:
             raise RemoteProtocolError("too much", "too_many")
 
-    reader.holds = holds
+    reader = FrameReader(holds=holds)
     assert reader.feed(frame[:2_000]) == []
     with pytest.raises(RemoteProtocolError):
         reader.feed(frame[2_000:4_000])

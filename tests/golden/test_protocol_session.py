@@ -481,7 +481,7 @@ def test_large_ranges_go_into_the_body() -> None:
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 @pytest.mark.parametrize("state", list(SessionState))
 def test_the_table_of_states(state: SessionState, command: str) -> None:
-    session = ServerSession(state)
+    session = ServerSession(state=state)
     header: dict[str, Any] = {"c": command, "v": 1, "sub": "s", "t": "t", "n": 1}
     header["client_name"] = "x"
     if command in ALLOWED[state]:
@@ -495,7 +495,7 @@ def test_the_table_of_states(state: SessionState, command: str) -> None:
 @pytest.mark.parametrize("state", list(SessionState))
 def test_unknown_commands_end_the_session(state: SessionState) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
-        ServerSession(state).receive(encode_frame({"c": "swo"}))
+        ServerSession(state=state).receive(encode_frame({"c": "swo"}))
     assert caught.value.reason == "unknown_command"
 
 

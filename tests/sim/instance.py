@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from raylay.services.core.commit_cycle import LinkReport, notify_links
 from raylay.services.core.compose import Composition, compose, folding
-from raylay.services.core.effect_loop import TURN_S, EffectLoop
+from raylay.services.core.effect_loop import TURN_S, EffectTable
 from raylay.services.core.fold_backlog import FoldBacklog, weight
 from raylay.services.core.sow import SowFeature, SowPending
 from raylay.services.errors import AdmissionRefused, DowngradeRefused
@@ -512,7 +512,9 @@ class Instance:
         self.lookup = world.machines.lookup(disk.journal, stretch_bytes=LOOKUP_BYTES)
         self.arrivals: dict[int, InboundQueue] = {}
         """By connection: what came and is not taken yet, in order."""
-        self.folds = folding(world.machines.kinds())
+        is_slow = world.sow and world.has_slow_folds
+        unfolded = FoldBacklog(self._weigh, 1) if is_slow else None
+        self.folds = folding(world.machines.kinds(), unfolded)
         self.state = world.machines.state(disk.last)
         self._writes, self._replays = Writes(self), Replays(self)
         self._open_features()
@@ -588,10 +590,14 @@ class Instance:
             notifications=world.machines.news(),
             policy=world.machines.place(world.slow_commit_ns),
         )
-        performers: dict[type, Callable[[Any], None]] = {Append: self._perform_append}
+        effects = EffectTable()
+        effects.bind({Append: self._perform_append})
         for kind, method in _PERFORM.items():
-            performers[kind] = runtime.outbox.saying(partial(method, self))
-        self._steps = self._made_steps(performers)
+            effects.bind({kind: runtime.outbox.saying(partial(method, self))})
+        self._folded_s = 0.0
+        self._steps = world.machines.steps(
+            effects, self.folds, lambda: None, self._fold_later, clock=self._fold_clock
+        )
 
     def _begin_announcing(self) -> None:
         if self.disk.generation and self.world.machines.spreads:
@@ -627,8 +633,6 @@ class Instance:
         if world.sow:
             self.log_sow()
             self.folds.enlist(self.sow, True)
-            if world.has_slow_folds:
-                self.folds.unfolded = FoldBacklog(self._weigh, 1)
             world.after(SOW_US, self._write_sow)
         if world.stateful:
             self.folds.enlist(State(self), True)
@@ -1068,12 +1072,6 @@ class Instance:
         """The disk has it, and it is said: folds it."""
         self._steps.catch_up()
         self.check()
-
-    def _made_steps(self, performers: dict[type, Callable[[Any], None]]) -> EffectLoop:
-        self._folded_s = 0.0
-        return self.world.machines.steps(
-            performers, self.folds, lambda: None, self._fold_later, clock=self._fold_clock
-        )
 
     def _weigh(self, run: Run) -> int:
         # Its author knows its runs by what they are: they stay whole.

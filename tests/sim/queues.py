@@ -320,7 +320,9 @@ class Keeper:
         if queues is not None and disk.member.name in queues.instances:
             self.definitions = [queues.definition]
         identity = replace(disk.identity(), name=self.own_name)
-        self.queues = self.world.machines.queues.queues(self.definitions, identity)
+        self.queues = self.world.machines.queues.queues(
+            self.definitions, identity, lambda _, keys: self.tell("done", keys)
+        )
         self.owners: dict[str, Owner] = {}
         self.floors: dict[str, int] = {}
         self.names: dict[int, str] = {}
@@ -356,7 +358,6 @@ class Keeper:
             door.behind_us = self.behind_us
             door.is_heralded = door.is_heralded or disk.incarnation in disk.heralded
             self.floors[name] = 0
-            door.acknowledging = lambda keys: self.tell("done", keys)
             self._start(name)
         self.instance.folds.enlist(self, True)
         if self.queues.herald(self.world.now_us):

@@ -32,6 +32,17 @@ def in_instance(
     asyncio.run(run())
 
 
+def server_on(
+    loop: asyncio.AbstractEventLoop, config: InstanceConfig, directory: Path
+) -> InstanceServer:
+    """Makes a server on a loop that the test runs by and by."""
+
+    async def make() -> InstanceServer:
+        return InstanceServer(config, directory)
+
+    return loop.run_until_complete(make())
+
+
 def transports(server: InstanceServer) -> dict[str, dict[str, Any]]:
     """Their status, by name."""
     return {each["name"]: each for each in server.status()["transports"]}

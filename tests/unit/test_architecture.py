@@ -110,7 +110,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "hosts": "",
         "verification": "messages queues replication",
         "drills": (
-            "client configuration fabric messages protocol queues replication reports "
+            "client configuration fabric messages queues replication reports "
             "server storage telemetry verification"
         ),
         "pipeline": (
@@ -798,6 +798,155 @@ def test_nobody_asks_whether_an_object_is_half_built() -> None:
     asks = {name_of(path) for path in files(*PARTS) if "hasattr(" in path.read_text("utf-8")}
     # Spark's predicates have no common base that says which have a value.
     assert asks == {"services/pipeline/tables/source.py"}
+
+
+def is_property(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    names = {ast.unparse(each).rpartition(".")[2] for each in method.decorator_list}
+    return bool(names & {"property", "cached_property", "setter"})
+
+
+class CallableNames:
+    """The names in a tree by which a rule tells that something is called.
+
+    Attributes:
+        methods: of methods that no class has an attribute of the name of.
+        annotated: of attributes that are annotated as callables, or as a class that is called.
+    """
+
+    def __init__(self, trees: Iterable[ast.Module]) -> None:
+        methods: set[str] = set()
+        values: set[str] = set()
+        self.annotated: set[str] = set()
+        nodes = [node for tree in trees for node in ast.walk(tree)]
+        called = {
+            node.name
+            for node in nodes
+            if isinstance(node, ast.ClassDef)
+            and any(isinstance(e, ast.FunctionDef) and e.name == "__call__" for e in node.body)
+        }
+        for node in nodes:
+            if isinstance(node, ast.ClassDef):
+                for each in node.body:
+                    if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+                        (values if is_property(each) else methods).add(each.name)
+            elif isinstance(node, ast.AnnAssign):
+                target = node.target
+                name = target.attr if isinstance(target, ast.Attribute) else ast.unparse(target)
+                words = set(re.findall(r"\w+", ast.unparse(node.annotation)))
+                (self.annotated if words & {"Callable", *called} else values).add(name)
+            elif isinstance(node, ast.Assign):
+                stored = (each for target in node.targets for each in ast.walk(target))
+                values |= {each.attr for each in stored if isinstance(each, ast.Attribute)}
+        self.all_methods = methods
+        self.methods = methods - values
+
+
+def targets_of(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Each target of an assignment, with what is assigned to it."""
+    if isinstance(node, ast.AnnAssign) and node.value is not None:
+        yield node.target, node.value
+    for target in node.targets if isinstance(node, ast.Assign) else ():
+        value = node.value  # type: ignore[attr-defined]
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            yield from zip(target.elts, value.elts, strict=False)
+        else:
+            yield target, value
+
+
+def patched_callables(tree: ast.Module, names: CallableNames) -> Iterator[str]:
+    """The assignments that put a callable into an attribute of another object. Attributes with a
+    capital are of other libraries, as the handlers of a parser."""
+
+    def is_called(value: ast.expr, name: str, functions: set[str], handed: set[str]) -> bool:
+        if isinstance(value, ast.IfExp):
+            return any(is_called(e, name, functions, handed) for e in (value.body, value.orelse))
+        if isinstance(value, ast.BoolOp):
+            return any(is_called(each, name, functions, handed) for each in value.values)
+        if isinstance(value, ast.Call):
+            return ast.unparse(value.func) in ("partial", "functools.partial")
+        if isinstance(value, ast.Name):
+            return value.id in functions or (value.id in handed and name in names.annotated)
+        if isinstance(value, ast.Attribute):
+            is_named = name in names.annotated and value.attr in names.all_methods
+            return is_named or value.attr in names.methods
+        return isinstance(value, ast.Lambda)
+
+    everywhere = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        inner = {
+            node.name
+            for node in ast.walk(function)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node is not function
+        }
+        arguments = (*function.args.args, *function.args.kwonlyargs)
+        handed = {
+            each.arg
+            for each in arguments
+            if each.annotation is not None and "Callable[" in ast.unparse(each.annotation)
+        }
+        for node in ast.walk(function):
+            for target, value in targets_of(node):
+                if (
+                    isinstance(target, ast.Attribute)
+                    and ast.unparse(target.value) not in ("self", "cls")
+                    and target.attr.islower()
+                    and is_called(value, target.attr, everywhere | inner, handed)
+                ):
+                    yield f"{node.lineno} {ast.unparse(node)}"  # type: ignore[attr-defined]
+
+
+def test_nobody_puts_a_callable_into_another_object() -> None:
+    """What an object calls it is given when it is made. Of two parts that call one another one is
+    handed an object that is made before both: a table, a map, a clock."""
+    names = CallableNames([parsed(path) for path in files(*PARTS)])
+    wrong = {
+        f"{name_of(path)}:{each}"
+        for path in files(*PARTS)
+        for each in patched_callables(parsed(path), names)
+    }
+    assert not wrong, "\n".join(sorted(wrong))
+
+
+@pytest.mark.parametrize(
+    ("body", "wrong"),
+    [
+        ("door.acknowledging = lambda keys: None", True),
+        ("queues.reachable = self._reachable", True),
+        ("self.upstreams.met = self.queues.named", True),
+        ("reader.holds = partial(print, 1)", True),
+        ("commits.slowed_s = queues.slowed_s", True),
+        ("machine.arrived = inner", True),
+        ("machine.arrived, machine.other = inner, 1", True),
+        ("keeper.pass_on = told", True),
+        ("keeper.pass_on = self.named if told else None", True),
+        ("self.told = lambda: None", False),
+        ("self.told = told", False),
+        ("keeper.count = given", False),
+        ("keeper.count = self.count", False),
+        ("keeper.count = self.named()", False),
+        ("parser.StartElementHandler = inner", False),
+        ("sessions[1] = inner", False),
+    ],
+)
+def test_a_callable_that_is_put_into_another_object_is_found(body: str, wrong: bool) -> None:
+    tree = ast.parse(
+        "class A:\n"
+        "    pass_on: Callable[[int], None]\n"
+        "    count: int\n"
+        "    slowed_s: B | None\n"
+        "    def named(self): ...\n"
+        "    def _reachable(self): ...\n"
+        "    def work(self, told: Callable[[int], None], given: int):\n"
+        "        def inner(): ...\n"
+        f"        {body}\n"
+        "class B(Protocol):\n"
+        "    def __call__(self): ...\n"
+        "class C:\n"
+        "    def slowed_s(self): ...\n"
+    )
+    assert bool(list(patched_callables(tree, CallableNames([tree])))) is wrong
 
 
 def misnamed_files(path: Path) -> Iterator[str]:

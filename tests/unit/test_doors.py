@@ -553,15 +553,17 @@ def test_every_frame_at_the_door_of_links(tmp_path: Path, state: str) -> None:
     in_house(tmp_path / "solo", visit)
 
 
-def test_who_is_let_in_at_the_door_of_links_is_known_by_name(tmp_path: Path) -> None:
+def test_who_is_let_in_at_the_door_of_links_is_known_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Queues need the names of incarnations: an instance that joins when the records that said them
     are removed has them from here."""
 
     async def visit(house: House, good: Door, peer: Door) -> None:
         upstreams = house.server.upstreams
-        assert upstreams.met == house.server._queues.named
+        assert upstreams.queues is house.server._queues
         met: list[Mapping[int, str]] = []
-        upstreams.met = met.append
+        monkeypatch.setattr(upstreams.queues, "named", met.append)
         await house.link(name="new", incarnation=0xE)
         refused = house.enter(UpstreamConnection(upstreams))
         refused.send(link_logon(house.logon(name="worse", incarnation=0xD, expect="other")))

@@ -23,7 +23,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 from support import attacker
 from support.attacker import ATTACKER, PASSWORD, QUEUE, TOPIC, VICTIM, VICTIMS_TOPIC
-from support.one_instance import events
+from support.one_instance import events, server_on
 
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.client import Client
@@ -31,7 +31,6 @@ from raylay.services.config.instance import split_address
 from raylay.services.protocol.frames import FRAME_BYTES_MAX, FrameReader, encode_frame
 from raylay.services.server.clients.connection import ClientConnection
 from raylay.services.server.clients.subscriptions import SUBSCRIPTIONS_MAX
-from raylay.services.server.instance_server import InstanceServer
 
 DEADLINE_S = 60.0
 """For what is awaited: only a failure comes near it."""
@@ -67,7 +66,7 @@ class Street:
             capacity=CapacityConfig(memory_bytes_max=MEMORY_BYTES, disk_bytes_max=0),
         )
         self.loop = asyncio.new_event_loop()
-        self.server = InstanceServer(config, directory / "data")
+        self.server = server_on(self.loop, config, directory / "data")
         self.numbers = itertools.count(1)
         self.published = 0
         self.run(self._start())

@@ -141,6 +141,7 @@ class QueueConsumer:
         ack: str,
         batch: int,
         timeout_s: float,
+        on_loop: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
         if ack not in ("auto", "manual"):
             raise LocalProtocolError(f"ack {ack!r} of queue {queue}: give auto or manual")
@@ -156,7 +157,7 @@ class QueueConsumer:
         """Number of acknowledgments that are sent at once, while other messages are still to be
         handled."""
         self.is_auto = ack == "auto"
-        self.on_loop: Callable[[Callable[[], None]], None] | None = None
+        self.on_loop = on_loop
         """Calls a function on the client's loop, where another thread iterates; None: the loop's
         own thread does."""
         self._host = host
@@ -165,6 +166,21 @@ class QueueConsumer:
         self._held: deque[QueueMessage] = deque()
         self.returned_messages = 0
         """Number of messages that were given back because their leases had nearly ended."""
+
+    def called_by(self, on_loop: Callable[[Callable[[], None]], None]) -> QueueConsumer:
+        """Returns the same consumer, not entered yet, for an application that iterates in another
+        thread. Its messages are settled through `on_loop`, on the client's loop."""
+        return QueueConsumer(
+            self._host,
+            self.queue,
+            message_type=self.message_type,
+            filter=self.filter,
+            backlog=self.backlog,
+            ack="auto" if self.is_auto else "manual",
+            batch=self.batch,
+            timeout_s=self.timeout_s,
+            on_loop=on_loop,
+        )
 
     # -- the application's side --------------------------------------------------------------
     async def __aenter__(self) -> QueueConsumer:

@@ -24,8 +24,7 @@ class SyncQueueConsumer:
 
     def __init__(self, run: Run, consumer: QueueConsumer) -> None:
         self._run = run
-        self._consumer = consumer
-        consumer.on_loop = self._on_loop
+        self._consumer = consumer.called_by(self._on_loop)
 
     def _on_loop(self, work: Callable[[], None]) -> None:
         async def call() -> None:

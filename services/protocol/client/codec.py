@@ -36,11 +36,6 @@ class Codec(Protocol):
             RemoteProtocolError: the session is over; its reason is to be told.
         """
 
-    def count_incomplete(self, holds: Callable[[int], None]) -> None:
-        """Reports from now on to `holds` how many bytes of an incomplete command are kept, before
-        they are kept, and when there are none any more. `holds` may raise RemoteProtocolError,
-        which `receive` then raises."""
-
     def logged_on(self) -> None:
         """Notes that the logon was accepted."""
 
@@ -128,6 +123,12 @@ class Codec(Protocol):
     ) -> tuple[Sequence[bytes], int]:
         """Encodes a notice of records that left the focus of a subscription, in pieces as
         `delivery`."""
+
+
+CodecFactory = Callable[[Callable[[int], None]], Codec]
+"""Makes the codec of a connection. It tells what it is given, before it is kept, how many bytes are
+held of a command that is not whole, and that none are any more; that may raise RemoteProtocolError,
+for `receive`."""
 
 
 class NativeCodec(ServerSession):

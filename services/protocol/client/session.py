@@ -8,7 +8,7 @@ is a RemoteProtocolError, and the session ends.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from enum import Enum
 
 from raylay.services.errors import RemoteProtocolError
@@ -109,12 +109,17 @@ class ServerSession:
     Owner: the client's connection. Lifecycle: one connection.
     """
 
-    state: SessionState = NEW
-    reader: FrameReader = field(
-        default_factory=lambda: FrameReader(
-            frame_bytes_max=UNAUTHENTICATED_FRAME_BYTES_MAX, frames_max=FRAMES_AT_ONCE
+    holds: InitVar[Callable[[int], None] | None] = None
+    """Counts what is held of a frame that is not whole (`FrameReader`)."""
+    state: SessionState = field(default=NEW, kw_only=True)
+    reader: FrameReader = field(init=False)
+
+    def __post_init__(self, holds: Callable[[int], None] | None) -> None:
+        self.reader = FrameReader(
+            frame_bytes_max=UNAUTHENTICATED_FRAME_BYTES_MAX,
+            frames_max=FRAMES_AT_ONCE,
+            holds=holds,
         )
-    )
 
     def receive(self, data: bytes) -> list[Command]:
         """Returns the commands that `data` completes, at most `FRAMES_AT_ONCE`: after that many, it
@@ -154,11 +159,6 @@ class ServerSession:
         return RemoteProtocolError(
             f"{command} came when the session was {self.state.value}", "bad_command"
         )
-
-    def count_incomplete(self, holds: Callable[[int], None]) -> None:
-        """Reports to `holds` the bytes that are kept of an incomplete frame
-        (`FrameReader.holds`)."""
-        self.reader.holds = holds
 
     def logged_on(self) -> None:
         """Notes that the logon was accepted."""

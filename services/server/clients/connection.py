@@ -21,7 +21,7 @@ from raylay.services.messages.records import (
     scan,
 )
 from raylay.services.messages.topics import not_of_transport
-from raylay.services.protocol.client.codec import Codec, NativeCodec
+from raylay.services.protocol.client.codec import CodecFactory, NativeCodec
 from raylay.services.protocol.client.commands import (
     Command,
     CommandRefused,
@@ -89,12 +89,13 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self,
         clients: ClientSessions,
         came_by: ClientTransport,
-        codec: Callable[[], Codec] = NativeCodec,
+        codec: CodecFactory = NativeCodec,
     ) -> None:
         self.came_by = came_by
         self.message_types = came_by.message_types
         """Message types of its transport; none: any."""
-        self.codec = codec()
+        self.incomplete = IncompleteFrame(self._holds_too_much)
+        self.codec = codec(partial(clients.incomplete.holds, self.incomplete))
         runtime = clients.runtime
         pools, name = clients.pools, came_by.name
         super().__init__(
@@ -112,9 +113,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self.permissions: Permissions | None = None
         """Permissions of the client; None: everything."""
         self.judge: Judge | None = None
-        self.incomplete = IncompleteFrame(self._holds_too_much)
         self.in_hand = IncompleteFrame(self._holds_too_much)
-        self.codec.count_incomplete(partial(clients.incomplete.holds, self.incomplete))
         self._logon = ClientLogon(self, clients, runtime.outbox.flush)
         self.publisher = 0
         self.subscriptions: dict[str, LiveSubscription | BookmarkSubscription] = {}
@@ -566,6 +565,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         if transient:
             self._clients.live.transient(transient)
         self._commits.check_staged(self)
+        self._clients.slowed.check(self, is_link=False)
         if processed and not any(type(effect) is RefuseClient for effect in effects):
             self.send(processed)
         return None
@@ -699,6 +699,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             self._refused_as(command.command_id, refused.reason, refused.text)
         runtime.perform(effects)
         self._commits.check_staged(self)
+        self._clients.slowed.check(self, is_link=False)
         return refused is None
 
     def _flush(self, command: Flush) -> None:

@@ -10,12 +10,34 @@ import itertools
 import resource
 from typing import Protocol
 
-from raylay.services.security.connection_shares import ConnectionShares
+from raylay.services.security.connection_shares import ConnectionShares, ShareHolder
+from raylay.services.subscriptions.shares import SubscriptionShares
 
 FILES = "the files that the process may have, less those that the instance keeps for itself"
 OWN_FILES_MIN = 48
 """An instance opens about 32 files of its own, before the segments of its journal that it reads."""
 RAISE_FILES = "try again, or raise the limit (`ulimit -n`)"
+
+
+class SessionShares:
+    """The holders that sessions are counted for, and what the subscriptions of each user need. Made
+    before the parts that count for them.
+
+    Owner: the instance's event loop. Lifecycle: one life of the instance.
+
+    Attributes:
+        holders: who each session is counted for, and where, by number of the connection.
+        subscriptions: shares of the subscriptions of each user, of whatever kind they are.
+    """
+
+    def __init__(self) -> None:
+        self.holders: dict[int, tuple[ShareHolder, tuple[ConnectionShares, ...]]] = {}
+        self.subscriptions = SubscriptionShares()
+
+    def user_of(self, session: int) -> str:
+        """Names who a session is counted for: a user whom a module knows, else the connection."""
+        found = self.holders.get(session)
+        return f"user {found[0].user}" if found is not None and found[0].user else str(session)
 
 
 class LimitedConnection(Protocol):

@@ -415,6 +415,7 @@ class QueryRunner:
                     True,
                     connection.keeps_back(query.wanted),
                 ),
+                release=None if query.claim is None else query.claim.release,
             )
             try:
                 self._live.add(made)
@@ -423,7 +424,7 @@ class QueryRunner:
                 raise
             if query.claim is not None:
                 # From now on it keeps the keys, until it ends.
-                made.release, query = query.claim.release, query._replace(claim=None)
+                query = query._replace(claim=None)
             if before is not None:
                 self._unsubscribe(before)
             connection.subscriptions[name] = made

@@ -20,20 +20,18 @@ from raylay.services.protocol.client.commands import (
     SowCommand,
     Subscribe,
 )
+from raylay.services.server.clients.connection_limit import SessionShares
+from raylay.services.server.queues.deliveries import QueueDeliveries
 from raylay.services.server.queues.manager import QueueManager
 from raylay.services.server.runtime import InstanceRuntime
-from raylay.services.subscriptions.shares import SubscriptionShares
-from raylay.services.telemetry.tracing import traced
 
 if TYPE_CHECKING:
     # Most instances have no queues.
     from raylay.services.protocol.child.queue_control import QueueAnswer
-    from raylay.services.queues.decisions import Consumer, ConsumerSubscription, LeasedDelivery
+    from raylay.services.queues.decisions import Consumer, ConsumerSubscription
     from raylay.services.queues.frontend import QueueFrontend
 
 SHOWN_CHARACTERS = 200
-BACKLOG_WHILE_FULL = 0
-"""Backlog of a consumer whose socket is full: it keeps what it has, and is given nothing."""
 
 _UNKNOWN = {"queue_depth": None}
 """Status of a queue that nobody has told."""
@@ -73,29 +71,23 @@ class QueueClients:
     Owner: the instance's event loop. Lifecycle: one life of the instance.
 
     Args:
-        sessions: the clients that have logged on, by number.
+        deliveries: sends clients what the owners of queues decide.
+        counted: who each subscription is counted for.
     """
 
     def __init__(
-        self, runtime: InstanceRuntime, keeper: QueueManager, sessions: Mapping[int, QueueClient]
+        self,
+        runtime: InstanceRuntime,
+        keeper: QueueManager,
+        deliveries: QueueDeliveries,
+        counted: SessionShares,
     ) -> None:
         self._runtime = runtime
         self._keeper = keeper
-        self._sessions = sessions
-        self._subscribed: dict[int, dict[str, tuple[QueueFrontend, Consumer]]] = {}
-        """Queues and consumers by session and id."""
+        self._deliveries = deliveries
+        self._subscribed = deliveries.subscribed
         self._consumers = 0
-        self._full: dict[int, dict[str, ConsumerSubscription]] = {}
-        """Subscriptions by session whose socket takes nothing, and id: the terms that the owner is
-        told when the socket takes something."""
-        self.delivered = 0
-        self._shares = SubscriptionShares()
-        self._user_of: Callable[[int], str] = str
-        keeper.deliverer = self
-
-    def count_in(self, shares: SubscriptionShares, user_of: Callable[[int], str]) -> None:
-        """Has each subscription counted for its user. Called once, before anybody is let in."""
-        self._shares, self._user_of = shares, user_of
+        self._counted = counted
 
     # -- which queue ---------------------------------------------------------------------------
     def find(self, topic: str, message_type: str) -> QueueFrontend | None:
@@ -149,26 +141,20 @@ class QueueClients:
         each = ConsumerSubscription(
             consumer, client.client_name, command.filter, command.max_backlog or 1
         )
-        self._say(client, door, each)
+        self._tell(door, self._deliveries.terms(client, each))
 
     def _numbered(self, client: QueueClient, name: str) -> Consumer:
         """A consumer that there never was: who subscribes again under the same id is another one,
         for whom nothing was decided."""
         self._consumers += 1
         consumer = client.number, f"{self._consumers}:{name}"
-        self._shares.add(consumer, self._user_of(client.number), None)
+        user = self._counted.user_of(client.number)
+        self._counted.subscriptions.add(consumer, user, None)
         return consumer
 
-    def _say(self, client: QueueClient, door: QueueFrontend, each: ConsumerSubscription) -> None:
+    def _tell(self, door: QueueFrontend, each: ConsumerSubscription) -> None:
         """Tells the owner of a consumer, and one that is started later."""
-        from raylay.services.protocol.child import queue_control
-
-        if not client.may_write:
-            full = self._full.setdefault(client.number, {})
-            full[_name_of(each.consumer)] = each
-            each = each._replace(backlog_max=BACKLOG_WHILE_FULL)
-        door.subscribed(each)
-        self._keeper.controls[door.definition.stored_as].say(queue_control.sub(each))
+        self._keeper.controls[door.definition.stored_as].consumes(each)
 
     def unsubscribe(self, client: QueueClient, name: str) -> bool:
         """Ends one. Whether there was one."""
@@ -176,7 +162,7 @@ class QueueClients:
         found = of_session.pop(name, None) if of_session else None
         if found is None:
             return False
-        self._full.get(client.number, {}).pop(name, None)
+        self._deliveries.ended(client.number, name)
         self._left(*found, has_said=True)
         return True
 
@@ -192,87 +178,29 @@ class QueueClients:
         """A connection ended."""
         for found in self._subscribed.pop(client.number, {}).values():
             self._left(*found)
-        self._full.pop(client.number, None)
+        self._deliveries.left(client.number)
 
     def _left(self, door: QueueFrontend, consumer: Consumer, *, has_said: bool = False) -> None:
         from raylay.services.protocol.child import queue_control
 
-        self._shares.remove(consumer)
+        self._counted.subscriptions.remove(consumer)
         door.left(consumer)
         frame = queue_control.left(consumer, has_said=has_said)
         self._keeper.controls[door.definition.stored_as].say(frame)
 
-    # -- deliveries ----------------------------------------------------------------------------
-    def deliver(
-        self,
-        consumer: Consumer,
-        messages: Sequence[LeasedDelivery],
-        records: Sequence[bytes],
-        since_us: int,
-    ) -> None:
-        """Sends messages, their records as they lie in the journal.
-
-        Args:
-            since_us: when that was decided, where one of them is sampled; else 0.
-        """
-        client = self._sessions.get(consumer[0])
-        if client is None:
-            return
-        now_us = self._runtime.now_us()
-        until_us = min(each.until_us for each in messages)
-        left_us = max(until_us - self._keeper.steady_us(), 0)
-        lease_ms = left_us // 1000 if until_us else None
-        name = _name_of(consumer)
-        is_traced = since_us > 0
-        client.send_parts(
-            *client.codec.queue_delivery(name, len(messages), now_us, lease_ms, records, is_traced)
-        )
-        if is_traced:
-            self._trace(client, consumer, messages, records, since_us, now_us)
-        self.delivered += len(messages)
-        if not client.may_write:
-            self._fill(client, name)
-
-    def _trace(
-        self,
-        client: QueueClient,
-        consumer: Consumer,
-        messages: Sequence[LeasedDelivery],
-        records: Sequence[bytes],
-        since_us: int,
-        now_us: int,
-    ) -> None:
-        """Reports the sampled ones of what was sent, each below its lease. The client knows the
-        places of the span: it reports below it."""
-        queue = self._subscribed[consumer[0]][_name_of(consumer)][0].definition.name
-        self._runtime.tracing.queue_delivery(
-            [each for part in records for each in traced(part)],
-            {each.key: each.number for each in messages},
-            since_us,
-            now_us,
-            instance=self._runtime.identity.name,
-            queue=queue,
-            client=client.client_name,
-            subscription=_name_of(consumer),
-        )
-
-    def _fill(self, client: QueueClient, name: str) -> None:
-        """A subscription is given no more until the socket has taken what was sent."""
-        found = self._subscribed.get(client.number, {}).get(name)
-        if found is not None and name not in self._full.get(client.number, ()):
-            door, consumer = found
-            self._say(client, door, door.consumers[consumer])
-
+    # -- full sockets --------------------------------------------------------------------------
     def went_offline(self, client: QueueClient) -> None:
         """Gives nothing more to a client whose socket has taken nothing for long, whatever it was
         sent last."""
         for name in self.names(client):
-            self._fill(client, name)
+            found = self._deliveries.filled(client, name)
+            if found is not None:
+                self._tell(*found)
 
     def writable(self, client: QueueClient) -> None:
         """There is room to write again."""
-        for name, each in self._full.pop(client.number, {}).items():
-            self._say(client, self._subscribed[client.number][name][0], each)
+        for door, each in self._deliveries.emptied(client):
+            self._tell(door, each)
 
     # -- acknowledgments and cancels -----------------------------------------------------------
     def cancel(self, client: QueueClient, command: QueueCancel) -> None:
@@ -471,8 +399,3 @@ class _Rows:
     def _send(self, rows: list[bytes]) -> None:
         self._sent += len(rows)
         self._client.send_parts(*self._client.codec.sow(self._command.query, rows))
-
-
-def _name_of(consumer: Consumer) -> str:
-    """The id that the client gave its subscription."""
-    return consumer[1].partition(":")[2]

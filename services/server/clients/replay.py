@@ -32,6 +32,7 @@ from raylay.services.net.framed import WRITE_HIGH_BYTES
 from raylay.services.protocol.client.answers import OVERTAKEN
 from raylay.services.protocol.client.commands import Subscribe
 from raylay.services.security.retained_bytes import RetainedClaim
+from raylay.services.server.clients.connection_limit import SessionShares
 from raylay.services.server.clients.replay_members import Replay, ReplayClient, ReplayMember
 from raylay.services.server.data.journal_reads import JournalReads
 from raylay.services.server.runtime import InstanceRuntime
@@ -51,7 +52,6 @@ from raylay.services.subscriptions.durability import PendingMessages
 from raylay.services.subscriptions.matching import TopicFilter
 from raylay.services.subscriptions.recent import RecentRuns
 from raylay.services.subscriptions.replay_group import Deliveries, ReplayTerms, groups_of
-from raylay.services.subscriptions.shares import SubscriptionShares
 
 TICK_S = 0.05
 TURN_S = 0.002
@@ -68,13 +68,22 @@ POINTS_AT_ONCE = 64
 
 
 class ReplayPump:
-    """All bookmark subscriptions of an instance. Owner: its event loop."""
+    """All bookmark subscriptions of an instance. Owner: its event loop.
+
+    Args:
+        folds: in which it enlists while somebody is replayed to.
+        counted: who each subscription is counted for.
+    """
 
     name = "replays"
     may_be_ahead = False
 
     def __init__(
-        self, runtime: InstanceRuntime, reading: JournalReads, folds: FeatureRegistry
+        self,
+        runtime: InstanceRuntime,
+        reading: JournalReads,
+        folds: FeatureRegistry,
+        counted: SessionShares,
     ) -> None:
         self._runtime = runtime
         self._folds = folds
@@ -96,15 +105,10 @@ class ReplayPump:
         """Time at which the part of this turn ends in which `live` ones are given what is staged;
         0: none has begun."""
         self._durability: PendingMessages | None = None
-        self._shares = SubscriptionShares()
-        self._user_of: Callable[[int], str] = str
+        self._counted = counted
 
     def __len__(self) -> int:
         return len(self._members)
-
-    def count_in(self, shares: SubscriptionShares, user_of: Callable[[int], str]) -> None:
-        """Has each of them counted for its user. Called once, before anybody is let in."""
-        self._shares, self._user_of = shares, user_of
 
     def open(
         self,
@@ -221,14 +225,14 @@ class ReplayPump:
             await self._reading.run(log.look_up, part, position, of=owner)
 
     def _owner_of(self, connection: ReplayClient) -> str:
-        return self._user_of(connection.number)
+        return self._counted.user_of(connection.number)
 
     def _admit(self, member: ReplayMember) -> None:
         subscription = member.subscription
         member.connection.subscriptions[subscription.id] = subscription
         self._members[subscription] = member
-        user = self._user_of(subscription.session)
-        self._shares.add(subscription, user, subscription.filter.pattern)
+        user = self._counted.user_of(subscription.session)
+        self._counted.subscriptions.add(subscription, user, subscription.filter.pattern)
         self._runtime.hurry()
         self._kick(self._add([member], member.terms))
 
@@ -282,7 +286,7 @@ class ReplayPump:
     def remove(self, subscription: BookmarkSubscription) -> None:
         """Ends one."""
         member = self._members.pop(subscription, None)
-        self._shares.remove(subscription)
+        self._counted.subscriptions.remove(subscription)
         if member is not None and member.claim is not None:
             member.claim.release()
         if member is not None:

@@ -38,7 +38,7 @@ from raylay.services.security.retained_bytes import (
     retained_bytes_max,
 )
 from raylay.services.server.clients.admission import ClientAdmission
-from raylay.services.server.clients.connection_limit import ConnectionLimit
+from raylay.services.server.clients.connection_limit import ConnectionLimit, SessionShares
 from raylay.services.server.clients.historical_queries import HistoricalQueries
 from raylay.services.server.clients.queries import QueryingClient, QueryRunner
 from raylay.services.server.clients.queue_clients import QueueClients
@@ -46,8 +46,9 @@ from raylay.services.server.clients.replay import ReplayPump
 from raylay.services.server.clients.replay_members import ReplayClient
 from raylay.services.server.clients.slow_clients import ClientPools, memory_of_process
 from raylay.services.server.clients.transport import ClientTransport
-from raylay.services.server.commits import Commits
+from raylay.services.server.commits import Commits, SlowedPublishers
 from raylay.services.server.data.journal_reads import JournalReads
+from raylay.services.server.queues.deliveries import QueueDeliveries
 from raylay.services.server.queues.manager import QueueManager
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.manager import SowManager
@@ -55,7 +56,6 @@ from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.costly import filter_budgets
 from raylay.services.subscriptions.delivery import DeliveryContent
 from raylay.services.subscriptions.matching import FilterOwner, LiveSubscription
-from raylay.services.subscriptions.shares import SubscriptionShares
 
 if TYPE_CHECKING:
     from raylay.services.security.publishing import PublishJudge
@@ -105,15 +105,19 @@ class ClientSessions:
         runtime: InstanceRuntime,
         *,
         admission: ClientAdmission,
+        counted: SessionShares,
         commits: Commits,
         doorway: ConnectionLimit,
+        deliveries: QueueDeliveries,
         folds: FeatureRegistry,
         peer_book: PeerBook,
         pools: ClientPools,
         queues: QueueManager,
         reading: JournalReads,
         replays: ReplayPump,
+        sessions: dict[int, ClientSession],
         shares: ConnectionShares,
+        slowed: SlowedPublishers,
         sow: SowManager,
     ) -> None:
         self.runtime = runtime
@@ -126,10 +130,10 @@ class ClientSessions:
         self.turns = reading.turns
         self.replays = replays
         self._sow = sow
-        self.sessions: dict[int, ClientSession] = {}
+        self.slowed = slowed
+        self.sessions = sessions
         """Sessions that have logged on, by number of the connection."""
-        self.subscription_shares = SubscriptionShares()
-        """Shares of the subscriptions of each user, of whatever kind they are."""
+        self.counted = counted
         self.live = LiveSubscriptions(
             self._deliver,
             folds.enlist,
@@ -137,8 +141,8 @@ class ClientSessions:
             self._following,
             self._tell_left,
             self._weigh_by,
-            self.subscription_shares,
-            self.user_of,
+            counted.subscriptions,
+            counted.user_of,
         )
         """The subscriptions without a bookmark."""
         self.queries = QueryRunner(
@@ -149,9 +153,7 @@ class ClientSessions:
             self._asker,
             HistoricalQueries(runtime, reading, folds, replays),
         )
-        self.queued = QueueClients(runtime, queues, self.sessions)
-        replays.count_in(self.subscription_shares, self.user_of)
-        self.queued.count_in(self.subscription_shares, self.user_of)
+        self.queued = QueueClients(runtime, queues, deliveries, counted)
         self.connected: set[ClientSession] = set()
         """Sessions from their first moment on."""
         self.incomplete = IncompleteFrames(
@@ -168,8 +170,7 @@ class ClientSessions:
         """Messages to subscriptions without a bookmark, in this life."""
         self._by_name: dict[str, ClientSession] = {}
         self._shares = shares
-        self._holders: dict[int, tuple[ShareHolder, tuple[ConnectionShares, ...]]] = {}
-        """Holder that each session is counted for, and where, by number of the connection."""
+        self._holders = counted.holders
         self._leaving: deque[LiveSubscription | BookmarkSubscription] = deque()
         """Subscriptions of sessions that have ended. Nothing is delivered to them."""
         self._replay_filters: ReplayFilters | None = None
@@ -264,7 +265,7 @@ class ClientSessions:
         is_first = not self._leaving
         for subscription in client.subscriptions.values():
             # At once: the same user may come back before the last one is taken out.
-            self.subscription_shares.remove(subscription)
+            self.counted.subscriptions.remove(subscription)
         self._leaving.extend(client.subscriptions.values())
         client.subscriptions.clear()
         if self.sessions.pop(client.number, None) is not None:
@@ -342,11 +343,6 @@ class ClientSessions:
         for client in found:
             client.end(ENTITLEMENT_RESET, "what it may do is asked anew: log on again")
         return len(found)
-
-    def user_of(self, session: int) -> str:
-        """Names who a session is counted for: a user whom a module knows, else the connection."""
-        found = self._holders.get(session)
-        return f"user {found[0].user}" if found is not None and found[0].user else str(session)
 
     def filter_wait_s(self, session: int) -> float:
         """Time until another long filter of its user may be compiled, in seconds; 0: now."""

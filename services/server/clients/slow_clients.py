@@ -69,6 +69,7 @@ class BufferControl:
         path: Path,
         disk_bytes_max: int,
         start: BufferStart,
+        lost_client: Callable[[BufferedConnection, str], None],
     ) -> None:
         self.name = name
         self.path = path
@@ -77,8 +78,7 @@ class BufferControl:
         self.why = ""
         self.members: dict[int, BufferedConnection] = {}
         """Clients that are offline."""
-        self.lost_client: Callable[[BufferedConnection, str], None]
-        """Callback for a client of which the waiting messages are gone."""
+        self._lost_client = lost_client
         self._runtime = runtime
         self._unsaid: dict[int, deque[tuple[int, Sequence[bytes], int]]] = {}
         """Frames, by client, from before the buffer's process connected: number, parts, bytes."""
@@ -113,7 +113,7 @@ class BufferControl:
         self._given_back.clear()
         members, self.members = self.members, {}
         for connection in members.values():
-            self.lost_client(connection, f"the buffer that held it has ended: {self.why}")
+            self._lost_client(connection, f"the buffer that held it has ended: {self.why}")
 
     def greeted(self, connection: FramedConnection, header: Header) -> bool:
         """A buffer connected. Whether it is the right one."""
@@ -235,7 +235,7 @@ class BufferControl:
         elif command == "lost":
             member = self.members.get(control.whole(header, "k"))
             if member is not None:
-                self.lost_client(member, str(header.get("why")))
+                self._lost_client(member, str(header.get("why")))
 
 
 class ClientPool:
@@ -248,8 +248,7 @@ class ClientPool:
         self.name = name
         self.pool = Pool(limits)
         self._limits = limits
-        self.buffer = BufferControl(runtime, name, path, limits.disk_bytes_max, start)
-        self.buffer.lost_client = self._lost
+        self.buffer = BufferControl(runtime, name, path, limits.disk_bytes_max, start, self._lost)
         self._runtime = runtime
         self._members: dict[int, BufferedConnection] = {}
         """Clients that hold something, or did at the last look."""

@@ -285,8 +285,8 @@ class ClientSubscriptions:
             )
 
     def _check_share(self, pattern: TopicPattern | None) -> None:
-        clients = self._clients
-        clients.subscription_shares.check(clients.user_of(self._connection.number), pattern)
+        counted = self._clients.counted
+        counted.subscriptions.check(counted.user_of(self._connection.number), pattern)
 
     def _check_replaced(
         self, before: LiveSubscription | BookmarkSubscription, wanted: TopicFilter

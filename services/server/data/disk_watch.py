@@ -23,13 +23,45 @@ LOOP_WAIT_S = 0.5
 """A loop that takes nothing up in that time does not turn."""
 
 
+class DiskClock:
+    """The time for which the disk has been writing a commit.
+
+    Owner: the instance. Threads: `begins` and `ends` on whichever commits, one at a time; what is
+    read, on any.
+
+    Attributes:
+        since_s: time since when the disk writes a commit, by the monotonic clock; 0: it writes
+            none.
+    """
+
+    __slots__ = ("since_s",)
+
+    def __init__(self) -> None:
+        self.since_s = 0.0
+
+    def begins(self) -> None:
+        """The disk writes from now on, if it does not already."""
+        if not self.since_s:
+            self.since_s = time.monotonic()
+
+    def ends(self, *, writes_more: bool = False) -> None:
+        """A commit is on the disk; `writes_more`: the next one follows."""
+        self.since_s = time.monotonic() if writes_more else 0.0
+
+    @property
+    def waits_s(self) -> float:
+        """Time for which the disk has not answered by now."""
+        since_s = self.since_s
+        return time.monotonic() - since_s if since_s else 0.0
+
+
 class DiskWatch:
     """See the file's docstring.
 
-    Owner: the instance. Threads: `begins` and `ends` on whichever commits, one at a time; the rest
-    on its own, from `start` to `stop`.
+    Owner: the instance. Threads: a thread of its own, from `start` to `stop`.
 
     Args:
+        clock: of what the disk writes.
         timeout_s: for which a commit may wait before clients are sent elsewhere; 0: for ever.
         send_away: ends the connections of all clients, with this text. On the loop.
         descriptors: of the sockets of their connections, for where the loop does not turn.
@@ -38,6 +70,7 @@ class DiskWatch:
     def __init__(
         self,
         runtime: InstanceRuntime,
+        clock: DiskClock,
         timeout_s: float,
         send_away: Callable[[str], None],
         descriptors: Callable[[], Iterable[int]],
@@ -46,29 +79,13 @@ class DiskWatch:
         self._timeout_s = timeout_s
         self._send_away = send_away
         self._descriptors = descriptors
-        self._since_s = 0.0
-        """Time since when the disk writes a commit, by the monotonic clock; 0: it writes none."""
+        self._clock = clock
         self._told_s = 0.0
         """Beginning of the wait that was told."""
         self._is_away = False
         """Whether clients were sent elsewhere in this wait."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="disk watch", daemon=True)
-
-    def begins(self) -> None:
-        """The disk writes from now on, if it does not already."""
-        if not self._since_s:
-            self._since_s = time.monotonic()
-
-    def ends(self, *, writes_more: bool = False) -> None:
-        """A commit is on the disk; `writes_more`: the next one follows."""
-        self._since_s = time.monotonic() if writes_more else 0.0
-
-    @property
-    def waits_s(self) -> float:
-        """Time for which the disk has not answered by now."""
-        since_s = self._since_s
-        return time.monotonic() - since_s if since_s else 0.0
 
     def start(self) -> None:
         """Starts the thread that watches."""
@@ -84,7 +101,7 @@ class DiskWatch:
 
     def look(self, now_s: float) -> None:
         """Once. On the thread of the watch."""
-        since_s = self._since_s
+        since_s = self._clock.since_s
         if self._told_s and since_s != self._told_s:
             waited_s = round(now_s - self._told_s, 1)
             self._told_s, self._is_away = 0.0, False

@@ -85,7 +85,7 @@ from raylay.services.server.clients.connection_limit import ConnectionLimit
 from raylay.services.server.clients.sessions import ENTITLEMENT_RESET
 from raylay.services.server.clients.slow_clients import memory_of_process
 from raylay.services.server.clients.transport import ClientTransport
-from raylay.services.server.commits import Commits
+from raylay.services.server.commits import Commits, SlowedPublishers
 from raylay.services.server.cooperative import yield_between
 from raylay.services.server.data.held_digest import HeldDigest
 from raylay.services.server.data.journal_reads import JournalReads
@@ -94,6 +94,7 @@ from raylay.services.server.links.access import NOT_ENTITLED, LinkAccess, first_
 from raylay.services.server.links.ack_sender import CONFLATION_MS_MAX, AckSender
 from raylay.services.server.links.bootstrap_source import BootstrapSource
 from raylay.services.server.links.placements import PlacementKeeper
+from raylay.services.server.queues.manager import QueueManager
 from raylay.services.server.read_backpressure import ReadBackpressure
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.manager import SowManager
@@ -137,8 +138,10 @@ class ConnectedUpstreams:
         digest: HeldDigest,
         doorway: ConnectionLimit,
         placements: PlacementKeeper,
+        queues: QueueManager,
         reading: JournalReads,
         shares: ConnectionShares,
+        slowed: SlowedPublishers,
         sow: SowManager,
     ) -> None:
         self.runtime = runtime
@@ -154,16 +157,16 @@ class ConnectedUpstreams:
         self.digest = digest
         self.doorway = doorway
         self.placements = placements
+        self.queues = queues
+        """Queues of the instance: told who bears which incarnation, before the first record of
+        theirs, and what other instances request."""
         self.reading = reading
+        self.slowed = slowed
         self.sow = sow
         self.gate: AccessCheck | None = None
         """Check of who is let in over our own links' connections; None: everybody is."""
         self.copies_from: tuple[str, ...] = ()
         """Sources from which this instance is to be filled before it serves."""
-        self.requested: Callable[[QueueRequest], None] = lambda request: None
-        """Callback for another instance's request for messages of a queue."""
-        self.met: Callable[[Mapping[int, str]], None] = lambda names: None
-        """Told who bears which incarnation, before the first record of theirs."""
         self.connected: dict[int, UpstreamConnection] = {}
         """Connections by number, from their first moment on."""
         self.unproven = UnprovenLinks()
@@ -241,17 +244,17 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         came_by: ClientTransport | None = None,
         certificate: object = None,
     ) -> None:
-        reader = FrameReader(frame_bytes_max=LINK_LOGON_BYTES_MAX)
+        self._incomplete = IncompleteFrame(self._holds_too_much)
+        holds = partial(upstreams.incomplete.holds, self._incomplete)
+        reader = FrameReader(frame_bytes_max=LINK_LOGON_BYTES_MAX, holds=holds)
         runtime = upstreams.runtime
         super().__init__(runtime.outbox, runtime.loop, reader)
-        self._incomplete = IncompleteFrame(self._holds_too_much)
         self._unread = IncompleteFrame(self._holds_too_much)
         """Bytes that wait for the reader of the stream that it carries."""
         self._waiting = IncompleteFrame(self._holds_too_much)
         """Bytes of a long batch that waits for room."""
         self._wanted_bytes = 0
         """Bytes for which its next batch needs room; 0: it needs none."""
-        reader.holds = partial(upstreams.incomplete.holds, self._incomplete)
         self._counted: tuple[ShareHolder, tuple[ConnectionShares, ...]] | None = None
         """Holder that it is counted for, and where; None: it is not."""
         self._upstreams = upstreams
@@ -409,7 +412,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         if not self._is_believed:
             return
         if self.permissions is None or self.permissions.replicates(request.queue.encode()):
-            self._upstreams.requested(request)
+            self._upstreams.queues.requested(request)
 
     def _is_kept_out(self, permissions: Permissions, runs: list[Run]) -> bool:
         """Returns whether runs are of a topic that it may not bring: none of them is taken then."""
@@ -597,7 +600,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self.reader.frame_bytes_max = REPLICATION_FRAME_BYTES_MAX
         self._acks.answer()
         if self._is_believed or self._upstreams.unproven.may_name(logon.incarnation):
-            self._upstreams.met({logon.incarnation: logon.name})
+            self._upstreams.queues.named({logon.incarnation: logon.name})
         runtime.perform(decided.effects)
         answer = decided.answer
         same = await self._upstreams.digest.of(answer.held) == logon.digest
@@ -824,6 +827,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             )
         )
         self._upstreams.commits.check_link(self)
+        self._upstreams.slowed.check(self, is_link=True)
 
     def _refuse_records(self, error: CorruptRecord) -> None:
         """Ends the connection for a batch of which nothing may be taken."""

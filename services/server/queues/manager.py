@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from raylay.services.core.commit_cycle import PROBE_S
 from raylay.services.core.feature import CommitBatch, FeatureRegistry
@@ -22,7 +22,8 @@ from raylay.services.net.framed import FramedConnection
 from raylay.services.protocol.frames import Header
 from raylay.services.server.children.supervisor import ChildHandle, Supervisor, run_in_order
 from raylay.services.server.commits import Commits
-from raylay.services.server.queues.deliverer import QueueDeliverer
+from raylay.services.server.queues.deliveries import QueueDeliveries
+from raylay.services.server.queues.request_router import QueueRequestRouter
 from raylay.services.server.runtime import InstanceRuntime
 
 if TYPE_CHECKING:
@@ -34,11 +35,12 @@ if TYPE_CHECKING:
         QueueDelivery,
         QueueQuestion,
     )
+    from raylay.services.protocol.child.queue_requests import QueueRequest
     from raylay.services.queues.clock_steps import ClockSteps
-    from raylay.services.queues.decisions import Consumer, Key
+    from raylay.services.queues.decisions import Consumer, ConsumerSubscription, Key
     from raylay.services.queues.definition import QueueDefinition
     from raylay.services.queues.frontend import QueueFrontend, RoutedRequest
-    from raylay.services.queues.records import Acknowledgment
+    from raylay.services.queues.records import Acknowledgment, Keys
 
 HERALD_KEY = "herald/"
 """Entry of the state store: under which incarnation the journal says who bears it."""
@@ -52,6 +54,17 @@ QUESTIONS_MAX = 1_000
 """Questions to one owner that are not answered."""
 OWNER_WAIT_S = 5.0
 """Time for which a question waits for an owner that has not started."""
+
+
+class ReachableLink(Protocol):
+    """One of the instance's links (`LinkControl`).
+
+    Attributes:
+        peer_name: of the instance that it is, or was last, connected to.
+    """
+
+    is_connected: bool
+    peer_name: str
 
 
 class QueueControl:
@@ -84,7 +97,6 @@ class QueueControl:
         """Messages whose dead letters are drafted with the removal that comes next, and why they
         leave. Drafted before, they could fail without it."""
         self._waiting: list[tuple[QueueQuestion, Callable[[QueueAnswer], None]]] = []
-        door.acknowledging = lambda keys: self.say(queue_control.done(keys))
         self._left = asyncio.Event()
         self.process = Supervisor(
             keeper.runtime, self._start, self._process_ended, self._kill_failed
@@ -162,6 +174,15 @@ class QueueControl:
                 told(self._control.QueueAnswer(b"", False, why, "not_ready"))
             self.process.lost()
 
+    def consumes(self, each: ConsumerSubscription) -> None:
+        """Tells the owner, and one that is started later, the terms of a consumer."""
+        self.door.subscribed(each)
+        self.say(self._control.sub(each))
+
+    def acknowledging(self, keys: Keys) -> None:
+        """Tells the owner of acknowledgments that are on their way to the disk."""
+        self.say(self._control.done(keys))
+
     def say(self, frame: bytes) -> None:
         """Tells the owner, if there is one. One that comes later is told what holds then."""
         if self.connection is not None:
@@ -227,7 +248,11 @@ class QueueControl:
             if decided.bounced or delivery.decided_us:
                 records = control.records_of(delivery, decided.send)
             decided_us = delivery.decided_us
-            keeper.deliverer.deliver(decision.consumer, decided.send, records, decided_us)
+            full = keeper.deliveries.deliver(
+                decision.consumer, decided.send, records, decided_us, keeper.steady_us()
+            )
+            if full is not None:
+                self.consumes(full)
         if decided.bounced:
             self.say(control.bounce(decision.consumer, decided.bounced))
 
@@ -311,6 +336,9 @@ class QueueManager:
         folds: of the instance.
         start: starts the process of a queue's owner, with a number that tells it from earlier ones.
             Called in a thread; may block; may raise: it is then tried again.
+        links: of this instance, by destination.
+        requests: carries requests for messages to other instances.
+        deliveries: sends messages to clients.
     """
 
     name = "queues"
@@ -322,13 +350,16 @@ class QueueManager:
         folds: FeatureRegistry,
         commits: Commits,
         start: Callable[[QueueDefinition, int], ChildHandle],
+        *,
+        links: Mapping[str, ReachableLink],
+        requests: QueueRequestRouter,
+        deliveries: QueueDeliveries,
     ) -> None:
         self.runtime = runtime
         self.start = start
-        self.deliverer: QueueDeliverer
-        """Deliverer of messages to clients; made behind this."""
-        self.pass_on: Callable[[RoutedRequest], None] = lambda asked: None
-        """Gives a request to all links."""
+        self.deliveries = deliveries
+        self._links = links
+        self._requests = requests
         self.queues: Queues | None = None
         """None: there are none."""
         self.controls: dict[str, QueueControl] = {}
@@ -338,8 +369,6 @@ class QueueManager:
         self.behind_us = 0
         """Lag of the steady clock of the queues behind the instance's, which begins with the wall
         clock at each start."""
-        self.reachable: Callable[[], frozenset[str]] = frozenset
-        """Names of the instances that links are connected to."""
         self._proxied: dict[str, frozenset[str] | None] = {}
         """Queues that may take over what is of others, by the instances they know as reachable;
         None: their owner was not told yet."""
@@ -358,8 +387,12 @@ class QueueManager:
             return []
         from raylay.services.core.queues import Queues
 
-        self.queues = Queues(self.runtime.config.queue_definitions, self.runtime.identity)
-        self._commits.slowed_s = self.queues.slowed_s
+        config = self.runtime.config
+        self.queues = Queues(
+            config.queue_definitions,
+            self.runtime.identity,
+            lambda name, keys: self.controls[name].acknowledging(keys),
+        )
         return self.queues.topics()
 
     def journaled(self) -> tuple[TopicRule, ...]:
@@ -523,7 +556,18 @@ class QueueManager:
     def request(self, queue: str, said: Any) -> None:
         """An owner asks for messages of others."""
         assert self.queues is not None
-        self.pass_on(self.queues.flood.made(queue, said))
+        definition = self.controls[queue].door.definition
+        self._requests.send(self.queues.flood.made(queue, said), definition)
+
+    def requested(self, request: QueueRequest) -> None:
+        """Another instance asks for messages. The owner here is told, where the queue is that
+        one's, too, and every link is, where the request did not come before."""
+        if self.queues is None:
+            return
+        control = self.controls.get(f"{request.message_type}/{request.queue}")
+        definition = None if control is None else control.door.definition
+        if self.asked(self._requests.routed(request, definition)):
+            self._requests.forward(request)
 
     def asked(self, asked: RoutedRequest) -> bool:
         """Another instance's request came over a link. Whether it is to be passed on."""
@@ -613,7 +657,8 @@ class QueueManager:
     def _tell_reachable(self) -> None:
         from raylay.services.protocol.child import queue_control
 
-        reachable = self.reachable()
+        links = self._links.values()
+        reachable = frozenset(link.peer_name for link in links if link.is_connected)
         for name, told in self._proxied.items():
             if told != reachable and self.controls[name].connection is not None:
                 self._proxied[name] = reachable

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from raylay.services.protocol.child.queue_requests import Candidate, QueueRequest, queue_request
-from raylay.services.server.queues.manager import QueueManager
 
 if TYPE_CHECKING:
     # Most instances have no queues.
@@ -28,19 +27,17 @@ class QueueRequestRouter:
     Owner: the instance's event loop. Lifecycle: as long as the instance.
 
     Args:
-        keeper: of the instance's queues; its requests go out from here.
+        group: of the instance.
         links: to all destinations.
     """
 
-    def __init__(self, keeper: QueueManager, links: Mapping[str, RequestLink]) -> None:
-        self._keeper = keeper
+    def __init__(self, group: str, links: Mapping[str, RequestLink]) -> None:
+        self._group = group
         self._links = links
-        keeper.pass_on = self.send
 
-    def send(self, asked: RoutedRequest) -> None:
-        """An owner of this instance asks."""
-        definition = self._keeper.controls[asked.queue].door.definition
-        self._pass_on(
+    def send(self, asked: RoutedRequest, definition: QueueDefinition) -> None:
+        """Sends what the owner of a queue of this instance asks over all links."""
+        self.forward(
             QueueRequest(
                 asked.incarnation,
                 asked.life,
@@ -54,45 +51,42 @@ class QueueRequestRouter:
             )
         )
 
-    def came(self, request: QueueRequest) -> None:
-        """Another instance asks. Its owner here is told, where the queue is that one's, too, and
-        every link is, where the request did not come before."""
-        keeper = self._keeper
-        if keeper.queues is None:
-            return
+    def routed(self, request: QueueRequest, definition: QueueDefinition | None) -> RoutedRequest:
+        """Returns what another instance asks as the queues of this one take it.
+
+        Args:
+            definition: of the queue of that name here; None: there is none.
+        """
         from raylay.services.queues.decisions import TransferCandidate
         from raylay.services.queues.frontend import RoutedRequest
 
         queue = f"{request.message_type}/{request.queue}"
-        control = keeper.controls.get(queue)
-        if control is not None:
-            definition = control.door.definition
-            if not definition.is_distributed or self._domain(definition) != request.domain:
-                # Of the same name, but another queue.
-                queue = ""
+        if definition is not None and (
+            not definition.is_distributed or self._domain(definition) != request.domain
+        ):
+            # Of the same name, but another queue.
+            queue = ""
         wanted = [
             TransferCandidate((each.publisher, each.sequence), each.generation, each.owner)
             for each in request.wanted
         ]
-        if keeper.asked(
-            RoutedRequest(
-                request.incarnation,
-                request.life,
-                request.number,
-                request.name,
-                queue,
-                request.places,
-                wanted,
-            )
-        ):
-            self._pass_on(request)
+        return RoutedRequest(
+            request.incarnation,
+            request.life,
+            request.number,
+            request.name,
+            queue,
+            request.places,
+            wanted,
+        )
+
+    def forward(self, request: QueueRequest) -> None:
+        """Sends a request over all links."""
+        frame = queue_request(request)
+        for link in self._links.values():
+            link.queue_request(frame)
 
     def _domain(self, definition: QueueDefinition) -> str:
         if definition.kind != "group_local":
             return ""
-        return definition.domain or self._keeper.runtime.config.group
-
-    def _pass_on(self, request: QueueRequest) -> None:
-        frame = queue_request(request)
-        for link in self._links.values():
-            link.queue_request(frame)
+        return definition.domain or self._group

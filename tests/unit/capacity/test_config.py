@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.capacity.pool import Limits, Policy
 from raylay.services.config.instance import InstanceConfig, TransportConfig
+from raylay.services.core.compose import folding
 from raylay.services.errors import ConfigurationError
 from raylay.services.server.clients.slow_clients import ClientPools, memory_of_process
 from raylay.services.server.runtime import InstanceRuntime
@@ -83,6 +85,14 @@ def test_it_is_kept_with_the_instance() -> None:
     assert InstanceConfig.from_json(given.to_json()) == replace(given)
 
 
+def pools_of(config: InstanceConfig, directory: Path) -> ClientPools:
+    async def made() -> ClientPools:
+        runtime = InstanceRuntime(config, directory, folding())
+        return ClientPools(runtime, lambda *_: None)  # type: ignore
+
+    return asyncio.run(made())
+
+
 def test_a_transport_that_says_something_has_a_pool_of_its_own(tmp_path: Path) -> None:
     config = InstanceConfig(
         "East/1",
@@ -95,7 +105,7 @@ def test_a_transport_that_says_something_has_a_pool_of_its_own(tmp_path: Path) -
             TransportConfig("strict", capacity=CapacityConfig(client_share=0.2)),
         ),
     )
-    pools = ClientPools(InstanceRuntime(config, tmp_path / "data"), lambda *_: None)  # type: ignore
+    pools = pools_of(config, tmp_path / "data")
     names = [pool.name for pool in pools.all]
     assert names == ["clients", "clients/slow"]
     assert [pools.of(name).name for name in ("client", "plain", "slow", "strict")] == [
@@ -109,8 +119,7 @@ def test_a_transport_that_says_something_has_a_pool_of_its_own(tmp_path: Path) -
         tmp_path / "raylay-East%2F1" / "clients.lmdb",
         tmp_path / "raylay-East%2F1" / "clients%2Fslow.lmdb",
     }
-    here = InstanceRuntime(replace(config, capacity=None), tmp_path / "data")
-    plain = ClientPools(here, lambda *_: None)  # type: ignore
+    plain = pools_of(replace(config, capacity=None), tmp_path / "data")
     assert plain.of("client").buffer.path == tmp_path / "data" / "offline" / "clients.lmdb"
 
 
@@ -127,7 +136,7 @@ def test_a_transport_without_a_limit_goes_by_that_of_its_instance(tmp_path: Path
             TransportConfig("own pool", capacity=CapacityConfig(2_000)),
         ),
     )
-    pools = ClientPools(InstanceRuntime(config, tmp_path), lambda *_: None)  # type: ignore
+    pools = pools_of(config, tmp_path)
     assert pools.policy_of("share") == Policy(0.2, 5_000)
     assert pools.policy_of("age") == Policy(0.3, 7_000)
     assert pools.policy_of("own pool") == pools.policy_of("another") == Policy(0.3, 5_000)

@@ -29,6 +29,7 @@ from raylay.services.client import (
     StoreFailed,
     WaitingForSafeInstance,
 )
+from raylay.services.client.messages import MessageBatch
 from raylay.services.client.publishing.outbox import UNANSWERED_MESSAGES_MAX
 from raylay.services.client.runtime import PUBLISH_FRAME_BYTES
 from raylay.services.errors import (
@@ -617,6 +618,29 @@ def test_a_store_of_another_client_is_refused() -> None:
 
 
 # -- subscriptions -------------------------------------------------------------------------------
+@run
+async def test_what_arrives_is_told_before_anybody_takes_it() -> None:
+    server = await FakeServer().start()
+    arrived: list[list[bytes]] = []
+    came = asyncio.Event()
+
+    def told(batch: MessageBatch) -> None:
+        arrived.append(batch.bodies())
+        came.set()
+        raise RuntimeError("it is the application's affair, and ends no connection")
+
+    faults: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    async with client_of(server, on_arrival=told) as client:
+        subscription = await client.subscribe("t", message_type="json")
+        server.session.deliver(subscription.id, records(7, range(1, 4)))
+        await came.wait()
+        assert arrived == [[b"1", b"2", b"3"]] and len(faults) == 1
+        batch = await subscription.next_batch()
+        assert batch is not None and batch.bodies() == arrived[0]
+    await server.stop()
+
+
 @run
 async def test_messages_singly_and_in_batches() -> None:
     server = await FakeServer().start()

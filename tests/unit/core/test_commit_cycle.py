@@ -70,7 +70,7 @@ class Disk:
 class Written:
     """An outbox in its surroundings; `said` has in their order what is done and what is written."""
 
-    def __init__(self, kind: type[CommitCycle] = CommitCycle) -> None:
+    def __init__(self, kind: type[CommitCycle] = CommitCycle, watch: Any = None) -> None:
         self.said: list[str] = []
         self.now_ns = 0
         self.journal = Disk()
@@ -99,6 +99,7 @@ class Written:
             clock_ns=lambda: self.now_ns,
             took=self.took_ns.append,
             undone=lambda: self.said.append("undone"),
+            watch=watch,
         )
         self.journal.start(self.commits.on_disk, self.commits.failed)
 
@@ -308,10 +309,11 @@ def test_a_probe_ends_no_hold_and_a_hold_no_failure() -> None:
 
 
 def test_the_disk_is_watched_from_the_end_of_the_turn_until_it_has_the_commit() -> None:
-    written, seen = Written(), []
-    written.commits.watch = cast(
-        Any,
-        SimpleNamespace(begins=lambda: seen.append("begins"), ends=lambda **_: seen.append("ends")),
+    seen: list[str] = []
+    written = Written(
+        watch=SimpleNamespace(
+            begins=lambda: seen.append("begins"), ends=lambda **_: seen.append("ends")
+        )
     )
     written.turn()
     assert seen == ["begins", "ends"]

@@ -8,7 +8,7 @@ import pytest
 from unit.core.test_fold_backlog import run_at
 
 from raylay.services.core import effect_loop
-from raylay.services.core.effect_loop import TURN_S, EffectLoop
+from raylay.services.core.effect_loop import TURN_S, EffectLoop, EffectTable
 from raylay.services.core.feature import CommitBatch, FeatureRegistry
 from raylay.services.core.fold_backlog import SLICE_RECORDS, FoldBacklog
 from raylay.services.replication.effects import AckClient, Effect, RunsCommitted
@@ -46,7 +46,9 @@ class Bench:
             RunsCommitted: lambda effect: self.told.append(("links", effect.last_txid)),
             AckClient: lambda effect: self.told.append(("ack", effect.sequence)),
         }
-        self.steps = EffectLoop(performers, self.folds, lambda: self.told.append("flush"))
+        self.table = EffectTable()
+        self.table.bind(performers)
+        self.steps = EffectLoop(self.table, self.folds, lambda: self.told.append("flush"))
 
     def perform(self, *effects: Effect) -> list[Any]:
         self.steps.perform(list(effects))
@@ -106,6 +108,18 @@ def test_who_follows_hears_of_every_step_behind_its_folds() -> None:
     assert bench.perform(AckClient(1, 7)) == [("ack", 7)]
 
 
+def test_an_effect_is_bound_once_and_before_it_is_performed() -> None:
+    bench, table = Bench(), EffectTable()
+    for kind in (RunsCommitted, AckClient):
+        with pytest.raises(ValueError, match=f"effect {kind.__name__} has two handlers"):
+            bench.table.bind({kind: lambda effect: None})
+    with pytest.raises(LookupError, match="nobody handles RunsCommitted"):
+        EffectLoop(table, bench.folds, lambda: None).perform([RunsCommitted([], 3)])
+    table.bind({}, lambda: None)
+    with pytest.raises(ValueError, match="told to two parts"):
+        table.bind({}, lambda: None)
+
+
 class InTurns(Bench):
     """All records take long; a turn is as short as it can be."""
 
@@ -115,15 +129,14 @@ class InTurns(Bench):
         self.now_s = 0.0
         self.folds.unfolded = FoldBacklog(lambda run: True)
         self.folds.enlist(self.live, True)
+        self.table.bind({}, lambda: self.told.append("folded"))
         self.steps = EffectLoop(
-            {RunsCommitted: lambda effect: self.told.append(("links", effect.last_txid)),
-             AckClient: lambda effect: self.told.append(("ack", effect.sequence))},
+            self.table,
             self.folds,
             lambda: self.told.append("flush"),
             self.later.append,
-            lambda: self.told.append("folded"),
             self.clock,
-        )  # fmt: skip
+        )
 
     def clock(self) -> float:
         self.now_s += TURN_S

@@ -297,18 +297,19 @@ def test_what_counts_in_very_many_ranges_is_several_records() -> None:
 
 
 def test_an_owner_is_told_of_acknowledgments_before_they_are_on_disk() -> None:
-    here = queues()
+    told: list[object] = []
+    here = Queues(
+        (QueueDefinition("work", "json"),), OWN, lambda name, keys: told.append((name, keys))
+    )
     (door,) = here.doors.values()
     (topics,) = here.topics()
-    told: list[object] = []
-    door.acknowledging = told.append
     run = published(ack((1, 1), (1, 2)), (Command.QUEUE_ACKNOWLEDGMENT, b"none"), ack((2, 7)))
     topics.state.staged(run)
     # Without an owner there is nobody to tell.
     assert told == []
     door.owner_came(0, 0)
     topics.state.staged(run)
-    assert told == [{1: [(1, 2)]}, {2: [(7, 7)]}]
+    assert told == [("json/work", {1: [(1, 2)]}), ("json/work", {2: [(7, 7)]})]
 
 
 def every_second(at: int, ranges: int = 100) -> tuple[int, bytes]:

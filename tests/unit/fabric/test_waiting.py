@@ -58,9 +58,8 @@ def test_a_long_wait_is_not_many_looks(
     handle = FabricHandle("slow", lambda: declared)
     handle.settings, handle.record = declared, record_of(declared, tmp_path)
     told: list[str] = []
-    handle.progress = told.append
     slow = Slow(handle, clock, 15.0)
-    wait(slow)
+    wait(slow, progress=told.append)
     assert len(slow.looks_s) <= 75, "twenty a second were 300"
     assert slow.looks_s[1] <= 0.06
     assert clock.now_s <= 15.0 + instances.LOOK_S_MAX, "it is seen soon when it is there"

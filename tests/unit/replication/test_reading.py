@@ -144,7 +144,6 @@ def test_metrics_read_from_another_thread_while_the_machine_works(tmp_path: Path
     asked, and the ages that were seen are those of the twin at some step."""
     working, twin = Working(), Working()
     steps = 400
-    server = InstanceServer(InstanceConfig("own", "g"), tmp_path)
     readers: set[int] = set()
 
     class Watched(dict[str, Any]):
@@ -157,7 +156,7 @@ def test_metrics_read_from_another_thread_while_the_machine_works(tmp_path: Path
     seen: list[tuple[int, ...]] = []
 
     async def work() -> None:
-        server.runtime.loop = asyncio.get_running_loop()
+        server = InstanceServer(InstanceConfig("own", "g"), tmp_path)
         server.runtime.machine, server.runtime.is_serving = working.machine, True
         server.runtime.journal = cast(Any, SimpleNamespace(front_log_failure=""))
         server.runtime.steady_us = lambda: 0  # type: ignore[method-assign]

@@ -16,7 +16,7 @@ import msgpack
 import pytest
 from argon2 import PasswordHasher
 from support.journal_runs import every_run
-from support.one_instance import events, in_instance, transports
+from support.one_instance import events, in_instance, server_on, transports
 
 from raylay.services.client import Client
 from raylay.services.config.instance import (
@@ -708,7 +708,7 @@ def guarded_server(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """One instance for what is refused; bob visits it."""
     tmp_path = tmp_path_factory.mktemp("guarded")
     loop = asyncio.new_event_loop()
-    server = InstanceServer(guarded(tmp_path), tmp_path / "data")
+    server = server_on(loop, guarded(tmp_path), tmp_path / "data")
     loop.run_until_complete(server.start())
 
     def visited(visit: Callable[[Any], Awaitable[None]]) -> None:

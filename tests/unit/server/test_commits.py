@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
 from raylay.services.errors import StorageFull
-from raylay.services.server.commits import LINKS_TIMES, UNFOLDED_BYTES_MAX, Commits
+from raylay.services.server.commits import (
+    LINKS_TIMES,
+    UNFOLDED_BYTES_MAX,
+    Commits,
+    SlowedPublishers,
+)
+from raylay.services.server.data.disk_watch import DiskClock
 
 
 def test_the_front_log_is_reported_where_its_state_changes() -> None:
@@ -16,7 +23,7 @@ def test_the_front_log_is_reported_where_its_state_changes() -> None:
         journal=journal, report=lambda event, **details: said.append((event, details))
     )
     unused: Any = None
-    commits = Commits(host, unused, unused, 1)
+    commits = Commits(host, unused, unused, 1, DiskClock())
     commits.look_at_front_log()
     assert said == [] and commits.status()["front_log_failure"] == ""
     journal.front_log_failure = "no space"
@@ -48,14 +55,14 @@ def test_who_is_slowed_is_read_again_when_the_last_time_is_over() -> None:
             said.append(("resume", why))
 
     host: Any = SimpleNamespace(loop=SimpleNamespace(call_later=call_later))
-    unused: Any = None
-    commits = Commits(host, unused, unused, 1)
-    connection = Connection()
-    commits.check_slowed(connection, is_link=True)
     waits = [0.0, 0.5, 2.0]
-    commits.slowed_s = lambda *, is_link: waits.pop(0)
+    queues: Any = SimpleNamespace(queues=None)
+    slowed = SlowedPublishers(host, queues)
+    connection = Connection()
+    slowed.check(connection, is_link=True)
+    queues.queues = SimpleNamespace(slowed_s=lambda *, is_link: waits.pop(0))
     for _ in range(3):
-        commits.check_slowed(connection, is_link=True)
+        slowed.check(connection, is_link=True)
     # Frames that had been read already come after it.
     assert said == [("pause", "slowed")]
     assert [(after_s, timer.cancelled) for after_s, timer in timers] == [(0.5, True), (2.0, False)]
@@ -80,7 +87,7 @@ def _with_folds(waiting_bytes: int) -> tuple[Commits, SimpleNamespace]:
     folds = SimpleNamespace(
         unfolded=SimpleNamespace(waiting_bytes=waiting_bytes), failed=lambda txid: None
     )
-    return Commits(cast(Any, SimpleNamespace()), {}, cast(Any, folds), 1_000), folds
+    return Commits(cast(Any, SimpleNamespace()), {}, cast(Any, folds), 1_000, DiskClock()), folds
 
 
 def _run(size_bytes: int) -> Any:
@@ -164,9 +171,11 @@ def test_a_disk_that_is_watched_is_told_when_it_writes() -> None:
     assert commits.disk_waits_ms == 0
     started: list[Any] = []
     cast(Any, commits._runtime).journal = SimpleNamespace(start=lambda *told: started.extend(told))
-    commits.start(cast(Any, SimpleNamespace(waits_s=1.5)))
+    commits.start()
     assert started == [commits.cycle.on_disk, commits.cycle.failed]
-    assert commits.disk_waits_ms == 1500 and commits.cycle.watch is not None
+    assert commits.cycle._watch is commits._clock
+    commits._clock.since_s = time.monotonic() - 1.5
+    assert commits.disk_waits_ms >= 1500
 
 
 def test_a_link_is_not_read_either_where_it_keeps_to_no_window() -> None:

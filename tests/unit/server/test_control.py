@@ -342,16 +342,21 @@ class Says:
 def test_what_a_module_of_ones_own_answers(
     answer: Answer | Exception, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from raylay.services.core.compose import folding
     from raylay.services.server.control import ControlAccess
     from raylay.services.server.runtime import InstanceRuntime
 
     monkeypatch.setattr(Says, "answer", answer)
     monkeypatch.setattr(access, "authentication", lambda config, where: Says({}))
     config = replace(configured(tmp_path), admin=AdminConfig(ModuleConfig("says")))
-    runtime = InstanceRuntime(config, tmp_path)
-    with pytest.raises(ControlRefused, match=why):
-        asyncio.run(ControlAccess(runtime).allow("admit", AMY))
-    assert SECRET not in json.dumps(runtime.events_log.after(0, 100))
+
+    async def ask() -> None:
+        runtime = InstanceRuntime(config, tmp_path, folding())
+        with pytest.raises(ControlRefused, match=why):
+            await ControlAccess(runtime).allow("admit", AMY)
+        assert SECRET not in json.dumps(runtime.events_log.after(0, 100))
+
+    asyncio.run(ask())
 
 
 @pytest.mark.covers("Configuration", "what an instance cannot judge in time")
@@ -359,6 +364,7 @@ def test_what_is_not_judged_in_time_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else who asks, and waits 15 s, would take it for an instance that hangs, and kill it."""
+    from raylay.services.core.compose import folding
     from raylay.services.fabric.control import JUDGED_TIMEOUT_S
     from raylay.services.server import control
     from raylay.services.server.runtime import InstanceRuntime
@@ -372,14 +378,14 @@ def test_what_is_not_judged_in_time_is_refused(
     monkeypatch.setattr(control, "JUDGED_S_MAX", 0.01)
     monkeypatch.setattr(access, "authentication", lambda config, where: Hangs({}))
     config = replace(configured(tmp_path), admin=AdminConfig(ModuleConfig("says")))
-    runtime = InstanceRuntime(config, tmp_path)
 
     async def ask() -> None:
-        await asyncio.wait_for(control.ControlAccess(runtime).allow("kill", AMY), DEADLINE_S)
+        runtime = InstanceRuntime(config, tmp_path, folding())
+        with pytest.raises(ControlRefused, match="modules have not answered"):
+            await asyncio.wait_for(control.ControlAccess(runtime).allow("kill", AMY), DEADLINE_S)
+        assert runtime.events_log.after(0, 100)[-1]["event"] == "control_refused"
 
-    with pytest.raises(ControlRefused, match="modules have not answered"):
-        asyncio.run(ask())
-    assert runtime.events_log.after(0, 100)[-1]["event"] == "control_refused"
+    asyncio.run(ask())
 
 
 def test_modules_of_the_clients_count_where_admin_names_none(tmp_path: Path) -> None:

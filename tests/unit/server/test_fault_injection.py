@@ -50,11 +50,15 @@ class Server:
         self.links = {"B": Link()}
         self.clock_offset_us = 0
         self.events: list[tuple[str, dict[str, Any]]] = []
+        self.limits: list[tuple[int, int]] = []
         self.changed = asyncio.Event()
 
     def report(self, event: str, **details: Any) -> None:
         self.events.append((event, details))
         self.changed.set()
+
+    def narrow(self, memory_bytes: int, disk_bytes: int) -> None:
+        self.limits.append((memory_bytes, disk_bytes))
 
     async def until(self, count: int) -> None:
         async with asyncio.timeout(WAIT_S):
@@ -66,7 +70,10 @@ class Server:
 def run(work: Callable[[Server, FaultInjection], Any], *, drills: bool = True) -> None:
     async def main() -> None:
         server = Server(drills)
-        await work(server, FaultInjection(server, server.links))  # type: ignore[arg-type]
+        await work(
+            server,  # type: ignore[arg-type]
+            FaultInjection(server, server.links, server.narrow),  # type: ignore[arg-type]
+        )
 
     asyncio.run(main())
 
@@ -133,12 +140,10 @@ def test_a_line_is_told_to_its_link_and_ends_by_itself() -> None:
 
 def test_the_limits_of_slow_clients_are_narrow_for_a_while() -> None:
     async def work(server: Server, injections: FaultInjection) -> None:
-        told: list[tuple[int, int]] = []
-        injections.narrow = lambda *limits: told.append(limits)
         for _ in range(2):  # renewed
             injections.inject("capacity", 0.2, {"memory_bytes": 7, "disk_bytes": 0})
         await server.until(2)
-        assert told == [(7, 0), (0, 0)]
+        assert server.limits == [(7, 0), (0, 0)]
         assert server.events[0] == ("drill_capacity", {"memory_bytes": 7, "disk_bytes": 0})
 
     run(work)

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from raylay.services.config.instance import InstanceConfig
+from raylay.services.core.compose import folding
 from raylay.services.errors import StorageError
 from raylay.services.server.data.data_files import open_journal
 from raylay.services.server.data.journal_reads import JournalReads
@@ -35,7 +36,7 @@ def on_its_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...,
 
 @on_its_loop
 async def test_what_is_due_at_once_is_done_in_one_turn(tmp_path: Path) -> None:
-    runtime = InstanceRuntime(InstanceConfig("A", "G"), tmp_path)
+    runtime = InstanceRuntime(InstanceConfig("A", "G"), tmp_path, folding())
     runtime.begin()
     turn = 0
     often: list[int] = []
@@ -68,7 +69,7 @@ async def test_what_is_due_at_once_is_done_in_one_turn(tmp_path: Path) -> None:
 
 @on_its_loop
 async def test_what_is_late_is_done_once(tmp_path: Path) -> None:
-    runtime = InstanceRuntime(InstanceConfig("A", "G"), tmp_path)
+    runtime = InstanceRuntime(InstanceConfig("A", "G"), tmp_path, folding())
     runtime.begin()
     done_s: list[float] = []
     enough = asyncio.Event()
@@ -146,7 +147,9 @@ class Pausing:
         return done
 
 
-def test_what_pauses_is_done_at_multiples_of_its_pause(runtime: InstanceRuntime) -> None:
+@on_its_loop
+async def test_what_pauses_is_done_at_multiples_of_its_pause(tmp_path: Path) -> None:
+    runtime = InstanceRuntime(InstanceConfig("A", "G"), tmp_path, folding())
     pausing = Pausing(runtime)
     assert pausing.until(0.5) == [] and not runtime.is_resting
     assert pausing.until(21.5) == [1.0, 5.0, 10.0, 15.0, 20.0] and runtime.is_resting
@@ -159,7 +162,9 @@ def test_what_pauses_is_done_at_multiples_of_its_pause(runtime: InstanceRuntime)
     assert pausing.until(61.0) == [54.0, 55.0, 60.0] and runtime.is_resting
 
 
-def test_what_begins_ends_a_pause(runtime: InstanceRuntime) -> None:
+@on_its_loop
+async def test_what_begins_ends_a_pause(tmp_path: Path) -> None:
+    runtime = InstanceRuntime(InstanceConfig("A", "G"), tmp_path, folding())
     pausing = Pausing(runtime)
     assert pausing.until(7.5) == [1.0, 5.0]
     runtime.hurry()
@@ -172,11 +177,6 @@ def test_what_begins_ends_a_pause(runtime: InstanceRuntime) -> None:
     runtime.hurry()
     runtime.cancel_timers()
     assert pausing.until(99.0) == []
-
-
-@pytest.fixture
-def runtime(tmp_path: Path) -> InstanceRuntime:
-    return InstanceRuntime(InstanceConfig("A", "G"), tmp_path)
 
 
 async def tidied(reading: JournalReads, runtime: InstanceRuntime) -> bool:
@@ -194,7 +194,8 @@ def unsettled(_: LmdbJournal) -> int:
 
 
 @on_its_loop
-async def test_who_reads_nothing_wakes_no_thread(runtime: InstanceRuntime) -> None:
+async def test_who_reads_nothing_wakes_no_thread(tmp_path: Path) -> None:
+    runtime = InstanceRuntime(InstanceConfig("A", "G"), tmp_path, folding())
     runtime.begin()
     runtime.journal = open_journal(runtime.config, runtime.directory)
     reading = JournalReads(runtime)
@@ -215,8 +216,9 @@ async def test_who_reads_nothing_wakes_no_thread(runtime: InstanceRuntime) -> No
 
 @on_its_loop
 async def test_where_the_oldest_is_not_found_it_is_looked_for_again(
-    runtime: InstanceRuntime, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    runtime = InstanceRuntime(InstanceConfig("A", "G"), tmp_path, folding())
     runtime.begin()
     runtime.journal = open_journal(runtime.config, runtime.directory)
     reading = JournalReads(runtime)

@@ -32,7 +32,7 @@ class LineCodec:
 
     heartbeat = b"HEARTBEAT\n"
 
-    def __init__(self) -> None:
+    def __init__(self, holds: Callable[[int], None]) -> None:
         self._rest = b""
         self.is_closed = False
 
@@ -51,8 +51,6 @@ class LineCodec:
         return Flush("f", ACKS) if word == "FLUSH" else Ping("p")
 
     def logged_on(self) -> None: ...
-
-    def count_incomplete(self, holds: Callable[[int], None]) -> None: ...
 
     def closed(self) -> None:
         self.is_closed = True

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from raylay.services.config.instance import InstanceConfig
+from raylay.services.core.compose import folding
 from raylay.services.server.children import supervisor
 from raylay.services.server.children.supervisor import Supervisor
 from raylay.services.server.runtime import InstanceRuntime
@@ -20,7 +21,7 @@ class Children:
     """Starts children, and notes what becomes of them."""
 
     def __init__(self, directory: Path) -> None:
-        runtime = InstanceRuntime(InstanceConfig("A", "G"), directory)
+        runtime = InstanceRuntime(InstanceConfig("A", "G"), directory, folding())
         runtime.begin()
         self.started: list[int] = []
         self.killed: list[int] = []

@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.link_peers import DESCRIPTION
+from support.one_instance import server_on
 
 from raylay.services.client import Client
 from raylay.services.config.instance import InstanceConfig, TransportConfig, split_address
@@ -31,7 +32,6 @@ from raylay.services.protocol.link.replication import UpstreamLogon, link_logon
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.security.modules import ModuleConfig
 from raylay.services.server.clients.connection import ClientConnection
-from raylay.services.server.instance_server import InstanceServer
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.telemetry.logs import LogOptions
 
@@ -181,7 +181,7 @@ class Bench:
             ),
         )
         self.loop = asyncio.new_event_loop()
-        self.server = InstanceServer(self.config, directory / "data")
+        self.server = server_on(self.loop, self.config, directory / "data")
         self.numbers = itertools.count(1)
         self.loop.run_until_complete(self._start())
 

@@ -52,7 +52,9 @@ class Bench:
         self.due: list[Callable[[], None]] = []
         loop = SimpleNamespace(call_soon=lambda what, *given: self.due.append(lambda: what(*given)))
         runtime: Any = SimpleNamespace(loop=loop, report=lambda *_, **__: None)
-        self.buffer = BufferControl(runtime, "clients", Path("none"), 0, cast(Any, None))
+        self.buffer = BufferControl(
+            runtime, "clients", Path("none"), 0, cast(Any, None), cast(Any, None)
+        )
         self.buffer.process = cast(Any, SimpleNamespace(number=1, greeted=lambda: None))
         self.process = Process()
 
@@ -194,12 +196,12 @@ def test_who_has_lost_what_waited_for_it_counts_no_more() -> None:
     pool.weigh(lost)
     lost.held = ClientHolding(0, 9_000)
     pool.check(0)
-    pool.buffer.lost_client(lost, "killed")
+    pool.buffer._lost_client(lost, "killed")
     assert len(due) == 1 and pool.disconnected == 1
     assert pool.pool.clients == [] and pool.pool.disk_bytes == 0
     other.held = ClientHolding(500, 5_000)
     pool.weigh(other)
     pool.check(0)
     assert pool.disconnected == 1, "the other one is within the limit"
-    pool.buffer.lost_client(lost, "once more")
+    pool.buffer._lost_client(lost, "once more")
     assert len(due) == 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raylay.services.server.data import disk_watch
-from raylay.services.server.data.disk_watch import DiskWatch
+from raylay.services.server.data.disk_watch import DiskClock, DiskWatch
 
 pytestmark = pytest.mark.covers("Filters by content", "a disk that hangs is told of")
 
@@ -34,12 +34,13 @@ class Bench:
             ),
         )
         self.ours, self.theirs = socket.socketpair()
+        self.clock = DiskClock()
         self.watch = DiskWatch(
-            runtime, timeout_s, self.sent_away.append, lambda: [self.ours.fileno()]
+            runtime, self.clock, timeout_s, self.sent_away.append, lambda: [self.ours.fileno()]
         )
 
     def waits(self, seconds: float) -> None:
-        self.watch.look(self.watch._since_s + seconds)
+        self.watch.look(self.clock.since_s + seconds)
 
 
 @pytest.fixture(autouse=True)
@@ -51,29 +52,29 @@ def test_a_quick_disk_is_not_spoken_of() -> None:
     bench = Bench(turns=True)
     bench.watch.look(5.0)
     for _ in range(3):
-        bench.watch.begins()
+        bench.clock.begins()
         bench.waits(0.9)
-        bench.watch.ends()
-    assert bench.said == [] and bench.watch.waits_s == 0
+        bench.clock.ends()
+    assert bench.said == [] and bench.clock.waits_s == 0
 
 
 def test_a_disk_that_hangs_is_told_once_and_clients_are_sent_away_once() -> None:
     bench = Bench(turns=True)
-    bench.watch.begins()
+    bench.clock.begins()
     for seconds in (0.5, 1.0, 2.0, 9.9, 10.0, 11.0, 60.0):
         bench.waits(seconds)
     assert bench.said == ["disk_hangs", "clients_sent_away"] and len(bench.sent_away) == 1
-    bench.watch.ends()
+    bench.clock.ends()
     bench.watch.look(100.0)
     assert bench.said[2:] == ["disk_answers"]
-    bench.watch.begins()
+    bench.clock.begins()
     bench.waits(1.0)
     assert bench.said[3:] == ["disk_hangs"], "a second time"
 
 
 def test_where_the_loop_stands_it_is_in_the_log_and_connections_end() -> None:
     bench = Bench(turns=False)
-    bench.watch.begins()
+    bench.clock.begins()
     bench.waits(10.0)
     assert bench.said == ["log disk_hangs", "log clients_sent_away"]
     bench.theirs.settimeout(10)
@@ -85,18 +86,18 @@ def test_where_the_loop_stands_it_is_in_the_log_and_connections_end() -> None:
 
 def test_the_next_commit_of_several_begins_its_own_wait() -> None:
     bench = Bench(turns=True)
-    bench.watch.begins()
-    since_s = bench.watch._since_s
-    bench.watch.begins()
-    assert bench.watch._since_s == since_s, "the first one counts"
-    bench.watch.ends(writes_more=True)
-    assert bench.watch._since_s >= since_s and bench.watch._since_s
-    bench.watch.ends()
-    assert not bench.watch._since_s
+    bench.clock.begins()
+    since_s = bench.clock.since_s
+    bench.clock.begins()
+    assert bench.clock.since_s == since_s, "the first one counts"
+    bench.clock.ends(writes_more=True)
+    assert bench.clock.since_s >= since_s and bench.clock.since_s
+    bench.clock.ends()
+    assert not bench.clock.since_s
 
 
 def test_nobody_is_sent_away_where_it_is_switched_off() -> None:
     bench = Bench(turns=True, timeout_s=0)
-    bench.watch.begins()
+    bench.clock.begins()
     bench.waits(3_600.0)
     assert bench.said == ["disk_hangs"] and not bench.sent_away

@@ -83,9 +83,12 @@ def caught_up(server: InstanceServer, name: str) -> dict[str, Any] | None:
 
 
 def test_a_host_that_the_machine_has_not_is_named(tmp_path: Path) -> None:
-    server = InstanceServer(replace(CONFIG, node_address=""), tmp_path)
-    with pytest.raises(ConfigurationError, match="this machine has no such address: correct"):
-        asyncio.run(server.start())
+    async def run() -> None:
+        server = InstanceServer(replace(CONFIG, node_address=""), tmp_path)
+        with pytest.raises(ConfigurationError, match="this machine has no such address: correct"):
+            await server.start()
+
+    asyncio.run(run())
 
 
 def test_links_and_clients_find_it_where_its_node_is_now(tmp_path: Path) -> None:

@@ -543,13 +543,15 @@ FORGED: dict[str, bytes] = {
 
 @pytest.mark.covers("Configuration", "Authentication and entitlement of replication")
 @pytest.mark.parametrize("first", FORGED)
-def test_frames_of_whoever_is_not_let_in_change_nothing(first: str, place: Place) -> None:
+def test_frames_of_whoever_is_not_let_in_change_nothing(
+    first: str, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not before the logon, nor behind one that has the fabric's proof and a wrong password."""
 
     async def visit() -> None:
         b = await place.start(place.guarded())
         asked: list[QueueRequest] = []
-        b.upstreams.requested = asked.append
+        monkeypatch.setattr(b.upstreams.queues, "requested", asked.append)
         await publish(b, "orders")
         before = facts(b)
         peer = await Peer.at(b)
@@ -563,11 +565,13 @@ def test_frames_of_whoever_is_not_let_in_change_nothing(first: str, place: Place
 
 
 @pytest.mark.covers("Configuration", "a copy needs the same logon")
-def test_who_asks_for_messages_of_a_queue_that_it_may_not_bring_gets_none(place: Place) -> None:
+def test_who_asks_for_messages_of_a_queue_that_it_may_not_bring_gets_none(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def visit() -> None:
         b = await place.start(place.guarded())
         asked: list[QueueRequest] = []
-        b.upstreams.requested = asked.append
+        monkeypatch.setattr(b.upstreams.queues, "requested", asked.append)
         peer = await Peer.at(b)
         peer.writer.write(link_logon(logon("some", SECRET, placements={})))
         await peer.until("accepted")

@@ -189,11 +189,13 @@ def test_who_was_there_before_the_true_one_takes_none_of_its_epochs(place: Place
     place.run(visit)
 
 
-def test_who_proves_nothing_gets_no_message_of_a_queue(place: Place) -> None:
+def test_who_proves_nothing_gets_no_message_of_a_queue(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def visit() -> None:
         b = await place.start(place.guarded())
         asked: list[QueueRequest] = []
-        b.upstreams.requested = asked.append
+        monkeypatch.setattr(b.upstreams.queues, "requested", asked.append)
         peer = await Peer.at(b)
         peer.writer.write(unproven(incarnation=79, name="foreign"))
         await peer.until("accepted")
@@ -230,7 +232,7 @@ def test_nothing_on_disk_is_of_who_proves_nothing(place: Place, monkeypatch: Any
     async def visit() -> None:
         b = await place.start(place.guarded())
         named: dict[int, str] = {}
-        b.upstreams.met = named.update
+        monkeypatch.setattr(b.upstreams.queues, "named", named.update)
         before = dict(b.runtime.state.items(""))
         for number in range(4):
             peer = await Peer.at(b)

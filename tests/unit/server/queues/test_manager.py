@@ -26,6 +26,7 @@ from raylay.services.messages.records import (
 )
 from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.child import queue_control as control
+from raylay.services.protocol.child.queue_requests import QueueRequest, read_queue_request
 from raylay.services.protocol.client.codec import NativeCodec
 from raylay.services.protocol.client.commands import (
     QueueAck,
@@ -47,9 +48,12 @@ from raylay.services.queues.decisions import (
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.frontend import Flood, RoutedRequest
 from raylay.services.replication.values import Identity
+from raylay.services.server.clients.connection_limit import SessionShares
 from raylay.services.server.clients.queue_clients import QueueClients
 from raylay.services.server.queues import manager
+from raylay.services.server.queues.deliveries import QueueDeliveries
 from raylay.services.server.queues.manager import QueueControl, QueueManager
+from raylay.services.server.queues.request_router import QueueRequestRouter
 from raylay.services.telemetry.tracing import NoTracing, TracingOptions, derived, new_context
 
 pytestmark = pytest.mark.covers("Queues", "subscribing, deliveries with the lease")
@@ -79,6 +83,19 @@ class Line:
         found = [frame for frame in self.frames if frame.header["c"] == command]
         self.frames = [frame for frame in self.frames if frame not in found]
         return found
+
+
+class Link:
+    """Keeps what it is to carry."""
+
+    def __init__(self, peer_name: str) -> None:
+        self.peer_name = peer_name
+        self.is_connected = False
+        self.carried: list[QueueRequest] = []
+
+    def queue_request(self, frame: bytes) -> None:
+        (found,) = FrameReader().feed(frame)
+        self.carried.append(read_queue_request(found.header, found.body))
 
 
 class Session(Line):
@@ -146,11 +163,21 @@ class Bench:
         self.storage = SimpleNamespace(catch_up=lambda: None, failure=None)
         commits = SimpleNamespace(cycle=self.storage)
         self.folds = folding()
-        self.keeper = QueueManager(
-            cast(Any, self.runtime), self.folds, cast(Any, commits), cast(Any, None)
-        )
         self.sessions: dict[int, Session] = {}
-        self.clients = QueueClients(cast(Any, self.runtime), self.keeper, cast(Any, self.sessions))
+        self.links: dict[str, Link] = {"b": Link("b"), "c": Link("c")}
+        deliveries = QueueDeliveries(cast(Any, self.runtime), self.sessions)
+        self.keeper = QueueManager(
+            cast(Any, self.runtime),
+            self.folds,
+            cast(Any, commits),
+            cast(Any, None),
+            links=self.links,
+            requests=QueueRequestRouter("g", self.links),
+            deliveries=deliveries,
+        )
+        self.clients = QueueClients(
+            cast(Any, self.runtime), self.keeper, deliveries, SessionShares()
+        )
         self.keeper.open()
         self.keeper.serve()
 
@@ -265,7 +292,16 @@ def test_a_sampled_message_has_a_span_below_its_lease_and_its_client_is_told_of_
 def test_without_queues_there_is_nothing() -> None:
     bench = Bench()
     bench.runtime.config.queue_definitions = ()
-    keeper = QueueManager(cast(Any, bench.runtime), folding(), cast(Any, None), cast(Any, None))
+    nothing = cast(Any, None)
+    keeper = QueueManager(
+        cast(Any, bench.runtime),
+        folding(),
+        nothing,
+        nothing,
+        links={},
+        requests=nothing,
+        deliveries=nothing,
+    )
     assert keeper.open() == [] and keeper.journaled() == bench.runtime.config.topics
     keeper.serve()
     keeper.run()
@@ -497,10 +533,10 @@ def test_who_bears_its_incarnation_is_said_again_where_that_failed() -> None:
 def test_requests_go_to_all_links_and_come_once() -> None:
     bench = Bench()
     owner = bench.owner()
-    asked: list[RoutedRequest] = []
-    bench.keeper.pass_on = asked.append
     bench.says(control.request(TransferRequest(2, [TransferCandidate((7, 1), 0, "b")])))
-    assert [(each.name, each.queue, each.count) for each in asked] == [("a", "json/work", 2)]
+    for link in bench.links.values():
+        (asked,) = link.carried
+        assert (asked.name, asked.message_type, asked.queue) == ("a", "json", "work")
     theirs = Flood("b", 0xB, 1).made(
         "json/work", TransferRequest(1, [TransferCandidate((7, 1), 0, "a")])
     )
@@ -800,7 +836,7 @@ def test_the_owner_hears_of_what_is_on_its_way_to_the_disk() -> None:
     owner = bench.owner()
     door = bench.clients.find("work", "")
     assert door is not None
-    door.acknowledging({7: [(1, 3), (5, 5)]})
+    door._acknowledging("json/work", {7: [(1, 3), (5, 5)]})
     (frame,) = owner.said("done")
     assert control.read_done(frame.body) == {7: [(1, 3), (5, 5)]}
 
@@ -887,13 +923,12 @@ def test_a_queue_may_take_over_what_is_of_instances_that_are_not_reachable() -> 
     own = QueueDefinition("own", "json", kind="local")
     bench = Bench(WORK, own)
     owner = bench.owner()
-    reachable = frozenset(("b",))
-    bench.keeper.reachable = lambda: reachable
+    bench.links["b"].is_connected = True
     assert "not connected to" in asyncio.run(bench.keeper.proxied("work", on=True))
     bench.keeper.check()
     (frame,) = owner.said("proxied")
-    assert control.read_proxied(frame.header) == (True, reachable)
-    reachable = frozenset()
+    assert control.read_proxied(frame.header) == (True, {"b"})
+    bench.links["b"].is_connected = False
     bench.keeper.check()
     assert control.read_proxied(owner.said("proxied")[0].header) == (True, frozenset())
     # Another owner is told as well, and what is off stays off.

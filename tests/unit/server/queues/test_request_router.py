@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from unit.server.queues.test_manager import Bench
 
-from raylay.services.config.instance import InstanceConfig
 from raylay.services.protocol.child import queue_control as control
-from raylay.services.protocol.child.queue_requests import QueueRequest, read_queue_request
-from raylay.services.protocol.frames import FrameReader
+from raylay.services.protocol.child.queue_requests import QueueRequest
 from raylay.services.queues.decisions import TransferCandidate, TransferRequest
 from raylay.services.queues.definition import QueueDefinition
-from raylay.services.server.instance_server import InstanceServer
-from raylay.services.server.queues.request_router import QueueRequestRouter
 
 GROUP_LOCAL = QueueDefinition(
     "work", "json", kind="group_local", underlying="orders", initial_owner="a"
@@ -23,24 +18,12 @@ GROUP_LOCAL = QueueDefinition(
 LOCAL = QueueDefinition("work", "json", kind="local", underlying="orders")
 
 
-class Link:
-    """Keeps what it is to carry."""
-
-    def __init__(self) -> None:
-        self.carried: list[QueueRequest] = []
-
-    def queue_request(self, frame: bytes) -> None:
-        (found,) = FrameReader().feed(frame)
-        self.carried.append(read_queue_request(found.header, found.body))
-
-
 class Meeting:
     """An instance with two links."""
 
     def __init__(self, *definitions: QueueDefinition) -> None:
         self.bench = Bench(*definitions)
-        self.links = {"b": Link(), "c": Link()}
-        self.asking = QueueRequestRouter(self.bench.keeper, self.links)
+        self.links = self.bench.links
         self.owner = self.bench.owner()
 
     def carried(self) -> list[list[QueueRequest]]:
@@ -63,8 +46,8 @@ def test_what_an_owner_asks_for_goes_out_over_every_link() -> None:
 def test_what_another_asks_for_is_told_the_owner_and_passed_on_once() -> None:
     request = replace_of(Meeting().asks())
     runtime = Meeting()
-    runtime.asking.came(request)
-    runtime.asking.came(request)
+    runtime.bench.keeper.requested(request)
+    runtime.bench.keeper.requested(request)
     (told,) = runtime.owner.said("request")
     assert told.header["from"] == "z"
     assert control.read_request(told.header, told.body) == TransferRequest(
@@ -76,7 +59,7 @@ def test_what_another_asks_for_is_told_the_owner_and_passed_on_once() -> None:
 def test_another_queue_of_the_name_is_not_told_but_its_request_goes_on() -> None:
     request = replace_of(Meeting().asks())
     for runtime in (Meeting(GROUP_LOCAL), Meeting(LOCAL)):
-        runtime.asking.came(request)
+        runtime.bench.keeper.requested(request)
         assert not runtime.owner.said("request")
         assert runtime.carried() == [[request], [request]]
 
@@ -88,17 +71,9 @@ def test_a_group_local_queue_is_asked_within_its_domain() -> None:
     named = replace(GROUP_LOCAL, domain="east")
     request = replace_of(Meeting(named).asks())
     runtime, elsewhere = Meeting(named), Meeting(GROUP_LOCAL)
-    runtime.asking.came(request)
-    elsewhere.asking.came(request)
+    runtime.bench.keeper.requested(request)
+    elsewhere.bench.keeper.requested(request)
     assert runtime.owner.said("request") and not elsewhere.owner.said("request")
-
-
-def test_an_instance_takes_requests_from_its_links(tmp_path: Path) -> None:
-    server = InstanceServer(InstanceConfig("a", "g"), tmp_path)
-    asking = server.upstreams.requested.__self__  # type: ignore[attr-defined]
-    assert isinstance(asking, QueueRequestRouter)
-    assert server._queues.pass_on == asking.send
-    assert asking._links is server.links.controls
 
 
 def replace_of(request: QueueRequest) -> QueueRequest:

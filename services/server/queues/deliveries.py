@@ -1,0 +1,152 @@
+"""Messages of queues on their way to the sockets of clients, and the consumers whose socket is
+full: those keep what they have, and are given nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from raylay.services.protocol.client.codec import Codec
+from raylay.services.server.runtime import InstanceRuntime
+from raylay.services.telemetry.tracing import traced
+
+if TYPE_CHECKING:
+    # Most instances have no queues.
+    from raylay.services.queues.decisions import Consumer, ConsumerSubscription, LeasedDelivery
+    from raylay.services.queues.frontend import QueueFrontend
+
+BACKLOG_WHILE_FULL = 0
+"""Backlog of a consumer whose socket is full: it keeps what it has, and is given nothing."""
+
+
+class QueueReceiver(Protocol):
+    """A client's connection, as far as it is sent messages of queues (`ClientConnection`)."""
+
+    number: int
+    client_name: str
+    codec: Codec
+    may_write: bool
+
+    def send_parts(self, parts: Sequence[bytes], size_bytes: int) -> None:
+        """Sends several pieces that are written one behind the other."""
+
+
+class QueueDeliveries:
+    """See the file's docstring. Made before the queues, whose owners decide what is delivered, and
+    before the part that takes clients' commands on queues.
+
+    Owner: the instance's event loop. Lifecycle: one life of the instance.
+
+    Args:
+        sessions: the clients that have logged on, by number.
+
+    Attributes:
+        subscribed: queues and consumers by session and id.
+        delivered: messages that were sent, in this life.
+    """
+
+    def __init__(self, runtime: InstanceRuntime, sessions: Mapping[int, QueueReceiver]) -> None:
+        self._runtime = runtime
+        self._sessions = sessions
+        self.subscribed: dict[int, dict[str, tuple[QueueFrontend, Consumer]]] = {}
+        self.delivered = 0
+        self._full: dict[int, dict[str, ConsumerSubscription]] = {}
+        """Subscriptions by session whose socket takes nothing, and id: the terms that the owner is
+        told when the socket takes something."""
+
+    def deliver(
+        self,
+        consumer: Consumer,
+        messages: Sequence[LeasedDelivery],
+        records: Sequence[bytes],
+        since_us: int,
+        steady_us: int,
+    ) -> ConsumerSubscription | None:
+        """Sends messages, their records as they lie in the journal. Returns the terms that the
+        owner is to be told where the socket takes no more; None: nothing changes.
+
+        Args:
+            since_us: when that was decided, where one of them is sampled; else 0.
+            steady_us: the time by which leases end.
+        """
+        client = self._sessions.get(consumer[0])
+        if client is None:
+            return None
+        now_us = self._runtime.now_us()
+        until_us = min(each.until_us for each in messages)
+        left_us = max(until_us - steady_us, 0)
+        lease_ms = left_us // 1000 if until_us else None
+        name = name_of(consumer)
+        is_traced = since_us > 0
+        client.send_parts(
+            *client.codec.queue_delivery(name, len(messages), now_us, lease_ms, records, is_traced)
+        )
+        if is_traced:
+            self._trace(client, consumer, messages, records, since_us, now_us)
+        self.delivered += len(messages)
+        if client.may_write:
+            return None
+        found = self.filled(client, name)
+        return None if found is None else found[1]
+
+    def _trace(
+        self,
+        client: QueueReceiver,
+        consumer: Consumer,
+        messages: Sequence[LeasedDelivery],
+        records: Sequence[bytes],
+        since_us: int,
+        now_us: int,
+    ) -> None:
+        """Reports the sampled ones of what was sent, each below its lease. The client knows the
+        places of the span: it reports below it."""
+        queue = self.subscribed[consumer[0]][name_of(consumer)][0].definition.name
+        self._runtime.tracing.queue_delivery(
+            [each for part in records for each in traced(part)],
+            {each.key: each.number for each in messages},
+            since_us,
+            now_us,
+            instance=self._runtime.identity.name,
+            queue=queue,
+            client=client.client_name,
+            subscription=name_of(consumer),
+        )
+
+    # -- full sockets --------------------------------------------------------------------------
+    def terms(self, client: QueueReceiver, each: ConsumerSubscription) -> ConsumerSubscription:
+        """Returns the terms that the owner is told of a subscription: those that the client asked
+        for, or, while its socket is full, that it is given nothing."""
+        if client.may_write:
+            return each
+        self._full.setdefault(client.number, {})[name_of(each.consumer)] = each
+        return each._replace(backlog_max=BACKLOG_WHILE_FULL)
+
+    def filled(
+        self, client: QueueReceiver, name: str
+    ) -> tuple[QueueFrontend, ConsumerSubscription] | None:
+        """A subscription is given no more until the socket has taken what was sent. Returns what
+        its queue is told; None: it was told before."""
+        found = self.subscribed.get(client.number, {}).get(name)
+        if found is None or name in self._full.get(client.number, ()):
+            return None
+        door, consumer = found
+        return door, self.terms(client, door.consumers[consumer])
+
+    def emptied(self, client: QueueReceiver) -> list[tuple[QueueFrontend, ConsumerSubscription]]:
+        """There is room to write again. Returns what the queues are told."""
+        full = self._full.pop(client.number, {})
+        of_session = self.subscribed.get(client.number, {})
+        return [(of_session[name][0], self.terms(client, each)) for name, each in full.items()]
+
+    def ended(self, number: int, name: str) -> None:
+        """Forgets that a subscription that has ended has a full socket."""
+        self._full.get(number, {}).pop(name, None)
+
+    def left(self, number: int) -> None:
+        """Forgets what of a connection that has ended is full."""
+        self._full.pop(number, None)
+
+
+def name_of(consumer: Consumer) -> str:
+    """The id that the client gave its subscription."""
+    return consumer[1].partition(":")[2]
