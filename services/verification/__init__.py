@@ -1,1 +1,1 @@
-"""A history of what happened in a fabric, and the laws that it is judged by."""
+"""The history of a run, and the laws that judge it."""

@@ -1,8 +1,8 @@
-"""The history of a fabric, as plain values in order of time: the input of the checkers.
+"""The history of a run, as plain values in order of time: the input of the checkers.
 
-Times are microseconds. An operation is written down when it takes effect: a record when it is on
-disk, an acknowledgment when the instance gives it. A publish that is never acknowledged is
-*unknown*: it may be in the logs or not.
+Times are microseconds. An operation is recorded when it takes effect: a record when it is on disk,
+an acknowledgment when the instance gives it. A publish that is never acknowledged is *unknown*: it
+may be in the logs or not.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from raylay.services.verification.queue_history import QueueOperation, SharedQue
 
 Sequences = tuple[int, ...]
 Passes = Callable[[str, str], bool]
-"""A filter as it is written, and what it sees of a message: whether that one passes."""
+"""Returns whether a message content (second argument) passes a filter as it is written (first
+argument)."""
 
 
 class InstanceStarted(NamedTuple):
-    """An instance came up."""
+    """An instance started."""
 
     time_us: int
     instance: str
@@ -30,7 +31,7 @@ class InstanceStarted(NamedTuple):
 
 
 class InstanceCrashed(NamedTuple):
-    """An instance died; `lost`: its disk with it."""
+    """An instance crashed. `lost`: whether it lost its disk too."""
 
     time_us: int
     instance: str
@@ -39,7 +40,8 @@ class InstanceCrashed(NamedTuple):
 
 
 class RunJournaled(NamedTuple):
-    """A run is on disk. The records have the transaction ids from `txid` on."""
+    """A run was written to an instance's journal. Its records have the transaction ids from `txid`
+    on."""
 
     time_us: int
     instance: str
@@ -53,18 +55,18 @@ class RunJournaled(NamedTuple):
     awaited: bool
     late: bool
     digests: tuple[int, ...] = ()
-    """Digests of the contents, in the order of `sequences`; empty: nobody has published others
-    under these identities."""
+    """Content digests, in the order of `sequences`; empty: no other content was published under
+    these identities."""
     contents: tuple[str, ...] = ()
-    """Content of each as content filters see it, in the words of `Topology.passes`, in that
-    order."""
+    """Content of each message as content filters see it, in the words of `Topology.passes` and the
+    order of `sequences`."""
     behind: tuple[str, ...] | None = None
-    """Message that each says to come before it on its topic, as `publisher|sequence|`; empty: it
-    says nothing; "nothing": it is the first. None: its topic has no state."""
+    """The message that each record names as its predecessor on its topic, as `publisher|sequence|`;
+    empty: it names none; "nothing": it is the first. None: its topic has no state."""
 
 
 class OldCopyHeld(NamedTuple):
-    """An old copy of a disk that was put back says that it had these, and has removed them."""
+    """A restored old copy of a disk reports that it had these messages and has removed them."""
 
     time_us: int
     instance: str
@@ -74,8 +76,8 @@ class OldCopyHeld(NamedTuple):
 
 
 class WaiterNoted(NamedTuple):
-    """A waiter is on disk: `sender` (incarnation, 0 a client) waits for these there, for
-    `root`."""
+    """A waiter was written to disk: `sender` (an incarnation; 0: a client) waits for these messages
+    at the instance, on behalf of `root`."""
 
     time_us: int
     instance: str
@@ -87,8 +89,8 @@ class WaiterNoted(NamedTuple):
 
 
 class InstanceRecovered(NamedTuple):
-    """An instance came up from what it had written down and its journal. `again`: (root, publisher,
-    sequence) of what was durable when it was written down, and waits for answers again."""
+    """An instance started from its recovery point and its journal. `again`: (root, publisher,
+    sequence) of messages that were durable at the recovery point and wait for answers again."""
 
     time_us: int
     instance: str
@@ -96,7 +98,8 @@ class InstanceRecovered(NamedTuple):
 
 
 class LackNoted(NamedTuple):
-    """Note, on disk, that these are not here and no upstream had them any more."""
+    """A note was written to disk: the instance lacks these messages, and no upstream had them any
+    more."""
 
     time_us: int
     instance: str
@@ -106,9 +109,9 @@ class LackNoted(NamedTuple):
 
 
 class LinkModeSet(NamedTuple):
-    """A change by which persisted acks of the instance wait for the destination from now on, or do
-    not. `pending`: (root, publisher, sequence) of what an upgrade finds unacknowledged and asks
-    again."""
+    """The mode of a link changed: from now on persisted acks of the instance wait for the
+    destination, or do not. `pending`: (root, publisher, sequence) of messages that an upgrade finds
+    unacknowledged and asks for again."""
 
     time_us: int
     instance: str
@@ -118,9 +121,9 @@ class LinkModeSet(NamedTuple):
 
 
 class LinkReached(NamedTuple):
-    """A link has reached this server and compares what is here and there. What that one holds
-    counts as its answer from now on, whether or not the link ever begins: until it does, the server
-    before is the one that acks wait for and that is called safe. `incarnation`: of the server."""
+    """A link reached this server and compares both sides. The messages that the server holds count
+    as answered from now on, whether or not the link ever begins. Until it begins, acks wait for the
+    server before, and that one is called safe. `incarnation`: the server's."""
 
     time_us: int
     instance: str
@@ -130,9 +133,9 @@ class LinkReached(NamedTuple):
 
 
 class LinkConnected(NamedTuple):
-    """A destination of the instance is connected to this server from now on. `incarnation`: of the
-    server, 0 where nobody tells. `pending`: (root, publisher, sequence) of what waits then: where
-    it is another incarnation than before, that one is asked for it, too."""
+    """A destination of the instance is connected to this server from now on. `incarnation`: the
+    server's; 0: unknown. `pending`: (root, publisher, sequence) of messages that wait at that
+    moment. A new incarnation is asked for them too."""
 
     time_us: int
     instance: str
@@ -143,8 +146,8 @@ class LinkConnected(NamedTuple):
 
 
 class CatchUpEnded(NamedTuple):
-    """The messages that an instance had when a destination connected are there: at this incarnation
-    of it."""
+    """A link has caught up: the messages that the instance had when it connected are at this
+    incarnation of the destination."""
 
     time_us: int
     instance: str
@@ -153,7 +156,7 @@ class CatchUpEnded(NamedTuple):
 
 
 class MessagesPublished(NamedTuple):
-    """A client's program called publish. `digest`: of the content, 0 where none is compared."""
+    """A client's program called publish. `digest`: the content's digest; 0: none is compared."""
 
     time_us: int
     client: str
@@ -164,8 +167,8 @@ class MessagesPublished(NamedTuple):
 
 
 class AckGiven(NamedTuple):
-    """An instance gave a client a persisted ack for everything up to `sequence` that was sent, or
-    named `sequences` durable at a logon."""
+    """An instance gave a client a persisted ack for everything up to `sequence`, or named
+    `sequences` as durable at a logon."""
 
     time_us: int
     instance: str
@@ -200,7 +203,7 @@ class SafetySent(NamedTuple):
 
 
 class SafetyHeard(NamedTuple):
-    """A client was told by the instance that it uses which of the others are safe."""
+    """A client heard from its instance which other instances are safe."""
 
     time_us: int
     client: str
@@ -209,14 +212,15 @@ class SafetyHeard(NamedTuple):
 
 
 class StoreState(NamedTuple):
-    """The safety that a client was told of, and the instance that it used last, are on its disk."""
+    """A client's store has on disk which instances are safe and which instance the client used
+    last."""
 
     time_us: int
     client: str
 
 
 class MessagesSent(NamedTuple):
-    """A client sent these on a connection, in this order."""
+    """A client sent these messages on a connection, in this order."""
 
     time_us: int
     client: str
@@ -226,7 +230,8 @@ class MessagesSent(NamedTuple):
 
 
 class ClientCrashed(NamedTuple):
-    """A client died. What was not on its disk is lost, `lost` with it: published, and gone."""
+    """A client crashed and lost everything that was not on its disk. `lost`: published messages
+    that were lost with it."""
 
     time_us: int
     client: str
@@ -235,7 +240,8 @@ class ClientCrashed(NamedTuple):
 
 
 class InstanceReady(NamedTuple):
-    """An instance that had to catch up admits clients from now on; `by_hand`: by force."""
+    """An instance that had to catch up admits clients from now on. `by_hand`: whether an operator
+    forced it."""
 
     time_us: int
     instance: str
@@ -244,7 +250,8 @@ class InstanceReady(NamedTuple):
 
 
 class ServerUsed(NamedTuple):
-    """A client goes on at this instance; `previous` is empty for its first."""
+    """A client goes on at this instance. `previous`: the instance before; empty: this is the
+    client's first."""
 
     time_us: int
     client: str
@@ -253,7 +260,7 @@ class ServerUsed(NamedTuple):
 
 
 class PublishesDropped(NamedTuple):
-    """A client's store dropped these as persisted."""
+    """A client's publish store dropped these messages as persisted."""
 
     time_us: int
     client: str
@@ -262,8 +269,8 @@ class PublishesDropped(NamedTuple):
 
 
 class SegmentsRemoved(NamedTuple):
-    """Segments up to a transaction id were removed; `servers`: the server that each destination
-    was connected to."""
+    """An instance removed the segments up to a transaction id. `servers`: the server to which each
+    destination was connected."""
 
     time_us: int
     instance: str
@@ -293,7 +300,8 @@ class MessagesDelivered(NamedTuple):
 
 
 class ResumeRead(NamedTuple):
-    """An instance reads where a subscriber goes on that says what it has."""
+    """An instance starts to read where a subscriber resumes, by the subscriber's report of what it
+    has."""
 
     time_us: int
     instance: str
@@ -301,7 +309,7 @@ class ResumeRead(NamedTuple):
 
 
 class SubscriptionResumed(NamedTuple):
-    """A subscriber heard that an instance has accepted its subscription."""
+    """A subscriber was told that an instance accepted its subscription."""
 
     time_us: int
     subscriber: str
@@ -309,18 +317,20 @@ class SubscriptionResumed(NamedTuple):
 
 
 class MissingHeard(NamedTuple):
-    """A subscriber heard what retention removed at an instance that it has not received."""
+    """A subscriber was told which messages retention removed at an instance before the subscriber
+    received them."""
 
     time_us: int
     subscriber: str
     instance: str
     messages: int
     publishers: tuple[tuple[int, tuple[int, int, int]], ...]
-    """Number of messages, and the first and the last sequence, of each publisher."""
+    """For each publisher: (number of messages, first sequence, last sequence)."""
 
 
 class InstanceMoved(NamedTuple):
-    """An instance was moved to another host: from now on what it was goes by the name `former`."""
+    """An instance was moved to another host. Its old data directory goes by the name `former` from
+    now on."""
 
     time_us: int
     instance: str
@@ -329,7 +339,8 @@ class InstanceMoved(NamedTuple):
 
 
 class FiltersChanged(NamedTuple):
-    """An instance starts, and what its destinations carry is said otherwise from now on."""
+    """An instance starts with changed filters: its destinations carry other messages from now
+    on."""
 
     time_us: int
     instance: str
@@ -337,8 +348,8 @@ class FiltersChanged(NamedTuple):
 
 
 class MoveKnown(NamedTuple):
-    """Note, on this instance's disk, that `peer` was moved: what is of a lower generation is
-    retired."""
+    """A note was written to this instance's disk: `peer` was moved, and everything of a lower
+    generation is retired."""
 
     time_us: int
     instance: str
@@ -347,7 +358,7 @@ class MoveKnown(NamedTuple):
 
 
 class BatchTaken(NamedTuple):
-    """An instance let this incarnation in, took a batch from it, or began to send to it."""
+    """An instance let this incarnation connect, took a batch from it, or began to send to it."""
 
     time_us: int
     instance: str
@@ -356,7 +367,8 @@ class BatchTaken(NamedTuple):
 
 
 class BatchReturned(NamedTuple):
-    """A batch brought an incarnation what has it in its path: it came from there."""
+    """A batch brought an incarnation a message whose path names that incarnation: the message came
+    from there."""
 
     time_us: int
     instance: str
@@ -368,7 +380,7 @@ class BatchReturned(NamedTuple):
 
 
 class RetirementLearnt(NamedTuple):
-    """A former instance has learnt that it is over."""
+    """A former instance has learnt that it is retired."""
 
     time_us: int
     instance: str
@@ -376,7 +388,7 @@ class RetirementLearnt(NamedTuple):
 
 
 class DiskSalvaged(NamedTuple):
-    """The messages of a retired disk are where they were routed to."""
+    """The messages of a retired disk have arrived wherever they are routed."""
 
     time_us: int
     instance: str
@@ -384,7 +396,7 @@ class DiskSalvaged(NamedTuple):
 
 
 class RecordsDrafted(NamedTuple):
-    """An instance wrote records itself, of which nothing is true yet."""
+    """An instance drafted records of its own, which do not take effect yet."""
 
     time_us: int
     instance: str
@@ -393,7 +405,7 @@ class RecordsDrafted(NamedTuple):
 
 
 class MessagesApplied(NamedTuple):
-    """Messages that take effect there."""
+    """Messages took effect at an instance."""
 
     time_us: int
     instance: str
@@ -402,7 +414,7 @@ class MessagesApplied(NamedTuple):
 
 
 class MessagesUndone(NamedTuple):
-    """Messages that could not be journaled, and never take effect there."""
+    """Messages could not be journaled, were undone, and never take effect."""
 
     time_us: int
     instance: str
@@ -411,20 +423,20 @@ class MessagesUndone(NamedTuple):
 
 
 class FeatureFolded(NamedTuple):
-    """A feature of an instance has folded what was committed, up to a transaction id."""
+    """A feature of an instance has folded the committed messages up to a transaction id."""
 
     time_us: int
     instance: str
     feature: str
     last_txid: int
     messages: tuple[tuple[int, int], ...] = ()
-    """Messages that it delivered of it: (publisher, sequence), in order."""
+    """Messages that the feature delivered of them: (publisher, sequence), in order."""
     kept_back: tuple[str, ...] = ()
-    """Clients whose publishes count as acked and who were not told yet."""
+    """Clients whose publishes count as acked and whose acks were not sent yet."""
 
 
 class SowDiffers(NamedTuple):
-    """A SOW topic of an instance is not what its journal says, when it begins or in the end."""
+    """A SOW topic of an instance differs from what its journal says, at a start or in the end."""
 
     time_us: int
     instance: str
@@ -432,14 +444,14 @@ class SowDiffers(NamedTuple):
 
 
 class NemesisFault(NamedTuple):
-    """The nemesis did something. Checkers ignore it, people read it."""
+    """The nemesis did something. Checkers ignore it; it is there for readers."""
 
     time_us: int
     what: str
 
 
 class EventSeen(NamedTuple):
-    """An event that an instance reports. Checkers ignore it, people read it."""
+    """An instance reported an event. Checkers ignore it; it is there for readers."""
 
     time_us: int
     instance: str
@@ -495,15 +507,15 @@ Operation = (
 
 @dataclass(frozen=True, slots=True)
 class HistoryMember:
-    """An instance of a topology. Addresses of destinations are instance names, or those of several
-    servers (`Topology.wide`)."""
+    """An instance of a topology. Its destinations have instance names for addresses, or addresses
+    that several servers share (`Topology.wide`)."""
 
     name: str
     group: str
     destinations: tuple[DestinationRoute, ...]
     without: tuple[str, ...] = ()
-    """Topics that are not in its transaction log: messages of them that links bring are passed
-    over there, where the check `txlog` is left out."""
+    """Topics that are not in the instance's transaction log. The instance skips messages on them
+    that links bring, where the check `txlog` is left out."""
 
 
 @dataclass(slots=True)
@@ -511,10 +523,10 @@ class Topology:
     """The links between instances.
 
     Attributes:
-        uniform: every link that brings a topic to an instance carries the same part of it, so that
-            nothing may come late.
+        uniform: whether every link that brings a topic to an instance carries the same part of it,
+            so that no message may be late.
         wide: addresses at which several instances answer in turn (wide IP).
-        passes: whether a content passes a filter as it is written; None: no filter runs.
+        passes: whether a content passes a filter as it is written; None: there are no filters.
     """
 
     name: str
@@ -529,7 +541,7 @@ class Topology:
         return tuple(name for names in found for name in names)
 
     def replicating_to(self, name: str) -> list[str]:
-        """The other instances of its group that replicate to this one."""
+        """Returns the other instances of the group that replicate to this one."""
         return [
             other.name
             for other in self.members.values()
@@ -540,8 +552,8 @@ class Topology:
 
 
 class DestinationDebt(NamedTuple):
-    """The messages that a destination has not acknowledged in the end, or nobody in particular
-    (`destination` empty): of one publisher, from the first to the last of them."""
+    """Messages of one publisher, between two sequences, that a destination has not acknowledged in
+    the end. `destination` empty: no particular one."""
 
     destination: str
     publisher: int
@@ -552,58 +564,60 @@ class DestinationDebt(NamedTuple):
 
 @dataclass(slots=True)
 class FinalLog:
-    """The log of an instance when all is over."""
+    """The journal of an instance in the end."""
 
     incarnation: int
     present: frozenset[tuple[int, int]]
-    """(publisher, sequence) that are in its segments."""
+    """(publisher, sequence) of the messages in its segments."""
     ever: frozenset[tuple[int, int]]
-    """Messages in the log, and in segments since removed."""
+    """Messages in the journal, and in segments that were removed."""
     servers: dict[str, str]
-    """Destination to the instance that it is connected to; empty when to none."""
+    """The instance to which each destination is connected; empty: to none."""
     owed: int
-    """Messages that destinations still owe it."""
+    """Number of messages that destinations have not acknowledged."""
     pending: int
     unavailable: frozenset[tuple[int, int]] = frozenset()
-    """Messages that it says no upstream has any more."""
+    """Messages that the instance reports as lost at every upstream."""
     owing: tuple[DestinationDebt, ...] = ()
-    """Messages that are owed or pending, as far as is known."""
+    """Messages that are unacknowledged or pending, as far as is known."""
 
 
 @dataclass(slots=True)
 class RunHistory:
-    """One run."""
+    """The history of one run: its operations and its final state."""
 
     topology: Topology
     operations: list[Operation] = field(default_factory=list)
     final: dict[str, FinalLog] = field(default_factory=dict)
     unacked: dict[str, int] = field(default_factory=dict)
-    """Client to what was left in its publish store at the end."""
+    """Number of messages left in each client's publish store in the end."""
     waiting: dict[str, str] = field(default_factory=dict)
-    """Description of what each of those clients waits for, and where."""
+    """For each of those clients, a description of what it waits for and where."""
     subscribed: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Subscriber to (the instance it ended at, its topic or `.*`)."""
+    """For each subscriber, (the instance to which it was connected in the end, its topic or
+    `.*`)."""
     passes: dict[str, Callable[[str], bool]] = field(default_factory=dict)
-    """Test of each subscriber with a content filter: whether a content passes it."""
+    """For each subscriber with a content filter, whether a content passes it."""
     unretired: list[str] = field(default_factory=list)
-    """Former instances that are still alive at the end."""
+    """Former instances that still run in the end."""
     unstarted: dict[str, str] = field(default_factory=dict)
-    """Instances that had not begun at the end, to what they waited to be copied from."""
+    """For each instance that had not started in the end, the instance that it was to be copied
+    from."""
     journaled: tuple[TopicRule, ...] = (TopicRule(".*"),)
-    """Topics that all instances have in their transaction logs."""
+    """Topics that all instances journal."""
     transient: frozenset[str] = frozenset()
     """Topics that no instance journals."""
     deletions: set[tuple[int, int]] = field(default_factory=set)
-    """Publishes that delete records, or are of a queue's own: nobody is delivered them."""
+    """Publishes that delete records or are internal to a queue. No subscriber receives them."""
     queues: tuple[SharedQueue, ...] = ()
 
     def tail(self, lines: int) -> str:
-        """The last operations, a line each."""
+        """Returns the last operations, one on each line."""
         return "\n".join(describe(operation) for operation in self.operations[-lines:])
 
 
 def describe(operation: Operation) -> str:
-    """An operation as one line."""
+    """Formats an operation as one line."""
     names = operation._fields[1:]
     values = [f"{name}={_short(value)}" for name, value in zip(names, operation[1:], strict=True)]
     return f"{operation[0] / 1000:10.3f} ms  {type(operation).__name__:<10} {' '.join(values)}"

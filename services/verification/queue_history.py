@@ -1,4 +1,4 @@
-"""The history of a fabric's queues, as a part of its history (history.py): plain values."""
+"""The part of a history (history.py) that is about queues, as plain values."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 
 class QueueRecorded(NamedTuple):
-    """A record of a queue is on an instance's disk.
+    """A record of a queue was written to an instance's disk.
 
     Attributes:
-        why: `ack`, `expire`, `transfer`, or why the messages were removed.
-        keys: that leave the queue; of a transfer, none.
+        why: `ack`, `expire`, `transfer`, or the reason of the removal.
+        keys: the messages that leave the queue; none for a transfer.
         moves: (publisher, sequence, generation, owner) of each message that is moved.
-        is_claim: nobody waits for the transfer: it goes before what a client sends again.
+        is_claim: whether nobody waits for the transfer, because it precedes what a client sends
+            again.
     """
 
     time_us: int
@@ -27,11 +28,11 @@ class QueueRecorded(NamedTuple):
 
 
 class QueueDelivered(NamedTuple):
-    """An instance sends messages of a queue to a consumer.
+    """An instance sent messages of a queue to a consumer.
 
     Attributes:
-        until_us: end of the leases; 0: they have none.
-        is_sent: at most once, so they have left the queue.
+        until_us: the end of the leases; 0: there are none.
+        is_sent: whether the queue is at most once, so that the messages have left it.
     """
 
     time_us: int
@@ -45,7 +46,8 @@ class QueueDelivered(NamedTuple):
 
 
 class QueueReturned(NamedTuple):
-    """A session gives messages of a queue back; none are named: it is over, so all."""
+    """A session gave messages of a queue back; none are named: the session ended, and gave back
+    all."""
 
     time_us: int
     instance: str
@@ -55,12 +57,12 @@ class QueueReturned(NamedTuple):
 
 
 class QueueHolds(NamedTuple):
-    """The contents of a queue by its owner's account, when all is at rest.
+    """The contents of a queue by its owner's report, when all is at rest.
 
     Attributes:
         registers: (publisher, sequence, generation, owner) of each message.
-        stuck: messages that nobody can be given.
-        is_last: everything is to be consumed by now; else nobody consumes yet.
+        stuck: messages that no consumer can be given.
+        is_last: whether everything should be consumed by now; otherwise nobody consumes yet.
     """
 
     time_us: int
@@ -75,13 +77,14 @@ QueueOperation = QueueRecorded | QueueDelivered | QueueReturned | QueueHolds
 
 
 class SharedQueue(NamedTuple):
-    """A queue, as far as laws are about it.
+    """A queue, as the laws see it.
 
     Attributes:
-        topic: whose messages it holds.
-        instances: that have it.
-        first_owner: of all its messages; empty: the instance that took the publish.
-        is_at_most_once: a message is sent once at most, and has left the queue before.
+        topic: the topic whose messages it holds.
+        instances: the instances that have it.
+        first_owner: the first owner of all its messages; empty: the instance that took the publish.
+        is_at_most_once: whether a message is sent once at most, and leaves the queue before it is
+            sent.
         barriers: messages that each instance sends to all its consumers.
     """
 

@@ -1,6 +1,6 @@
-"""The rules of the documents about what goes where, said a second time for the checkers.
+"""The documented rules of routing, written a second time for the checkers.
 
-What production asks when it sends (services/replication/link/routing.py) must not be what judges
+The code that production asks when it sends (services/replication/link/routing.py) must not judge
 whether it sent enough: a mistake there would be invisible here. So nothing of it is used, nothing
 is cached or prepared, and each sentence of the documents is one function (design.md 4, "Routed";
 the reference's chapter on a Destination's elements and on message routing).
@@ -18,8 +18,8 @@ _IN_NO_NAME = set("^$*+?()[]{}|\\")
 
 
 def takes(rule: TopicRule, topic: str, message_type: str) -> bool:
-    """Returns whether a Topic element takes messages of a topic and type. A name with a character
-    that only expressions have is one, and it is searched for anywhere in the topic."""
+    """Returns whether a Topic element takes messages of a topic and type. A name with a regex
+    character is a regular expression, which may match anywhere in the topic."""
     if rule.message_type not in ("*", message_type):
         return False
     if _IN_NO_NAME & set(rule.name):
@@ -33,7 +33,7 @@ def _carries(
     message_type: str,
     passes_filter: Callable[[str], bool] | None,
 ) -> bool:
-    """Returns whether a Topic element takes a message, content and all."""
+    """Returns whether a Topic element takes a message, its content included."""
     if not takes(rule, topic, message_type):
         return False
     return not rule.filter or passes_filter is None or passes_filter(rule.filter)
@@ -42,12 +42,12 @@ def _carries(
 def passes(
     destination: DestinationRoute, groups: Sequence[str], sender_group: str, own_group: str
 ) -> bool:
-    """Returns whether what came by replication may go on: PassThrough is an expression over the
-    group of the instance that sent it here, and without one nothing goes on. `own_group_only` asks
-    besides that it never was in another group.
+    """Returns whether a message that came by replication may go on. PassThrough is an expression
+    over the group of the instance that sent it here; without one the message does not go on.
+    `own_group_only` also requires that it was never in another group.
 
     Args:
-        groups: of all instances that it came through.
+        groups: the groups of all instances that it came through.
     """
     if destination.pass_through is None or not re.search(destination.pass_through, sender_group):
         return False
@@ -68,12 +68,13 @@ def is_routed(
     """Returns whether a journaled message goes to a destination.
 
     Args:
-        path: the incarnations that it came through, the one where it was published first; empty
-            where it was published here.
-        groups: theirs.
-        sender_group: that of the last one, as it was when it sent the message.
-        downstream: the incarnation that would receive it; 0 while that is not known.
-        passes_filter: whether it passes a filter as it is written; None: no filter runs.
+        path: the incarnations that it came through, first the one where it was published; empty: it
+            was published here.
+        groups: the groups of those incarnations.
+        sender_group: the group of the last one when it sent the message.
+        downstream: the incarnation that would receive it; 0: not known yet.
+        passes_filter: whether the message passes a filter as it is written; None: there are no
+            filters.
     """
     if not any(_carries(rule, topic, message_type, passes_filter) for rule in destination.topics):
         return False
@@ -89,8 +90,8 @@ def is_let_on(
     sender_group: str,
     passes_filter: Callable[[str], bool] | None = None,
 ) -> bool:
-    """Returns whether a resync sends what came by replication and is not routed: ResyncPassThrough
-    is an expression over the group of the instance that sent it here."""
+    """Returns whether a resync sends a message that came by replication and is not routed.
+    ResyncPassThrough is an expression over the group of the instance that sent it here."""
     found = destination.resync_pass_through
     return (
         found is not None
@@ -100,12 +101,12 @@ def is_let_on(
 
 
 def carries_everything(destination: DestinationRoute, journaled: Sequence[TopicRule]) -> bool:
-    """Returns whether whatever is journaled at an instance goes to a destination and is stored
-    there, but for what came from there: all its topics, types and contents, whoever sent them.
+    """Returns whether every message in an instance's journal goes to a destination and is stored
+    there, except those that came from there: all topics, types, contents and senders.
 
     Args:
-        journaled: the topics of its transaction log. Compared as they are written: two ways to
-            write the same are two to this function.
+        journaled: the topics of the instance's transaction log. They are compared as they are
+            written, so two ways to write the same pattern count as different.
     """
     whole = {
         rule.name

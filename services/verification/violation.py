@@ -1,4 +1,4 @@
-"""A violation that a law finds in a history, and the names of messages in it."""
+"""A violation of a law in a history, and the names of messages in it."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ SHOWN_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A law that a history breaks."""
+    """A violation of a law by a history."""
 
     law: str
     text: str
     separate: bool = False
-    """Known and reported, and no failure: see checkers.py, `acknowledged`."""
+    """Whether it is known and reported, and does not make the run fail: see `acknowledged` in
+    checkers.py."""
 
 
 def named(key: Key) -> str:
-    """A message, as people find it in status and logs."""
+    """Returns the name of a message as status and logs show it."""
     return f"sequence {key[1]} of publisher {key[0]}"
 
 
 def listed(keys: Iterable[Key]) -> str:
-    """Some messages, the first of them by name."""
+    """Returns the names of the first messages, and how many more there are."""
     every = sorted(keys)
     more = f" and {len(every) - SHOWN_MAX} more" if len(every) > SHOWN_MAX else ""
     return ", ".join(map(named, every[:SHOWN_MAX])) + more
 
 
 def at(time_us: int) -> str:
-    """A moment."""
+    """Returns a moment as text."""
     return f"at {time_us / 1000:.3f} ms"

@@ -1,1 +1,2 @@
-"""The laws that services/verification/checkers.py lists, and what is where in a history."""
+"""The laws that services/verification/checkers.py lists, and the state of every journal that they
+need."""

@@ -1,4 +1,4 @@
-"""The laws of acks: what was acknowledged is held."""
+"""The laws of acks: every acknowledged message is held where the ack says."""
 
 from __future__ import annotations
 
@@ -20,22 +20,26 @@ from raylay.services.verification.violation import VIOLATIONS_MAX, Key, Violatio
 
 
 def acknowledged(history: RunHistory) -> list[Violation]:
-    """Law 1 at the moment of each persisted ack, over the whole closure of sync links.
+    """Law 1 at the moment of each persisted ack: the message is held here and over the whole
+    closure of sync links.
 
-    Excused: disks that were lost (`Logs.lacks`); what retention has removed here when a logon names
-    it durable, for whoever lost it then is not owed it any more; links that were async at some
-    moment since their instance owes an answer for the message (one may have been let out then), or
-    that came to another server since, where it did not wait any more (`Logs.followed`). Of the lost
-    ones, an older copy that was put in place of a directory bears the incarnation that the message
-    came through: nothing that did is routed there until a peer has found it out, however often a
-    link has caught up with it (`Logs.went_back`). And an instance that is asked for a message only
-    when retention has removed it there, as by an upgrade, does not know where it was routed: all
-    its destinations have stored it, and are not asked again (docs/deviations.md).
+    Excused are: disks that were lost (`Logs.lacks`); messages that a logon names durable and that
+    retention has removed here, because a server that lost such a message is not sent it again;
+    links that were async at some moment since their instance owes an answer for the message (they
+    may have let an answer out then), or that came to another server since, at which the message did
+    not wait any more (`Logs.followed`).
 
-    By the waiter rule an instance whose waiter is somebody else answers as soon as the message is
-    stored; the waiter's own answer is what the root waits for. Two cases break that chain and are
-    told as separate verdicts: the waiter's own link to the instance was downgraded, so that nobody
-    waits any more; the waiter is an incarnation that is gone for good.
+    Two cases of lost disks go further. An older copy that was restored in place of a data directory
+    has the incarnation that the message came through; such messages are not routed there until a
+    peer has noticed, however often a link has caught up with it (`Logs.went_back`). And an instance
+    that is asked for a message only after retention has removed it there, as by an upgrade, does
+    not know where it was routed: all its destinations have stored it and are not asked again
+    (docs/deviations.md).
+
+    By the waiter rule, an instance whose waiter is another instance answers as soon as the message
+    is stored, and the root waits for the waiter's own answer. Two cases break that chain and are
+    reported as separate violations: the waiter's own link to the instance was downgraded, so that
+    nobody waits any more; the waiter is an incarnation that is gone for good.
     """
     logs = Logs(history.topology)
     transient = transient_keys(history)
@@ -54,7 +58,8 @@ def acknowledged(history: RunHistory) -> list[Violation]:
 
 
 def closure(logs: Logs, ack: AckGiven, key: Key) -> list[Violation]:
-    """Returns the places, here and along the links that were sync, that lack an acked message."""
+    """Returns a violation for each place, here and along the links that were sync, that lacks an
+    acked message."""
     root = ack.instance
     digest = logs.digests.get((ack.client, *key), 0)
     if not logs.has(root, key, digest):
@@ -109,8 +114,8 @@ def _unacknowledged(
         name = logs.name_of.get(sender, "") if sender else ""
     other = " with this content" if logs.has(lacks, key) else ""
     text = (
-        f"{at(ack.time_us)} {ack.instance} acked {ack.client} {named(key)} (by {ack.by}), "
-        f"but {lacks} has it not{other}"
+        f"{at(ack.time_us)} {ack.instance} acked {ack.client} {named(key)} (by {ack.by}), but "
+        f"{lacks} does not have it{other}"
         + (
             f": it is destination {destination} of {through}, sync, whose waiters are "
             + " <- ".join(waiters)
@@ -122,16 +127,16 @@ def _unacknowledged(
 
 
 def nothing_lost(history: RunHistory) -> list[Violation]:
-    """An acked message is in some log at the end, unless every disk that had it then was lost.
-    Messages that retention had removed from a disk before its instance was moved are not brought
-    back by a salvage."""
+    """An acked message is in some journal in the end, unless every disk that had it at the ack was
+    lost. A salvage does not bring back messages that retention had removed from a disk before its
+    instance was moved."""
     topology = history.topology
     logs = Logs(topology)
     transient = transient_keys(history)
     holders: dict[tuple[Key, int], dict[str, tuple[int, int]]] = {}
     losses: Counter[int] = Counter()
-    """Number of losses of an instance's disk, by incarnation: an older copy that is put in place of
-    it bears the same."""
+    """Number of disk losses of each incarnation. An older copy that is restored in place of a disk
+    keeps the incarnation."""
     away: set[int] = set()
     for operation in history.operations:
         logs.take(operation)
@@ -164,7 +169,8 @@ def nothing_lost(history: RunHistory) -> list[Violation]:
 
     return [
         Violation(
-            "nothing lost", f"{named(key)} was acked, {sorted(had)} had it, none has it in the end"
+            "nothing lost",
+            (f"{named(key)} was acked, {sorted(had)} had it, and no instance has it in the end"),
         )
         for (key, digest), had in holders.items()
         if any(losses[each] == then and each not in away for each, then in had.values())

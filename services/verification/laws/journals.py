@@ -1,4 +1,5 @@
-"""The laws of journals and links: once, in order, round no circle, and in the end everywhere."""
+"""The laws of journals and links: each message is there once, in order, never in a circle, and in
+the end everywhere."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ from raylay.services.verification.violation import VIOLATIONS_MAX, Key, Violatio
 
 
 def once(history: RunHistory) -> list[Violation]:
-    """Law 2, and no subscriber gets a message twice."""
+    """Law 2: a journal holds a message once, and a subscriber gets it once."""
     journaled: set[tuple[int, int, int]] = set()
     delivered: set[tuple[str, int, int]] = set()
     found = []
@@ -73,21 +74,22 @@ def once(history: RunHistory) -> list[Violation]:
 
 
 class _RefusedAcknowledgments:
-    """Acknowledgments of queues that an instance refused for want of a lease, and that come late
-    from the one that took them: where they come in, and where something of another instance came
-    before them. Nothing else that comes late is excused by a refusal."""
+    """Queue acknowledgments that an instance refused for want of a lease, and that arrive late from
+    the instance that took them. Records where they arrive, and where a message of another instance
+    arrived before them. A refusal excuses no other late message."""
 
     def __init__(self, history: RunHistory) -> None:
         self._queues = {queue.name for queue in history.queues}
         self._incarnations: dict[str, int] = {}
-        """Incarnation of its last start, by instance."""
+        """Incarnation of each instance's last start."""
         self._refusers: defaultdict[Key, set[int]] = defaultdict(set)
-        """Incarnations that refused an acknowledgment, by acknowledgment."""
+        """For each acknowledgment, the incarnations that refused it."""
         self._highest: dict[tuple[int, int, str], tuple[int, int]] = {}
-        """Highest sequence by incarnation, publisher and topic, and where it came in."""
+        """For each incarnation, publisher and topic, the highest sequence and the incarnation where
+        it was published."""
 
     def take(self, operation: Operation) -> None:
-        """The next one. `excuse` is called behind it."""
+        """Takes the next operation. Call `excuse` after it."""
         if isinstance(operation, InstanceStarted):
             self._incarnations[operation.instance] = operation.incarnation
         elif isinstance(operation, PublishRefused) and operation.reason == NOT_LEASED:
@@ -109,27 +111,29 @@ class _RefusedAcknowledgments:
 
 
 def _origin(record: RunJournaled) -> int:
-    """The incarnation where a client published it."""
+    """Returns the incarnation to which a client published the record."""
     return record.path[0] if record.path else record.incarnation
 
 
 def order(history: RunHistory) -> list[Violation]:
-    """Law 3. Late is what comes behind a higher sequence of its publisher on its topic.
+    """Law 3: messages are in publisher order. A message is late if it comes after a higher sequence
+    of its publisher on its topic.
 
-    Where no paths split nothing comes late, but what a retired disk brings that is salvaged, and
-    what two things bring about together. One: somebody begins anew (a disk was lost, an instance
-    moved) or goes on to another server of a list. The other: somebody has removed segments, so that
-    this link brings less than another one does; or a link was async, so that who begins anew may
-    admit clients by a peer that has not got what they published before. Alone it is enough that an
-    older copy was put in place of a data directory: until a peer finds that out, its instance
-    admits clients, and what it lost comes behind what they publish. And alone it is enough that a
-    client sends a queue's acknowledgment again, to an instance that refuses it for want of a lease
-    before it hears of it: it is in the log of the one that leased the message, and comes from there
-    behind what the client sent next to another one (`_RefusedAcknowledgments`).
+    Where no paths split, a message may be late in four cases. (1) It comes from the salvage of a
+    retired disk. (2) Two things coincide: an instance begins anew (its disk was lost, it was moved)
+    or a link goes on to another server of its list; and segments were removed, so that this link
+    brings less than another one, or a link was async, so that the new instance may admit clients
+    after it caught up with a peer that lacks what they published before. (3) An older copy was
+    restored in place of a data directory: until a peer notices, its instance admits clients, and
+    the messages that it lost come after those that they publish. (4) A client sends a queue
+    acknowledgment again, to an instance that refuses it for want of a lease before it has heard of
+    the first one: that one is in the journal of the instance that leased the message, and comes
+    from there after what the client sent next to another instance (`_RefusedAcknowledgments`).
 
-    An instance that has removed segments may flag more: it cannot know any more what was in them.
-    So may one that began as the copy of such a one. Two clients of one name have no order between
-    them, and each instance has some messages of each."""
+    An instance that has removed segments may flag more messages as late, because it cannot know any
+    more what was in them. So may an instance that began as a copy of such a one. Two clients of one
+    name have no order between them, and each instance has some messages of each.
+    """
     highest: dict[tuple[int, int, str], int] = {}
     clients: defaultdict[int, set[str]] = defaultdict(set)
     lists = any(
@@ -198,12 +202,12 @@ def order(history: RunHistory) -> list[Violation]:
 
 
 def removal(history: RunHistory) -> list[Violation]:
-    """Law 4: a removed record is on disk at the server of each destination it is routed to: the
-    connected one, or the last one that was reached, for its acks stay with a link that is cut, and
-    what it was seen to hold with one that never began. A disk that
-    it has lost excuses as long as the link has not caught up with it since. Where another server
-    may be the next one, it is persisted there: at the sync destinations of that server, too, if
-    that one's answer waited for them."""
+    """Law 4: a message that retention removes is on disk at the server of each destination to which
+    it is routed. That is the connected server, or the last one that the link reached: the acks of a
+    server stay with a link that is cut, and so does what the server was seen to hold when the link
+    never began. A disk that the server has lost is excused until the link has caught up with it
+    again. Where another server may be the next one, the message is persisted there: also at the
+    sync destinations of that server, if its answer waited for them."""
     logs = Logs(history.topology)
     found = []
     for operation in history.operations:
@@ -237,15 +241,15 @@ def removal(history: RunHistory) -> list[Violation]:
                         Violation(
                             "removal",
                             f"{at(operation.time_us)} {name} removed {named(key)}, routed to its "
-                            f"destination {destination.name}{at_server}: {lacks} has it not",
+                            f"destination {destination.name}{at_server}: {lacks} does not have it",
                         )
                     )
     return found[:VIOLATIONS_MAX]
 
 
 def loops(history: RunHistory) -> list[Violation]:
-    """Law 5. What an incarnation has in its path is not even sent there: whoever sends it waits for
-    an answer that stands for nothing."""
+    """Law 5: nothing goes round in a circle. A message is not even sent to an incarnation in its
+    path, because the sender would wait for an answer that means nothing."""
     found = []
     for operation in history.operations:
         if isinstance(operation, RunJournaled):
@@ -255,8 +259,8 @@ def loops(history: RunHistory) -> list[Violation]:
                     Violation(
                         "loops",
                         f"{at(operation.time_us)} {operation.instance} journaled "
-                        f"{named((operation.publisher, operation.sequences[0]))} that came round "
-                        f"in a circle: its path is {path}",
+                        f"{named((operation.publisher, operation.sequences[0]))}, which came "
+                        f"round in a circle: its path is {path}",
                     )
                 )
         elif isinstance(operation, BatchReturned):
@@ -273,8 +277,8 @@ def loops(history: RunHistory) -> list[Violation]:
 
 def authored(history: RunHistory) -> list[Violation]:
     """A record that an instance writes itself takes effect once, in order, and when it is on disk
-    there; or it is undone. In one life of the instance nothing is left over: nobody has heard of a
-    record that was drafted and not handed over when the instance died."""
+    there; or it is undone. In one life of the instance no draft is left over. A crash may leave
+    one, because nobody has heard of it."""
     left: defaultdict[str, dict[Key, None]] = defaultdict(dict)
     on_disk: set[Key] = set()
     found = []
@@ -299,24 +303,24 @@ def authored(history: RunHistory) -> list[Violation]:
             for sequence in operation.sequences:
                 key = (operation.publisher, sequence)
                 if isinstance(operation, MessagesApplied) and key not in on_disk:
-                    wrong(operation, key, "acts on it, which is not on disk")
+                    wrong(operation, key, "acts on it although it is not on disk")
                 elif key != next(iter(drafts), None):
-                    wrong(operation, key, "does not go by it in its order, once")
+                    wrong(operation, key, "does not apply it once and in order")
                 drafts.pop(key, None)
     for name, drafts in left.items():
         if drafts:
-            text = f"{name} has neither acted on {listed(drafts)} nor undone it, which it wrote"
+            text = f"{name} has neither applied nor undone {listed(drafts)}, which it drafted"
             found.append(Violation("authored", text))
     return found[:VIOLATIONS_MAX]
 
 
 def state(history: RunHistory) -> list[Violation]:
-    """A publish on a topic with state is built on the value as staged: it names the message that
-    comes before it there, and that message does precede it in the journal. This happens once: an
-    instance that gets it from there journals it unchanged; an instance that was given an older
-    copy of its directory, and keeps its incarnation, may show the value built before or since. A
-    record that an instance writes itself names nothing. A publish that a state refused is in no
-    journal."""
+    """A publish on a topic with state is built on the value as staged: it names its predecessor on
+    the topic, and that message does precede it in the journal. This happens once: an instance that
+    gets the record from another one journals it unchanged. An instance whose directory was replaced
+    by an older copy, and which keeps its incarnation, may show the value built before or since. A
+    record that an instance writes itself names no predecessor. A publish that a state refused is in
+    no journal."""
     refused = {
         (operation.publisher, operation.sequence)
         for operation in history.operations
@@ -379,8 +383,9 @@ def state(history: RunHistory) -> list[Violation]:
 
 
 def sow(history: RunHistory) -> list[Violation]:
-    """A SOW topic holds what follows from its instance's journal, when a life begins and in the
-    end, whatever of it was on disk. Who compares them knows both (tests/sim/sow.py)."""
+    """A SOW topic holds what follows from its instance's journal, at the start of each life and in
+    the end, whatever of it was on disk. The simulator compares them, because it knows both
+    (tests/sim/sow.py)."""
     found = [
         Violation("sow", f"{at(operation.time_us)} {operation.instance}: {operation.text}")
         for operation in history.operations
@@ -391,8 +396,8 @@ def sow(history: RunHistory) -> list[Violation]:
 
 def folds(history: RunHistory) -> list[Violation]:
     """Commits are folded in the journal's order, each message once, when it is on disk and the
-    publisher waiting for its ack was told. A delivered message is in the state already. In the end
-    nothing is left over: an instance that lives has folded all that came in this life."""
+    publisher that waits for its ack was told. A delivered message is already in the state. In the
+    end nothing is left over: a running instance has folded everything of this life."""
     due: defaultdict[str, dict[Key, None]] = defaultdict(dict)
     upto: defaultdict[tuple[str, str], int] = defaultdict(int)
     found: list[Violation] = []
@@ -443,9 +448,9 @@ def folds(history: RunHistory) -> list[Violation]:
 
 
 def routing(history: RunHistory) -> list[Violation]:
-    """A link brings nothing that is not routed there by what its destination says: topics, types,
-    PassThrough and content filters; but what ResyncPassThrough lets on. Judged is what came to an
-    instance that was up, from a copy that is still at its sender."""
+    """A link brings only what is routed there by its destination's topics, types, PassThrough and
+    content filters, or what ResyncPassThrough allows. The law judges messages that came to a
+    running instance from a copy that is still at its sender."""
     logs = Logs(history.topology)
     up: set[str] = set()
     found = []
@@ -475,9 +480,9 @@ def routing(history: RunHistory) -> list[Violation]:
 
 
 def liveness(history: RunHistory) -> list[Violation]:
-    """Law 7, after healing: every ack is given, and what a log holds is at every destination to
-    which it is routed. Whoever got it there passes it on by the same rule: that is the fixpoint.
-    """
+    """Law 7, after healing: every ack is given, and every message in a journal is at every
+    destination to which it is routed. An instance that got it there passes it on by the same rule,
+    so this is the fixpoint."""
     found = []
     for client, left in history.unacked.items():
         if left:
@@ -503,7 +508,7 @@ def liveness(history: RunHistory) -> list[Violation]:
                 found.append(Violation("liveness", f"{to} is not connected to {wanted}"))
                 continue
             if server not in history.final:
-                text = f"{to} is connected to {server}, which is over"
+                text = f"{to} is connected to {server}, which has ended"
                 found.append(Violation("liveness", text))
                 continue
             there = history.final[server]
@@ -530,9 +535,9 @@ def _owing(owing: DestinationDebt) -> str:
 
 
 def unavailable(history: RunHistory) -> list[Violation]:
-    """An instance has recorded every message that it lacks in the end and that an upstream had
-    whose link carries everything. It records nothing that it has, and withdraws the record of a
-    message that comes after all."""
+    """An instance has recorded every message that it lacks in the end and that was at an upstream
+    whose link carries everything. It records no message that it has, and withdraws the record of a
+    message that arrives after all."""
     logs = Logs(history.topology)
     found = []
     lacked: defaultdict[int, set[Key]] = defaultdict(set)
@@ -546,13 +551,15 @@ def unavailable(history: RunHistory) -> list[Violation]:
                 lacked[operation.incarnation].add(key)
                 copy = logs.copies[operation.instance].get(key)
                 if copy is not None:
-                    text = f"{at(operation.time_us)} {operation.instance} says that nobody has "
-                    text += f"{named(key)}, but it has it itself"
+                    text = (
+                        f"{at(operation.time_us)} {operation.instance} reports {named(key)} as "
+                        "lost everywhere, but has it itself"
+                    )
                     found.append(Violation("unavailable", text))
     for name, final in history.final.items():
         if final.unavailable != lacked[final.incarnation] - final.ever:
             wrong = final.unavailable ^ (lacked[final.incarnation] - final.ever)
-            text = f"{name} is wrong of what it says that nobody has: {listed(wrong)}"
+            text = f"{name} wrongly reports as lost everywhere: {listed(wrong)}"
             found.append(Violation("unavailable", text))
         for destination in logs.topology.members[name].destinations:
             server = final.servers.get(destination.name, "")
@@ -562,15 +569,15 @@ def unavailable(history: RunHistory) -> list[Violation]:
             gone = (final.ever - final.present) | final.unavailable
             missing = gone - there.ever - there.unavailable
             if missing:
-                text = f"{server} does not say that it lacks {listed(missing)}, which {name} had"
+                text = f"{server} does not report that it lacks {listed(missing)}, which {name} had"
                 text += f" and would have sent over destination {destination.name}"
                 found.append(Violation("unavailable", text))
     return found[:VIOLATIONS_MAX]
 
 
 def settled(history: RunHistory) -> list[Violation]:
-    """Messages that were durable when a recovery point was written do not wait again after a
-    restart."""
+    """Messages that were durable when a recovery point was written do not wait for answers again
+    after a restart."""
     return [
         Violation(
             "settled",

@@ -1,4 +1,4 @@
-"""The contents of every place at each moment of a history, as the laws need them."""
+"""The state of every journal and link at each moment of a history."""
 
 from __future__ import annotations
 
@@ -31,16 +31,18 @@ from raylay.services.verification.violation import Key
 Link = tuple[str, str]
 """(instance, destination)."""
 Mode = tuple[int, set[tuple[int, int, int]]]
-"""Mode of a link: until when it was async, and what it asked again when it was upgraded."""
+"""Past mode of a link: the time until which it was async, and the messages that it asked for again
+when it was upgraded."""
 OWN = "acknowledged"
 DEAD = "acknowledged, the waiter has lost its disk"
 DOWNGRADED = "acknowledged, the waiter's own link is async"
 NEVER = -1
 NOW_ASYNC = 1 << 62
 REMOVED_TXID = 0
-"""Below every real one: of what was removed before a disk was put back."""
+"""Transaction id of messages that were removed before a disk was restored; lower than every real
+one."""
 MESSAGE_TYPE = "json"
-"""Message type of everything in a history."""
+"""Message type of all messages in a history."""
 
 
 @dataclass(slots=True)
@@ -53,70 +55,72 @@ class Copy:
     path: tuple[int, ...]
     group: str
     waiters: dict[int, int]
-    """Root to the sender that waits for it, 0 for a client."""
+    """For each root, the sender that waits for the message; 0: a client."""
     digest: int = 0
-    """Digest of its content; 0: there is no other one."""
+    """Digest of the content; 0: there is only one content."""
     content: str = ""
     """Content as filters see it."""
     forgotten: set[int] = field(default_factory=set)
-    """Roots that its instance became awaited for when retention had removed the message."""
+    """Roots for which the instance became awaited after retention had removed the message."""
     noted_us: dict[int, int] = field(default_factory=dict)
-    """Time by root, where its instance became awaited for it behind its arrival."""
+    """Time at which the instance became awaited for a root, where that was after the message
+    arrived."""
 
     def since_us(self, root: int) -> int:
-        """Returns the time from which its instance owes an answer for this root."""
+        """Returns the time from which the instance owes an answer for this root."""
         return self.noted_us.get(root, self.time_us)
 
 
 class Logs:
-    """The journals at one moment, as a history tells them."""
+    """The journals and links at one moment of a history."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = replace(topology, members=dict(topology.members))
-        """Topology as it is now: in the end what is carried may be said otherwise
-        (`FiltersChanged`)."""
+        """Topology at this moment. It changes when filters do (`FiltersChanged`)."""
         self.refiltered_us: dict[str, int] = {}
         self.carried_before: defaultdict[str, list[DestinationRoute]] = defaultdict(list)
-        """Destinations of an instance as they were before that."""
+        """Destinations of an instance before its filters changed."""
         self.newly_carried: defaultdict[Link, set[Key]] = defaultdict(set)
-        """Messages that pass a link since its instance goes by other filters, and that were durable
-        there by those before: an answer for them may have been let out."""
+        """Messages that a link carries only since the filters changed, and that were durable under
+        the filters before: an answer for them may have been let out."""
         self.copies: dict[str, dict[Key, Copy]] = {name: {} for name in topology.members}
         self.lost: dict[str, set[Key]] = {name: set() for name in topology.members}
-        """Messages that were on disks of an instance that are gone, or that it has no more since it
+        """Messages on disks that an instance has lost, or does not have any more because it was
         moved."""
         self.lost_copies: defaultdict[str, list[tuple[dict[Key, Copy], dict[str, Mode]]]]
         self.lost_copies = defaultdict(list)
-        """Copies of the lost messages, disk by disk, with the modes of its links then, by
-        destination."""
+        """Copies of the lost messages, one disk after the other, with the modes of the instance's
+        links then, by destination."""
         self.removed_to: defaultdict[str, int] = defaultdict(int)
-        """Up to this transaction id retention has removed what there was."""
+        """Transaction id up to which retention has removed messages."""
         self.name_of: dict[int, str] = {}
         self.incarnation_of: dict[str, int] = {}
         self.cut: set[Link] = set()
-        """Links whose server has lost its disk, and that were not connected anew since: what they
-        still hear is of what was there before."""
+        """Links whose server has lost its disk, and that have not been connected again: what they
+        still hear is about the lost disk."""
         self.asked_again: dict[Link, set[tuple[int, int, int]]] = {}
-        """Messages that were asked again, by link: (root, publisher, sequence)."""
+        """Messages that were asked for again, by link: (root, publisher, sequence)."""
         self.asked_there: dict[Link, set[tuple[int, int, int]]] = {}
-        """Messages that the server that is there now was asked for when it was reached, by link."""
+        """Messages that the current server was asked for when it was reached, by link."""
         self.server: dict[Link, str] = {}
         self.served_by: dict[Link, tuple[str, int]] = {}
-        """The server and its incarnation."""
+        """For each link, the connected server and its incarnation."""
         self.served_from_us: dict[Link, int] = {}
         self.reached: dict[Link, str] = {}
-        """The server that a link was compared with last, and has not begun with."""
+        """For each link, the server that it was compared with last, where it has not begun with
+        that server."""
         self.reached_us: dict[Link, int] = {}
         self.caught_up_with: dict[Link, int] = {}
-        """The incarnation that has had from this link what was there when it connected."""
+        """For each link, the incarnation with which it has caught up."""
         self.async_until_us: dict[Link, int] = {}
         self.earlier_modes: defaultdict[Link, list[Mode]] = defaultdict(list)
-        """Modes that it had when its instance crashed and kept its disk, each time."""
+        """Modes of a link before each crash of its instance after which the instance kept its
+        disk."""
         self.formers: defaultdict[str, list[str]] = defaultdict(list)
         self.moved: set[int] = set()
-        """Incarnations of instances that live elsewhere now, under another one."""
+        """Incarnations of instances that were moved and live on under another incarnation."""
         self.digests: dict[tuple[str, int, int], int] = {}
-        """Digests of what each client published: (client, publisher, sequence) to digest."""
+        """Digest of each publish: (client, publisher, sequence) to digest."""
         self._routed: dict[tuple[str, str, str, tuple[int, ...], str, str, int], bool] = {}
         for member in topology.members.values():
             for destination in member.destinations:
@@ -125,7 +129,7 @@ class Logs:
                 )
 
     def take(self, operation: object) -> None:
-        """Brings the journals up to this operation."""
+        """Applies the next operation."""
         taken = _TAKE.get(type(operation))
         if taken is not None:
             taken(self, operation)
@@ -231,8 +235,8 @@ class Logs:
             self.digests[key] = operation.digest
 
     def _moved(self, operation: InstanceMoved) -> None:
-        """Notes that to the others the instance has lost its disk; what it was goes on by its
-        former name."""
+        """Notes that an instance was moved: for the others it has lost its disk, and the old
+        directory goes on by its former name."""
         name, former = operation.instance, operation.former
         self.copies[former] = self.copies[name]
         self.lost[former] = set(self.lost[name])
@@ -291,7 +295,7 @@ class Logs:
             }
 
     def _is_durable(self, name: str, key: Key, copy: Copy) -> bool:
-        """Returns whether nothing of what its instance waits for is outstanding."""
+        """Returns whether no answer for the copy is outstanding at the instance."""
         roots = copy.waiters or {NEVER: 0}
         return not any(
             self.lacks((name, each.name), self.topology.servers(each), key, root=root)
@@ -306,13 +310,13 @@ class Logs:
         return copy is not None and (not digest or copy.digest in (0, digest))
 
     def is_removed(self, name: str, key: Key) -> bool:
-        """Returns whether retention has removed what an instance had of it."""
+        """Returns whether retention has removed the instance's copy of a message."""
         copy = self.copies[name].get(key)
         return copy is not None and copy.txid <= self.removed_to[name]
 
     def _is_settled(self, link: Link, server: str | None) -> bool:
-        """Returns whether a link has caught up with what is there now: not where that was moved
-        since."""
+        """Returns whether a link has caught up with the server's current disk; never where the
+        server was moved since."""
         if not server:
             return False
         incarnation = self.incarnation_of.get(server)
@@ -328,12 +332,13 @@ class Logs:
         root: int = NEVER,
     ) -> bool:
         """Returns whether a message that a link has to bring is at none of these servers, nor at
-        the one that it is connected to, or has `reached`.
+        the connected server, nor at the one in `reached`.
 
-        Excused: it was on a disk of theirs that was lost since, or that they have no more since
-        they were moved, and the link has not caught up with anybody since; and another content of
-        it is there that was never compared with this one (see the top of
-        services/verification/checkers.py)."""
+        Excused are: a copy on a disk that a server lost since, or does not have any more because it
+        was moved, while the link has not caught up with any server since; and another content of
+        the message at the server that was never compared with this one (see the top of
+        services/verification/checkers.py).
+        """
         server = reached or self.server.get(link)
         names = (*addresses, server) if server is not None else addresses
         if any(self.has(name, key, digest) for name in names):
@@ -349,17 +354,20 @@ class Logs:
         )
 
     def went_back(self, servers: tuple[str, ...], key: Key, copy: Copy) -> bool:
-        """Returns whether one of them sent this copy on its way and has lost it, and bears the
-        incarnation that it had."""
+        """Returns whether one of the servers sent this copy on, has lost it, and still has the
+        incarnation that it had then."""
         return any(
             self.incarnation_of.get(server) in copy.path and key in self.lost[server]
             for server in servers
         )
 
     def is_without(self, instance: str, server: str, key: Key) -> bool:
-        """Returns whether this very server lacks a message, whatever others of its list have.
+        """Returns whether this very server lacks a message, whatever other servers of its list
+        have.
 
-        Excused as in `lacks`, by a link of the instance that is connected to it and to no other."""
+        Excused as in `lacks`, by a link of the instance that is connected to this server and to no
+        other.
+        """
         if self.has(server, key):
             return False
         its = (server, *self.formers.get(server, ()))
@@ -371,7 +379,8 @@ class Logs:
         return not links or all(self.lacks(link, (server,), key) for link in links)
 
     def _never_met(self, link: Link, name: str, key: Key, root: int) -> bool:
-        """Returns whether there is another content that nobody compared with what the link has."""
+        """Returns whether there is another content of the message that nobody has compared with the
+        link's."""
         there, here = self.copies.get(name, {}).get(key), self.copies[link[0]].get(key)
         if there is None or here is None:
             return False
@@ -384,8 +393,9 @@ class Logs:
 
     def _was_replaced(self, link: Link, name: str, key: Key, here: Copy, there: Copy) -> bool:
         """Returns whether a server had this content on a disk that is lost, and another client of
-        its publisher's name published the other one there before the link reached it again: it says
-        that it holds it, and what it has answered is not asked again."""
+        the publisher's name published the other content there before the link reached it again. The
+        server reports that it holds the message, and the link does not ask again for what the
+        server has answered."""
         reached_us = self.reached_us.get(link)
         return (
             reached_us is not None
@@ -435,20 +445,21 @@ class Logs:
         )
 
     def _filter(self, copy: Copy) -> Callable[[str], bool] | None:
-        """Returns whether a message passes a filter; None where none runs."""
+        """Returns the function that decides whether the copy passes a filter; None where there are
+        no filters."""
         passes, content = self.topology.passes, copy.content
         return None if passes is None else lambda text: passes(text, content)
 
     def passes_over(self, server: str, copy: Copy) -> bool:
-        """Returns whether a message is not stored at a server, and answered there, for its topic is
-        not in the transaction log."""
+        """Returns whether a server answers for a message without storing it, because its topic is
+        not in the server's transaction log."""
         member = self.topology.members.get(server)
         return member is not None and copy.topic in member.without
 
     def may_be_sent(self, name: str, server: str, copy: Copy) -> bool:
-        """Returns whether a message goes from an instance to another one by any of its
-        destinations, or is let on while one resyncs. What was moved has left everything to who
-        lives in its place."""
+        """Returns whether a message may go from an instance to another one over any of its
+        destinations, or in a resync. An instance that was moved has left everything to the one in
+        its place."""
         if name.partition("#")[0] == server:
             return True
         # It may have been on its way when its instance died.
@@ -467,12 +478,15 @@ class Logs:
     def sync_destinations(
         self, name: str, key: Key, copy: Copy, root: int
     ) -> list[DestinationRoute]:
-        """The destinations to which the copy is routed and whose links were sync ever since an
-        answer is owed for this root. A link that was async meanwhile may have let one out that is
-        on its way, unless nothing was answered yet for this root when it was upgraded. The answer
-        counts, too, that was let out so before the disk with an earlier copy was lost, or before a
-        crash: who has heard it does not wait for what the instance is sent again, or takes for
-        pending when it is upgraded next."""
+        """Returns the destinations to which the copy is routed and whose links were sync ever since
+        an answer is owed for this root.
+
+        A link that was async meanwhile may have let an answer out that is on its way, unless
+        nothing was answered yet for this root when it was upgraded. An answer that was let out
+        before a crash, or before the disk with an earlier copy was lost, counts too: a sender that
+        heard it does not wait for what the instance is sent again, nor for what it finds pending at
+        its next upgrade.
+        """
         found = []
         former = [(copies[key], modes) for copies, modes in self.lost_copies[name] if key in copies]
         for destination in self.topology.members[name].destinations:
@@ -493,14 +507,16 @@ class Logs:
     def followed(
         self, name: str, destination: DestinationRoute, key: Key, copy: Copy, root: int = NEVER
     ) -> tuple[str, ...]:
-        """The servers of a destination whose own sync links count for this root: the one that the
-        link is connected to.
+        """Returns the servers of a destination whose own sync links count for this root: the server
+        to which the link is connected.
 
-        Not where the link came to that one, or to this incarnation of it, later than the message
-        was owed an answer for the root, and did not find it waiting: then it was durable by what
-        the one before had answered, or because it was not routed to that one, and it stays so, as
-        after an upgrade. The more so where the link has still to come to it. `NEVER`: whatever
-        root, so of one that may be another the word of the one before may always be it."""
+        None where the link came to that server, or to this incarnation of it, after an answer was
+        owed for the root, and did not find the message waiting: then the message was durable by the
+        answer of the server before, or because it was not routed to that one, and it stays durable,
+        as after an upgrade. None either where the link has still to come to the server. With
+        `NEVER` as the root the root is unknown, and the answer of the server before may always
+        count.
+        """
         link = (name, destination.name)
         server, *others = self.topology.servers(destination)
         several = bool(others or self.formers.get(server))
@@ -517,9 +533,9 @@ class Logs:
         return () if self.incarnation_of.get(server) in copy.path else (server,)
 
     def lacking_behind(self, server: str, key: Key, sender: int) -> list[str]:
-        """The servers behind `server`, over links that were sync ever since, that lack what came to
-        it from this sender first: its answer to that one waits for them, or for what such a link
-        has found where it was compared last."""
+        """Returns the servers behind `server`, over links that were sync ever since, that lack the
+        message which came to it from this sender first. Its answer to the sender waits for those
+        servers, or for what such a link found when it was compared last."""
         copy = self.copies[server].get(key)
         if copy is None or copy.path[-1:] != (sender,) or self.is_removed(server, key):
             # What it has removed in turn was there.
@@ -534,9 +550,8 @@ class Logs:
         ]
 
     def waiting(self, name: str, key: Key, root: str) -> str:
-        """Tells whether a client still waits for this message: `own` when the waiters from here on
-        lead to the client at `root` over links that are sync; else the reason why nobody there
-        waits."""
+        """Returns `own` where the waiters from here on lead to the client at `root` over links that
+        are sync; else the reason why nobody waits there."""
         met: set[str] = set()
         chain = self.incarnation_of[root]
         while name not in met:
@@ -574,7 +589,7 @@ def let_out(copy: Copy, mode: Mode, key: Key, root: int) -> bool:
 
 
 def transient_keys(history: RunHistory) -> set[Key]:
-    """Returns the messages that were published on topics that nobody journals."""
+    """Returns the messages that were published on topics that no instance journals."""
     if not history.transient:
         return set()
     return {
@@ -585,7 +600,7 @@ def transient_keys(history: RunHistory) -> set[Key]:
 
 
 def is_contested(logs: Logs, key: Key, digest: int) -> bool:
-    """Returns whether somebody holds another content of a message."""
+    """Returns whether some instance holds another content of a message."""
     if not digest:
         return False
     held = (copies.get(key) for copies in logs.copies.values())
@@ -593,7 +608,7 @@ def is_contested(logs: Logs, key: Key, digest: int) -> bool:
 
 
 def whole(history: RunHistory, destination: DestinationRoute) -> bool:
-    """Returns whether everything that is published goes there: no topic and no type is left out."""
+    """Returns whether a destination takes every published message, whatever its topic and type."""
     return carries_everything(destination, history.journaled)
 
 

@@ -1,4 +1,4 @@
-"""The law of publish stores, one of those that services/verification/checkers.py lists."""
+"""The law of publish stores, one of the laws that services/verification/checkers.py lists."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from raylay.services.verification.violation import VIOLATIONS_MAX, Key, Violatio
 class _Acks:
     """The acks of each content, by disk.
 
-    An instance that acks because a link is downgraded forgets it where it crashes before it has
-    written down what is durable: the link is sync again then, and the message is asked for at the
-    destination. Each such ack would have to be on disk first. Where the destination holds another
-    content by then, a client that has not heard the ack sends the message again, and is refused."""
+    An instance that acks a message because a link is downgraded forgets that ack in a crash, unless
+    it had written down that the message is durable. After the crash the link is sync again, and the
+    destination is asked for the message. Where the destination holds another content by then, a
+    client that has not heard the ack sends the message again and is refused.
+    """
 
     def __init__(self) -> None:
         self._by: defaultdict[tuple[Key, int], set[tuple[str, int]]] = defaultdict(set)
@@ -35,11 +36,11 @@ class _Acks:
         self._downgraded: defaultdict[str, set[str]] = defaultdict(set)
         """Downgraded destinations, by instance."""
         self._forgettable: defaultdict[str, set[tuple[Key, int]]] = defaultdict(set)
-        """Messages, by instance, that it acked in this life only while a link was downgraded, of
-        one of several contents, and that no client has heard."""
+        """By instance, messages of contested identity that it acked in this life only while a link
+        was downgraded, and whose ack no client has heard."""
 
     def acked(self, instance: str, key: Key, digest: int) -> None:
-        """A client was acked its content."""
+        """Notes that a client was acked its content."""
         by = instance, self._disks[instance]
         acked = self._by[key, digest]
         if digest and self._downgraded[instance] and by not in acked:
@@ -47,22 +48,23 @@ class _Acks:
         acked.add(by)
 
     def heard(self, key: Key, digest: int) -> None:
-        """A client has heard that."""
+        """Notes that a client has heard the ack."""
         for unheard in self._forgettable.values():
             unheard.discard((key, digest))
 
     def are_refused(self, instance: str, key: Key, digest: int, *, by_lease: bool) -> bool:
-        """Returns whether an ack stands that it contradicts when this instance refuses the content.
+        """Returns whether an ack stands that contradicts the instance's refusal of the content.
 
         Args:
-            by_lease: whether it refuses an acknowledgment that another instance may have taken.
+            by_lease: whether the instance refuses a queue acknowledgment that another instance may
+                have taken.
         """
         acked = self._by[key, digest]
         is_anywhere = bool(acked and not digest and not by_lease)
         return (instance, self._disks[instance]) in acked or is_anywhere
 
     def mode_set(self, mode: LinkModeSet) -> None:
-        """A link was downgraded or upgraded."""
+        """Notes that a link was downgraded or upgraded."""
         downgraded = self._downgraded[mode.instance]
         if mode.sync:
             downgraded.discard(mode.destination)
@@ -70,7 +72,7 @@ class _Acks:
             downgraded.add(mode.destination)
 
     def crashed(self, crash: InstanceCrashed) -> None:
-        """An instance crashed."""
+        """Notes that an instance crashed."""
         name = crash.instance
         for forgotten in self._forgettable.pop(name, ()):
             self._by[forgotten].discard((name, self._disks[name]))
@@ -78,27 +80,27 @@ class _Acks:
         self._disks[name] += crash.lost
 
     def moved(self, instance: str) -> None:
-        """Notes that the instance of this name begins on another disk from now on."""
+        """Notes that the instance of this name continues on another disk."""
         self._disks[instance] += 1
 
 
 class _Acknowledgments:
-    """The places of queues' acknowledgments, and the instances that have heard that they are
-    durable. A client that has not sends one again, and an instance that has not got it judges it by
-    its own leases. Nothing else is refused for want of a lease."""
+    """Where queue acknowledgments are, and which clients have heard that they are durable. A client
+    that has not heard sends an acknowledgment again, and an instance that does not have it judges
+    it by its own leases. No other publish is refused for want of a lease."""
 
     def __init__(self, history: RunHistory) -> None:
         self._queues = {queue.name for queue in history.queues}
         self._clients: defaultdict[Key, set[str]] = defaultdict(set)
-        """Clients that published it."""
+        """By message, the clients that published it."""
         self._held: defaultdict[str, set[Key]] = defaultdict(set)
-        """Messages in the log, by instance."""
+        """By instance, the messages in its journal."""
         self._heard: defaultdict[str, set[Key]] = defaultdict(set)
-        """Messages of which a client has heard in this life, by client: a later life may have
+        """By client, the messages whose ack it has heard in this life; a later life may have
         forgotten them."""
 
     def take(self, operation: Operation) -> None:
-        """The next one."""
+        """Takes the next operation."""
         if isinstance(operation, MessagesPublished) and operation.topic in self._queues:
             self._clients[operation.publisher, operation.sequence].add(operation.client)
         elif isinstance(operation, RunJournaled) and operation.topic in self._queues:
@@ -115,7 +117,7 @@ class _Acknowledgments:
             self._held.pop(operation.instance, None)
 
     def may_be_refused(self, failure: PublishRefused) -> bool:
-        """Returns whether this is one that the instance may judge by its own leases."""
+        """Returns whether the instance may judge this publish by its own leases."""
         key = (failure.publisher, failure.sequence)
         return (
             failure.reason == NOT_LEASED
@@ -126,15 +128,18 @@ class _Acknowledgments:
 
 
 def store(history: RunHistory) -> list[Violation]:
-    """A publish store forgets only what some instance acked or refused, and nothing acked is
-    refused later by anyone. Another content is another message: what a logon names durable may be
-    of another client of that name (see the top of services/verification/checkers.py), and so may be
-    what another instance than the one that acked it holds, or on another disk, and refuses it for.
-    So may be what it is refused for where its ack was forgotten (`_Acks`), and an acknowledgment of
-    a queue where its client does not know of the ack (`_Acknowledgments`).
+    """A publish store forgets only what some instance acked or refused, and no acked message is
+    refused later by any instance.
 
-    A number is used once, also what an instance gave and lost when an older copy was put in place
-    of its directory."""
+    Excused are other contents of the same identity: a logon may name durable a message of another
+    client of the same name (see the top of services/verification/checkers.py), and an instance
+    other than the one that acked, or another disk, may hold another content and refuse this one.
+    Excused are also a refusal where the ack was forgotten (`_Acks`), and the refusal of a queue
+    acknowledgment whose client does not know of the ack (`_Acknowledgments`).
+
+    A sequence is used once; so is one that an instance gave and lost when an older copy was
+    restored in place of its directory.
+    """
     settled: set[Key] = set()
     acks = _Acks()
     acknowledgments = _Acknowledgments(history)
@@ -148,7 +153,7 @@ def store(history: RunHistory) -> list[Violation]:
             key = (operation.publisher, operation.sequence)
             if (key, operation.digest) in published:
                 text = f"{at(operation.time_us)} {operation.client} published {named(key)}, "
-                found.append(Violation("store", text + "a number that was used before"))
+                found.append(Violation("store", text + "a sequence that was used before"))
             published.add((key, operation.digest))
             anybody.add(key)
             if operation.digest:

@@ -1,16 +1,16 @@
-"""The queue load of a drill: what consumers were given, against the publishers' own record and the
-journals of the instances. Nothing here is shared with the queues that instances have.
+"""The laws of a drill's queue load: the deliveries to consumers, compared with the publishers' own
+record and the journals of the instances. Nothing here is shared with the queues of instances.
 
-    lost        what was acknowledged to its publisher was given to a consumer, and is in the
-                journal of every instance that has the queue
-    left over   it has left the queue at every one of them, by an acknowledgment that a consumer
-                said, and no instance says that something is left
-    again       no instance gives out what has left the queue by its own journal
-    owner       an instance gives out what its own journal makes its own, and nothing else
-    unpublished nobody is given what nobody published
+    lost        every message that was acknowledged to its publisher was delivered to a consumer,
+                and is in the journal of every instance that has the queue
+    left over   it has left the queue at every one of them, by an acknowledgment of a consumer, and
+                no instance reports that something is left
+    again       no instance delivers a message that has left the queue by its own journal
+    owner       an instance delivers only messages that it owns by its own journal
+    unpublished no consumer receives a message that nobody published
 
-At least once is what is promised: to be given a message twice before it is acknowledged is none of
-these.
+Queues promise delivery at least once, so a message that is delivered twice before it is
+acknowledged violates nothing.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from typing import NamedTuple
 from raylay.services.verification.violation import VIOLATIONS_MAX, Key, Violation, listed, named
 
 KNOWN_US = 1_000_000
-"""Most time from when a record came to an instance, which is the time that its journal has of it,
-until it is on the disk and the queue knows it. So soon behind an acknowledgment nobody is accused
-of giving a message out."""
+"""Most time between a record's arrival at an instance, which its journal records, and the moment at
+which it is on disk and in the queue. A delivery within this time after an acknowledgment is no
+violation."""
 
 
 class HandedMessage(NamedTuple):
-    """A message that came to a consumer.
+    """A message that arrived at a consumer.
 
     Attributes:
-        sent_us: since when the instance can have sent it, at the latest: no earlier than the
-            consumer's session began there.
+        sent_us: the earliest time at which the instance can have sent it: not before the consumer's
+            session began there.
     """
 
     time_us: int
@@ -45,12 +45,12 @@ class HandedMessage(NamedTuple):
 
 
 class ArrivalSpan(NamedTuple):
-    """Messages of one publisher in a journal, from `first` to `last`, that came at one time.
+    """Messages of one publisher in a journal, from `first` to `last`, that arrived at one time.
 
     Attributes:
-        why: of what makes them leave the queue: `ack`, `expire`, or the reason of a removal.
-        owner: of what makes them somebody's, or who brought them: an instance's name; empty: it is
-            not known.
+        why: the reason why they leave the queue: `ack`, `expire`, or the reason of a removal;
+            empty: they do not.
+        owner: the instance that owns or brought them; empty: unknown.
     """
 
     time_us: int
@@ -63,12 +63,12 @@ class ArrivalSpan(NamedTuple):
 
 @dataclass(slots=True)
 class QueueJournal:
-    """The queue in the journal of one instance, in its order.
+    """The records of a queue in the journal of one instance, in its order.
 
     Attributes:
-        messages: that came; their owner is who has them first.
-        gone: that left the queue.
-        moves: that became another instance's.
+        messages: the messages that arrived, with their first owner.
+        gone: the messages that left the queue.
+        moves: the messages that another instance took over.
     """
 
     messages: list[ArrivalSpan] = field(default_factory=list)
@@ -77,10 +77,10 @@ class QueueJournal:
 
 
 class ProducerRecord(NamedTuple):
-    """The publishes of one publisher on the queue, and those of them that were acknowledged to it.
+    """The publishes of one publisher on the queue, and those of them that were acknowledged.
 
     Attributes:
-        times_us: of each message, by its sequence.
+        times_us: the time of each publish, by sequence.
     """
 
     publisher: int
@@ -89,7 +89,7 @@ class ProducerRecord(NamedTuple):
     persisted: int
 
     def every(self) -> set[Key]:
-        """All messages."""
+        """Returns all messages."""
         return {(self.publisher, sequence) for sequence in self.times_us}
 
     def owed(self) -> set[Key]:
@@ -98,8 +98,8 @@ class ProducerRecord(NamedTuple):
 
 
 class ExcusedPeriod(NamedTuple):
-    """A time in which an instance could not act on what it knows: it was stopped, its disk was
-    full, its clock was another."""
+    """A period in which an instance could not act on what it knew: it was stopped, its disk was
+    full, or its clock was off."""
 
     instance: str
     since_us: int
@@ -111,17 +111,17 @@ class QueueEvidence:
     """The evidence by which a queue load is judged.
 
     Attributes:
-        given: in order of time.
-        said: messages that a consumer acknowledged.
-        journals: of the instances that have the queue.
-        left: by instance, how many messages its queue says it holds in the end.
-        new: instances that lost a disk: whose what was before is not in their journals.
+        given: the deliveries in order of time.
+        acked: the messages that a consumer acknowledged.
+        journals: the journals of the instances that have the queue.
+        left: the number of messages that each instance's queue reports in the end.
+        new: the instances that lost a disk; their journals lack everything before.
         excuses: see `ExcusedPeriod`.
     """
 
     produced: Sequence[ProducerRecord]
     given: Sequence[HandedMessage]
-    said: Collection[Key]
+    acked: Collection[Key]
     journals: Mapping[str, QueueJournal]
     left: Mapping[str, int]
     new: Collection[str] = ()
@@ -129,7 +129,7 @@ class QueueEvidence:
 
 
 def violations(found: QueueEvidence) -> list[Violation]:
-    """Returns the violations; empty: there are none."""
+    """Returns the violations of the queue's laws."""
     published = {key for each in found.produced for key in each.every()}
     owed = {key for each in found.produced for key in each.owed()}
     broken = [
@@ -143,7 +143,7 @@ def violations(found: QueueEvidence) -> list[Violation]:
 
 
 def keys_of(spans: Iterable[ArrivalSpan], wanted: Collection[Key]) -> dict[Key, ArrivalSpan]:
-    """The first span of each of these messages."""
+    """Returns the first span of each of these messages."""
     by_publisher: dict[int, list[int]] = {}
     for publisher, sequence in wanted:
         by_publisher.setdefault(publisher, []).append(sequence)
@@ -163,7 +163,7 @@ def keys_of(spans: Iterable[ArrivalSpan], wanted: Collection[Key]) -> dict[Key, 
 def _lost(found: QueueEvidence, owed: set[Key]) -> Iterable[Violation]:
     never = owed - {each.key for each in found.given}
     if never:
-        text = "were acknowledged to their publisher and given to no consumer"
+        text = "were acknowledged to their publisher and delivered to no consumer"
         yield Violation("queue lost", f"{len(never):,} messages {text}: {listed(never)}")
     for name, journal in found.journals.items():
         if missing := owed - keys_of(journal.messages, owed).keys():
@@ -177,18 +177,21 @@ def _left_over(found: QueueEvidence, owed: set[Key]) -> Iterable[Violation]:
         gone = keys_of(journal.gone, owed)
         waiting = keys_of(journal.messages, owed).keys() - gone.keys()
         if waiting:
-            text = f"{len(waiting):,} messages have not left the queue by the journal of {name}"
+            text = f"{len(waiting):,} messages have not left the queue, by the journal of {name}"
             yield Violation(law, f"{text}: {listed(waiting)}")
         for why in sorted({span.why for span in gone.values()} - {"ack"}):
             undone = {key for key, span in gone.items() if span.why == why}
-            text = f"{len(undone):,} messages left the queue of {name} undone ({why})"
+            text = (
+                f"{len(undone):,} messages left the queue of {name} without an acknowledgment "
+                f"({why})"
+            )
             yield Violation(law, f"{text}: {listed(undone)}")
-        if unsaid := {key for key, span in gone.items() if span.why == "ack"} - set(found.said):
-            text = f"{name} has acknowledgments that no consumer said"
+        if unsaid := {key for key, span in gone.items() if span.why == "ack"} - set(found.acked):
+            text = f"{name} has acknowledgments that no consumer made"
             yield Violation(law, f"{text}: {listed(unsaid)}")
     for name, count in found.left.items():
         if count:
-            yield Violation(law, f"{name} says that {count:,} messages are still in its queue")
+            yield Violation(law, f"{name} reports that {count:,} messages are still in its queue")
 
 
 def _again(found: QueueEvidence, published: set[Key]) -> Iterable[Violation]:
@@ -200,15 +203,16 @@ def _again(found: QueueEvidence, published: set[Key]) -> Iterable[Violation]:
         late_us = each.sent_us - _known_us(each, left.time_us, found.excuses)
         if late_us > 0:
             behind_ms = (each.sent_us - left.time_us) / 1000
-            text = f"{each.instance} gave {named(each.key)} to {each.consumer} {behind_ms:.0f} ms"
             yield Violation(
-                "queue again", f"{text} or more after its journal had it leave ({left.why})"
+                "queue again",
+                f"{each.instance} delivered {named(each.key)} to {each.consumer} "
+                f"{behind_ms:.0f} ms or more after its journal had it leave ({left.why})",
             )
 
 
 def _known_us(each: HandedMessage, time_us: int, excuses: Iterable[ExcusedPeriod]) -> int:
-    """Returns the latest time at which an instance's queue knows a record that came to the instance
-    at a time."""
+    """Returns the latest time at which an instance's queue knows a record that arrived at the
+    instance at `time_us`."""
     until_us = time_us
     for excuse in excuses:
         on = time_us < excuse.until_us and excuse.since_us <= each.time_us
@@ -228,7 +232,10 @@ def _owners(found: QueueEvidence, published: set[Key]) -> Iterable[Violation]:
             for key in keys_of((s for s in spans if s.owner in (name, "")), given)
         }
         for key in sorted((given.keys() & published) - own):
-            text = f"{name} gave {named(key)} to {given[key].consumer}: by its journal it was never"
+            text = (
+                f"{name} delivered {named(key)} to {given[key].consumer}, which by its journal "
+                "was never"
+            )
             yield Violation("queue owner", f"{text} its own")
 
 
@@ -236,30 +243,31 @@ def _unpublished(found: QueueEvidence, published: set[Key]) -> Iterable[Violatio
     ours = {each.publisher for each in found.produced}
     for each in found.given:
         if each.key[0] in ours and each.key not in published:
-            text = f"{each.consumer} was given {named(each.key)} by {each.instance}"
+            text = f"{each.consumer} received {named(each.key)} from {each.instance}"
             yield Violation("queue unpublished", f"{text}: nobody published it")
 
 
 # -- what it came to ------------------------------------------------------------------------------
 class Kill(NamedTuple):
-    """The consumers of a region were killed, and came back."""
+    """The consumers of a region were killed, and replaced later."""
 
     region: str
     began_us: int
     ended_us: int
     held: int
-    """Messages that they had and had not acknowledged."""
+    """Messages that they held and had not acknowledged."""
 
 
 @dataclass(slots=True)
 class Takeover:
-    """The fate of a region's work while its consumers were away. Times in milliseconds.
+    """The takeover of a region's messages by other regions while its consumers were away. Times in
+    milliseconds.
 
     Attributes:
         first_ms: from the kill until a consumer elsewhere had the first message of the region;
-            None: nobody ever had.
-        moved: messages of the region that consumers elsewhere were given meanwhile.
-        published: in the region meanwhile.
+            None: none ever had one.
+        moved: the messages of the region that consumers elsewhere received meanwhile.
+        published: the messages published in the region meanwhile.
         p50_ms, longest_ms: from the publish of those until a consumer had them; 0: there are none.
     """
 
@@ -278,7 +286,7 @@ def taken_over(
     """Measures how other regions took over a region's messages.
 
     Args:
-        given: in order of time.
+        given: the deliveries in order of time.
     """
     found = Takeover(kill.region, kill.held)
     first = first_given(given)
@@ -316,12 +324,12 @@ def first_given(given: Iterable[HandedMessage]) -> dict[Key, HandedMessage]:
 
 @dataclass(slots=True)
 class RegionTally:
-    """A region's part.
+    """The messages of one region's consumers.
 
     Attributes:
-        given: messages that its consumers were given, each as often as it was.
-        taken: of those the ones that were published elsewhere.
-        acknowledged: that its consumers said were done.
+        given: deliveries to its consumers, repeated ones too.
+        taken: those of them that were published in another region.
+        acknowledged: messages that its consumers acknowledged.
     """
 
     published: int = 0
@@ -335,12 +343,13 @@ class QueueVerdict:
     """The findings on the drills' queue.
 
     Attributes:
-        published, persisted: messages; the second ones were acknowledged to their publishers.
-        moved: messages that were first given in another region than the one of their publish.
-        again: messages that were given more than once.
+        published, persisted: the messages that were published, and those that were acknowledged to
+            their publishers.
+        moved: messages that were first delivered in another region than the one of their publish.
+        again: messages that were delivered more than once.
         places: the instances whose journals and queues were judged.
-        why: why it was not judged; empty: it was.
-        notes: what had no part in it, and why.
+        why: the reason why nothing was judged; empty: the queue was judged.
+        notes: remarks on regions that had no part in it.
     """
 
     published: int = 0
@@ -357,22 +366,24 @@ class QueueVerdict:
 
     @property
     def sentence(self) -> str:
-        """The verdict in one sentence for people."""
+        """Returns the verdict in one sentence."""
         if self.why:
             return f"Queues were not judged: {self.why}."
         wrong = len(self.broken)
         found = (
-            f"{wrong:,} {'thing is' if wrong == 1 else 'things are'} wrong (laws queue …)"
+            f"{wrong:,} violation{'' if wrong == 1 else 's'} of the laws queue …"
             if wrong
-            else f"each was given to a consumer and has left the queue at all {len(self.places)} "
-            "instances by an acknowledgment, and none was given out again behind it"
+            else (
+                f"each was delivered to a consumer, has left the queue at all {len(self.places)} "
+                "instances by an acknowledgment, and was not delivered again after it"
+            )
         )
         notes = "".join(f" {note}" for note in self.notes)
         return (
             f"The queue took {self.persisted:,} messages that were acknowledged to their "
-            f"publishers: {found}. {_were(self.moved)} done in another region than the one of "
-            f"their publish, and {_were(self.again)} given out more than once, as at least once "
-            f"allows.{notes}"
+            f"publishers: {found}. {_were(self.moved)} first delivered in another region than the "
+            f"one of their publish, and {_were(self.again)} delivered more than once, which a "
+            f"queue of at-least-once delivery allows.{notes}"
         )
 
 
@@ -386,7 +397,7 @@ def verdict_of(
     """Judges a load on a queue.
 
     Args:
-        done: by region, messages that its consumers acknowledged.
+        done: by region, the number of messages that its consumers acknowledged.
     """
     region_of = {each.publisher: each.region for each in found.produced}
     given = [each for each in found.given if each.key[0] in region_of]

@@ -1,8 +1,9 @@
-"""The laws of queues: whose a message is, who has it, and that it leaves its queue when it is done.
+"""The laws of queues: the owner of each message, its consumer, and the moment at which it leaves
+its queue.
 
-What an instance may do follows from its own journal alone, so the journals are read here once more:
-which messages came, what was said of whose they are, and which of them left. Nothing in here is
-what a queue's owner asks.
+The rights of an instance follow from its own journal alone, so the journals are read here once
+more: which messages arrived, which owners they got, and which of them left. Nothing of the code
+that a queue's owner uses is used here.
 """
 
 from __future__ import annotations
@@ -48,24 +49,24 @@ class _Journal:
     serves: bool = False
 
     def register(self, key: Key) -> Register:
-        """Returns the ownership of a message: that of its best transfer, else of the instance that
+        """Returns the ownership of a message: that of its best transfer, or of the instance that
         took it in."""
         return self.moves.get(key) or self.messages[key]
 
     def left(self) -> dict[Key, Register]:
-        """The messages that have not left the queue."""
+        """Returns the messages that have not left the queue."""
         return {key: self.register(key) for key in self.messages if key not in self.gone}
 
 
 def _better(one: Register, other: Register | None) -> Register:
-    """The higher generation, of two alike the lower name."""
+    """Returns the register of the higher generation; of two equal ones, that of the lower name."""
     if other is None or (-one[0], one[1]) <= (-other[0], other[1]):
         return one
     return other
 
 
 class _QueueReplay:
-    """A history, read for one queue.
+    """The replay of a history for one queue.
 
     Args:
         of: the queue.
@@ -75,17 +76,16 @@ class _QueueReplay:
         self._queue = of
         self._journals: dict[str, _Journal] = {name: _Journal() for name in of.instances}
         self._risked: set[Key] = set()
-        """Messages of the latter that are at risk: who got one back may not have got what was said
-        of it, until it asks for it."""
+        """At-risk messages of an at-most-once queue: an instance that got one back may not know its
+        last ownership until it asks for it."""
         self._expired: set[Key] = set()
-        """Messages that left undone: nobody may have been given them."""
+        """Messages that expired. No consumer needs to have received them."""
         self._bearers: dict[int, str] = {}
         self._former: dict[str, str] = {}
-        """Name of a moved instance, by the name of what it was before: that may go on,
-        elsewhere."""
+        """For a moved instance's former name, its name. The former instance may go on elsewhere."""
         self._unsure: set[Key] = set()
-        """Messages that several instances may deliver: they were given to a second instance, or a
-        disk was lost on which more may have been known of them."""
+        """Messages that several instances may deliver: a second instance was given them, or a lost
+        disk may have known more about them."""
         self._delivered: set[Key] = set()
         self._acked: set[Key] = set()
         self._published: dict[Key, None] = {}
@@ -93,7 +93,7 @@ class _QueueReplay:
         self.found: list[Violation] = []
 
     def read(self, history: RunHistory) -> None:
-        """All of it."""
+        """Replays all operations."""
         takes = {
             InstanceStarted: self._started,
             InstanceReady: self._ready,
@@ -143,8 +143,8 @@ class _QueueReplay:
             self._journals[operation.instance] = _Journal()
 
     def _moved(self, operation: InstanceMoved) -> None:
-        """Begins an instance anew elsewhere. What it was may not know that for a while: two deliver
-        then what is of one name."""
+        """Lets an instance begin anew elsewhere. The former one may not know that for a while, so
+        that two instances deliver the messages of one name."""
         if operation.instance in self._journals:
             self._more_was_known()
             self._former[operation.former] = operation.instance
@@ -218,7 +218,7 @@ class _QueueReplay:
         for key in operation.keys:
             what = f"{here} delivers {named(key)} to {operation.client}"
             if key not in journal.messages:
-                self._find("queue ownership", now_us, f"{what}, which it does not have")
+                self._find("queue ownership", now_us, f"{what}, which is not in its queue")
                 continue
             self._in_turn(journal, key, now_us, what)
             if key in self._queue.barriers:
@@ -237,7 +237,7 @@ class _QueueReplay:
                 self._leased(journal, key, operation, what)
 
     def _in_turn(self, journal: _Journal, key: Key, now_us: int, what: str) -> None:
-        """Nothing overtakes a barrier, and it overtakes nothing."""
+        """Checks that nothing overtakes a barrier, and that a barrier overtakes nothing."""
         barriers = self._queue.barriers
         if not barriers:
             return
@@ -254,13 +254,13 @@ class _QueueReplay:
     def _owned(self, journal: _Journal, key: Key, operation: QueueDelivered, what: str) -> None:
         register = journal.register(key)
         if register[1] != self._name(operation.instance):
-            text = f"{what}: it is of {register[1]}"
+            text = f"{what}: {register[1]} owns it"
             self._find("queue ownership", operation.time_us, text)
             return
         for name, other in self._journals.items():
             is_there = other.serves and key in other.messages and key not in other.gone
             if name != operation.instance and is_there and other.register(key)[1] == name:
-                text = f"{what}: {name} may deliver it, too"
+                text = f"{what}: {name} may deliver it too"
                 self._find("queue ownership", operation.time_us, text)
 
     def _leased(self, journal: _Journal, key: Key, operation: QueueDelivered, what: str) -> None:
@@ -286,19 +286,19 @@ class _QueueReplay:
         expected = self._journals[name].left()
         for key in sorted(found.keys() | expected.keys()):
             if found.get(key) != expected.get(key):
-                held, said = found.get(key, "nothing"), expected.get(key, "nothing")
-                text = f"{name} holds {named(key)} as {held}, its journal says {said}"
+                held, wanted = found.get(key, "nothing"), expected.get(key, "nothing")
+                text = f"{name} holds {named(key)} as {held}, its journal says {wanted}"
                 self._find("queue journal", now_us, text)
         if operation.is_last:
             for key in found:
                 self._find("queue consumed", now_us, f"{name} still has {named(key)}")
             return
         for key in operation.stuck:
-            self._find("queue stuck", now_us, f"{name} can give {named(key)} to nobody")
+            self._find("queue stuck", now_us, f"{name} can give {named(key)} to no consumer")
         self._rest[name] = found
 
     def _agree(self) -> None:
-        """All instances hold the same."""
+        """Checks that all instances hold the same messages."""
         every: defaultdict[Key, dict[str, Register | None]] = defaultdict(dict)
         for name, found in self._rest.items():
             has = self._journals[name].messages
@@ -310,39 +310,43 @@ class _QueueReplay:
             if key in self._queue.barriers or key in self._risked:
                 continue  # Some have sent a barrier, and in others it waits for its turn.
             if len(set(views.values())) > 1:
-                said = ", ".join(f"{name} {view}" for name, view in sorted(views.items()))
-                self.found.append(Violation("queue agreement", f"{named(key)}: {said}"))
+                views_text = ", ".join(f"{name} {view}" for name, view in sorted(views.items()))
+                self.found.append(Violation("queue agreement", f"{named(key)}: {views_text}"))
 
     def _acknowledged(self) -> None:
-        """Law 1: what was acknowledged to its publisher was delivered, or is in the queue. Whether
-        it is in a log at all, others ask. At most once is less: what dies on its way is lost."""
+        """Law 1: a message that was acknowledged to its publisher was delivered, or is in the
+        queue. Other laws check that it is in a journal. An at-most-once queue promises less: a
+        message that is lost on its way stays lost."""
         if self._queue.is_at_most_once:
             return
         for name, journal in self._journals.items():
             excused = self._delivered | self._expired | set(self._queue.barriers)
             for key in self._acked & journal.gone & journal.messages.keys():
                 if key not in excused:
-                    text = f"{name} has let {named(key)} go, and nobody was given it"
+                    text = (
+                        f"{named(key)} has left the queue of {name}, and no consumer was given it"
+                    )
                     self.found.append(Violation("queue acknowledged", text))
 
 
 def queues(history: RunHistory) -> list[Violation]:
-    """Law 6, law 1 of what is in a queue, and what its consumers are promised.
+    """Law 6, law 1 for the messages of a queue, and the promises to its consumers.
 
-    ownership      a message is delivered by the instance that its journal names, and no other that
-                   serves takes it for its own; but what was given to a second instance (a claim),
-                   known when a disk was lost or an instance moved, or taken in by one that was
-                   moved and does not know it
-    lease          nobody is given what another consumer has
-    removal        nothing is delivered behind its acknowledgment in the journal
-    at most once   what is sent has left the queue, and is sent once
+    ownership      a message is delivered by the instance that its journal names as its owner, and
+                   no other serving instance takes it for its own; excused are messages that a
+                   second instance was given (a claim), messages that are known when a disk is lost
+                   or an instance moves, and messages that a moved instance takes in before it
+                   knows of its move
+    lease          no consumer is given a message that another consumer has
+    removal        nothing is delivered after its acknowledgment in the journal
+    at most once   a message that is sent has left the queue, and is sent once
     journal        a queue holds what follows from its instance's journal
-    agreement      at rest all instances hold the same messages, each of the same owner
-    barrier        where a barrier is not gone, nothing behind it is delivered, and it waits for all
-                   before it
-    stuck          nothing is kept from everybody
-    consumed       in the end everything is
-    acknowledged   nothing leaves that nobody was given
+    agreement      at rest all instances hold the same messages, each with the same owner
+    barrier        nothing behind a barrier is delivered while the barrier is there, and it waits
+                   for all messages before it
+    stuck          no message is kept from every consumer
+    consumed       in the end every message has left its queue
+    acknowledged   no message leaves its queue before a consumer was given it
     """
     found: list[Violation] = []
     for each in history.queues:

@@ -1,4 +1,5 @@
-"""The laws of what clients see: whom they use, what they send and are sent."""
+"""The laws of what clients see: the instances that they use, the messages that they send, and the
+messages that they get."""
 
 from __future__ import annotations
 
@@ -42,9 +43,9 @@ from raylay.services.verification.violation import VIOLATIONS_MAX, Key, Violatio
 
 
 def sending(history: RunHistory) -> list[Violation]:
-    """A client sends on one connection in ascending order, each once, and leaves nothing out
-    that is not settled: what it sent on an earlier one counts for nothing. What it sends is on
-    its disk."""
+    """A client sends on one connection in ascending order, each message once, and leaves out no
+    message that is not settled. What it sent on an earlier connection does not count. Every message
+    that it sends is on its disk."""
     # Of each client its own: two may publish parts of one publisher's sequences. And of each
     # publisher: what an instance numbers for a client is another one's.
     unsettled: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
@@ -82,8 +83,8 @@ def sending(history: RunHistory) -> list[Violation]:
 
 @dataclass(slots=True)
 class _ClientKnowledge:
-    """The knowledge that binds a client: the instance that it used last, and for each instance
-    those that it called safe last."""
+    """What a client knows and must go by: the instance that it used last, and for each instance the
+    peers that it last called safe."""
 
     used: str = ""
     words: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -95,7 +96,7 @@ class _ClientKnowledge:
 def failover(history: RunHistory) -> list[Violation]:
     """A client goes on at the instance that it used last, or at one that every other instance that
     ever spoke to it calls safe by its last word. A crash of the client takes the words that were
-    not on its disk; with them goes what it was acked since, which it has still."""
+    not on its disk, and the acks that it heard since; it still holds those messages."""
     told: defaultdict[str, _ClientKnowledge] = defaultdict(_ClientKnowledge)
     kept: defaultdict[str, _ClientKnowledge] = defaultdict(_ClientKnowledge)
     found = []
@@ -124,9 +125,9 @@ def failover(history: RunHistory) -> list[Violation]:
 
 def readiness(history: RunHistory) -> list[Violation]:
     """An instance that had to catch up (its disk was lost, or it was moved) admits clients only
-    when it has everything that one peer of its group held when it started, and holds still, and
-    that is routed to it from there. What its own retention had removed, in a directory that was put
-    back too, it has had."""
+    when it has every message that one peer of its group held when it started, still holds, and
+    routes to it. Messages that its own retention had removed count as had, also in a restored
+    directory."""
     logs = Logs(history.topology)
     had: defaultdict[str, set[Key]] = defaultdict(set)
     removed_to: defaultdict[str, int] = defaultdict(int)
@@ -184,14 +185,16 @@ def readiness(history: RunHistory) -> list[Violation]:
 
 
 def safety(history: RunHistory) -> list[Violation]:
-    """A peer that an instance calls safe has everything that this instance ever acked to that
-    client and still holds, and what it acks to it while it does so: the notice of a downgrade comes
-    before the acks that the downgrade releases. What retention has removed is to be missed by
-    nobody. A disk that the peer has lost excuses as long as the instance's link has not caught up
-    with it since; so does another content of the same identity, of which an alarm was raised: one
-    client's bad name must not keep all others from failing over. What the instance itself lost with
-    its disk it does not hold still when it journals it anew under the same incarnation, an older
-    copy having been put in place: that it has not acked."""
+    """A peer that an instance calls safe has every message that this instance ever acked to that
+    client and still holds, and every message that it acks meanwhile: the notice of a downgrade
+    comes before the acks that the downgrade releases.
+
+    Excused are: messages that retention has removed; a disk that the peer has lost, until the
+    instance's link has caught up with it again; another content of the same identity, of which an
+    alarm was raised, because one client's duplicate name must not keep all others from failing
+    over; and messages that the instance itself lost with its disk and journals anew under the same
+    incarnation, after an older copy was restored: those it has not acked.
+    """
     logs = Logs(history.topology)
     lost: set[str] = set()
     safe: dict[int, tuple[str, ...]] = {}
@@ -206,7 +209,7 @@ def safety(history: RunHistory) -> list[Violation]:
             missing = {key for key in keys if logs.is_without(name, server, key)}
             if missing:
                 text = f"{at(ack.time_us)} {name} acked {ack.client} {listed(missing)}, and calls "
-                text += f"{server} safe, which has not got them"
+                text += f"{server} safe, which does not have them"
                 found.append(Violation("safety", text))
 
     def still_there(name: str, keys: set[Key]) -> set[Key]:
@@ -245,7 +248,7 @@ def transient(history: RunHistory) -> list[Violation]:
             "transient",
             f"{at(operation.time_us)} {operation.instance} journaled "
             f"{named((operation.publisher, operation.sequences[0]))} on {operation.topic}, which "
-            "is in no transaction log",
+            "is not to be in a transaction log",
         )
         for operation in history.operations
         if isinstance(operation, RunJournaled) and operation.topic in history.transient
@@ -253,11 +256,12 @@ def transient(history: RunHistory) -> list[Violation]:
 
 
 def subscribers(history: RunHistory) -> list[Violation]:
-    """A subscriber has in the end every matching message of the log that it ended at, and nothing
-    that its content filter does not let through.
+    """A subscriber has in the end every matching message of the journal of its last instance, and
+    no message that its content filter excludes.
 
-    A delta that was sent again may have become another message at the next instance: it may be
-    there as either, so a filter judges it where all that it became pass, or none."""
+    A delta that was sent again may have become another message at the next instance. It may be
+    there as either, so a filter judges it only where all versions pass, or none.
+    """
     got: defaultdict[str, set[Key]] = defaultdict(set)
     topic_of: dict[Key, str] = {}
     contents_of: defaultdict[Key, set[str]] = defaultdict(set)
@@ -273,7 +277,7 @@ def subscribers(history: RunHistory) -> list[Violation]:
     found = []
     for subscriber, (instance, topic) in history.subscribed.items():
         if not instance:
-            found.append(Violation("subscribers", f"{subscriber} is connected to nobody"))
+            found.append(Violation("subscribers", f"{subscriber} is connected to no instance"))
             continue
         present = history.final[instance].present
         wanted = {key for key in present if topic in (".*", topic_of[key])} - history.deletions
@@ -284,7 +288,7 @@ def subscribers(history: RunHistory) -> list[Violation]:
                 key for key in got[subscriber] if not any(map(passes, contents_of.get(key, ("",))))
             ]
             if beside:
-                text = f"{subscriber} got {listed(beside)}, which its filter does not let through"
+                text = f"{subscriber} got {listed(beside)}, which its filter excludes"
                 found.append(Violation("subscribers", text))
         missing = wanted - got[subscriber]
         if missing:
@@ -292,36 +296,39 @@ def subscribers(history: RunHistory) -> list[Violation]:
             found.append(Violation("subscribers", text))
         foreign = [key for key in got[subscriber] if topic_of.get(key) is None]
         if foreign:
-            text = f"{subscriber} got {listed(foreign)} from nowhere"
+            text = f"{subscriber} got {listed(foreign)}, which is in no journal"
             found.append(Violation("subscribers", text))
     return found[:VIOLATIONS_MAX]
 
 
 def told_missing(history: RunHistory) -> list[Violation]:
-    """A subscriber that goes on at an instance is told what retention removed there behind the
-    first message that it has of a publisher, and that it never got. It is told of nothing that is
-    not removed there, or that it has. Where a content filter runs, nobody here knows what passes
-    it of what is removed: such a subscriber may be told of less.
+    """A subscriber that resumes at an instance is told which messages retention removed there,
+    after the first message that it has of a publisher, and that it never got. It is not told of
+    messages that are still there or that it has. With a content filter nobody knows which removed
+    messages would pass, so such a subscriber may be told of fewer.
 
-    What is removed while it is connected, and never comes, it is told in the same way: for that it
-    goes on there once more. What was removed there before is no gap in what it reads, even where
-    it receives something of that publisher for the first time, or an earlier message, since."""
+    Messages that are removed while it is connected, and never arrive, are reported to it in the
+    same way when it resumes there once more. Messages that were removed there before are no gap in
+    what it reads, even where it receives a message of that publisher for the first time, or an
+    earlier one, since.
+    """
     logs = Logs(history.topology)
     got: defaultdict[str, set[Key]] = defaultdict(set)
     reads: dict[str, tuple[str, set[Key], set[Key]]] = {}
-    """Subscriber to where it goes on, what it is to be told of there, and what it may be."""
+    """For each subscriber, where it resumes, the removed messages that it must be told of, and
+    those that it may be told of."""
     owed: defaultdict[str, dict[Key, str]] = defaultdict(dict)
     told: defaultdict[str, set[Key]] = defaultdict(set)
     connected: dict[str, str] = {}
-    """Subscriber to the instance that accepted it last."""
+    """For each subscriber, the instance that accepted it last."""
     overtaken: defaultdict[str, dict[Key, str]] = defaultdict(dict)
-    """Messages that are removed there since, and have not come."""
+    """Messages that were removed there since, and have not arrived."""
     topic_of: dict[Key, str] = {}
     found: list[Violation] = []
 
     def removed_behind(subscriber: str, name: str) -> tuple[set[Key], set[Key]]:
-        """Returns the messages whose removal the subscriber must be told of, and all that are
-        removed there and that it has not got."""
+        """Returns the messages whose removal the subscriber must be told of, and all messages that
+        were removed there and that it has not got."""
         had = got[subscriber]
         firsts: dict[int, int] = {}
         for publisher, sequence in had:
@@ -388,10 +395,10 @@ def told_missing(history: RunHistory) -> list[Violation]:
 
 def fully_durable(history: RunHistory) -> list[Violation]:
     """A message that an instance sends to a fully durable subscriber is at that moment in its
-    journal and at every sync destination that it is routed to from there; a message of the
+    journal and at every sync destination to which it is routed from there. A message of the
     instance's own client is durable over the whole closure of sync links, as for an ack (see
-    `acknowledged`, also for who is excused). A message that a destination refused, because it holds
-    another content, is durable nowhere and holds up nobody."""
+    `acknowledged`, also for the excuses). A message that a destination refused, because it holds
+    another content, is durable nowhere and delays nobody."""
     logs = Logs(history.topology)
     refused: set[Key] = set()
     found: list[Violation] = []
@@ -407,7 +414,9 @@ def fully_durable(history: RunHistory) -> list[Violation]:
             copy = logs.copies[name].get(key)
             text = f"{at(operation.time_us)} {name} sent {named(key)} to {operation.subscriber}, "
             if copy is None:
-                found.append(Violation("fully durable", text + "but has it not on disk itself"))
+                found.append(
+                    Violation("fully durable", text + ("but does not have it on disk itself"))
+                )
                 continue
             if key in refused or is_contested(logs, key, copy.digest):
                 continue
@@ -420,7 +429,7 @@ def fully_durable(history: RunHistory) -> list[Violation]:
                     and not logs.went_back(servers, key, copy)
                 ):
                     lacks = f"{servers[0]}, sync destination {destination.name},"
-                    found.append(Violation("fully durable", text + f"but {lacks} has it not"))
+                    found.append(Violation("fully durable", text + f"but {lacks} does not have it"))
             if not copy.path and own in copy.waiters:
                 by = "a delivery"
                 ack = AckGiven(operation.time_us, name, operation.subscriber, key[0], 0, (), by)
@@ -435,9 +444,9 @@ def fully_durable(history: RunHistory) -> list[Violation]:
 
 
 def retired(history: RunHistory) -> list[Violation]:
-    """An instance that knows (on its disk) that another one was moved takes nothing from the former
-    one, and sends it nothing, for good, except for what a command salvages. A moved instance serves
-    no client once it has heard of its move, and all have heard of it in the end."""
+    """An instance that has on disk that another one was moved takes nothing from the former one and
+    sends it nothing, for good, except in a salvage. A moved instance serves no client once it has
+    heard of its move, and every moved instance has heard of it in the end."""
     generation_of: dict[int, tuple[str, int]] = {}
     generations: Counter[str] = Counter()
     knows: dict[tuple[str, str], int] = {}

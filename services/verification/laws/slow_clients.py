@@ -1,17 +1,17 @@
-"""The path of a client that a drill keeps from reading, and the laws on it. Nothing here is shared
-with what decides in instances.
+"""The laws of slow clients, for a client that a drill keeps from reading. Nothing here is shared
+with the code by which instances decide.
 
-    limits      no pool ever holds more on disk than its limit, and in memory more than twice its
-                limit: what is on its way to the disk is still in memory
-    others      nobody who reads goes offline, or is disconnected as a slow client
-    kept        who is offline stays connected until a limit says so, or it is not heard of
-    ended       who is disconnected is so at a limit, and held more than that
-    removed     of who is disconnected nothing is left with the instance
-    resumed     who was disconnected connects again, and goes on from its bookmark
-    online      who reads on and was not disconnected is online again
+    limits      no pool ever holds more on disk than its limit, nor in memory more than twice its
+                limit: bytes on their way to the disk are still in memory
+    others      no client that reads goes offline, or is disconnected as a slow client
+    kept        an offline client stays connected until a limit is passed or its heartbeat fails
+    ended       a client is disconnected only at a limit, and holds more than that limit
+    removed     nothing is left at the instance of a client that was disconnected
+    resumed     a client that was disconnected connects again, and goes on from its bookmark
+    online      a client that reads again and was not disconnected is online again
 
-That everything comes once, in order, and that nothing is lost is judged of each subscriber, this
-one too (services/drills/verdict.py).
+Whether every message arrives once and in order is judged for each subscriber, this one too
+(services/drills/verdict.py).
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from raylay.services.verification.violation import VIOLATIONS_MAX, Violation
 
 HEARTBEAT = "heartbeat"
 """The reason of a connection that ends as one side did not hear of the other."""
-SAID = ("client_offline", "client_online", "slow_client", "client_disconnected")
+REPORTS = ("client_offline", "client_online", "slow_client", "client_disconnected")
 """Events of slow clients."""
 IN_MEMORY = 2
-"""So many times the limit at most."""
+"""Factor: the memory in use may be at most this many times the limit."""
 SOON_US = 2_000_000
-"""An instance that has disconnected somebody says within so long that nothing of it is left; and
-a client may hear so much earlier of what an instance says, by its own clock."""
+"""Most time until an instance that has disconnected a client reports that nothing is left of it;
+also the most time by which a client's clock puts an instance's report too early."""
 
 
 class Stall(NamedTuple):
-    """A client that was kept from reading.
+    """A period in which a step kept a client from reading.
 
     Attributes:
         memory_bytes, disk_bytes: limits of its pool meanwhile; 0: the fabric's own.
@@ -50,10 +50,10 @@ class Stall(NamedTuple):
 
 
 class ClientReport(NamedTuple):
-    """An instance's report on a client: an event of `SAID`.
+    """An instance's report on a client: an event of `REPORTS`.
 
     Attributes:
-        limit: which one was passed, or the reason of another end.
+        limit: the limit that was passed, or the reason of another end.
     """
 
     time_us: int
@@ -67,7 +67,7 @@ class ClientReport(NamedTuple):
 
 
 class PoolUse(NamedTuple):
-    """The use and the limits of an instance's pools, all together."""
+    """The use and the limits of an instance's pools, summed up."""
 
     time_us: int
     instance: str
@@ -79,7 +79,7 @@ class PoolUse(NamedTuple):
 
 
 class Reconnection(NamedTuple):
-    """A connection of a client ended, and it was connected again; `back_us` 0: it was not."""
+    """A connection of a client that ended, and the one after it; `back_us` 0: there was none."""
 
     client: str
     left_us: int
@@ -90,12 +90,12 @@ class Reconnection(NamedTuple):
 
 @dataclass(slots=True)
 class SlowEvidence:
-    """The evidence by which the path of slow clients is judged. All in order of time.
+    """The evidence by which the path of slow clients is judged, all in order of time.
 
     Attributes:
-        drill: what the names of the drill's clients begin with.
-        given: (time, messages) that came to the clients that were kept from reading, by name.
-        is_alone: whether nothing else was broken: then no connection ends by itself.
+        drill: the prefix of the names of the drill's clients.
+        given: by client that was kept from reading, (time, number of messages) of what it received.
+        is_alone: whether nothing else was broken, so that no connection ends by itself.
     """
 
     drill: str
@@ -113,17 +113,17 @@ class ClientPath:
     did not happen.
 
     Attributes:
-        instance: where it was offline, or was disconnected.
-        offline_bytes: in memory for it when it went offline.
-        memory_most_bytes, disk_most_bytes: of that instance's pools, from the time on that it did
-            not read until it was online again or disconnected.
-        ended_us: when it was disconnected as a slow client.
-        removed_us: when nothing of it was left there, as far as it was looked at.
-        back_us: when it was connected again; back_at: to whom.
-        online_us: when it had taken all that lay on disk.
-        drained: messages that came to it from its reading on until it was online again.
-        resumed: messages that came to it on the connection after the one that was ended.
-        left_us: when its connection ended without a limit; left_for: why.
+        instance: the instance at which it was offline or was disconnected.
+        offline_bytes: the bytes in memory for it when it went offline.
+        memory_most_bytes, disk_most_bytes: the highest use of that instance's pools, from the time
+            when the client stopped reading until it was online again or disconnected.
+        ended_us: the time at which it was disconnected as a slow client.
+        removed_us: the time at which nothing was left of it there, as far as samples show.
+        back_us, back_at: the time of its next connection, and the instance.
+        online_us: the time at which it had taken everything that was on disk.
+        drained: the messages that it received after it read again until it was online again.
+        resumed: the messages that it received on the connection after the one that was ended.
+        left_us, left_for: the time at which its connection ended without a limit, and the reason.
     """
 
     stall: Stall
@@ -150,8 +150,8 @@ class SlowVerdict:
     """The findings of a drill on slow clients.
 
     Attributes:
-        unshown: steps that were to show something and did not, and why, a line each. Nothing is
-            wrong: the load was too small.
+        unshown: a sentence for each step that should have shown something and did not, because the
+            load was too small; this is no violation.
     """
 
     ways: list[ClientPath] = field(default_factory=list)
@@ -160,7 +160,7 @@ class SlowVerdict:
 
 
 def told_of(events: Iterable[Mapping[str, Any]], since_us: int) -> list[ClientReport]:
-    """Returns the reports of slow clients among all events of the instances."""
+    """Returns the reports on slow clients among all events of the instances."""
     return [
         ClientReport(
             int(each["time_us"]),
@@ -173,12 +173,12 @@ def told_of(events: Iterable[Mapping[str, Any]], since_us: int) -> list[ClientRe
             int(each.get("disk_bytes", 0)),
         )
         for each in events
-        if each["event"] in SAID and each["time_us"] >= since_us
+        if each["event"] in REPORTS and each["time_us"] >= since_us
     ]
 
 
 def judge(found: SlowEvidence) -> SlowVerdict:
-    """The way of each client that was kept from reading, and what is wrong with it."""
+    """Returns the path of each client that was kept from reading, and the violations."""
     ways = [way_of(found, stall) for stall in found.stalls]
     broken = [
         *_limits(found),
@@ -190,8 +190,8 @@ def judge(found: SlowEvidence) -> SlowVerdict:
 
 # -- the way -------------------------------------------------------------------------------------
 def _until_us(found: SlowEvidence, stall: Stall) -> int:
-    """Returns the time until when all that is said of its client is about this step: then the next
-    one begins."""
+    """Returns the time until which all reports on the stall's client belong to this step: the time
+    at which the next step begins."""
     later = [
         each.began_us
         for each in found.stalls
@@ -201,7 +201,7 @@ def _until_us(found: SlowEvidence, stall: Stall) -> int:
 
 
 def way_of(found: SlowEvidence, stall: Stall) -> ClientPath:
-    """Follows one client through the reports of it."""
+    """Follows one client through the reports on it."""
     way, until_us = ClientPath(stall), _until_us(found, stall)
     told = [
         each
@@ -258,7 +258,7 @@ def _add_moves(found: SlowEvidence, way: ClientPath, until_us: int) -> None:
 
 
 def _is_unheard(found: SlowEvidence, way: ClientPath) -> bool:
-    """Returns whether an instance said that it heard nothing of the client for too long."""
+    """Returns whether an instance reported that it did not hear from the client for too long."""
     return any(
         each.event == "client_disconnected"
         and each.client == way.stall.client
@@ -293,7 +293,7 @@ def _others(found: SlowEvidence) -> Iterator[Violation]:
         if each.client.startswith(found.drill) and each.client not in slow:
             yield Violation(
                 "slow client others",
-                f"{each.instance}: {each.event} of {each.client}, which reads all the time",
+                f"{each.instance}: event {each.event} for {each.client}, which reads all the time",
             )
 
 
@@ -315,7 +315,7 @@ def _of_way(found: SlowEvidence, way: ClientPath) -> Iterator[Violation]:
     elif way.online_us < stall.ended_us:
         yield Violation(
             "slow client online",
-            f"{stall.client} reads on and is not online again at {way.instance}",
+            f"{stall.client} reads again and is not online again at {way.instance}",
         )
 
 
@@ -335,7 +335,7 @@ def _ended(found: SlowEvidence, way: ClientPath) -> Iterator[Violation]:
         if way.limit == "buffer" or is_narrow:
             yield Violation(
                 "slow client ended",
-                f"{way.instance} disconnected {stall.client} by no limit that it has "
+                f"{way.instance} disconnected {stall.client} for another reason than a limit "
                 f"({way.limit}): {way.why}",
             )
     elif held_bytes[way.limit] <= most_bytes[way.limit]:
@@ -349,10 +349,14 @@ def _ended(found: SlowEvidence, way: ClientPath) -> Iterator[Violation]:
         yield Violation(
             "slow client removed",
             f"{way.instance} disconnected {stall.client} and has {looked[-1].disk_bytes:,} bytes "
-            "on disk for it still",
+            "on disk for it",
         )
     if not way.back_us or not way.resumed:
-        got = "has got nothing since it was connected again" if way.back_us else "never came back"
+        got = (
+            ("has received nothing since it was connected again")
+            if way.back_us
+            else "never came back"
+        )
         yield Violation(
             "slow client resumed", f"{stall.client} was disconnected by {way.instance} and {got}"
         )
@@ -368,13 +372,13 @@ def _unshown(ways: Collection[ClientPath]) -> Iterator[str]:
             )
         elif stall.memory_bytes and not (way.offline_us or way.ended_us):
             yield (
-                f"could not show step {stall.number}: what {stall.client} did not read never came "
-                f"to {stall.memory_bytes:,} bytes in memory: give a higher `rate`, a longer `for` "
-                "or less `memory`"
+                f"could not show step {stall.number}: the unread messages of {stall.client} never "
+                f"reached {stall.memory_bytes:,} bytes in memory: give a higher `rate`, a longer "
+                "`for` or less `memory`"
             )
         elif stall.disk_bytes and not way.ended_us and way.disk_most_bytes < stall.disk_bytes:
             yield (
-                f"could not show all of step {stall.number}: what {stall.client} did not read "
-                f"never came to {stall.disk_bytes:,} bytes on disk: give a higher `rate`, a longer "
-                "`for` or less `disk`"
+                f"could not show all of step {stall.number}: the unread messages of "
+                f"{stall.client} never reached {stall.disk_bytes:,} bytes on disk: give a higher "
+                "`rate`, a longer `for` or less `disk`"
             )

@@ -1,4 +1,4 @@
-"""SOW topics of a drill: what instances answer, against their own journals and against what was
+"""SOW topics of a drill: the instances' answers, compared with their own journals and with what was
 published. One publisher writes each key, so what counts is its last message of it, wherever it came
 from and in whatever order. Nothing here is shared with the fold that instances have.
 
@@ -17,7 +17,7 @@ from raylay.services.verification.violation import VIOLATIONS_MAX, Violation
 
 
 class SowRow(NamedTuple):
-    """The record of an instance under a key, and the instance that brought it."""
+    """The record of an instance under a key, and the publish that wrote it."""
 
     publisher: int
     sequence: int
@@ -25,7 +25,7 @@ class SowRow(NamedTuple):
 
 
 class SowWrite(NamedTuple):
-    """A message, or a deletion of keys. `body`: the whole message; None: it deletes."""
+    """A publish that writes a key or deletes keys. `body`: the whole message; None: it deletes."""
 
     publisher: int
     sequence: int
@@ -38,11 +38,11 @@ class SowVerdict:
     """The findings on the drills' SOW topic.
 
     Attributes:
-        changes: publishes, deltas and deletions that were acknowledged, of them `deletions`.
-        records: by instance, of those that answered.
-        why: why it was not judged; empty: it was.
-        broken: what is wrong, of the law `sow`.
-        separate: what is known and no failure.
+        changes, deletions: the number of acknowledged publishes, and of the deletions among them.
+        records: the number of records of each instance that answered.
+        why: the reason why nothing was judged; empty: the topic was judged.
+        broken: the violations of the law `sow`.
+        separate: known differences that are no failure.
     """
 
     changes: int = 0
@@ -54,17 +54,23 @@ class SowVerdict:
 
     @property
     def sentence(self) -> str:
-        """The verdict in one sentence for people."""
+        """Returns the verdict in one sentence."""
         if self.why:
             return f"SOW topics were not judged: {self.why}."
         wrong = len(self.broken)
         found = (
-            f"{wrong:,} records are wrong at some of them (law sow)"
+            f"{wrong:,} of their records are wrong (law sow)"
             if wrong
-            else "each has what its own journal says, and what was published last"
+            else (
+                "each has the records that its own journal gives, and those that were published "
+                "last"
+            )
         )
         known = f" {len(self.separate):,} bodies have a delta that was merged into what was"
-        known += " there before: known and no failure, for acks relied on fewer disks meanwhile."
+        known += (
+            " there before: this is known and no failure, because acks relied on fewer disks "
+            "meanwhile."
+        )
         return (
             f"The SOW topic took {self.changes:,} publishes, deltas and deletions by key "
             f"({self.deletions:,}). {len(self.records)} instances were asked: {found}."
@@ -73,7 +79,7 @@ class SowVerdict:
 
 
 def folded(written: Iterable[SowWrite]) -> dict[bytes, SowWrite]:
-    """The last change of each key by its publisher's own count."""
+    """Returns the last change of each key, by the sequence of its publisher."""
     last: dict[bytes, SowWrite] = {}
     for each in written:
         for key in each.keys:
@@ -89,11 +95,12 @@ def against_journal(
     *,
     is_whole: bool,
 ) -> list[Violation]:
-    """Returns the keys for which an instance's answer differs from its journal.
+    """Returns a violation for each key for which an instance's answer differs from its journal.
 
     Args:
-        is_whole: the journal has everything since the drill began. One that was copied behind a
-            lost disk may begin later: what a key had before it is not in it.
+        is_whole: whether the journal has everything since the drill began. The journal of an
+            instance that was copied after it lost its disk may begin later, and lacks what a key
+            had before.
     """
     expected = folded(journal)
     found = []
@@ -120,11 +127,11 @@ def against_publishers(
     the violations, and the known differences that are no failure.
 
     Args:
-        rows: by instance, what it answers.
-        reached: by instance, the publishers whose messages belong there. All of theirs were
+        rows: the answer of each instance.
+        reached: by instance, the publishers whose messages belong there, all of which were
             acknowledged.
-        is_excused: acks relied on fewer disks than configured meanwhile, or a disk was lost: a
-            delta may have been merged into what was there before.
+        is_excused: whether acks relied on fewer disks than configured meanwhile, or a disk was
+            lost; a delta may then have been merged into an earlier value.
     """
     expected = folded(written)
     broken: list[Violation] = []
@@ -150,7 +157,7 @@ def against_publishers(
 
 
 def _same(one: bytes, other: bytes) -> bool:
-    """Returns whether two bodies have the same fields: their order is nobody's business."""
+    """Returns whether two bodies have the same fields, in whatever order."""
     try:
         return bool(json.loads(one) == json.loads(other))
     except ValueError:

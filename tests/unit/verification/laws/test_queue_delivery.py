@@ -31,7 +31,7 @@ TIMES = {EAST: {1: 1 * S, 2: 2 * S, 3: 8 * S}, WEST: {5: 2 * S}}
 
 
 def evidence() -> QueueEvidence:
-    """Two regions of one instance each. Of what east published, 2 was given to a consumer that
+    """Two regions of one instance each. Of what east published, 2 received to a consumer that
     died, and was moved to west with 3."""
     return QueueEvidence(
         [
@@ -87,8 +87,8 @@ def undone(found: QueueEvidence) -> None:
     gone[0] = gone[0]._replace(why="max_deliveries")
 
 
-def said_by_nobody(found: QueueEvidence) -> None:
-    found.said = set(found.said) - {(WEST, 5)}
+def acked_by_nobody(found: QueueEvidence) -> None:
+    found.acked = set(found.acked) - {(WEST, 5)}
 
 
 def still_held(found: QueueEvidence) -> None:
@@ -116,28 +116,32 @@ def never_published(found: QueueEvidence) -> None:
 PLANTED: list[tuple[Callable[[QueueEvidence], None], str, str]] = [
     (
         given_nobody, "queue lost",
-        "1 messages were acknowledged to their publisher and given to no consumer: "
+        "1 messages were acknowledged to their publisher and delivered to no consumer: "
         "sequence 1 of publisher 7",
     ),
     (not_journaled, "queue lost", "2 messages are not in the journal of west-1: "),
     (
         never_gone, "queue left over",
-        "1 messages have not left the queue by the journal of west-1: sequence 1 of publisher 7",
+        "1 messages have not left the queue, by the journal of west-1: sequence 1 of publisher 7",
     ),
-    (undone, "queue left over", "1 messages left the queue of east-1 undone (max_deliveries): "),
-    (said_by_nobody, "queue left over", "east-1 has acknowledgments that no consumer said: "),
-    (still_held, "queue left over", "west-1 says that 2 messages are still in its queue"),
+    (undone, "queue left over", (
+        "1 messages left the queue of east-1 without an acknowledgment (max_deliveries): "
+    )),
+    (acked_by_nobody, "queue left over", "east-1 has acknowledgments that no consumer made: "),
+    (still_held, "queue left over", "west-1 reports that 2 messages are still in its queue"),
     (
         given_again, "queue again",
-        "east-1 gave sequence 1 of publisher 7 to east-w2 4000 ms or more after its journal had",
+        "east-1 delivered sequence 1 of publisher 7 to east-w2 4000 ms or more after its "
+        "journal had",
     ),
     (
         given_by_another, "queue owner",
-        "west-1 gave sequence 3 of publisher 7 to west-w1: by its journal it was never its own",
+        "west-1 delivered sequence 3 of publisher 7 to west-w1, which by its journal was never "
+        "its own",
     ),
     (
         never_published, "queue unpublished",
-        "west-w1 was given sequence 6 of publisher 9 by west-1: nobody published it",
+        "west-w1 received sequence 6 of publisher 9 from west-1: nobody published it",
     ),
 ]  # fmt: skip
 
@@ -155,7 +159,7 @@ def test_each_mistake_is_seen(plant: Callable[[QueueEvidence], None], law: str, 
     told = violations(found)
     assert any(each.law == law and text in each.text for each in told), told
     verdict = verdict_of(found, {}, ())
-    assert verdict.broken == told and "wrong (laws queue …)" in verdict.sentence
+    assert verdict.broken == told and "of the laws queue …" in verdict.sentence
 
 
 def test_what_nobody_was_promised_is_no_mistake() -> None:
@@ -216,7 +220,7 @@ def test_what_others_took_over_is_measured() -> None:
         "west": RegionTally(published=1, given=3, taken=2, acknowledged=3),
     }
     assert "4 messages that were acknowledged" in verdict.sentence
-    assert "1 was done in another region" in verdict.sentence
+    assert "1 was first delivered in another region" in verdict.sentence
     assert "at all 2 instances" in verdict.sentence and verdict.sentence.endswith("East slept.")
     # Nobody had anything of it while they were away.
     (none,) = verdict_of(evidence(), {}, [replace_region(kill)]).takeovers

@@ -111,14 +111,14 @@ MISTAKES: list[tuple[str, Callable[[], SlowEvidence], str]] = [
         lambda: changed(
             told=[*a_drill().told, ClientReport(50 * S, "A-2", "client_offline", "drill-1-x")]
         ),
-        "slow client others: A-2: client_offline of drill-1-x, which reads all the time",
+        "slow client others: A-2: event client_offline for drill-1-x, which reads all the time",
     ),
     (
         "one who reads is disconnected",
         lambda: changed(
             told=[*a_drill().told, ClientReport(50 * S, "A-2", "slow_client", "drill-1-x")]
         ),
-        "slow client others: A-2: slow_client of drill-1-x",
+        "slow client others: A-2: event slow_client for drill-1-x",
     ),
     (
         "one who is offline is disconnected for nothing",
@@ -140,12 +140,12 @@ MISTAKES: list[tuple[str, Callable[[], SlowEvidence], str]] = [
     (
         "it is disconnected by a share that it does not have",
         lambda: of("slow_client", limit="share"),
-        "by no limit that it has (share)",
+        "for another reason than a limit (share)",
     ),
     (
         "the buffer dies",
         lambda: of("slow_client", limit="buffer"),
-        "by no limit that it has (buffer)",
+        "for another reason than a limit (buffer)",
     ),
     (
         "what waited for it stays",
@@ -165,12 +165,12 @@ MISTAKES: list[tuple[str, Callable[[], SlowEvidence], str]] = [
     (
         "it comes back and gets nothing",
         lambda: changed(given={SLOW: a_drill().given[SLOW][:-1]}),
-        "slow client resumed: drill-1-A-slow was disconnected by A-1 and has got nothing",
+        "slow client resumed: drill-1-A-slow was disconnected by A-1 and has received nothing",
     ),
     (
         "it reads on and stays offline",
         lambda: of("client_online"),
-        "slow client online: drill-1-A-slow reads on and is not online again at A-1",
+        "slow client online: drill-1-A-slow reads again and is not online again at A-1",
     ),
 ]
 

@@ -113,10 +113,10 @@ def test_it_is_told_in_a_sentence() -> None:
     verdict = SowVerdict(90, 12, {"near-1": 30, "far-1": 30})
     assert verdict.sentence == (
         "The SOW topic took 90 publishes, deltas and deletions by key (12). 2 instances were asked:"
-        " each has what its own journal says, and what was published last."
+        " each has the records that its own journal gives, and those that were published last."
     )
     broken = against_journal("near-1", {}, WRITTEN, is_whole=True)
-    assert "2 records are wrong" in replace(verdict, broken=broken).sentence
+    assert "2 of their records are wrong" in replace(verdict, broken=broken).sentence
     assert "no failure" in replace(verdict, separate=broken).sentence
     why = SowVerdict(why="no instance was asked").sentence
     assert why == "SOW topics were not judged: no instance was asked."
