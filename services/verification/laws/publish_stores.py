@@ -85,9 +85,9 @@ class _Acks:
 
 
 class _Acknowledgments:
-    """Where queue acknowledgments are, and which clients have heard that they are durable. A client
-    that has not heard sends an acknowledgment again, and an instance that does not have it judges
-    it by its own leases. No other publish is refused for want of a lease."""
+    """The places of queue acknowledgments, and the clients that have heard that they are durable. A
+    client that has not heard sends an acknowledgment again, and an instance that does not have it
+    judges it by its own leases. No other publish is refused for want of a lease."""
 
     def __init__(self, history: RunHistory) -> None:
         self._queues = {queue.name for queue in history.queues}

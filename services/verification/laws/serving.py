@@ -83,7 +83,7 @@ def sending(history: RunHistory) -> list[Violation]:
 
 @dataclass(slots=True)
 class _ClientKnowledge:
-    """What a client knows and must go by: the instance that it used last, and for each instance the
+    """The knowledge that binds a client: the instance that it used last, and for each instance the
     peers that it last called safe."""
 
     used: str = ""
