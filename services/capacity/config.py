@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 
 from raylay.services.capacity.pool import Limits
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.units import Bytes, Milliseconds, Share
 
 MEMORY_SHARE = 0.1
 """Share of the available memory that messages waiting for clients may take by default."""
@@ -13,7 +15,7 @@ DISK_BYTES_DEFAULT = 1_000_000_000
 CLIENT_SHARE_DEFAULT = 0.5
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class CapacityConfig:
     """The limits of a pool (docs/capacity.md). None means: in the configuration of a transport, the
     instance's limit; in that of an instance, the default.
@@ -31,11 +33,11 @@ class CapacityConfig:
             once it is offline, before it is disconnected. Default: 0.5.
     """
 
-    memory_bytes_max: int | None = None
-    disk_bytes_max: int | None = None
+    memory_bytes_max: Bytes | None = None
+    disk_bytes_max: Bytes | None = None
     disk_path: str | None = None
-    message_age_ms_max: int | None = None
-    client_share: float | None = None
+    message_age_ms_max: Milliseconds | None = None
+    client_share: Share | None = None
 
     @property
     def has_pool(self) -> bool:
@@ -71,6 +73,10 @@ class CapacityConfig:
                 f"{where}: client_share (ClientMaxCapacity) is {share}: give more than 0 and at "
                 "most 1, which is 100%"
             )
+
+    def placed(self, place: Callable[[str], str]) -> CapacityConfig:
+        """Returns the same with the directory where `place` says that it is."""
+        return replace(self, disk_path=place(self.disk_path)) if self.disk_path else self
 
     def within(self, outer: CapacityConfig) -> CapacityConfig:
         """Returns this configuration of a transport, completed by the instance's configuration

@@ -334,7 +334,7 @@ def security_file_lines(instances: list[dict[str, Any]]) -> list[str]:
 def slow_client_lines(instances: list[dict[str, Any]]) -> list[str]:
     """Returns what waits for clients that do not read as fast as they are sent: a line a pool, and
     one for each client that is offline."""
-    from raylay.services.configuration.units import about_bytes
+    from raylay.services.messages.units import about_bytes
 
     lines = []
     for instance in instances:

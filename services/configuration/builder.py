@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self, TypeVar, get_args
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from typing import Any, Self, TypeVar, get_args, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
+from raylay.services.configuration.fields import name_in_files
 from raylay.services.configuration.model import (
     DestinationSettings,
     FabricSettings,
@@ -268,7 +270,7 @@ def explain(
         path = entry["loc"]
         shown = ".".join(str(part) for part in path)
         message = entry["msg"].removeprefix("Value error, ")
-        if entry["type"] == "extra_forbidden":
+        if entry["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             message = "this key is unknown here"
             keys = _keys(model, path[:-1])
             hint = did_you_mean(str(path[-1]), keys)
@@ -292,25 +294,28 @@ def _is_unsaid(given: object, kind: str, message: str) -> bool:
 
 def _keys(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
     """The keys that the models at a place of a model's values have."""
-    here = [model]
+    here: list[type] = [model]
     for part in path:
-        fields = [
-            info
-            for each in here
-            for name, info in each.model_fields.items()
-            if part in (name, info.alias, info.validation_alias)
-        ]
+        found = [known for each in here for known in _fields(each) if part in known[:2]]
         # Any other part is a place in a list, a key of a mapping or a branch of a union.
-        if fields:
-            here = [found for info in fields for found in _models(info.annotation)]
-    return list(
-        dict.fromkeys(
-            info.alias or name for each in here for name, info in each.model_fields.items()
-        )
-    )
+        if found:
+            here = [inside for _, _, annotation in found for inside in _models(annotation)]
+    return list(dict.fromkeys(key for each in here for _, key, _ in _fields(each)))
 
 
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+def _fields(model: type) -> Iterator[tuple[str, str, Any]]:
+    """Name, name in files and type of each field of a model."""
+    if issubclass(model, BaseModel):
+        for name, info in model.model_fields.items():
+            yield name, info.alias or name_in_files(name), info.annotation
+    else:
+        for name, annotation in get_type_hints(model).items():
+            yield name, name_in_files(name), annotation
+
+
+def _models(annotation: Any) -> list[type]:
+    if isinstance(annotation, type) and (
+        issubclass(annotation, BaseModel) or is_dataclass(annotation)
+    ):
         return [annotation]
     return [found for part in get_args(annotation) for found in _models(part)]

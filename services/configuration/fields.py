@@ -1,4 +1,4 @@
-"""Field types of the configuration model: sizes, times, names, patterns.
+"""Field types of the configuration model: names, patterns, ports; and the base of its parts.
 
 Names in files have no units (`segment_size: 64MiB`), attributes have them (`segment_bytes`).
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 from pydantic import (
@@ -17,32 +18,24 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    PlainSerializer,
 )
 
-from raylay.services.configuration.units import (
-    format_bytes,
-    format_milliseconds,
-    parse_bytes,
-    parse_milliseconds,
-)
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import RESERVED, compile_regex, is_regex
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Makes a value's refusal one that pydantic adds the place to, in the words behind its own."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise ValueError(str(error).partition(": ")[2]) from None
+
 
 PORT_MAX = 65_535
 TOPIC_BYTES_MAX = 1024
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-
-def _unit_error(parse: Any) -> Any:
-    # pydantic adds the place to a ValueError; any other exception would lose it.
-    def convert(value: object) -> int:
-        try:
-            return int(parse(value, ""))
-        except ConfigurationError as error:
-            raise ValueError(str(error).removeprefix(": ")) from None
-
-    return convert
 
 
 def _name(value: str) -> str:
@@ -94,10 +87,6 @@ def _recovery_point(value: Any) -> Any:
     return value.isoformat() if isinstance(value, dt.date) else value
 
 
-Bytes = Annotated[int, BeforeValidator(_unit_error(parse_bytes)), PlainSerializer(format_bytes)]
-Milliseconds = Annotated[
-    int, BeforeValidator(_unit_error(parse_milliseconds)), PlainSerializer(format_milliseconds)
-]
 Name = Annotated[str, AfterValidator(_name)]
 Port = Annotated[int, Field(ge=0, le=PORT_MAX)]
 """0: a free one is chosen at the first start and kept in the data directory."""
@@ -107,8 +96,21 @@ RecoveryPoint = Annotated[str, BeforeValidator(_recovery_point)]
 MessageType = Annotated[str, Field(min_length=1, max_length=255)]
 
 
+_UNITS = ("_bytes_max", "_bytes", "_ms_max", "_ms")
+_NAMES = {"segment_bytes": "segment_size"}
+
+
+def name_in_files(field: str) -> str:
+    """Returns the name that files have for a field: without its unit, as the value has one."""
+    unit = next((each for each in _UNITS if field.endswith(each)), "")
+    return _NAMES.get(field) or field.removesuffix(unit)
+
+
 class Section(BaseModel):
-    """The base of all parts of the model: immutable, no unknown keys, aliases in files."""
+    """The base of all parts of the model: immutable, no unknown keys, names without units in files.
+
+    Dataclasses in it, which processes start with as they are, are read by the same rules.
+    """
 
     def shared_with(self, record: type) -> dict[str, Any]:
         """Returns the values of the fields that a dataclass has under the same names."""
@@ -120,6 +122,7 @@ class Section(BaseModel):
         frozen=True,
         extra="forbid",
         strict=False,
+        alias_generator=name_in_files,
         populate_by_name=True,
         str_strip_whitespace=True,
     )

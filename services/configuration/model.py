@@ -17,11 +17,8 @@ from pydantic import (
     model_validator,
 )
 
-from raylay.services.configuration.capacity import CapacitySettings
 from raylay.services.configuration.fields import (
-    Bytes,
     MessageType,
-    Milliseconds,
     Name,
     Pattern,
     Port,
@@ -33,15 +30,13 @@ from raylay.services.configuration.queues import QueueSettings
 from raylay.services.configuration.security import AdminSettings, Module
 from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.configuration.transports import (
+    Capacity,
     FirstReplicationSettings,
     FirstTransportSettings,
     ReplicationTransportSettings,
+    Tls,
     TlsChoice,
-    TlsSettings,
     TransportSettings,
-)
-from raylay.services.configuration.units import (
-    parse_milliseconds,
 )
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import (
@@ -49,6 +44,11 @@ from raylay.services.messages.topics import (
     TopicRule,
 )
 from raylay.services.messages.types.definitions import TypeDefinition
+from raylay.services.messages.units import (
+    Bytes,
+    Milliseconds,
+    parse_milliseconds,
+)
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.replication.membership.validation import ALWAYS_CHECKED, CHECKS
 from raylay.services.replication.timetable import Occasion, is_time_of_day
@@ -81,7 +81,7 @@ def _time(value: Any) -> str:
     text = str(value).strip()
     if not is_time_of_day(text):
         try:
-            if not parse_milliseconds(text, ""):
+            if not parse_milliseconds(text):
                 raise ConfigurationError("")
         except ConfigurationError:
             raise ValueError(
@@ -105,7 +105,7 @@ ExcludableChecks = Annotated[tuple[str, ...], AfterValidator(_excludable_checks)
 def occasions(times: tuple[str, ...]) -> tuple[Occasion, ...]:
     """Returns the occasions of `Times`."""
     return tuple(
-        Occasion(at=text) if is_time_of_day(text) else Occasion(parse_milliseconds(text, ""))
+        Occasion(at=text) if is_time_of_day(text) else Occasion(parse_milliseconds(text))
         for text in times
     )
 
@@ -137,44 +137,30 @@ class TopicSettings(Section):
         return {"name": value} if isinstance(value, str) else value
 
 
-class TypeSettings(Section):
-    """A message type of a name of its own (docs/message-types.md)."""
-
-    name: MessageType
-    kind: Annotated[str, Field(min_length=1)]
-    """Kind of the type, such as `fix`, or the name of an entry point."""
-    options: dict[str, Any] = Field(default={})
-    """Options of that kind."""
-
-    def definition(self) -> TypeDefinition:
-        """Returns the definition that an instance reads."""
-        return TypeDefinition(self.name, self.kind, self.options)
-
-
-def _usable(value: tuple[TypeSettings, ...]) -> tuple[TypeSettings, ...]:
+def _usable(value: tuple[TypeDefinition, ...]) -> tuple[TypeDefinition, ...]:
     try:
-        check_types(each.definition() for each in value)
+        check_types(value)
     except ConfigurationError as error:
         raise ValueError(str(error)) from None
     return value
 
 
-DefinedTypes = Annotated[tuple[TypeSettings, ...], AfterValidator(_usable)]
+DefinedTypes = Annotated[tuple[TypeDefinition, ...], AfterValidator(_usable)]
 
 
 class RetentionSettings(Section):
     """The limits above which journal segments are removed, oldest first; never before every
     destination has what is routed to it. By default nothing is removed."""
 
-    age_ms: Milliseconds | None = Field(default=None, alias="age")
-    size_bytes: Bytes | None = Field(default=None, alias="size")
+    age_ms: Milliseconds | None = None
+    size_bytes: Bytes | None = None
 
 
 class JournalActionSettings(Section):
     """Scheduled work on old segments. `retention`, in contrast, is checked all the time."""
 
     do: Literal["compress", "archive", "remove"]
-    age_ms: Milliseconds = Field(alias="age")
+    age_ms: Milliseconds
     """Age of the segments that are meant: nothing was written into them for so long."""
     every: Times
 
@@ -185,9 +171,9 @@ class JournalSettings(Section):
     durability: Literal["fsync", "interval"] = "fsync"
     """`fsync` commits at once; `interval` waits up to `flush_interval` to fill a commit. Both sync
     before anything is acknowledged."""
-    flush_interval_ms: Milliseconds = Field(default=10, alias="flush_interval")
+    flush_interval_ms: Milliseconds = 10
     front_log: bool = True
-    disk_timeout_ms: Milliseconds = Field(default=10_000, alias="disk_timeout")
+    disk_timeout_ms: Milliseconds = 10_000
     """Time that a commit may wait for the disk before clients are sent to other instances; 0: for
     ever."""
     """Whether small commits become durable in the front log (docs/journal.md)."""
@@ -204,31 +190,31 @@ class JournalSettings(Section):
 class LookSettings(Section):
     """One more look for what is to be downgraded or upgraded, on a schedule of its own."""
 
-    age_ms: Milliseconds | None = Field(default=None, alias="age")
+    age_ms: Milliseconds | None = None
     """Age above which a destination is downgraded. None: nothing is."""
-    upgrade_age_ms: Milliseconds | None = Field(default=None, alias="upgrade_age")
+    upgrade_age_ms: Milliseconds | None = None
     """Age below which a destination is upgraded. None: nothing is."""
     every: Times
-    grace_period_ms: Milliseconds = Field(default=0, alias="grace_period")
+    grace_period_ms: Milliseconds = 0
 
 
 class DowngradeSettings(Section):
     """The conditions under which a sync destination is treated as async, so that publishers are
     answered without it."""
 
-    age_ms: Milliseconds | None = Field(default=None, alias="age")
+    age_ms: Milliseconds | None = None
     """Age of the oldest unanswered message above which the destination is downgraded. None:
     never."""
-    upgrade_age_ms: Milliseconds | None = Field(default=None, alias="upgrade_age")
+    upgrade_age_ms: Milliseconds | None = None
     """Back to sync below this age; None: half of `age`."""
     min_sync_destinations: Annotated[int, Field(ge=0)] = 0
     """Below this number of sync destinations nothing is downgraded, unless by hand and forced."""
-    every_ms: Milliseconds = Field(default=0, alias="every")
+    every_ms: Milliseconds = 0
     """Time between two looks for what is to be downgraded or upgraded; 0: each check interval."""
-    upgrade_every_ms: Milliseconds | None = Field(default=None, alias="upgrade_every")
-    grace_period_ms: Milliseconds = Field(default=0, alias="grace_period")
+    upgrade_every_ms: Milliseconds | None = None
+    grace_period_ms: Milliseconds = 0
     """Time after the start in which nothing is downgraded or upgraded."""
-    upgrade_grace_period_ms: Milliseconds | None = Field(default=None, alias="upgrade_grace_period")
+    upgrade_grace_period_ms: Milliseconds | None = None
     check_interval_ms: Annotated[Milliseconds, Field(ge=10)] = Field(
         default=CHECK_INTERVAL_MS_DEFAULT, alias="check_interval"
     )
@@ -251,9 +237,9 @@ class DestinationChoices(Section):
     """Lets on in addition, while the link catches up after a connect."""
     compression: bool = False
     compression_type: Literal["zstd", "zlib"] = "zstd"
-    reconnect_timeout_ms: tuple[Milliseconds, ...] = Field(default=(), alias="reconnect_timeout")
+    reconnect_timeout_ms: tuple[Milliseconds, ...] = ()
     """Time for which an address is tried before the next: none, one for all, or one for each."""
-    ack_conflation_ms: Milliseconds = Field(default=0, alias="ack_conflation")
+    ack_conflation_ms: Milliseconds = 0
     dial: bool = True
     """False: it waits until one of its instances connects to this one, and pushes over that
     connection."""
@@ -363,7 +349,7 @@ class InstanceChoices(Section):
     """Module that makes the credentials of the instance and its links. None: as the fabric says."""
     admin: AdminSettings | None = None
     """Modules that decide who may control it. None: as the fabric says."""
-    capacity: CapacitySettings | None = None
+    capacity: Capacity | None = None
     """Limits on what waits for its clients. A value that it leaves out is as the fabric says."""
     bootstrap: BootstrapSettings | None = None
     sow_topics: tuple[SowTopicSettings, ...] | None = None
@@ -426,9 +412,9 @@ class MetricsSettings(Section):
 class ClientSettings(Section):
     """The initial settings of clients made by `Fabric.client`."""
 
-    heartbeat_ms: Milliseconds = Field(default=5_000, alias="heartbeat")
-    ack_conflation_ms: Milliseconds = Field(default=0, alias="ack_conflation")
-    publish_timeout_ms: Milliseconds = Field(default=30_000, alias="publish_timeout")
+    heartbeat_ms: Milliseconds = 5_000
+    ack_conflation_ms: Milliseconds = 0
+    publish_timeout_ms: Milliseconds = 30_000
     tls: TlsChoice = None
     """None: by the CA of the fabric's `tls`, where it has one."""
 
@@ -448,7 +434,7 @@ class FabricChoices(Section):
     metrics: MetricsSettings = MetricsSettings()
     logs: LogSettings = LogSettings()
     client: ClientSettings = ClientSettings()
-    tls: TlsSettings | None = None
+    tls: Tls | None = None
     """TLS of all instances that say nothing else. `{instance}` in a path is the instance's name."""
     drills: Literal["refused", "allowed"] = "refused"
     """Whether drills may break it while it runs (docs/drills.md)."""
@@ -466,7 +452,7 @@ class FabricChoices(Section):
     """Module that makes the credentials of instances and their links. None: none."""
     admin: AdminSettings | None = None
     """Modules that decide who may control instances. None: whoever can call them."""
-    capacity: CapacitySettings | None = None
+    capacity: Capacity | None = None
     """Limits on what waits for the clients of an instance. None: the defaults."""
     direct_links: bool = True
     """Whether links that have caught up hand their connections over to their instances."""
@@ -584,7 +570,7 @@ class FabricSettings(FabricChoices, _NamedSection):
     def types_of(self, instance: InstanceSettings) -> tuple[TypeDefinition, ...]:
         """The message types that are defined for the instance, or for the whole fabric."""
         own = instance.defined_types
-        return tuple(each.definition() for each in (self.message_types if own is None else own))
+        return self.message_types if own is None else own
 
     def controlled(self) -> list[str]:
         """The instances that have `admin`, of their own or the fabric's, by name."""

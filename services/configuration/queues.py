@@ -8,12 +8,12 @@ from pydantic import AfterValidator, Field, model_validator
 
 from raylay.services.configuration.fields import (
     MessageType,
-    Milliseconds,
     RecoveryPoint,
     Section,
     definition_name,
 )
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.units import Milliseconds
 from raylay.services.queues.definition import QueueDefinition
 
 DAY_MS = 24 * 3600 * 1000

@@ -8,14 +8,13 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, mo
 
 from raylay.services.configuration.fields import (
     MessageType,
-    Milliseconds,
     Pattern,
     RecoveryPoint,
     Section,
     definition_name,
 )
-from raylay.services.configuration.units import format_milliseconds, parse_milliseconds
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.units import Milliseconds, format_milliseconds, parse_milliseconds
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.state import SowRules
 
@@ -24,7 +23,7 @@ def _expiration(value: object) -> int | str:
     if value in ("enabled", "disabled"):
         return str(value)
     try:
-        found = parse_milliseconds(value, "")
+        found = parse_milliseconds(value)
     except ConfigurationError:
         raise ValueError(
             f"expected disabled, enabled, or a time such as 10s or 7d, got {value!r}"
@@ -56,7 +55,7 @@ class HistorySettings(Section):
     """The window and granularity of former values."""
 
     window_ms: Annotated[Milliseconds, Field(gt=0)] = Field(alias="window")
-    granularity_ms: Milliseconds = Field(default=0, alias="granularity")
+    granularity_ms: Milliseconds = 0
     """Interval of which only the last value is kept. 0: every value."""
 
 

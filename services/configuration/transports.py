@@ -2,59 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field
 
-from raylay.services.configuration.capacity import CapacitySettings
-from raylay.services.configuration.fields import MessageType, Port, Section
+from raylay.services.capacity.config import CapacityConfig
+from raylay.services.configuration.fields import MessageType, Port, Section, refusals
 from raylay.services.configuration.security import Module
-from raylay.services.errors import ConfigurationError
-from raylay.services.net.tls_config import PROTOCOLS, TlsConfig
+from raylay.services.net.tls_config import TlsConfig
 
 INSTANCE_PLACE = "{instance}"
 """Placeholder for the instance's name in the path of a file."""
 
 
-class TlsSettings(Section):
-    """The TLS of transports, and of those who connect to them (docs/security.md). Paths are taken
-    from the fabric's directory where they are relative, on the host that uses them; `~` is the home
-    of who starts the fabric."""
-
-    certificate: str = ""
-    private_key: str = ""
-    ca_file: str = ""
-    ca_path: str = ""
-    verify_client: bool = False
-    ciphers: str = ""
-    protocols: tuple[str, ...] = PROTOCOLS
-    server_name: str = ""
-    verify_name: bool = True
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        try:
-            self.config(str).check("", serves=False)
-        except ConfigurationError as error:
-            raise ValueError(str(error).removeprefix(": ")) from None
-        return self
-
-    def config(self, place: Callable[[str], str]) -> TlsConfig:
-        """Returns the configuration that an instance or a client reads.
-
-        Args:
-            place: where the file of a path is.
-        """
-        values: dict[str, Any] = self.model_dump()
-        for name in ("certificate", "private_key", "ca_file", "ca_path"):
-            if values[name]:
-                values[name] = place(values[name])
-        return TlsConfig(**values)
+def _tls(value: TlsConfig) -> TlsConfig:
+    with refusals():
+        value.check("TLS", serves=False)
+    return value
 
 
-TlsChoice = TlsSettings | Literal[False] | None
+def _capacity(value: CapacityConfig) -> CapacityConfig:
+    with refusals():
+        value.check("capacity")
+    return value
+
+
+Tls = Annotated[TlsConfig, AfterValidator(_tls)]
+"""TLS of transports, and of those who connect to them (docs/security.md). Paths are taken from the
+fabric's directory where they are relative, on the host that uses them; `~` is the home of who
+starts the fabric."""
+TlsChoice = Tls | Literal[False] | None
 """False: no TLS, whatever holds around it. None: what holds around it."""
+Capacity = Annotated[CapacityConfig, AfterValidator(_capacity)]
+"""Limits on what waits for clients. A value that is left out: of a transport, as its instance says;
+of an instance, as the fabric says; of that, the default."""
 
 
 class ReplicationTerms(Section):
@@ -114,7 +95,7 @@ class ClientTerms(Section):
     """The entitlement module. None: as the instance says."""
     tls: TlsChoice = None
     """None: the instance's."""
-    capacity: CapacitySettings | None = None
+    capacity: Capacity | None = None
     """Limits on what its clients may hold, in a pool of their own. None: they are in the
     instance's."""
 

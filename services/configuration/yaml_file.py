@@ -43,8 +43,8 @@ from raylay.services.configuration.model import (
     JournalSettings,
 )
 from raylay.services.configuration.security import Admin
-from raylay.services.configuration.units import format_milliseconds
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.units import format_milliseconds
 
 FILE_BYTES_MAX = 4 * 1024 * 1024
 DEPTH_MAX = 32
@@ -201,7 +201,7 @@ def _explain(error: ValidationError) -> list[tuple[Path_, str]]:
     return list(found.values())
 
 
-_BRANCHES = frozenset(("int", "str", "TlsSettings"))
+_BRANCHES = frozenset(("int", "str", "TlsConfig"))
 
 
 def _at(place: str, error: ConfigurationError) -> ConfigurationError:

@@ -30,14 +30,16 @@ from pydantic import (
 )
 
 from raylay.services.configuration.builder import explain
-from raylay.services.configuration.fields import Bytes, Milliseconds, Section
+from raylay.services.configuration.fields import Section
 from raylay.services.configuration.model import FabricSettings
-from raylay.services.configuration.units import (
+from raylay.services.errors import ConfigurationError
+from raylay.services.messages.units import (
+    Bytes,
+    Milliseconds,
     format_bytes,
     format_milliseconds,
     parse_milliseconds,
 )
-from raylay.services.errors import ConfigurationError
 
 FAULT_MS_MAX = 600_000
 AT_MS_MAX = 86_400_000
@@ -141,19 +143,17 @@ def _limits(memory_bytes: int, disk_bytes: int) -> str:
 class FaultStep(Section):
     """One step of a scenario: a fault, its target and its time."""
 
-    at_ms: Milliseconds = Field(default=0, alias="at")
+    at_ms: Milliseconds = 0
     fault: str
     target: str = ""
     lasts_ms: Milliseconds = Field(default=0, alias="for")
-    delay_ms: Milliseconds = Field(default=0, alias="delay")
+    delay_ms: Milliseconds = 0
     """Delay in each direction."""
     loss: Annotated[float, Field(ge=0.0, le=LOSS_MAX)] = 0.0
     """Share of lost segments, of 1,448 bytes each."""
     bytes_per_s: Annotated[int, Field(ge=0)] = 0
     """Bytes per second in each direction; 0: no limit."""
-    offset_ms: Annotated[int, BeforeValidator(_offset_ms), PlainSerializer(_offset)] = Field(
-        default=0, alias="offset"
-    )
+    offset_ms: Annotated[int, BeforeValidator(_offset_ms), PlainSerializer(_offset)] = 0
     """Offset of the clock into the future; negative: into the past."""
     memory_bytes: Annotated[Bytes, Field(ge=0)] = Field(default=0, alias="memory")
     """Memory that slow clients may take at each instance of the region during the step; 0: the

@@ -12,8 +12,7 @@ from pydantic import BaseModel
 
 from raylay.services.config.instance import INSTANCE_FILE, InstanceConfig
 from raylay.services.configuration.model import FabricSettings
-from raylay.services.configuration.security import ModuleSettings
-from raylay.services.configuration.transports import INSTANCE_PLACE, TlsSettings
+from raylay.services.configuration.transports import INSTANCE_PLACE
 from raylay.services.errors import RaylayError
 from raylay.services.fabric import ray_files, registry
 from raylay.services.fabric.registry import FABRIC_FILE
@@ -125,10 +124,10 @@ def _expanded(path: Path) -> Path:
 
 def _files_of(value: Any) -> Iterator[tuple[str, bool]]:
     """The files that a configuration names anywhere, and whether nobody else may read them."""
-    if isinstance(value, TlsConfig | TlsSettings):
+    if isinstance(value, TlsConfig):
         if value.private_key:
             yield value.private_key, True
-    elif isinstance(value, ModuleConfig | ModuleSettings):
+    elif isinstance(value, ModuleConfig):
         for option, path in value.options.items():
             if option in SECRET_OPTIONS | TRUSTED_OPTIONS and path:
                 yield path, option in SECRET_OPTIONS and value.module != PERMISSIONS

@@ -18,10 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from raylay.services.capacity.config import CapacityConfig
 from raylay.services.client import Client, Server, SyncClient
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.configuration.builder import FabricBuilder, Mode, TopicLike
-from raylay.services.configuration.capacity import CapacitySettings
 from raylay.services.configuration.model import (
     ClientSettings,
     DowngradeSettings,
@@ -30,13 +30,11 @@ from raylay.services.configuration.model import (
     LogSettings,
     MetricsSettings,
     TracingSettings,
-    TypeSettings,
 )
 from raylay.services.configuration.model import TopicSettings as _TopicSettings
 from raylay.services.configuration.queues import QueueSettings
 from raylay.services.configuration.security import AdminSettings, ModuleLike
 from raylay.services.configuration.sow_topics import SowTopicSettings
-from raylay.services.configuration.transports import TlsSettings
 from raylay.services.errors import FabricError
 from raylay.services.fabric import plan
 from raylay.services.fabric.clients import FabricClients
@@ -55,6 +53,8 @@ from raylay.services.fabric.record import OrphanedDirectory
 from raylay.services.fabric.relocation import Relocation
 from raylay.services.fabric.relocator import Relocator
 from raylay.services.fabric.rollout import Progress, Rollout
+from raylay.services.messages.types.definitions import TypeDefinition
+from raylay.services.net.tls_config import TlsConfig
 
 __all__ = ["Fabric", "Topic"]
 
@@ -110,10 +110,10 @@ class Fabric:
         unauthenticated: Literal["refused", "allowed"] | None = None,
         direct_links: bool | None = None,
         relocate_after: str | int | None = None,
-        message_types: Iterable[TypeSettings | Mapping[str, Any]] | None = None,
+        message_types: Iterable[TypeDefinition | Mapping[str, Any]] | None = None,
         sow_topics: Iterable[SowTopicSettings | Mapping[str, Any]] | None = None,
         queues: Iterable[QueueSettings | Mapping[str, Any]] | None = None,
-        tls: TlsSettings | Mapping[str, Any] | None = None,
+        tls: TlsConfig | Mapping[str, Any] | None = None,
         downgrade_age: str | None = None,
         authentication: ModuleLike | None = None,
         entitlement: ModuleLike | None = None,
@@ -121,7 +121,7 @@ class Fabric:
         replication_entitlement: ModuleLike | None = None,
         authenticator: ModuleLike | None = None,
         admin: AdminSettings | Mapping[str, Any] | None = None,
-        capacity: CapacitySettings | Mapping[str, Any] | None = None,
+        capacity: CapacityConfig | Mapping[str, Any] | None = None,
     ) -> None:
         self.name = name
         self._builder = FabricBuilder(

@@ -12,7 +12,7 @@ from raylay.services.capacity.config import CapacityConfig
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.config.transport import TransportConfig
 from raylay.services.configuration.model import FabricSettings, InstanceSettings
-from raylay.services.configuration.security import MODULES, ModuleSettings
+from raylay.services.configuration.security import MODULES
 from raylay.services.configuration.transports import (
     INSTANCE_PLACE,
     ClientTerms,
@@ -24,12 +24,14 @@ from raylay.services.configuration.transports import (
 from raylay.services.errors import ConfigurationError
 from raylay.services.net.tls_config import TlsConfig
 from raylay.services.net.tls_files import client_context, server_context
-from raylay.services.security.modules import ModuleConfig
+from raylay.services.security.control import AdminConfig
+from raylay.services.security.modules import FILE_OPTIONS, ModuleConfig
 
 
-def module(settings: ModuleSettings | None, directory: str) -> ModuleConfig | None:
-    """Returns the declaration of a module; None: there is none."""
-    return None if settings is None else settings.config(Path(directory))
+def module(declared: ModuleConfig | None, directory: str) -> ModuleConfig | None:
+    """Returns a module with its files where they are, for a fabric in this directory; None: there
+    is none."""
+    return None if declared is None else declared.placed(_placing(directory))
 
 
 def modules(settings: FabricSettings, directory: str, instance: InstanceSettings) -> dict[str, Any]:
@@ -37,7 +39,11 @@ def modules(settings: FabricSettings, directory: str, instance: InstanceSettings
     else the fabric's."""
     admin = instance.admin or settings.admin
     return {
-        "admin": None if admin is None else admin.config(Path(directory)),
+        "admin": None
+        if admin is None
+        else AdminConfig(
+            module(admin.authentication, directory), module(admin.entitlement, directory)
+        ),
         **{
             name: module(getattr(instance, name) or getattr(settings, name), directory)
             for name in MODULES
@@ -87,14 +93,14 @@ class TransportPlanner:
             "tls": self._serving(each.tls),
             "authentication": module(each.authentication, self._directory),
             "entitlement": module(each.entitlement, self._directory),
-            "capacity": None if limits is None else limits.config(self._place),
+            "capacity": None if limits is None else limits.placed(self._place),
         }
 
     def capacity(self) -> CapacityConfig | None:
         """Returns the limits of what waits for the instance's clients; None: nothing is
         declared."""
         own, around = (
-            None if each is None else each.config(self._place)
+            None if each is None else each.placed(self._place)
             for each in (self._instance.capacity, self._settings.capacity)
         )
         if own is None or around is None:
@@ -109,11 +115,11 @@ class TransportPlanner:
             targets: names of instances of the fabric, and `host:port` of others.
         """
         if own is not None:
-            return own.config(self._place) if own else None
+            return own.placed(self._place) if own else None
         base = self._base()
         if not base or not any(self._has_tls(target) for target in targets):
             return None
-        return base.config(self._place)
+        return base.placed(self._place)
 
     def _has_tls(self, target: str) -> bool:
         other = next((each for each in self._settings.instances if each.name == target), None)
@@ -128,7 +134,7 @@ class TransportPlanner:
 
     def _serving(self, own: TlsChoice) -> TlsConfig | None:
         chosen = _of(own, self._base())
-        return chosen.config(self._place) if chosen else None
+        return chosen.placed(self._place) if chosen else None
 
 
 def check_files(config: InstanceConfig) -> None:
@@ -148,7 +154,7 @@ def check_files(config: InstanceConfig) -> None:
         if tls is not None:
             client_context(tls, f"{config.name}: {what}")
     for what, used in _modules_of(config):
-        for option in _FILE_OPTIONS & used.options.keys():
+        for option in FILE_OPTIONS & used.options.keys():
             path = Path(used.options[option])
             try:
                 path.open("rb").close()
@@ -159,18 +165,10 @@ def check_files(config: InstanceConfig) -> None:
                 ) from None
 
 
-_FILE_OPTIONS = frozenset({"File", "PasswordFileName", "PublicKeyFile", "SecretFile"})
-"""Options of the modules that are built in which name a file."""
-
-
 def _modules_of(config: InstanceConfig) -> Iterator[tuple[str, ModuleConfig]]:
     """Every module that an instance would use, and where it stands."""
     found: list[tuple[str, ModuleConfig | None]] = [
-        (name, getattr(config, name))
-        for name in (
-            *("authentication", "entitlement", "replication_authentication"),
-            *("replication_entitlement", "authenticator"),
-        )
+        (name, getattr(config, name)) for name in MODULES
     ]
     for transport in config.transports:
         where = f"transport {transport.name}"
@@ -190,10 +188,10 @@ def client_tls(settings: FabricSettings, directory: str) -> TlsConfig | None:
     own, base = settings.client.tls, settings.tls
     place = _placing(directory, "")
     if own is not None:
-        return own.config(place) if own else None
+        return own.placed(place) if own else None
     if base is None:
         return None
-    serving = base.config(place)
+    serving = base.placed(place)
     return TlsConfig(
         ca_file=serving.ca_file,
         ca_path=serving.ca_path,
@@ -206,9 +204,15 @@ def _of(own: TlsChoice, around: TlsChoice) -> TlsChoice:
     return around if own is None else own
 
 
-def _placing(directory: str, instance: str) -> Callable[[str], str]:
+def _placing(directory: str, instance: str | None = None) -> Callable[[str], str]:
+    """Returns where the files of a fabric are. `~` is the home of who starts it.
+
+    Args:
+        instance: the name for `{instance}` in a path; None: that stays.
+    """
+
     def place(path: str) -> str:
-        named = path.replace(INSTANCE_PLACE, instance)
+        named = path if instance is None else path.replace(INSTANCE_PLACE, instance)
         return str(Path(directory) / os.path.expanduser(named))
 
     return place

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from raylay.services.errors import ConfigurationError
 
 PROTOCOLS = ("TLSv1.2", "TLSv1.3")
 """Allowed versions of TLS; older ones are broken."""
+FILES = ("certificate", "private_key", "ca_file", "ca_path")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,12 @@ class TlsConfig:
                 f"{where}: TLS speaks no {', '.join(wrong) or 'protocol'}: give one or both of "
                 f"{', '.join(PROTOCOLS)}"
             )
+
+    def placed(self, place: Callable[[str], str]) -> TlsConfig:
+        """Returns the same with each file where `place` says that it is."""
+        files: dict[str, Any] = {name: getattr(self, name) for name in FILES}
+        placed: dict[str, Any] = {name: place(path) for name, path in files.items() if path}
+        return replace(self, **placed)
 
     @classmethod
     def of(cls, values: dict[str, Any], where: str) -> TlsConfig:

@@ -24,8 +24,8 @@ import typer
 
 from raylay.services.commands.shared.printing import echo, echo_json, echo_text
 from raylay.services.commands.shared.tls_options import tls_given
-from raylay.services.configuration.units import parse_milliseconds
 from raylay.services.errors import ConfigurationError, RaylayError
+from raylay.services.messages.units import parse_milliseconds
 from raylay.services.pipeline.session import check_spark, one_line, session
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,8 @@ LETS_EVERYBODY_IN = (
     "amps-implicit-authentication-module",
 )
 """Authentication modules that let in whoever comes: a transport with one is as open as without."""
+FILE_OPTIONS = frozenset(("File", "SecretFile", "PublicKeyFile", "PasswordFileName"))
+"""Options of the modules that are built in which name a file."""
 ASKS_NOTHING = (*LETS_EVERYBODY_IN, "certificates")
 """Authentication modules that want no password or token."""
 
@@ -45,6 +47,14 @@ class ModuleConfig:
     def shown(self) -> dict[str, str]:
         """The options, as people may see them."""
         return {name: shown_option(name, value) for name, value in self.options.items()}
+
+    def placed(self, place: Callable[[str], str]) -> ModuleConfig:
+        """Returns the same with each file where `place` says that it is."""
+        options = {
+            name: place(value) if name in FILE_OPTIONS else value
+            for name, value in self.options.items()
+        }
+        return ModuleConfig(self.module, options)
 
     def check_options(self, known: Iterable[str], where: str, needs: Iterable[str] = ()) -> None:
         """Raises ConfigurationError where there is an option that the module does not know, or

@@ -73,7 +73,7 @@ ROOMS: dict[str, frozenset[str]] = {
     for room, others in {
         "messages": "",
         "expressions": "messages",
-        "capacity": "",
+        "capacity": "messages",
         "plugins": "expressions messages queues replication security sow storage subscriptions",
         "replication": "expressions messages",
         # Beside what clients speak, it packs what links and their instances tell one another.

@@ -61,7 +61,7 @@ def _defined(name: str, config: AmpsConfig) -> Module | None:
 
 
 def module_settings(kind: str, use: ModuleUse | None, config: AmpsConfig) -> dict[str, Any] | None:
-    """Returns an element as `ModuleSettings`, with the options of its definition. None: it says
+    """Returns an element as `ModuleConfig`, with the options of its definition. None: it says
     nothing, or what does not run (`does_not_run`)."""
     name = our_name(kind, use, config) if use is not None else ""
     if use is None or not name:

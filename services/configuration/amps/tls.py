@@ -15,7 +15,7 @@ SECURE_TYPES = ("tcps", "amps-replication-secure")
 
 
 def tls_settings(transport: IncomingTransport | OutgoingTransport) -> dict[str, Any] | None:
-    """Returns its elements as `TlsSettings`; None: it has no TLS."""
+    """Returns its elements as `TlsConfig`; None: it has no TLS."""
     has_key = transport.certificate and transport.private_key
     if transport.type not in SECURE_TYPES and not has_key:
         return None

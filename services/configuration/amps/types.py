@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from raylay.services.configuration.amps.units import (
     format_interval,
@@ -55,6 +55,7 @@ def element(
 class Stanza(Section):
     """An element with elements in it."""
 
+    model_config = ConfigDict(alias_generator=None)  # elements have the documented names
     text_element: ClassVar[str] = ""
     """The element that is meant where this one holds a text alone."""
     position: int = Field(default=0, exclude=True, repr=False)

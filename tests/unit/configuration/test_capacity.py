@@ -69,7 +69,8 @@ def test_python_says_it_likewise_and_nothing_where_nothing_is_said() -> None:
         ("client_share: 0%", r"client_share \(ClientMaxCapacity\) is 0.0: give more than 0"),
         ("client_share: 150%", "at most 1, which is 100%"),
         ("client_share: half", "expected a share such as 50% or 0.5, got 'half'"),
-        ("ram: 1GB", "capacity.ram"),
+        ("ram: 1GB", "capacity.ram: this key is unknown here: expected memory, disk, disk_path, "),
+        ("memroy: 1GB", r"f.yaml:2: capacity.memroy: .*: did you mean memory\?"),
     ],
 )
 def test_a_limit_that_is_none_is_refused_with_its_place(

@@ -9,13 +9,8 @@ import yaml
 
 from raylay.services.configuration import yaml_file
 from raylay.services.configuration.builder import FabricBuilder
+from raylay.services.configuration.fields import name_in_files
 from raylay.services.configuration.model import FabricSettings
-from raylay.services.configuration.units import (
-    format_bytes,
-    format_milliseconds,
-    parse_bytes,
-    parse_milliseconds,
-)
 from raylay.services.configuration.yaml_file import (
     _File,
     _InstanceEntry,
@@ -25,7 +20,12 @@ from raylay.services.configuration.yaml_file import (
     parse,
 )
 from raylay.services.errors import ConfigurationError
-from raylay.services.security.control import AdminConfig
+from raylay.services.messages.units import (
+    format_bytes,
+    format_milliseconds,
+    parse_bytes,
+    parse_milliseconds,
+)
 from raylay.services.security.modules import ModuleConfig
 
 FILE = """\
@@ -155,7 +155,7 @@ def test_every_key_of_a_file_comes_through() -> None:
         (_InstanceEntry, values["instances"]["C"]),
         (_LinkEntry, values["links"][0]),
     ):
-        keys = {info.alias or name for name, info in model.model_fields.items()}
+        keys = {info.alias or name_in_files(name) for name, info in model.model_fields.items()}
         assert keys == set(given), "a key that this file does not have is not tested"
     settings = parse(EVERY_KEY)
     assert settings.relocate_after_ms == 600_000 and not settings.direct_links
@@ -172,13 +172,12 @@ def test_every_key_of_a_file_comes_through() -> None:
     assert (typed.port, typed.message_types) == (9004, ("fix",))
     assert typed.authentication is not None and typed.authentication.module == "certificates"
     given = settings.instance("C").authentication
-    assert given is not None and given.config(Path("/f")).options == {"File": "/f/who"}
+    assert given is not None and given.options == {"File": "who"}
     assert settings.authentication is not None and settings.entitlement is not None
     assert settings.authentication.options == {"SecretFile": "/s", "Audience": "7"}
     assert settings.admin is not None and settings.controlled() == ["A-1", "A-2", "B-1", "C"]
-    assert settings.admin.config(Path("/f")) == AdminConfig(
-        ModuleConfig("passwords", {"File": "/f/who"}), ModuleConfig("permissions")
-    )
+    assert settings.admin.authentication == ModuleConfig("passwords", {"File": "who"})
+    assert settings.admin.entitlement == ModuleConfig("permissions")
     own = settings.instance("C").admin
     assert own is not None and own.authentication is None
     for name, modules in (
@@ -189,7 +188,7 @@ def test_every_key_of_a_file_comes_through() -> None:
         found = getattr(settings, name), getattr(settings.instance("C"), name)
         assert tuple(each.module for each in found) == modules
     there = settings.instance("A-1").destinations[-1].authenticator
-    assert there is not None and there.config(Path("/f")).options == {"PasswordFileName": "/f/pw"}
+    assert there is not None and there.options == {"PasswordFileName": "pw"}
     limits, of_all = settings.instance("C").capacity, settings.capacity
     assert limits is not None and limits.disk_bytes_max == 3 * 10**9
     assert of_all is not None and (of_all.memory_bytes_max, of_all.client_share) == (10**9, 0.6)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raylay.services.config.compared_terms import queue_terms, sow_terms
-from raylay.services.configuration.model import FabricSettings, TypeSettings
+from raylay.services.configuration.model import FabricSettings
 from raylay.services.configuration.queues import QueueSettings
 from raylay.services.configuration.reserved import with_drill_topic
 from raylay.services.configuration.sow_topics import SowTopicSettings
@@ -24,6 +24,7 @@ from raylay.services.messages.topics import (
     TopicMatcher,
     TopicRule,
 )
+from raylay.services.messages.types.definitions import TypeDefinition
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ("hot_pair", "geographic", "three_regions", "hub_and_spoke", "one_way_feed", "dmz_pair")
@@ -99,7 +100,7 @@ def test_of_one_the_last_message_of_each_key_is_kept(tmp_path: Path) -> None:
     assert kept(settings, "own", tmp_path) == ["trades", DRILL_SOW_TOPIC]
     # Who keeps no log, and who takes no JSON, keeps what is declared.
     assert kept(settings, "quiet", tmp_path) == kept(settings, "fixed", tmp_path) == ["orders"]
-    kinds = (TypeSettings(name="json", kind="fix"),)
+    kinds = (TypeDefinition("json", "fix"),)
     other = settings.model_copy(update={"message_types": kinds})
     assert DRILL_SOW_TOPIC not in kept(other, "near-1", tmp_path), "json is another type there"
 
