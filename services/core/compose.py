@@ -24,6 +24,7 @@ from raylay.services.replication.instance import InstanceMachine, MachineParts
 from raylay.services.replication.link.content import FilterLanguage
 from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.replication.membership.placement import Placements
+from raylay.services.replication.publisher_names import PublisherNames
 from raylay.services.replication.recovery import RecoveryLog
 from raylay.services.replication.run_lookup import RunLookup, RunSource
 from raylay.services.replication.values import Identity
@@ -77,6 +78,7 @@ class Composition:
         recent_bytes_max: of what was committed last, kept to answer in the journal's stead.
         filters: what content filters are written in; None: they do not run.
         suspects: messages that earlier processes ended with.
+        names: whom publisher ids belong to, as far as earlier processes wrote it down.
         sow: the state of the world; None: no topic has one. Its topics' `Stateful` are in `topics`.
         sow_folded: called behind each part of the journal that is folded into it: who writes it
             down does so there.
@@ -94,6 +96,7 @@ class Composition:
     recent_bytes_max: int = 0
     filters: FilterLanguage | None = None
     suspects: Suspects | None = None
+    names: PublisherNames | None = None
     sow: SowFeature | None = None
     sow_folded: Callable[[], None] = lambda: None
 
@@ -175,6 +178,7 @@ def compose(
         recent_bytes_max=composition.recent_bytes_max,
         filters=composition.filters,
         suspects=composition.suspects,
+        names=composition.names,
         parts=kinds.parts,
     )
     point = point.judged_by(machine.contents.rules)

@@ -16,6 +16,8 @@ DIGEST_BYTES = 16
 """Length of a digest in bytes. Finding a value with a given digest takes 2^128 tries; finding two
 values with the same digest takes 2^64."""
 PUBLISHER = b"raylay-publisher"
+PUBLISHER_NAME = b"raylay-name"
+PUBLISHER_NAMES = b"raylay-names"
 SOW_KEY = b"raylay-sow-key"
 SOW_BODY = b"raylay-sow-body"
 SOW_RECORD = b"raylay-sow-rec"

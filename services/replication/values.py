@@ -102,3 +102,5 @@ class Counters:
     persisted: int = 0
     downgrades: int = 0
     upgrades: int = 0
+    publisher_conflicts: int = 0
+    """Client names that were refused, or told by a link, with the publisher id of another one."""

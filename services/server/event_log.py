@@ -15,6 +15,7 @@ _WARNINGS = frozenset(
         "admitted",
         "bootstrap_failed",
         "conflict",
+        "publisher_conflict",
         "downgrade_refused",
         "downgraded",
         "late",

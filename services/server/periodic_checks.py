@@ -16,7 +16,7 @@ from raylay.services.replication.instance.tick_policy import TickPolicy
 from raylay.services.server.clients.costly_filters import CostlyFilters
 from raylay.services.server.clients.replay import ReplayPump
 from raylay.services.server.clients.sessions import ClientSessions
-from raylay.services.server.data.data_files import AGING_KEY
+from raylay.services.server.data.data_files import AGING_KEY, name_key
 from raylay.services.server.data.maintenance import Maintenance
 from raylay.services.server.links.control import Links
 from raylay.services.server.links.upstream_connection import ConnectedUpstreams
@@ -33,6 +33,8 @@ CLOCK_SET_US = 1_000_000
 
 GAPS_KEY = "gaps/"
 """The keys of whose the publishers with gaps are."""
+
+NAMES_WRITTEN_AT_ONCE = 4_096
 
 BEHIND_US = 60_000_000
 """The aging clock is written down when it is by so much further behind, or nearer."""
@@ -67,6 +69,8 @@ class PeriodicChecks:
         self._upstreams = upstreams
         self._filters = CostlyFilters(runtime, clients)
         self._tell_unreadable_s = 0.0
+        self._writes_names = False
+        self._names_failed = False
         self._looking: TickPolicy
         self._resting_intervals = 1
         self._behind_us = 0
@@ -100,6 +104,7 @@ class PeriodicChecks:
         self._say_if_set(offset_us)
         self._keep_aging()
         self._keep_user_gaps()
+        self._keep_names()
         if self._looking.is_due(now_us):
             runtime.perform(runtime.machine.tick(now_us))
             self._maintenance.check()
@@ -114,6 +119,7 @@ class PeriodicChecks:
             upstream.beat(now_s)
         self._look_at_children(now_s)
         for name, link in self._links.controls.items():
+            link.tell_names()
             link.direct_link.tick(caught_up=runtime.machine.destinations[name].caught_up)
         self._replays.keep_ticking()
 
@@ -147,6 +153,29 @@ class PeriodicChecks:
                     for publisher, user in users.items()
                 }
             )
+
+    def _keep_names(self) -> None:
+        """Keeps whom publisher ids belong to, for later lives."""
+        unwritten = self._runtime.machine.publisher_names.unwritten
+        if unwritten and not self._writes_names:
+            self._writes_names = True
+            self._runtime.spawn(self._write_names(unwritten[:NAMES_WRITTEN_AT_ONCE]))
+
+    async def _write_names(self, publishers: list[int]) -> None:
+        runtime = self._runtime
+        names = runtime.machine.publisher_names
+        try:
+            await runtime.state.put({name_key(each): names.get(each) for each in publishers})
+            del names.unwritten[: len(publishers)]
+        except RaylayError as error:
+            # Again at the next check.
+            if not self._names_failed:
+                runtime.report("state_failed", text=str(error))
+            self._names_failed = True
+        else:
+            self._names_failed = False
+        finally:
+            self._writes_names = False
 
     def _look_at_children(self, now_s: float) -> None:
         for name, link in self._links.controls.items():

@@ -8,7 +8,7 @@ The snapshot is a flat dict; a key that is missing is left out of the scrape:
 
     published, persisted, delivered, commits,            counters, since the process began
     late_records, conflicting_records, duplicates_skipped, passed_over_records, connection_faults,
-    filters_given_up, runs_unreadable                     counters
+    filters_given_up, runs_unreadable, publisher_conflicts    counters
     unavailable_records, ranges_held, buffer_bytes, clients, subscriptions     now
     incomplete_bytes                                      now
     offline_bytes, clients_offline, client_age_ms         now
@@ -115,6 +115,13 @@ _OF_INSTANCE = (
     _MetricDescription("late_records", "late_records", "", "records journaled late", True),
     _MetricDescription(
         "conflicting_records", "conflicting_records", "", "one identity, two contents", True
+    ),
+    _MetricDescription(
+        "publisher_conflicts",
+        "publisher_conflicts",
+        "",
+        "client names with the publisher id of another one",
+        True,
     ),
     _MetricDescription(
         "duplicates_skipped", "duplicates_skipped", "", "records that were held", True

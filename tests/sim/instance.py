@@ -64,6 +64,7 @@ from raylay.services.replication.link.resync_plan import ResyncPlan
 from raylay.services.replication.membership.admission import LinkRefused, decide, refused_before
 from raylay.services.replication.membership.connection_sharing import SharedConnection, choose
 from raylay.services.replication.membership.placement import InstancePlacement, Placements
+from raylay.services.replication.publisher_names import PublisherNames
 from raylay.services.replication.recovery import RecoveryPoint
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.replication.unavailable import decode_unavailable
@@ -220,6 +221,8 @@ class Disk:
         self.sow_ledger = sow.Ledger()
         """What the SOW topics of the journal hold."""
         self.queue_stores: dict[str, MemoryQueueStore] = {}
+        self.names: dict[int, bytes] = {}
+        """Whom publisher ids belong to."""
         self.heralded: set[int] = set()
         """Incarnations of which the journal says to queues who bears them."""
 
@@ -385,6 +388,7 @@ _IN_THE_DIRECTORY = (
     "last",
     "sow_ledger",
     "heralded",
+    "names",
     "verdicts",
     "judged_by",
 )
@@ -533,6 +537,7 @@ class Instance:
             recent_bytes_max=world.recent_bytes_max,
             filters=world.filters,
             sow=self.sow if world.sow else None,
+            names=PublisherNames(disk.names.items()),
         )
         machine, self.recovery = compose(
             composition,
@@ -544,6 +549,12 @@ class Instance:
             headers_max=HEADERS,
         )
         self.machine, self.looking = machine, TickPolicy(machine)
+        self.names_told = {
+            each.name: world.machines.names_told(machine.publisher_names)
+            for each in disk.member.destinations
+        }
+        self.names_under_way = 0
+        """Parts of them that have not arrived anywhere."""
         self.durability = world.machines.durability(machine.pending)
         self.author = world.machines.author("sim", disk.identity())
         self.peers = world.machines.peers()
@@ -851,6 +862,8 @@ class Instance:
         machine = self.machine
         if machine.missing.is_judging:
             return False
+        if self.names_under_way or any(each.is_behind for each in self.names_told.values()):
+            return False
         if any(map(len, self.arrivals.values())) or self.folds.unfolded:
             return False
         if self.author or self.staging or self.runtime.loop.calls:
@@ -881,8 +894,38 @@ class Instance:
             for link in self.links.values():
                 link.direct_link.tick()
             self._look()
+            self._keep_names()
             self._tell_persisted()
             world.after(world.timing.tick_us, self._tick)
+
+    def _keep_names(self) -> None:
+        """As the server's periodic checks do it: the names of publishers are written down, and told
+        to the destinations."""
+        world, names = self.world, self.machine.publisher_names
+        if names.unwritten:
+            taken = names.unwritten.copy()
+            names.unwritten.clear()
+            world.after(world.names_rng.randint(*HINT_WRITE_US), self._names_written, taken)
+        for name, link in self.links.items():
+            self.names_told[name].go_on(link.tell_names)
+
+    def _names_written(self, publishers: list[int]) -> None:
+        if self.alive:
+            names = self.machine.publisher_names
+            self.disk.names.update((each, names.get(each) or b"") for each in publishers)
+        else:
+            self.world.probes["died before names were written"] += 1
+
+    def names_arrived(self, connection: Connection, part: bytes) -> None:
+        """An upstream tells whom publisher ids belong to."""
+        if not self.alive or connection.number not in self.upstreams:
+            return
+        names = self.machine.publisher_names
+        before = len(names)
+        effects = self.machine.names_told(part, connection.hosts[0])
+        self.world.probes["learnt names of publishers"] += len(names) > before
+        if effects:
+            self.perform(effects)
 
     def _look(self) -> None:
         """As status and metrics do, at any moment: what only reads must only read."""
@@ -1488,6 +1531,12 @@ class Instance:
             connection.close(1, "not_ready")
             return
         client = header["client_name"]
+        refused = self.machine.name_refusal(client)
+        if refused is not None:
+            world.probes["logon refused, id of another name"] += 1
+            connection.send(1, ({**answer, "status": "failure", "reason": refused[0]}, b""))
+            connection.close(1, refused[0])
+            return
         for older in list(self.sessions.values()):
             if older.client_name == client:
                 self.client_gone(older.number)
@@ -1657,6 +1706,7 @@ class Instance:
                 self.name,
                 disk.generation,
                 self.told_at_logon(),
+                self.machine.publisher_names.digest if not logon.salvages else b"",
             ),
         )
         if not isinstance(connection, Carried) and not logon.salvages:
@@ -1824,6 +1874,7 @@ class Instance:
     ) -> None:
         name = link.destination.name
         self.disk.servers[name] = (welcome.incarnation, welcome.name)
+        self.names_told[name].connected(welcome.names)
         self.disk.servers_met.setdefault(name, set()).add(welcome.name)
         self.queues.named({welcome.incarnation: welcome.name})
         self.peers.reached(name, welcome.incarnation, welcome.name, self.host_of(welcome.name))
@@ -1851,6 +1902,7 @@ class Instance:
     def link_disconnected(self, link: LinkProcess, why: str) -> None:
         """A link has lost its connection."""
         self._comparing.pop(link.destination.name, None)
+        self.names_told[link.destination.name].disconnected()
         link.direct_link.ended(why)
         if self.alive:
             self.perform(self.machine.link_disconnected(link.destination.name, why))

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 LENDS_WITHIN_US = 20_000
 TAKEN_US = (0, 20_000)
+NAMES_US = (100, 30_000)
+"""As long names are on their way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class Welcome:
     """Its name when it is a former one: else `name`."""
     generation: int
     placements: dict[str, InstancePlacement]
+    names: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,7 @@ class LinkProcess:
         """Dies alone: the instance sees its channel close and starts another one."""
         instance, world = self.instance, self.world
         self.die()
+        instance.names_told[self.destination.name].disconnected()
         instance.perform(instance.machine.link_disconnected(self.destination.name, "link died"))
         world.probes["link crashed"] += 1
         world.after(world.drawn((1_000, 50_000)), self._replace)
@@ -373,6 +377,28 @@ class LinkProcess:
     def _again(self) -> None:
         if self.alive:
             self.outbox.send(self.instance.give_epoch, self)
+
+    # -- names of publishers -----------------------------------------------------------------
+    def tell_names(self, part: bytes) -> bool:
+        """The instance tells its destination names. Whether they go out."""
+        world, connection = self.world, self.connection
+        direct = self.direct_link
+        if connection is None or (direct.direct is None and direct.policy.is_asked):
+            return False
+        self.instance.names_under_way += 1
+        world.after(world.names_rng.randint(*NAMES_US), self._names_arrive, connection, part)
+        return True
+
+    def _names_arrive(self, connection: Connection, part: bytes) -> None:
+        """With the connection they are lost."""
+        self.instance.names_under_way -= 1
+        is_cut = isinstance(connection, Carried) and connection.is_cut(0)
+        if not all(connection.open) or connection.dead[0] or is_cut:
+            self.world.probes["names lost with a connection"] += 1
+            return
+        target = self.world.hosts[connection.hosts[1]]
+        if isinstance(target, sim_instance.Instance):
+            target.names_arrived(connection, part)
 
     # -- moved instances ---------------------------------------------------------------------
     def placed(self, news: dict[str, InstancePlacement]) -> None:

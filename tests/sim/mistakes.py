@@ -64,6 +64,7 @@ from raylay.services.replication.link.resync_plan import ResyncPlan
 from raylay.services.replication.link.routing import Routable, Router
 from raylay.services.replication.membership.peers import PeerBook
 from raylay.services.replication.membership.placement import GENERATION_MAX
+from raylay.services.replication.publisher_names import NamesTold
 from raylay.services.replication.recovery import RecoveryLog, RecoveryPoint
 from raylay.services.replication.run_lookup import RunLookup, _Piece
 from raylay.services.replication.staged import BatchStaged, Entry, RunStaged
@@ -112,6 +113,28 @@ class DeafWhileAsked(DirectLinkPolicy):
     __slots__ = ()
 
     def said(self) -> None:
+        pass
+
+
+class NamesNotTold(NamesTold):
+    """Tells a destination no names of publishers."""
+
+    __slots__ = ()
+
+    def connected(self, digest: bytes) -> None:
+        pass
+
+
+class NamesToldOnce(NamesTold):
+    """Goes on telling names where it was before the connection was lost."""
+
+    __slots__ = ()
+
+    def connected(self, digest: bytes) -> None:
+        if self._position is None:
+            super().connected(digest)
+
+    def disconnected(self) -> None:
         pass
 
 
@@ -1335,6 +1358,8 @@ class FoldedNoMore(FeatureRegistry):
 
 MISTAKES: dict[str, Machines] = {
     **{name: Machines(queues=of) for name, (of, _) in queue_mistakes.MISTAKES.items()},
+    "names: not told": Machines(names_told=NamesNotTold),
+    "names: told once": Machines(names_told=NamesToldOnce),
     "queue: blames the lease": Machines(parts=MachineParts(publishers=BlamesTheLease)),
     "queue: judges what is here": Machines(parts=MachineParts(publishers=JudgesWhatIsHere)),
     "passed over: forgotten": Machines(parts=MachineParts(upstreams=PassedOverForgotten)),
@@ -1473,6 +1498,8 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
 
 CAUGHT_BY: dict[str, frozenset[str]] = {
     **{name: laws for name, (_, laws) in queue_mistakes.MISTAKES.items()},
+    "names: not told": frozenset(("names",)),
+    "names: told once": frozenset(("names",)),
     "queue: blames the lease": frozenset(("order",)),
     "queue: judges what is here": frozenset(("store",)),
     "passed over: forgotten": frozenset(("liveness",)),

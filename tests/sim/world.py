@@ -47,6 +47,7 @@ from raylay.services.replication.link.outbound import OutboundLink
 from raylay.services.replication.link.resync_plan import ResyncPlan
 from raylay.services.replication.membership.peers import PeerBook
 from raylay.services.replication.membership.placement import InstancePlacement, Placements
+from raylay.services.replication.publisher_names import NamesTold
 from raylay.services.replication.recovery import RecoveryLog
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.sow.book import SowBook
@@ -117,6 +118,7 @@ class Machines:
     link: type[OutboundLink] = OutboundLink
     direct_policy: type[DirectLinkPolicy] = DirectLinkPolicy
     direct_link: type[DirectLink] = DirectLink
+    names_told: type[NamesTold] = NamesTold
     durability: type[PendingMessages] = PendingMessages
     journal: type[MemoryJournal] = MemoryJournal
     front: type[MemoryFront] = MemoryFront
@@ -267,6 +269,7 @@ class World:
         self.hint_rng = random.Random(seed)
         self.front_rng = random.Random(seed)
         self.direct_rng = random.Random(seed)
+        self.names_rng = random.Random(seed)
         self.sow_rng = random.Random(seed)
         self.ask_rng = random.Random(seed)
         self.queue_rng = random.Random(seed)
@@ -572,6 +575,7 @@ class World:
             # What nobody declared is never acknowledged: the laws of all others hold for it.
             and self.topics[operation.topic.encode(), b"json"].declared
         )
+        self._check_names()
         history.unretired = [
             former for former, disk in self.former.items() if self.hosts[disk.host].alive
         ]
@@ -617,6 +621,26 @@ class World:
                 if text := client.subscription.options.get("filter"):
                     history.passes[client.name] = partial(filtering.passes, text)
         return history
+
+    def _check_names(self) -> None:
+        """In the end a destination remembers whom every publisher id belongs to that the instance
+        of its link remembers, and the disk has all that an instance remembers."""
+        for name, instance in self.instances.items():
+            if not instance.alive:
+                continue
+            names = instance.machine.publisher_names
+            theirs = [(f"the disk of {name}", instance.disk.names)]
+            for link in instance.links.values():
+                host = link.connection.hosts[1] if link.connection is not None else ""
+                other = self.hosts.get(host)
+                if link.machine.is_connected and other is not None and other.alive:
+                    remembered = other.machine.publisher_names
+                    theirs.append((other.name, dict(remembered.items())))
+            for where, found in theirs:
+                missing = [each for each, named in names.items() if found.get(each) != named]
+                if missing:
+                    text = f"{where} lacks {len(missing)} names that {name} has: {missing[0]}"
+                    self.queue_faults.append(("names", text))
 
 
 def _owing(machine: InstanceMachine) -> Iterator[DestinationDebt]:

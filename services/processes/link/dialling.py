@@ -384,6 +384,7 @@ class LinkDialler:
                 same=accepted.same,
                 generation=accepted.generation,
                 placements={} if downstream.is_carried else accepted.placements,
+                names=accepted.names,
             )
         )
         await self._started_or_lost(downstream, self._start_answer)

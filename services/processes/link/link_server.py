@@ -176,6 +176,8 @@ class LinkServer:
             pump.judged(*control.read_beside(header, body))
         elif command == "queue":
             pump.pass_on(body)
+        elif command == "names":
+            pump.tell_names(body)
         elif command == "returned":
             pump.returned(header["why"])
         elif command == "impair":

@@ -442,6 +442,13 @@ class Pump:
         if downstream.is_open and not downstream.unsent_bytes:
             downstream.send(frame)
 
+    def tell_names(self, frame: bytes) -> None:
+        """Names of publishers go to the destination. Where the connection is gone they are told
+        over the next one. While the instance has it, and before, it sends none to be told here."""
+        downstream = self.downstream
+        if downstream is not None and self.is_started and not self.is_direct:
+            downstream.send(frame)
+
     def _keep(self, *, for_good: bool) -> None:
         self._lends_until_s = 0.0
         self._runtime.tell(encode_frame({"c": "keeps", "for_good": for_good}))

@@ -12,7 +12,8 @@
       dial          asks for what a logon downstream needs
       held, waited  root; body: a part of the sets as it came from the destination
       connected     epoch: that it logged on with, incarnation, name, client, address, same,
-                    generation, placements; all parts of held and waited have come before
+                    generation, placements, names (as in `accepted`); all parts of held and waited
+                    have come before
       disconnected  why
       placed        placements: of moved instances, as the destination tells of them
       answered      at: ns when it was answered there; body: persisted (ranges root by root),
@@ -48,6 +49,7 @@
                     over, body: publisher to ranges
       returned      why: the connection that it has handed over is over
       queue         body: a frame for the destination, where it understands that (queue_requests.py)
+      names         body: a frame for the destination, which must not be lost while it is connected
       ping          it has said nothing for a while: `pong` answers
       stop          go away
 
@@ -155,6 +157,7 @@ def connected(
     same: bool,
     generation: int = 0,
     placements: Mapping[str, InstancePlacement] | None = None,
+    names: bytes = b"",
 ) -> bytes:
     """Encodes that a link is connected. `same`: whether the digests agreed."""
     header: Header = {
@@ -167,6 +170,7 @@ def connected(
         "same": same,
         "generation": generation,
         "placements": to_wire(placements or {}),
+        "names": names,
     }
     return encode_frame(header)
 
@@ -314,6 +318,11 @@ def read_beside(header: Header, body: bytes) -> tuple[int, PublisherRanges]:
 def queue(frame: bytes) -> bytes:
     """Encodes a frame that is meant for the destination."""
     return encode_frame({"c": "queue"}, frame)
+
+
+def names(frame: bytes) -> bytes:
+    """A frame for the destination: names of publishers."""
+    return encode_frame({"c": "names"}, frame)
 
 
 def hand_over(state: DirectLinkState, epoch: int, peer: str) -> bytes:

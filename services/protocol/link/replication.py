@@ -19,13 +19,16 @@ one connection.
                  body: awaited (ranges root by root), then runs back to back
       carry, carry_end   as below
       placed     placements: news of them
+      names      body: names of publishers, 24 bytes each
+                 (services/replication/publisher_names.py); where `accepted` has `names`
       queue      asks for messages of a queue: services/protocol/child/queue_requests.py
       beat
 
     instance to link
       accepted   v: the version that it speaks, name, group, incarnation, client (its address for
                  clients), same: the digest was of what is held here, generation, placements as in
-                 the logon
+                 the logon, names (64 bytes: digest of the names of publishers that it remembers;
+                 absent: it believes none of this link)
       held, waited   more: true until the last of both; body: a part of the sets, msgpack map of
                  publisher to SequenceSet bytes. First all of held (unless same), then all of
                  waited, each part for the root named in its header
@@ -377,6 +380,8 @@ class LinkAccepted:
     same: bool
     generation: int = 0
     placements: dict[str, InstancePlacement] = field(default_factory=dict)
+    names: bytes = b""
+    """Digest of the names of publishers that it remembers; empty: it believes none of the link."""
 
 
 def exchange_frames(
@@ -394,6 +399,7 @@ def exchange_frames(
             "incarnation": accepted.incarnation,
             "client": accepted.client,
             "same": held is None,
+            **({"names": accepted.names} if accepted.names else {}),
             **_placed_values(accepted.generation, accepted.placements),
         }
     )
@@ -439,6 +445,9 @@ def read_accepted(header: Header) -> LinkAccepted:
     if not is_address(client):
         raise _wrong(header, "client", "empty or of the form host:port")
     placements = from_wire(header.get("placements"))
+    names = header.get("names", b"")
+    if type(names) is not bytes or len(names) not in (0, SUM_BYTES):
+        raise _wrong(header, "names", f"none or {SUM_BYTES} bytes")
     return LinkAccepted(
         name,
         group,
@@ -447,6 +456,7 @@ def read_accepted(header: Header) -> LinkAccepted:
         bool(header.get("same")),
         _generation(header),
         placements,
+        names,
     )
 
 
@@ -675,6 +685,11 @@ def refusal(
     """Encodes the reason why a connection ends."""
     header: Header = {"c": "refused", "reason": reason, "text": text[:REFUSAL_CHARACTERS_MAX]}
     return encode_frame(header | _placed_values(0, placements or {}))
+
+
+def names_frame(part: bytes) -> bytes:
+    """Encodes whom publisher ids belong to: a part of `PublisherNames`."""
+    return encode_frame({"c": "names"}, part)
 
 
 def placed(placements: Mapping[str, InstancePlacement]) -> bytes:

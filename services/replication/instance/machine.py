@@ -41,7 +41,6 @@ from raylay.services.replication.acknowledgment import (
 )
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.effects import Effect, Ranges, Rooted, RunsCommitted
-from raylay.services.replication.gap_limit import UserGaps
 from raylay.services.replication.instance.admission import InstanceAdmission
 from raylay.services.replication.instance.batch_scan import BatchScan
 from raylay.services.replication.instance.destinations import Destinations
@@ -64,6 +63,7 @@ from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.replication.membership.placement import InstancePlacement, Placements
 from raylay.services.replication.membership.validation import stored_topics
 from raylay.services.replication.notes import decode_note
+from raylay.services.replication.publisher_names import PublisherNames
 from raylay.services.replication.recovery import RecoveryPoint
 from raylay.services.replication.staged import BatchStaged, NoteStaged, RunStaged
 from raylay.services.replication.unavailable import UnavailableMessages
@@ -115,6 +115,7 @@ class InstanceMachine:
         recent_bytes_max: int = 0,
         filters: FilterLanguage | None = None,
         suspects: Suspects | None = None,
+        names: PublisherNames | None = None,
         parts: MachineParts = MachineParts(),
     ) -> None:
         """
@@ -133,6 +134,7 @@ class InstanceMachine:
             recent_bytes_max: bytes of the last committed runs that are kept in memory.
             filters: the language of the content filters; None: content filters do not run.
             suspects: messages during which earlier processes crashed.
+            names: the client names that publisher ids belong to, as earlier processes wrote them.
             parts: the classes of the machine's parts.
         """
         self._out = EffectList()
@@ -177,7 +179,11 @@ class InstanceMachine:
             suspects=suspects,
         )
         taken = topics, self.intake, self.durability, self._book, self._out, self.counters
-        self._publishers = parts.publishers(identity, *taken)
+        self.publisher_names = names if names is not None else PublisherNames()
+        self._publishers = own = parts.publishers(identity, *taken, self.publisher_names)
+        self.user_gaps = own.gaps
+        self.name_refusal = own.name_refusal
+        self.number_for = own.number_for
         self._upstreams = parts.upstreams(identity, *taken, self.admission)
         last = self.admission, policy or DowngradePolicy(), self.contents
         self._links = parts.links(self.destinations, *taken[1:], *last)
@@ -348,10 +354,12 @@ class InstanceMachine:
         self._out.is_changing = False
         return answer
 
-    @property
-    def user_gaps(self) -> UserGaps:
-        """The gaps of each user's publishers."""
-        return self._publishers.gaps
+    def names_told(self, body: bytes, source: str) -> list[Effect]:
+        """A proven instance of the fabric tells whom publisher ids belong to.
+        `Publishers.names_told` tells what the values mean."""
+        self._out.is_changing = True
+        self._publishers.names_told(body, source)
+        return self._take()
 
     def client_logged_off(self, session: int, unused: Range, now_us: int) -> None:
         """Notes that a client is about to end. `Publishers.logged_off` explains the values."""
@@ -419,15 +427,6 @@ class InstanceMachine:
         self._out.is_changing = True
         self._publishers.authored(list(runs), now_us)
         return self._take()
-
-    def number_for(self, client: str) -> tuple[int, int]:
-        """Returns the publisher id and the next sequence for a client that does not number its
-        publishes.
-
-        Raises:
-            RemoteProtocolError: there is no next one: a client of that very name took the last.
-        """
-        return self._publishers.number_for(client)
 
     # -- upstream instances ------------------------------------------------------------------
     def refuse_upstream(

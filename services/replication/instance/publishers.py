@@ -39,6 +39,13 @@ from raylay.services.replication.instance.effect_list import EffectList
 from raylay.services.replication.instance.intake import Intake
 from raylay.services.replication.instance.pending_replies import DestinationRefusal, PendingReplies
 from raylay.services.replication.journal_lookup import LookupRequest, LookupResult
+from raylay.services.replication.publisher_names import (
+    NO_CLIENT,
+    PUBLISHER_CONFLICT,
+    PublisherNames,
+    name_digest,
+    read_names,
+)
 from raylay.services.replication.staged import NoteStaged, RunStaged
 from raylay.services.replication.unused_sequences import UnusedSequences
 from raylay.services.replication.values import Counters, Identity, LogonAnswer
@@ -66,6 +73,10 @@ class _Session:
     number: int
     client: str
     publisher: int
+    name: bytes
+    """Digest of the client's name (publisher_names.py)."""
+    is_named: bool = False
+    """Whether the publisher id is remembered for that name."""
     received: int = 0
     acked: int = 0
     counted: int = 0
@@ -110,6 +121,7 @@ class Publishers:
         "_unnumbered",
         "_unused",
         "gaps",
+        "names",
     )
 
     def __init__(
@@ -121,6 +133,7 @@ class Publishers:
         book: PendingReplies,
         out: EffectList,
         counters: Counters,
+        names: PublisherNames,
     ) -> None:
         self._identity = identity
         self._topics = topics
@@ -138,6 +151,7 @@ class Publishers:
         sequence)."""
         self._unused = UnusedSequences()
         self.gaps = gap_limit.UserGaps()
+        self.names = names
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -147,6 +161,48 @@ class Publishers:
         session is gone."""
         found = self._sessions.get(session)
         return found.received if found is not None else 0
+
+    # -- names -------------------------------------------------------------------------------
+    def name_refusal(self, client: str) -> tuple[str, str] | None:
+        """Returns why a client may not log on by this name, if its publisher id belongs to another
+        one: the reason, and a sentence."""
+        publisher, name = publisher_id(client), name_digest(client)
+        held = self.names.get(publisher)
+        if held is None:
+            session = self._session_of.get(publisher)
+            held = None if session is None else session.name
+        if held is None or held == name:
+            return None
+        self._counters.publisher_conflicts += 1
+        return PUBLISHER_CONFLICT, _conflict(client, publisher)
+
+    def names_told(self, body: bytes, source: str) -> None:
+        """An instance of the fabric tells names that it remembers.
+
+        Args:
+            source: its name.
+
+        Raises:
+            RemoteProtocolError: these are none; with reason `bad_names`.
+        """
+        for publisher, name in read_names(body):
+            if not self.names.claim(publisher, name):
+                self._counters.publisher_conflicts += 1
+                self._out.report(
+                    PUBLISHER_CONFLICT,
+                    peer=source,
+                    publisher=f"{publisher:016x}",
+                    text=f"another client name published by way of {source} under the publisher id "
+                    f"{publisher:016x} than by way of {self._identity.name}: messages of two "
+                    "clients may pass for those of one. Nobody finds such a name by chance: look "
+                    "for new names in the events `client_connected` of both, and withdraw the "
+                    "permission of the user who chose it",
+                )
+                continue
+            session = self._session_of.get(publisher)
+            if session is not None and session.name != name:
+                self._counters.publisher_conflicts += 1
+                self.close(session.number, PUBLISHER_CONFLICT, _conflict(session.client, publisher))
 
     # -- sessions ----------------------------------------------------------------------------
     def logged_on(
@@ -172,15 +228,29 @@ class Publishers:
         publisher = publisher_id(client)
         pieces_max = self.gaps.begins(user, publisher, self._intake.known.get(publisher))
         self._sessions[session] = found = _Session(
-            session, client, publisher, judge=judge, user=user, pieces_max=pieces_max
+            session,
+            client,
+            publisher,
+            name_digest(client),
+            judge=judge,
+            user=user,
+            pieces_max=pieces_max,
         )
         self._session_of[publisher] = found
+        if self._intake.known.get(publisher):
+            self._remember_name(found)
         highest = self._intake.highest.get(publisher, 0)
         durable: list[Range] = []
         if low and highest >= low:
             durable = self._durability.durable_of(publisher, low, highest)
         unused = self._unused.take(publisher, highest) if takes_unused else None
         return LogonAnswer(publisher, durable, highest, unused)
+
+    def _remember_name(self, session: _Session) -> None:
+        """Remembers whom a publisher id belongs to, once it has messages: at its first publish, or
+        at a logon where links brought the messages and no name."""
+        session.is_named = True
+        self.names.claim(session.publisher, session.name)
 
     def logged_off(self, session: int, unused: Range, now_us: int) -> None:
         """Takes the sequences that a client, which is about to end, has not used."""
@@ -365,6 +435,8 @@ class Publishers:
             runs = self._isolated(found, runs, answers)
         if found.judge is not None:
             runs = self._judged(found, found.judge, runs, answers, now_us)
+        if not found.is_named and runs:
+            self._remember_name(found)
         transient: list[Run] = []
         for run in runs:
             if not found.received:
@@ -528,6 +600,8 @@ class Publishers:
             if not left:
                 return refused[0]
             (run,) = left
+        if run.first_sequence == 1:
+            self.names.claim(run.publisher, NO_CLIENT)
         self._counters.published += 1
         if command_id:
             self._unnumbered[(run.publisher, run.first_sequence)] = (session, command_id)
@@ -548,6 +622,7 @@ class Publishers:
                     f"{self._identity.name} wrote a record on topic {run.topic!r}, which is not in "
                     "its transaction log: it would never take effect"
                 )
+            self.names.claim(run.publisher, NO_CLIENT)
         for run in runs:
             run.flags |= Flag.AWAITED
             state = self._topics[run.topic, run.message_type].state_of(run)
@@ -728,6 +803,13 @@ class Publishers:
         session.counted = max(session.counted, upto)
         session.acked = upto
         self._out.emit(AckClient(session.number, upto, unjournaled=unjournaled))
+
+
+def _conflict(client: str, publisher: int) -> str:
+    return (
+        f"client name {client!r} has the publisher id {publisher:016x}, which belongs to another "
+        "client name: its messages would pass for that one's. Choose another client name"
+    )
 
 
 def _taken(sequences: SequenceSet, upto: int) -> int:

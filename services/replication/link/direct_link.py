@@ -91,6 +91,12 @@ class DirectLinkPolicy:
         if self._kept_bytes > BEHIND_BYTES_MAX or len(self._kept) > BEHIND_RUNS_MAX:
             self._kept = None
 
+    @property
+    def is_asked(self) -> bool:
+        """Returns whether the link was asked, and has not answered: it may have handed over its
+        connection before it hears what it is told."""
+        return self._is_asked
+
     def said(self) -> None:
         """Notes that the instance tells the link something else meanwhile: the link may hand over
         its connection before it takes that, so this hand-over must fail."""

@@ -128,6 +128,21 @@ class ClientLogon:
             self._let_in(replace(logon, user_id=found.user, password=""), found.permissions)
         self._flush()
 
+    def _name_refusal(self, logon: Logon) -> tuple[str, str] | None:
+        """Returns why nobody may log on by this name, if nobody may."""
+        runtime, connection = self._clients.runtime, self._connection
+        refused = runtime.machine.name_refusal(logon.client_name)
+        if refused is not None:
+            reason, text = refused
+            runtime.report(
+                reason,
+                client=logon.client_name[:200],
+                user=logon.user_id[:200],
+                peer=connection.peer,
+                text=text,
+            )
+        return refused
+
     def _let_in(self, logon: Logon, permissions: Permissions | None = None) -> None:
         connection, clients = self._connection, self._clients
         came_by = connection.came_by
@@ -136,6 +151,7 @@ class ClientLogon:
         holder = ShareHolder(user, network_of(connection.peer))
         refusal = (
             clients.admission.refusal()
+            or self._name_refusal(logon)
             or clients.share_refusal(logon, connection, holder, came_by)
             or clients.take_name(logon, connection, holder)
         )

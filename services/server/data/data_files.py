@@ -11,6 +11,18 @@ STATE_FILE = "state.lmdb"
 JOURNAL_DIRECTORY = "journal"
 AGING_KEY = "aging behind"
 """Entry of the state store: how far the clock that data ages by is behind the wall clock."""
+NAME_KEYS = "name/"
+"""Prefix of the entries of the state store that say whom publisher ids belong to."""
+
+
+def name_key(publisher: int) -> str:
+    """The key under which the digest of a publisher's name is."""
+    return f"{NAME_KEYS}{publisher:016x}"
+
+
+def publisher_of(key: str) -> int:
+    """The inverse of `name_key`."""
+    return int(key.removeprefix(NAME_KEYS), 16)
 
 
 def open_journal(config: InstanceConfig, directory: Path) -> LmdbJournal:

@@ -14,6 +14,7 @@ from raylay.services.messages.suspects import Suspects
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.plugins.filters import filter_language
 from raylay.services.replication.instance import InstanceMachine
+from raylay.services.replication.publisher_names import PublisherNames
 from raylay.services.replication.recovery import RecoveryLog, RecoveryPoint
 from raylay.services.replication.staged import RECENT_BYTES_MAX
 from raylay.services.server.clients.admission import ClientAdmission
@@ -23,7 +24,12 @@ from raylay.services.server.data.data_directory import (
     RESTORED_KEY,
     DataDirectory,
 )
-from raylay.services.server.data.data_files import STATE_FILE
+from raylay.services.server.data.data_files import (
+    NAME_KEYS,
+    STATE_FILE,
+    name_key,
+    publisher_of,
+)
 from raylay.services.server.data.journal_reads import JournalReads
 from raylay.services.server.links.placements import PlacementKeeper
 from raylay.services.server.queues.manager import QueueManager
@@ -164,6 +170,7 @@ class InstanceRecovery:
             recent_bytes_max=RECENT_BYTES_MAX,
             filters=runtime.filters,
             suspects=None if note is None else Suspects(note, note.left),
+            names=PublisherNames((publisher_of(key), name) for key, name in state.items(NAME_KEYS)),
             sow=sow,
             sow_folded=self._sow.folded,
         )
@@ -200,12 +207,16 @@ class InstanceRecovery:
             runtime.perform(runtime.machine.recovery_written(point))
 
     async def write_last_point(self) -> None:
-        """Writes the last recovery point at the end, when the last commit was taken.
+        """Writes the last recovery point at the end, when the last commit was taken, and whom the
+        publisher ids of the last moments belong to.
 
         Raises:
             StorageError: it cannot be written; a restart reads more of the journal.
         """
-        await self._runtime.state.run(self._writes(self._runtime.machine.recovery_point()))
+        runtime = self._runtime
+        names = runtime.machine.publisher_names
+        await runtime.state.put({name_key(each): names.get(each) for each in names.unwritten})
+        await runtime.state.run(self._writes(runtime.machine.recovery_point()))
 
     def _writes(self, point: RecoveryPoint) -> Callable[[], None]:
         """Returns what the state's thread does to write a recovery point down."""

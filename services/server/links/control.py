@@ -20,7 +20,7 @@ from raylay.services.net.framed import FramedConnection
 from raylay.services.protocol.child import control
 from raylay.services.protocol.frames import Header, encode_frame
 from raylay.services.protocol.link.description import pack_description
-from raylay.services.protocol.link.replication import read_part
+from raylay.services.protocol.link.replication import names_frame, read_part
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.commit_notifications import TOLD_LATER_RECORDS, TOLD_LATER_US
 from raylay.services.replication.effects import LinkAnswered, LinkLacks, Rooted
@@ -33,6 +33,7 @@ from raylay.services.replication.membership.connection_sharing import (
 )
 from raylay.services.replication.membership.peers import PeerBook
 from raylay.services.replication.membership.placement import InstancePlacement, from_wire, to_wire
+from raylay.services.replication.publisher_names import NamesTold
 from raylay.services.server.children.supervisor import ChildHandle, Supervisor, run_in_order
 from raylay.services.server.cooperative import yield_between
 from raylay.services.server.data.held_digest import HeldDigest
@@ -163,6 +164,7 @@ class LinkControl:
         there."""
         self._offered = 0
         """Number of the incoming connection that the link was last told of."""
+        self._names_told = NamesTold(links.runtime.machine.publisher_names)
 
     # -- the process -------------------------------------------------------------------------
     def _start(self, number: int) -> ChildHandle:
@@ -378,6 +380,7 @@ class LinkControl:
         if self._is_refused(header):
             return  # It was learnt meanwhile that this one was moved.
         self.is_connected = True
+        self._names_told.connected(header["names"])
         self.remember(incarnation, header["name"], header["client"])
         self.address = header["address"]
         self.why = ""
@@ -452,6 +455,7 @@ class LinkControl:
         self._dial_number += 1
         self._behind_start = None
         self.is_connected = False
+        self._names_told.disconnected()
         self.direct_link.ended(why)
         self.address = ""
         self.why = why
@@ -586,6 +590,18 @@ class LinkControl:
         """Asks the destination for messages of a queue. Whoever asks asks again."""
         if not self.direct_link.queue_request(frame):
             self._say(control.queue(frame))
+
+    def tell_names(self) -> None:
+        """Tells the destination some of the names of publishers that it lacks, if there are any."""
+        if self._names_told.is_behind:
+            self._names_told.go_on(self._say_names)
+
+    def _say_names(self, part: bytes) -> bool:
+        frame = names_frame(part)
+        went_out = self.direct_link.names(frame)
+        if went_out is None:
+            self._say(control.names(frame))
+        return went_out is not False
 
     def mode(self, sync: bool) -> None:
         """Changes what sent messages are marked with."""

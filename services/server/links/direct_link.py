@@ -202,6 +202,14 @@ class DirectLinkControl:
         self._socket.queue_request(frame)
         return True
 
+    def names(self, frame: bytes) -> bool | None:
+        """Tells names of publishers. Whether they went out; None: the link is to do so. They wait
+        for a link that was asked for its connection: clients come all the time, and what it was
+        told would end that."""
+        if self._socket is None:
+            return False if self._policy.is_asked else None
+        return self._socket.names(frame)
+
     def mode(self, sync: bool) -> bool:
         """Sets whether what is sent from now on is marked. Returns whether that is done."""
         if self._socket is None:
@@ -386,6 +394,12 @@ class DirectLinkSocket(FramedConnection):
         """Asks for messages of a queue, where that can be written at once."""
         if self.is_open and not self.unsent_bytes:
             self.send(frame)
+
+    def names(self, frame: bytes) -> bool:
+        """Tells names of publishers. Returns whether they went out."""
+        if self.is_open:
+            self.send(frame)
+        return self.is_open
 
     def _now_us(self) -> int:
         return int(self.loop.time() * 1e6)

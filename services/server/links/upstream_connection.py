@@ -365,6 +365,8 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
                     self.pause_reading("journal")
             elif command == "placed":
                 self._told(read_placed(header))
+            elif command == "names":
+                self._names_told(body)
             elif command == queue_requests.COMMAND:
                 self._queue_requested(queue_requests.read_queue_request(header, body))
             elif command != "beat" and not self.stream_frame(header, body):
@@ -404,6 +406,15 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self._runtime.spawn(
             self._announced(logon) if logon.announces else self._log_on(logon), self.failed
         )
+
+    def _names_told(self, body: bytes) -> None:
+        """Takes whom publisher ids belong to, from an instance of the fabric: anybody else could
+        take the ids of all clients for names that nobody has."""
+        logon, runtime = self.logon, self._runtime
+        if logon is None or not logon.proven:
+            self.refuse("bad_command", "names of publishers count from instances of the fabric")
+            return
+        runtime.perform(runtime.machine.names_told(body, logon.name))
 
     def _queue_requested(self, request: QueueRequest) -> None:
         """Passes a request for messages on. A link that may not bring the queue's records gets
@@ -613,6 +624,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             same,
             identity.generation,
             machine.placements.items(),
+            machine.publisher_names.digest if logon.proven and not logon.salvages else b"",
         )
         answer_bytes = 0
         async for frame in yield_between(

@@ -40,8 +40,10 @@ from raylay.services.replication.effects import (
     Append,
     CloseSession,
     Effect,
+    EventReport,
     RefuseClient,
 )
+from raylay.services.replication.instance import publishers as publishers_module
 from raylay.services.replication.instance.durability import Durability
 from raylay.services.replication.instance.effect_list import EffectList
 from raylay.services.replication.instance.intake import Intake
@@ -49,6 +51,7 @@ from raylay.services.replication.instance.pending_replies import DestinationRefu
 from raylay.services.replication.instance.publishers import Publishers
 from raylay.services.replication.instance.self_publisher import SelfPublisher
 from raylay.services.replication.journal_lookup import LookupResult, read_all
+from raylay.services.replication.publisher_names import PublisherNames, name_digest
 from raylay.services.replication.recovery import POINT_KEY, RecoveryLog, RecoveryPoint
 from raylay.services.replication.staged import RunStaged
 from raylay.services.replication.unavailable import UnavailableMessages
@@ -77,6 +80,7 @@ class Bench:
             self.book,
             self.out,
             self.counters,
+            PublisherNames(),
         )
         self.publishers.logged_on(1, "p", 0)
 
@@ -602,3 +606,112 @@ def test_a_publish_that_is_numbered_here_needs_the_permission_too() -> None:
         made = run_of(chunk, payload)
         refused = bench.publishers.published_unnumbered(1, made, "", 0)
         assert (refused.reason if refused is not None else "") == reason
+
+
+@pytest.fixture
+def forged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody has found `forger`, which has the publisher id of `p`."""
+    found = {"forger": P}
+    monkeypatch.setattr(
+        publishers_module, "publisher_id", lambda name: found.get(name) or publisher_id(name)
+    )
+
+
+def told(name: str, publisher: int = P) -> bytes:
+    names = PublisherNames([(publisher, name_digest(name))])
+    return names.part(0)
+
+
+@pytest.mark.covers("Configuration", "a publisher id belongs to one client name")
+def test_the_id_of_a_name_that_has_published_is_refused_to_others(forged: None) -> None:
+    bench = Bench()
+    assert bench.publishers.names.get(P) is None, "who only logs on takes no memory"
+    bench.publish(1)
+    assert bench.publishers.names.get(P) == name_digest("p")
+    bench.publishers.left(1)
+    refused = bench.publishers.name_refusal("forger")
+    assert refused is not None and refused[0] == "publisher_conflict"
+    assert "client name 'forger'" in refused[1] and "Choose another client name" in refused[1]
+    assert bench.counters.publisher_conflicts == 1
+    assert bench.publishers.name_refusal("p") is None
+    assert bench.publishers.name_refusal("q") is None
+
+
+@pytest.mark.covers("Configuration", "a publisher id belongs to one client name")
+def test_the_id_of_a_client_that_is_logged_on_is_refused_to_others(forged: None) -> None:
+    bench = Bench()
+    assert bench.publishers.name_refusal("p") is None
+    assert bench.publishers.name_refusal("forger") is not None
+    bench.publishers.left(1)
+    assert bench.publishers.name_refusal("forger") is None, "nothing was published under the id"
+
+
+@pytest.mark.covers("Configuration", "a publisher id belongs to one client name")
+def test_what_links_brought_belongs_to_the_first_name_that_logs_on(forged: None) -> None:
+    bench = Bench()
+    bench.publishers.left(1)
+    bench.intake.known.of(P).add(1, 3)
+    bench.publishers.logged_on(2, "p", 0)
+    bench.publishers.left(2)
+    assert bench.publishers.name_refusal("forger") is not None
+
+
+@pytest.mark.covers("Configuration", "a publisher id belongs to one client name")
+def test_a_name_that_another_instance_tells_is_refused_to_others(forged: None) -> None:
+    bench = Bench()
+    bench.publishers.left(1)
+    bench.publishers.names_told(told("p"), "B")
+    assert bench.publishers.name_refusal("forger") is not None
+    assert bench.publishers.name_refusal("p") is None and not bench.out.take()
+
+
+@pytest.mark.covers("Configuration", "a publisher id belongs to one client name")
+def test_who_is_logged_on_by_the_id_of_a_name_that_is_told_is_ended(forged: None) -> None:
+    bench = Bench()
+    bench.publishers.left(1)
+    bench.publishers.logged_on(2, "forger", 0)
+    bench.publishers.names_told(told("p"), "B")
+    (closed,) = bench.out.take()
+    assert isinstance(closed, CloseSession)
+    assert (closed.session, closed.reason) == (2, "publisher_conflict")
+    assert bench.publishers.name_refusal("p") is None
+
+
+@pytest.mark.covers("Configuration", "a publisher id belongs to one client name")
+def test_two_names_of_one_id_at_two_instances_are_reported(forged: None) -> None:
+    bench = Bench()
+    bench.publish(1)
+    bench.publishers.names_told(told("forger"), "B")
+    reports = [each for each in bench.out.take() if isinstance(each, EventReport)]
+    assert [each.event for each in reports] == ["publisher_conflict"]
+    assert reports[0].details["peer"] == "B" and f"{P:016x}" in str(reports[0].details["text"])
+    assert bench.publishers.names.get(P) == name_digest("p"), "the first one stays"
+
+
+@pytest.mark.covers("Configuration", "a publisher id belongs to one client name")
+def test_ids_under_which_an_instance_numbers_are_of_no_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+    publisher, sequence = bench.publishers.number_for("p")
+    author = author_publisher_id("sow", OWN, 0)
+    for number, each in ((sequence, publisher), (1, author)):
+        payload = RecordBuilder(each, "orders", "json").build(number, b"x", 0)
+        (chunk,) = scan(payload)
+        if each == author:
+            bench.publishers.authored([run_of(chunk, payload)], 0)
+        else:
+            bench.publishers.published_unnumbered(1, run_of(chunk, payload), "", 0)
+        monkeypatch.setattr(publishers_module, "publisher_id", lambda name, of=each: of)
+        assert bench.publishers.name_refusal("forger") is not None
+
+
+@pytest.mark.covers("Configuration", "a publisher id belongs to one client name")
+def test_a_publish_that_is_refused_takes_no_id() -> None:
+    bench = Bench()
+    bench.publishers.left(1)
+    given = read_permissions({"topic": []}, "here")
+    judge = PublishJudge(given, "p", lambda: (MessageTypes(), BUILT_IN))
+    bench.publishers.logged_on(1, "p", 0, judge)
+    bench.publish(1)
+    assert bench.publishers.names.get(P) is None and not bench.publishers.names.unwritten

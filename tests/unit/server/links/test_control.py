@@ -13,6 +13,7 @@ from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.protocol.frames import FrameReader
 from raylay.services.replication.commit_notifications import TOLD_LATER_RECORDS
 from raylay.services.replication.membership.placement import InstancePlacement
+from raylay.services.replication.publisher_names import PublisherNames
 from raylay.services.server.children import supervisor
 from raylay.services.server.links.control import LinkControl, Links
 
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.covers(
     "Moved instances", "a link that starts while its destination moves hears"
 )
 
+MACHINE = SimpleNamespace(publisher_names=PublisherNames())
 OLD, NEW = "127.0.0.1:1", "127.0.0.1:2"
 
 
@@ -36,7 +38,9 @@ class Connection:
 def greeted(*, moved: bool) -> list[dict[str, Any]]:
     """What a process hears that was started, and whose destination moved before it came."""
     to = DestinationConfig("B", "pair", True, (OLD,), server_names=("B",))
-    runtime = SimpleNamespace(config=InstanceConfig("A", "pair", destinations=(to,)))
+    runtime = SimpleNamespace(
+        config=InstanceConfig("A", "pair", destinations=(to,)), machine=MACHINE
+    )
     links: Any = SimpleNamespace(runtime=runtime, greeted=lambda name: None, descriptors=None)
     link = LinkControl(links, to)
     link.offer_incoming = lambda: None  # type: ignore[method-assign]
@@ -72,7 +76,7 @@ def connected_link() -> tuple[LinkControl, Connection, Later]:
     to = DestinationConfig("B", "other", False, (OLD,), server_names=("B",))
     loop = Later()
     config = InstanceConfig("A", "pair", destinations=(to,))
-    runtime = SimpleNamespace(config=config, loop=loop)
+    runtime = SimpleNamespace(config=config, loop=loop, machine=MACHINE)
     links: Any = SimpleNamespace(runtime=runtime, descriptors=None)
     link = LinkControl(links, to)
     connection = Connection()
@@ -114,7 +118,7 @@ async def started(*, comes: bool) -> list[list[str]]:
     awaited = DestinationConfig("awaited", "other", True, (OLD,))
     other = DestinationConfig("other", "other", False, (OLD,))
     config = InstanceConfig("A", "pair", destinations=(other, local, awaited))
-    runtime: Any = SimpleNamespace(config=config, loop=asyncio.get_running_loop())
+    runtime: Any = SimpleNamespace(config=config, loop=asyncio.get_running_loop(), machine=MACHINE)
     nothing: Any = None
     links = Links(
         runtime,

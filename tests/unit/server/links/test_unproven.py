@@ -10,16 +10,29 @@ from typing import Any
 import pytest
 from support.held_runs import HeldRuns
 from unit.replication.membership.test_admission import logon as words
-from unit.server.links.test_security import SECRET, Peer, Place, asking, logon, told
+from unit.server.links.test_security import (
+    SECRET,
+    Peer,
+    Place,
+    asking,
+    holds,
+    logon,
+    publish,
+    told,
+)
 
+from raylay.services.client.client import Client
+from raylay.services.errors import LogonRefused
+from raylay.services.messages import records
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.child.queue_requests import QueueRequest
 from raylay.services.protocol.frames import encode_frame
-from raylay.services.protocol.link.replication import lacks_frames, link_logon
+from raylay.services.protocol.link.replication import lacks_frames, link_logon, names_frame
 from raylay.services.replication.effects import CloseUpstream
 from raylay.services.replication.instance import Identity, InstanceMachine
+from raylay.services.replication.instance import publishers as publishers_module
 from raylay.services.replication.journal_lookup import LookupResult
 from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.replication.membership import admission
@@ -31,6 +44,7 @@ from raylay.services.replication.membership.admission import (
     decide,
     refused_before,
 )
+from raylay.services.replication.publisher_names import PublisherNames, name_digest
 from raylay.services.server.instance_server import InstanceServer
 
 pytestmark = pytest.mark.covers("Configuration", "in a fabric with a key")
@@ -308,3 +322,72 @@ def test_epochs_of_who_proves_nothing_are_remembered_up_to_a_limit(monkeypatch: 
     assert links.take_epoch(words(incarnation=3, epoch=5)) == 0
     assert links.take_epoch(words(incarnation=1, epoch=6)) == 5
     assert links.take_epoch(words(incarnation=2, epoch=6)) == 0, "not heard of for longest"
+
+
+@pytest.mark.covers("Configuration", "a publisher id belongs to one client name")
+def test_whom_ids_belong_to_says_only_who_proves_it(place: Place) -> None:
+    part = PublisherNames([(7, name_digest("p"))]).part(0)
+
+    async def visit() -> None:
+        b = await place.start(place.guarded())
+        names = b.runtime.machine.publisher_names
+        peer = await Peer.at(b)
+        peer.writer.write(unproven(incarnation=79, name="foreign"))
+        assert "names" not in await peer.until("accepted")
+        peer.writer.write(names_frame(part))
+        assert (await peer.until("refused"))["reason"] == "bad_command"
+        assert len(names) == 0
+        true = await Peer.at(b)
+        true.writer.write(link_logon(logon("links", SECRET, placements={})))
+        assert (await true.until("accepted"))["names"] == names.digest
+        true.writer.write(names_frame(part) + names_frame(b"no names"))
+        assert (await true.until("refused"))["reason"] == "bad_names"
+        assert names.get(7) == name_digest("p")
+        await b.stop()
+        b = await place.start(place.guarded())
+        assert b.runtime.machine.publisher_names.get(7) == name_digest("p")
+
+    place.run(visit)
+
+
+@pytest.mark.covers("Configuration", "a publisher id belongs to one client name")
+@pytest.mark.parametrize("key", ["", "a key"])
+def test_who_never_saw_a_client_knows_its_id(
+    place: Place, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody logs on with a name that has the id of a client of another instance."""
+    of = records.publisher_id
+    monkeypatch.setattr(
+        publishers_module, "publisher_id", lambda name: of("p" if name == "forger" else name)
+    )
+
+    async def forge(server: InstanceServer) -> None:
+        address = server.runtime.client_address
+        with pytest.raises(LogonRefused, match="belongs to another client name"):
+            async with Client("forger", [address]):
+                pass
+        text = await told(server, "publisher_conflict")
+        assert '"client": "forger"' in text and server.status()["publisher_conflicts"] == 1
+        assert server._status.snapshot()["publisher_conflicts"] == 1
+
+    async def visit() -> None:
+        b = await place.start(replace(place.guarded(), fabric_key=key))
+        a = await place.start(replace(place.sender(b, place.says()), fabric_key=key))
+        await publish(a, "orders")
+        await holds(b, 1)
+        await forge(a)
+        names = b.runtime.machine.publisher_names
+        if not key:
+            assert len(names) == 0, "a link proves nothing"
+            return
+        while not len(names):
+            await asyncio.sleep(0.01)
+        await forge(b)
+        for server in (a, b):
+            await server.stop()
+        # Nothing of it is in the journal, which may be removed.
+        b = await place.start(replace(place.guarded(), fabric_key=key))
+        assert b.status()["publisher_names"] == 1
+        await forge(b)
+
+    place.run(visit)
