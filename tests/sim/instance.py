@@ -549,12 +549,7 @@ class Instance:
             headers_max=HEADERS,
         )
         self.machine, self.looking = machine, TickPolicy(machine)
-        self.names_told = {
-            each.name: world.machines.names_told(machine.publisher_names)
-            for each in disk.member.destinations
-        }
-        self.names_under_way = 0
-        """Parts of them that have not arrived anywhere."""
+        self._begin_telling_names()
         self.durability = world.machines.durability(machine.pending)
         self.author = world.machines.author("sim", disk.identity())
         self.peers = world.machines.peers()
@@ -609,6 +604,12 @@ class Instance:
         self._steps = world.machines.steps(
             effects, self.folds, lambda: None, self._fold_later, clock=self._fold_clock
         )
+
+    def _begin_telling_names(self) -> None:
+        names, told = self.machine.publisher_names, self.world.machines.names_told
+        self.names_told = {each.name: told(names) for each in self.disk.member.destinations}
+        self.names_under_way = 0
+        """Parts of them that have not arrived anywhere."""
 
     def _begin_announcing(self) -> None:
         if self.disk.generation and self.world.machines.spreads:

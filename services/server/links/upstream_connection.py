@@ -408,13 +408,11 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         )
 
     def _names_told(self, body: bytes) -> None:
-        """Takes whom publisher ids belong to, from an instance of the fabric: anybody else could
-        take the ids of all clients for names that nobody has."""
-        logon, runtime = self.logon, self._runtime
-        if logon is None or not logon.proven:
+        """Takes the names of publisher ids: anybody could take the ids of all clients with them."""
+        if self.logon is None or not self.logon.proven:
             self.refuse("bad_command", "names of publishers count from instances of the fabric")
-            return
-        runtime.perform(runtime.machine.names_told(body, logon.name))
+        else:
+            self._runtime.perform(self._runtime.machine.names_told(body, self.logon.name))
 
     def _queue_requested(self, request: QueueRequest) -> None:
         """Passes a request for messages on. A link that may not bring the queue's records gets
