@@ -22,6 +22,8 @@ MESSAGE_VALUES = 3
 _WIRE_BYTES = {1: 8, 5: 4}
 _PACKED_BYTES = {1: 8, 2: 4, 6: 8, 7: 4, 15: 4, 16: 8}
 """Bytes of each packed number, by the type of its field (double, float, fixed and sfixed)."""
+_GROUP, _GROUP_END = 3, 4
+"""Wire types of a group's tags."""
 _VARINTS = frozenset((3, 4, 5, 8, 13, 14, 17, 18))
 _LAST_OF_VARINT = bytes(range(0x80))
 _LACKS = {
@@ -114,6 +116,15 @@ class Protobuf(MessageType):
             tag, at = _varint(raw, at, end)
             wire = tag & 7
             found += 1
+            if wire == _GROUP:
+                # Its fields follow, up to its end's tag.
+                found += MESSAGE_VALUES
+                message = weights.get(tag >> 3, (-1, None))[1]
+                within.append((end, {} if message is None else self._weights(message)))
+                continue
+            if wire == _GROUP_END:
+                within.pop()
+                continue
             if wire != 2:
                 at = _varint(raw, at, end)[1] if not wire else at + _WIRE_BYTES.get(wire, 0)
                 continue
@@ -134,6 +145,7 @@ class Protobuf(MessageType):
     def _weights(self, descriptor: Any) -> dict[int, tuple[int, Any]]:
         found = self._weighed.get(descriptor.full_name)
         if found is None:
+            extensions = descriptor.file.pool.FindAllExtensions(descriptor)
             found = self._weighed[descriptor.full_name] = {
                 field.number: (
                     _PACKED_BYTES.get(field.type, 0 if field.type in _VARINTS else -1)
@@ -141,7 +153,7 @@ class Protobuf(MessageType):
                     else -1,
                     field.message_type,
                 )
-                for field in descriptor.fields
+                for field in (*descriptor.fields, *extensions)
             }
         return found
 

@@ -9,9 +9,10 @@ import pytest
 from support.message_type_cases import check_fuzz, check_whatever_comes
 from support.protobuf_cases import BODY, descriptors
 
-from raylay.services.errors import ConfigurationError, MessageTypeError
+from raylay.services.errors import ConfigurationError, MessageTooLarge, MessageTypeError
 from raylay.services.messages.types.abilities import Ability
-from raylay.services.messages.types.protobuf import protobuf_type
+from raylay.services.messages.types.base import VALUES_MAX
+from raylay.services.messages.types.protobuf import Protobuf, protobuf_type
 
 pytestmark = pytest.mark.covers("Message types", "every type against hand-written bodies")
 
@@ -157,3 +158,50 @@ def test_no_body_harms_it() -> None:
 def test_no_bytes_are_answered_with_another_error() -> None:
     assert check_whatever_comes(TWO, [BODY, BODY[:20]]) > 100
     assert check_whatever_comes(THREE, [BODY]) > 100
+
+
+def _with_extensions() -> Protobuf:
+    """A type whose messages have a group and extensions of numbers."""
+    from google.protobuf import descriptor_pb2
+
+    repeated, number = descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED, 5
+    file = descriptor_pb2.FileDescriptorProto(name="x.proto", package="m", syntax="proto2")
+    whole = file.message_type.add(name="Whole")
+    whole.extension_range.add(start=100, end=200)
+    group = whole.nested_type.add(name="Legs")
+    group.field.add(name="ids", number=7, type=number, label=repeated).options.packed = True
+    whole.field.add(name="legs", number=1, type=10, label=repeated, type_name=".m.Whole.Legs")
+    part = file.message_type.add(name="Part")
+    part.field.add(name="ids", number=1, type=number, label=repeated)
+    file.extension.add(
+        name="part", number=100, type=11, label=repeated, type_name=".m.Part", extendee=".m.Whole"
+    )
+    file.extension.add(
+        name="ids", number=101, type=number, label=repeated, extendee=".m.Whole"
+    ).options.packed = True
+    files = descriptor_pb2.FileDescriptorSet()
+    files.file.append(file)
+    return protobuf_type("whole", files.SerializeToString(), "m.Whole")
+
+
+def _field(number: int, body: bytes) -> bytes:
+    tag = number << 3 | 2
+    return bytes([tag & 127 | 128, tag >> 7] if tag > 127 else [tag]) + _length(body) + body
+
+
+def test_numbers_of_extensions_and_groups_are_counted_before_they_are_made() -> None:
+    """Three million of them counted as one value, and held the loop for 0.6 s."""
+    kind = _with_extensions()
+    few, many = b"\1" * 100, b"\1" * (VALUES_MAX + 1)
+    bodies = {
+        "[m.ids]": lambda numbers: _field(101, numbers),
+        "[m.part]": lambda numbers: _field(100, _field(1, numbers)),
+        "legs": lambda numbers: b"\x0b" + _field(7, numbers) + b"\x0c",
+    }
+    for name, made in bodies.items():
+        assert list(kind.parse(made(few))) == [name]
+        assert kind.count_values(made(few)) >= 100
+        with pytest.raises(MessageTooLarge):
+            kind.parse(made(many))
+    nested = b"\x0b" * 50 + b"\x0c" * 50 + _field(101, many)
+    assert kind.count_values(nested) > VALUES_MAX, "what follows a group is counted as its own"
