@@ -295,6 +295,7 @@ class LinkDialler:
             self._opened(lambda make: connect(make, host, port, tls, name=name), None),
             address,
             self._credentials_for(server),
+            proves=bool(self._runtime.config.destination.server_names),
         )
 
     def _opened(
@@ -324,6 +325,7 @@ class LinkDialler:
             over,
             self._credentials_for(names.index(incoming.name) if incoming.name in names else None),
             front,
+            proves=incoming.proven,
         )
 
     async def _log_on(
@@ -332,8 +334,15 @@ class LinkDialler:
         address: str,
         credentials: OwnCredentials,
         front: bytes = b"",
+        *,
+        proves: bool,
     ) -> None:
-        """Logs on, exchanges ranges, starts."""
+        """Logs on, exchanges ranges, starts.
+
+        Args:
+            proves: that its instance is of the fabric, to a server of the same one. Another one
+                could pass the proof on, and be taken for this instance.
+        """
         self._lost.clear()
         _, downstream = await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S)
         self._pump.downstream = downstream
@@ -361,7 +370,7 @@ class LinkDialler:
             None if downstream.is_carried else config.address,
             generation=header["generation"],
             placements=from_wire(header["placements"]),
-            proof=header["proof"],
+            proof=header["proof"] if proves else b"",
         )
         await self._say(downstream, logon, said, credentials)
         accepted = downstream.accepted

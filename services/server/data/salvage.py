@@ -265,6 +265,12 @@ class SalvageRun:
                 found.setdefault(known, said)
         return list(found.items())
 
+    def _is_of_the_fabric(self, name: str) -> bool:
+        """Returns whether the destination's servers are instances of this fabric. Another one's
+        gets no proof: it could pass it on."""
+        named = {SUCCESSOR, *(each.name for each in self.config.destinations if each.server_names)}
+        return name in named
+
     def _tls_of(self, name: str) -> TlsConfig | None:
         tls = {each.name: each.tls for each in self.config.destinations}
         return tls.get(name, self.config.announce_tls)
@@ -305,7 +311,8 @@ class SalvageRun:
             placements=self._placements.items(),
             salvages=True,
         )
-        logon.proof = proof_of(self.config.fabric_key, logon)
+        if self._is_of_the_fabric(name):
+            logon.proof = proof_of(self.config.fabric_key, logon)
         connection.writer.write(link_logon(replace(logon, user_id=said[0], password=said[1])))
         accepted: LinkAccepted | None = None
         held, parts = PublisherRanges(), PartReader()
