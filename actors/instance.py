@@ -16,11 +16,11 @@ from raylay.services.server.runner import InstanceThread
 
 
 def node_address() -> str:
-    """The address of this process's node; empty where Ray does not say it."""
+    """Returns the address of this process's node; empty where Ray does not tell it."""
     try:
         util: Any = ray.util
         return str(util.get_node_ip_address())
-    except Exception:  # the constructor calls it, which may not raise
+    except Exception:  # called by the constructor, which must not raise
         return ""
 
 
@@ -31,8 +31,8 @@ class Instance:
     configuration has `admin`, and raises ControlRefused.
 
     Args:
-        directory: its data directory, which holds its configuration.
-        name: of the instance.
+        directory: data directory of the instance, which holds its configuration.
+        name: name of the instance.
     """
 
     def __init__(self, directory: str, name: str) -> None:
@@ -45,39 +45,40 @@ class Instance:
 
     @ray.method(num_returns=1)
     def status(self) -> dict[str, Any]:
-        """The status of the instance."""
+        """Returns the status of the instance."""
         return self._thread.status()
 
     @ray.method(num_returns=1)
     def events(self, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
-        """The last events behind number `after`."""
+        """Returns the last events after number `after`."""
         return self._thread.events(after, limit)
 
     @ray.method(num_returns=1)
     def authorize(self, call: str, said: Caller | None, details: dict[str, Any]) -> None:
-        """Judges a call that is performed by another process than this one."""
+        """Judges a control call that another process performs."""
         self._thread.authorize(call, said, details)
 
     @ray.method(num_returns=1)
     def downgrade(self, destination: str, force: bool = False, said: Caller | None = None) -> None:
-        """Persisted acks wait no more for this destination."""
+        """Downgrades a destination: persisted acks do not wait for it any more."""
         self._thread.downgrade(destination, force, said)
 
     @ray.method(num_returns=1)
     def upgrade(self, destination: str, said: Caller | None = None) -> None:
-        """Persisted acks wait for this destination again."""
+        """Upgrades a destination: persisted acks wait for it again."""
         self._thread.upgrade(destination, said)
 
     @ray.method(num_returns=1)
     def inject(
         self, kind: str, seconds: float, options: dict[str, Any], said: Caller | None = None
     ) -> None:
-        """Breaks something for a while, for a drill."""
+        """Injects a fault for a while, for a drill."""
         self._thread.inject(kind, seconds, options, said)
 
     @ray.method(num_returns=1)
     def placed(self, told: list[list[Any]], said: Caller | None = None) -> None:
-        """Instances were moved: name, generation, replication and client address each."""
+        """Takes placements of moved instances: name, generation, replication address and client
+        address of each."""
         self._thread.placed(told, said)
 
     @ray.method(num_returns=1)
@@ -89,17 +90,18 @@ class Instance:
 
     @ray.method(num_returns=1)
     def proxied(self, queue: str, on: bool, said: Caller | None = None) -> str:
-        """Lets a queue take over messages of instances that are not reachable, or no more."""
+        """Lets a queue take over messages of instances that cannot be reached, or ends that."""
         return self._thread.proxied(queue, on, said)
 
     @ray.method(num_returns=1)
     def switch_transport(self, name: str, on: bool, said: Caller | None = None) -> str:
-        """Enables or disables a transport for clients. What was done."""
+        """Enables or disables a transport for clients. Returns what was done."""
         return self._thread.switch_transport(name, on, said)
 
     @ray.method(num_returns=1)
     def reset_entitlement(self, user: str, said: Caller | None = None) -> int:
-        """Asks anew what a user, or everybody, may do. How many sessions ended."""
+        """Asks the entitlement module anew about a user, or everybody. Returns how many sessions
+        ended."""
         return self._thread.reset_entitlement(user, said)
 
     @ray.method(num_returns=1)
@@ -110,17 +112,18 @@ class Instance:
         force: bool = False,
         said: Caller | None = None,
     ) -> list[dict[str, Any]]:
-        """`compress`, `archive` or `remove` of sealed segments."""
+        """Compresses, archives or removes sealed segments."""
         return self._thread.maintenance(action, before_txid, force, said)
 
     @ray.method(num_returns=1)
     def stop(
         self, said: Caller | None = None, call: str = "stop", details: dict[str, Any] | None = None
     ) -> bool:
-        """Stops gracefully; the process lives on until Ray ends it. Whether it stopped in time."""
+        """Stops gracefully; the process lives on until Ray ends it. Returns whether it stopped in
+        time."""
         return self._thread.stop(said=said, call=call, **(details or {}))
 
     @ray.method(num_returns=1)
     def pid(self) -> int:
-        """The id of the process."""
+        """Returns the id of the process."""
         return os.getpid()

@@ -29,9 +29,9 @@ def launch_instance(
     restarted by Ray for ever. Its configuration lies in its data directory on that node.
 
     Args:
-        name: of the instance, and of the actor in `namespace`.
-        directory: its data directory.
-        node_labels: of the node that holds the data: elsewhere it does not start.
+        name: name of the instance, and of the actor in `namespace`.
+        directory: data directory of the instance.
+        node_labels: labels of the node that has the data: the actor does not start elsewhere.
 
     Raises:
         ValueError: Ray has a live actor of this name.
@@ -50,12 +50,12 @@ def launch_instance(
 
 
 def launch_errands(node: str) -> Any:
-    """Starts the actor that does this driver's errands on a node, given by its id in hex."""
+    """Starts the actor that works for this driver on a node, given by its id in hex."""
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "scheduling_strategy": there}
     return ray.remote(**options)(NodeWorker).remote()
 
 
 def task(function: Any, **options: Any) -> Any:
-    """A function as a Ray task that needs no CPU, for errands on another node."""
+    """Returns a function as a Ray task that needs no CPU, for work on another node."""
     return ray.remote(num_cpus=0, **options)(function)

@@ -15,7 +15,8 @@ from raylay.services.config.buffer import SlowClientBufferConfig
 from raylay.services.config.instance import LinkConfig, QueueOwnerConfig
 
 CONTROL_CALLS_AT_ONCE = 8
-"""Control calls that one actor serves at the same time: a slow one must not hold up `status`."""
+"""Number of control calls that one actor serves at the same time: a slow one must not delay
+`status`."""
 
 
 class ProgramActor:
@@ -25,8 +26,8 @@ class ProgramActor:
     because only the instance knows whether the dead one's socket is closed.
 
     Args:
-        plain: the actor's class.
-        config: what the program is started with, as JSON.
+        plain: the actor's class, undecorated.
+        config: configuration of the program, as JSON.
     """
 
     def __init__(self, plain: type, config: str) -> None:
@@ -40,20 +41,20 @@ class ProgramActor:
         self._handle: Any = ray.remote(**options)(plain).remote(config)
 
     def kill(self) -> None:
-        """Ends it at once if it still runs."""
+        """Ends the program at once if it still runs."""
         ray.kill(self._handle, no_restart=True)
 
 
 def start_link(config: LinkConfig) -> ProgramActor:
-    """The LinkFactory of actors."""
+    """Starts a link as an actor (a LinkFactory)."""
     return ProgramActor(DestinationLink, config.to_json())
 
 
 def start_queue_owner(config: QueueOwnerConfig) -> ProgramActor:
-    """The QueueFactory of actors."""
+    """Starts a queue owner as an actor (a QueueFactory)."""
     return ProgramActor(QueueOwner, config.to_json())
 
 
 def start_buffer(config: SlowClientBufferConfig) -> ProgramActor:
-    """The BufferFactory of actors."""
+    """Starts a buffer as an actor (a BufferFactory)."""
     return ProgramActor(SlowClientBuffer, config.to_json())

@@ -1,4 +1,4 @@
-"""The actor that does errands on a node for a driver elsewhere."""
+"""The actor that works on a node for a driver elsewhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 
 
 class NodeWorker:
-    """Calls what it is given on its node: a call needs no answer of Ray's head, a task would.
+    """Calls functions on its node: a call needs no answer of Ray's head, a task would.
+
+    Owner: a driver, with which the actor ends. Lifecycle: `run` any number of times.
 
     Owner: a driver, with which it ends. Lifecycle: `run` any number of times.
     """

@@ -19,11 +19,11 @@ class Program:
     """One program. Lifecycle: child of its Instance actor, max_restarts=0.
 
     Args:
-        plain: the actor's class as it is written.
-        title: of the process, for people.
-        kind: of the program, for logs.
-        config: what it is given.
-        serve: runs it until its instance is gone.
+        plain: the actor's class, undecorated.
+        title: title of the process, as `ps` shows it.
+        kind: kind of the program, for logs.
+        config: configuration of the program.
+        serve: runs the program until its instance is gone.
     """
 
     def __init__(
@@ -40,5 +40,5 @@ class Program:
 
     @ray.method(num_returns=1)
     def pid(self) -> int:
-        """The id of the process."""
+        """Returns the id of the process."""
         return os.getpid()

@@ -1,4 +1,4 @@
-"""Processes that are called what they are: `ray::East-1`, and a link `ray::East-1→East-2`."""
+"""Titles of processes by what they run: `ray::East-1`, and a link `ray::East-1→East-2`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ def carry_name(actor: object, plain: type, name: str) -> None:
 
     Args:
         actor: the actor; one that Ray does not run keeps the name of its class.
-        plain: its class as it was written.
-        name: for people, as `ps` and `top` show it.
+        plain: the actor's class, undecorated.
+        name: title that `ps` and `top` show.
     """
     made = type(actor)
     if made is plain:
         return
     made.__name__ = name
     try:
-        # Behind the constructor Ray still says the class's former name: a call that asks nothing.
+        # After the constructor, Ray still has the class's former name: a call that does nothing
+        # updates it.
         myself: Any = ray.get_runtime_context().current_actor
         myself.pid.remote()
-    except Exception:  # a name is not worth a start that fails
+    except Exception:  # a title is not worth a failed start
         return

@@ -1,4 +1,5 @@
 """The core of an instance, without sockets, clock, disk or threads.
 
-The server and the simulator build it in one place: what is proven of one is what the other runs.
+One function puts it together for the server and the simulator, so what the simulator proves holds
+for the server.
 """

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class CommitBatch:
-    """One commit on its way through the folds. A feature adds to it what those behind it read.
+    """One commit on its way through the folds. Each feature may add to it for the features that
+    follow.
 
     Attributes:
-        runs: what was committed, in the journal's order, notes among them.
-        last_txid: all up to here is on disk.
-        changes: what that did to records of SOW topics, in order.
+        runs: the committed runs, in the journal's order, including notes.
+        last_txid: transaction id up to which everything is on disk.
+        changes: changes that the commit made to records of SOW topics, in order.
     """
 
     runs: list[Run]

@@ -42,139 +42,140 @@ from raylay.services.replication.effects import (
 from raylay.services.replication.instance import InstanceMachine
 
 PROBE_S = 0.5
-"""Seconds for which publishers are refused after a failed commit; then the next publish tries
+"""Seconds for which publishes are refused after a failed commit; then the next publish tries
 again."""
 
 LinkReport = LinkAnswered | LinkLacks | LinkProgress
-"""The reports of a link on its destination."""
+"""The reports of a link about its destination."""
 
 
 class StagedJournal(Protocol):
-    """The journal, as far as a commit goes (storage/journal.py)."""
+    """The journal, as far as a commit uses it (storage/journal.py)."""
 
     def keep(self, run: Run) -> None:
-        """Takes a run that the writer thread does not get yet."""
+        """Takes a run without giving it to the writer thread."""
 
     def hand_over(self) -> None:
-        """Gives the writer thread what is kept back."""
+        """Gives the kept runs to the writer thread."""
 
     @property
     def is_thread_idle(self) -> bool:
         """Returns whether the writer thread has nothing to commit, and nothing to drop."""
 
     def commit_here(self, ahead: CommitCycle | None = None) -> None:
-        """Commits what is kept back; calls `prepare` and `durable` of `ahead` where the disk can
-        be left to write, and `on_disk` or `failed` before it returns."""
+        """Commits the kept runs on this thread. Calls `prepare` and `durable` of `ahead` where work
+        can be done while the disk writes, and `on_disk` or `failed` before it returns."""
 
 
 class EventLoop(Protocol):
     """The event loop of the instance."""
 
     def call_soon(self, work: Callable[[], None], /) -> object:
-        """Calls at the end of this turn."""
+        """Schedules a call at the end of this turn."""
 
     def call_soon_threadsafe(self, work: Callable[..., None], /, *arguments: Any) -> object:
-        """Calls in another turn; on any thread.
+        """Schedules a call in another turn, from any thread.
 
         Raises:
             RuntimeError: the loop is closed.
         """
 
     def call_later(self, delay_s: float, work: Callable[[], None], /) -> object:
-        """Calls when so many seconds have passed."""
+        """Schedules a call after a number of seconds."""
 
 
 class CommitOutbox(Protocol):
-    """Collects what is to be written to others."""
+    """Collects the data to be written to clients and links."""
 
     @property
     def is_held(self) -> bool:
-        """Returns whether nothing is written, whoever asks for it."""
+        """Returns whether writes are held."""
 
     def hold(self) -> None:
-        """Collects all and writes nothing until `release`, or `drop`."""
+        """Holds all writes until `release`, or `drop`."""
 
     def release(self) -> None:
-        """Writes what was held."""
+        """Writes the held data."""
 
     def await_flush(self) -> None:
-        """The caller calls `flush` before it returns."""
+        """Announces that the caller calls `flush` before it returns."""
 
     def flush(self) -> None:
-        """Writes everything collected, unless it is held."""
+        """Writes all collected data, unless it is held."""
 
 
 class StepPerformer(Protocol):
-    """Performs what the machine asks for (`EffectLoop`)."""
+    """Performs the machine's effects (`EffectLoop`)."""
 
     def perform(self, effects: list[Effect], /) -> None:
-        """Performs a step's effects, in order, and folds what it committed."""
+        """Performs a step's effects in order, and folds the runs that it committed."""
 
     def perform_ahead(self, effects: list[Effect], /) -> None:
         """Performs the effects of a commit that the disk is still writing."""
 
     def catch_up(self) -> None:
-        """Folds what is not folded yet."""
+        """Folds the runs that are not folded yet."""
 
 
 class CommitRuntime(Protocol):
-    """One life of an instance, as far as a commit goes (`InstanceRuntime`)."""
+    """One life of an instance, as far as a commit uses it (`InstanceRuntime`)."""
 
     @property
     def journal(self) -> StagedJournal:
-        """The log that runs are committed to."""
+        """Returns the journal that commits the runs."""
 
     @property
     def loop(self) -> EventLoop:
-        """Calls what is to be done in other turns."""
+        """Returns the event loop of the instance."""
 
     @property
     def machine(self) -> InstanceMachine:
-        """Decides what a commit means."""
+        """Returns the machine, which decides what a commit means."""
 
     @property
     def outbox(self) -> CommitOutbox:
-        """Collects what is to be written to others."""
+        """Returns the outbox, which collects the data to be written."""
 
     @property
     def steps(self) -> StepPerformer:
-        """Performs what the machine asks for."""
+        """Returns the performer of the machine's effects."""
 
     def steady_us(self) -> int:
-        """Microseconds by the clock that ages count by."""
+        """Returns the time by the steady clock, in microseconds; ages are measured by it."""
 
     def report(self, event: str) -> None:
-        """Tells people of an event."""
+        """Reports an event."""
 
     def freeze(self) -> None:
-        """Ends the cycle: nothing is said, performed or folded any more."""
+        """Ends the cycle: nothing is sent, performed or folded any more."""
 
 
 class WakeableLink(Protocol):
     """A link that can be woken on any thread.
 
     Attributes:
-        woken_txid: the last transaction that it was woken for.
+        woken_txid: the last transaction for which the link was woken.
     """
 
     woken_txid: int
 
     @property
     def is_wakeable(self) -> bool:
-        """Returns whether it can be woken now."""
+        """Returns whether the link can be woken now."""
 
     def wake(self, last_txid: int) -> bool:
-        """Tells the link of a commit; on the thread that made it. False: it could not."""
+        """Wakes the link for a commit, on the thread that made the commit. Returns False where it
+        could not."""
 
     def told(self, last_txid: int) -> None:
-        """Tells it by a frame; on the loop."""
+        """Notifies the link of a commit by a frame, on the loop."""
 
 
 class DirectLinkFeed(Protocol):
     """Feeds a link whose connection the instance writes itself."""
 
     def committed(self, runs: list[Run]) -> bool:
-        """Sends what is committed. False: the link is to be told of it."""
+        """Sends the committed runs. Returns False where the link must be notified instead."""
 
 
 class NotifiedLink(WakeableLink, Protocol):
@@ -182,28 +183,29 @@ class NotifiedLink(WakeableLink, Protocol):
 
     @property
     def is_connected(self) -> bool:
-        """Returns whether its destination is connected."""
+        """Returns whether the link's destination is connected."""
 
     @property
     def direct_link(self) -> DirectLinkFeed:
         """Returns the feed of a direct link."""
 
     def told_later(self, last_txid: int) -> None:
-        """Tells it within a moment."""
+        """Notifies the link soon."""
 
 
 class CommitWatch(Protocol):
-    """Hears when the disk writes."""
+    """A listener that is told when the disk writes."""
 
     def begins(self) -> None:
-        """The disk writes from now on."""
+        """Notes that the disk begins to write."""
 
     def ends(self, *, writes_more: bool = False) -> None:
-        """A commit is on the disk, or has failed; `writes_more`: the next one follows."""
+        """Notes that a commit is on the disk, or has failed; `writes_more`: the next one
+        follows."""
 
 
 class CommitCycle:
-    """See the file's docstring.
+    """Takes runs through a commit, in the order that the module docstring gives.
 
     Invariant: nothing is told of a run before the journal's `committed` has named it, or `durable`
     was called for it.
@@ -211,16 +213,16 @@ class CommitCycle:
     commit, all else on the loop. Lifecycle: one life of the instance.
 
     Args:
-        links: by destination.
-        folds: who hears that what was staged never came to be.
-        clock_ns: measures how long the disk took.
-        took: called with the nanoseconds of each commit; on the thread that made it.
+        links: the links, by destination.
+        folds: is told when staged runs could not be written.
+        clock_ns: clock in nanoseconds, which measures how long the disk takes.
+        took: called with the nanoseconds of each commit, on the thread that made it.
         undone: called before publishers are told that a commit failed.
         watch: hears when the disk writes; None: nobody does.
 
     Attributes:
-        failure: reason and sentence while nothing is taken: the journal's, or `hold`'s.
-        staged_bytes: payload that is staged and not committed.
+        failure: reason and sentence while no publish is taken: the journal's, or that of `hold`.
+        staged_bytes: payload bytes that are staged and not committed.
     """
 
     def __init__(
@@ -250,35 +252,36 @@ class CommitCycle:
         self.staged_bytes = 0
         self._watch = watch
         self._handed_txid = 0
-        """The last transaction that the writer thread was given."""
+        """The last transaction that was given to the writer thread."""
         self._is_due = False
-        """Whether the end of this turn commits, or hands over, what was staged in it."""
+        """Whether the end of this turn commits the staged runs, or hands them over."""
         self._is_here = False
-        """Whether the commit that is being told of is made on the loop."""
+        """Whether the current commit is made on the loop."""
         self._is_traced = False
-        """Whether a sampled message is staged: its trace says when the disk had it, so nothing is
-        done ahead of that."""
+        """Whether a sampled message is staged: its trace records when it was on disk, so nothing is
+        done ahead of the disk."""
         self._is_prepared = False
-        """Whether the machine has taken the commit that the disk is writing."""
+        """Whether the machine has already taken the commit that the disk is writing."""
         self._fault: Exception | None = None
-        """The reason for which what was done ahead of the disk must not come to be known."""
+        """Error for which the work done ahead of the disk must not be sent."""
         self._untold: Exception | None = None
-        """The fault of writing what the disk has: the loop's affair, at the end of the turn."""
+        """Error in sending what is on the disk: the loop raises it at the end of the turn."""
         self._not_disk_ns = 0
-        """Part of a commit's time that was spent on other work."""
+        """Nanoseconds of a commit that were spent on other work."""
 
     def hold(self, why: tuple[str, str] | None) -> None:
-        """Something else than the journal can take no more: nothing is taken until that is over.
+        """Refuses publishes, because another part than the journal has no room, until that has
+        passed.
 
         Args:
-            why: reason and sentence; None: it is over.
+            why: reason and sentence; None: publishes are taken again.
         """
         self._held = why
         self.failure = self._own or why
 
     # -- staging, and the end of a turn --------------------------------------------------------
     def stage(self, run: Run) -> None:
-        """Has a run committed, with what else is staged in this turn."""
+        """Stages a run, to be committed with the others of this turn."""
         runtime = self._runtime
         size_bytes = len(run.payload)
         self.staged_bytes += size_bytes
@@ -321,13 +324,15 @@ class CommitCycle:
 
     # -- while the disk writes -----------------------------------------------------------------
     def prepare(self, last_txid: int) -> None:
-        """The disk is writing everything up to here: what is said of it is made, and held."""
+        """Takes a commit that the disk is still writing: its effects are performed, and everything
+        to be sent is held."""
         runtime = self._runtime
         began_ns = self._clock_ns()
         self._is_prepared = True
         runtime.outbox.hold()
         for name in self._notifications.due(last_txid):
-            # It is about to be, or, where that cannot be, told: nobody else need tell it.
+            # These links are about to be woken, or, where they cannot be, notified: nothing else
+            # needs to notify them.
             self._links[name].woken_txid = last_txid
         try:
             runtime.steps.perform_ahead(runtime.machine.committed(last_txid, runtime.steady_us()))
@@ -338,7 +343,7 @@ class CommitCycle:
         self._not_disk_ns = self._clock_ns() - began_ns
 
     def durable(self) -> None:
-        """The disk has what was prepared for: what was held is said."""
+        """Sends the held data, because the disk has the prepared commit."""
         if self._is_prepared and self._fault is None and self._runtime.outbox.is_held:
             began_ns = self._clock_ns()
             try:
@@ -348,14 +353,14 @@ class CommitCycle:
             self._not_disk_ns += self._clock_ns() - began_ns
 
     def _give_up(self, error: Exception) -> None:
-        """The machine is ahead of the disk, or half way there, and nobody was told anything: the
-        loop ends the instance at the end of this turn, and it begins again from its disk."""
+        """Ends the instance at the end of this turn, because the machine is ahead of the disk.
+        Nothing was sent, and the instance begins again from its disk."""
         self._fault = error
         self._runtime.freeze()
 
-    # -- what the journal says, on the thread that commits -------------------------------------
+    # -- called by the journal, on the thread that commits ----------------------------------------
     def on_disk(self, last_txid: int, commit_ns: int) -> None:
-        """Everything up to here is committed."""
+        """Notes that everything up to this transaction id is committed."""
         if self._is_prepared:
             commit_ns = max(0, commit_ns - self._not_disk_ns)
         self._took(commit_ns)
@@ -374,7 +379,7 @@ class CommitCycle:
             self._take()
 
     def failed(self, first_txid: int, error: Exception) -> None:
-        """Notes that nothing from here on is, or will be, committed under these transaction ids."""
+        """Notes that no run from this transaction id on is committed, or ever will be."""
         if self._watch is not None:
             self._watch.ends()
         if self._is_prepared:
@@ -389,18 +394,18 @@ class CommitCycle:
         try:
             self._runtime.loop.call_soon_threadsafe(work, *arguments)
         except RuntimeError:
-            pass  # the loop is closed: nobody is left to be told
+            pass  # the loop is closed, so nothing can be told
 
     # -- on the loop ---------------------------------------------------------------------------
     def wakeable_changed(self) -> None:
-        """A link can be woken on any thread now, or no more."""
+        """Notes that a link can be woken on any thread from now on, or cannot any more."""
         links = self._links
         wakeable = tuple(name for name, link in links.items() if link.is_wakeable)
         self._notifications.wakeable = wakeable
 
     @property
     def is_behind(self) -> bool:
-        """Returns whether something is committed that the machine has not taken."""
+        """Returns whether the machine has not taken all commits yet."""
         return self._notifications.is_ahead(self._runtime.machine.committed_txid)
 
     def take_report(
@@ -410,11 +415,12 @@ class CommitCycle:
         *,
         is_direct: bool = False,
     ) -> None:
-        """Takes what a link reports of its destination, behind the commits that it may be about.
+        """Takes a link's report about its destination, after the commits to which it may refer.
 
         Args:
-            is_direct: it comes over a direct link, which was given only what this loop has taken.
-                It may come in the middle of a step, so no other commit is taken before it.
+            is_direct: whether the report comes over a direct link, which only got runs that this
+                loop has taken. It may come in the middle of a step, so no further commit is taken
+                before it.
         """
         machine = self._runtime.machine
         if not is_direct and self._notifications.is_ahead(machine.committed_txid):
@@ -436,7 +442,7 @@ class CommitCycle:
         self._runtime.steps.perform(effects)
 
     def catch_up(self) -> None:
-        """Takes what is committed, before anything is taken or asked that may be about it."""
+        """Takes all commits, before anything is taken that may refer to them."""
         if self._notifications.is_ahead(self._runtime.machine.committed_txid):
             self._take()
 
@@ -445,7 +451,8 @@ class CommitCycle:
         last_txid = self._notifications.take(runtime.machine.committed_txid)
         if self._is_prepared:
             if self._fault is None:
-                # Where the store took what the front could not, nothing was released before.
+                # Where the store took a commit that the front log could not, nothing was released
+                # before.
                 self.durable()
                 self._is_prepared = False
                 runtime.outbox.await_flush()
@@ -479,7 +486,7 @@ class CommitCycle:
         runtime.loop.call_later(PROBE_S, self._probe)
 
     def _probe(self) -> None:
-        """Lets publishes through again: the next one shows whether there is space."""
+        """Accepts publishes again: the next one shows whether there is space."""
         self._own = None
         self.failure = self._held
 
@@ -489,10 +496,10 @@ def notify_links(
     ledgers: Mapping[str, DestinationLedger],
     effect: RunsCommitted,
 ) -> None:
-    """Tells the links of a commit that the loop took, each in one of four ways. A direct link sends
-    it at once. Whoever was woken for it knows already. A link to whose destination nothing of it
-    goes need only move on, so that the journal may be removed, and is told within a moment: each
-    telling wakes a process. All others are told now."""
+    """Notifies links of a commit that the loop took, each in one of four ways. A direct link sends
+    the runs at once. A link that was woken for the commit knows it already. A link to whose
+    destination nothing of it is routed only needs to move on, so that the journal can be removed,
+    and is notified soon: each notification wakes a process. All others are notified now."""
     runs, last_txid = effect.runs, effect.last_txid
     for name, link in links.items():
         if not link.is_connected or link.direct_link.committed(runs):

@@ -1,9 +1,9 @@
-"""The one place that puts an instance together, for the server and for the simulator alike.
+"""The one place that puts an instance together, for the server and for the simulator.
 
 A restart builds the machine from what the journal recovered and from the recovery point, then gives
-it the headers of what is behind that point (design.md 4, "Recovery"). Which of these steps comes
-first, and what of the point still counts, decides whether an acked message is found to wait again:
-that is why nobody does it a second time.
+it the headers of the later entries (design.md 4, "Recovery"). The order of these steps, and which
+parts of the point still count, decide whether an acknowledged message is found to wait again.
+Therefore no other code does it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from raylay.services.core.sow import SowFeature
 
 FOLD_ORDER = ("sow", "views", "live", "conflation", "queues", "replays")
-"""Order in which features fold what was committed. What a subscriber is told of is in the state of
-the world already, and nobody is replayed what the live ones have not got."""
+"""Order in which features fold a commit. SOW topics come before subscribers are told, and live
+subscriptions before replays."""
 RECOVERY_HEADERS = 4096
-"""Runs whose headers a restart reads at once."""
+"""Number of runs whose headers a restart reads at once."""
 
 
 class JournalFindings(Protocol):
-    """The findings of a journal when it was opened."""
+    """What a journal found when it was opened."""
 
     next_txid: int
     held: PublisherRanges
@@ -52,10 +52,10 @@ class JournalStart(RunSource, Protocol):
 
     @property
     def recovered(self) -> JournalFindings:
-        """The findings when it was opened."""
+        """Returns what the journal found when it was opened."""
 
     def removed(self) -> PublisherRanges:
-        """Every sequence ever journaled that is in no segment any more."""
+        """Returns every sequence ever journaled that is in no segment any more."""
 
     def read_headers(self, after_txid: int, runs_max: int = ...) -> list[Run]:
         """Committed runs behind a transaction id, in order, without the bytes of their records."""
@@ -63,25 +63,26 @@ class JournalStart(RunSource, Protocol):
 
 @dataclass(slots=True)
 class Composition:
-    """The parts of one life of an instance, beside its journal.
+    """The parts of one life of an instance, besides its journal.
 
     Attributes:
-        identity: who it is in this life.
-        destinations: whom it replicates to.
-        topics: what holds for each of them.
+        identity: identity of the instance in this life.
+        destinations: destinations to which it replicates.
+        topics: rules of all topics.
         peers: last known incarnation of each destination's server.
-        servers: names of the instances that each destination ever was connected to.
-        placements: what is known of instances that were moved.
-        former: incarnations that its data directory, or what that is a copy of, had before.
-        ready: False: it must catch up with a peer before it admits clients.
-        policy: of downgrades.
-        recent_bytes_max: of what was committed last, kept to answer in the journal's stead.
-        filters: what content filters are written in; None: they do not run.
-        suspects: messages that earlier processes ended with.
-        names: whom publisher ids belong to, as far as earlier processes wrote it down.
-        sow: the state of the world; None: no topic has one. Its topics' `Stateful` are in `topics`.
-        sow_folded: called behind each part of the journal that is folded into it: who writes it
-            down does so there.
+        servers: names of the instances to which each destination's link ever connected.
+        placements: what is known of moved instances.
+        former: earlier incarnations of the data directory, or of the one that it is a copy of.
+        ready: False: the instance must catch up with a peer before it admits clients.
+        policy: policy of downgrades.
+        recent_bytes_max: bytes of the last committed runs that are kept in memory, to answer
+            instead of the journal.
+        filters: language of the content filters; None: content filters do not run.
+        suspects: messages during which earlier processes crashed.
+        names: owners of publisher ids, as far as earlier processes wrote them down.
+        sow: SOW topics; None: there are none. Their `Stateful` objects are in `topics`.
+        sow_folded: called after each part of the journal that is folded into them, to write it
+            down.
     """
 
     identity: Identity
@@ -103,7 +104,7 @@ class Composition:
 
 @dataclass(frozen=True, slots=True)
 class FeatureClasses:
-    """The classes that an instance is made of. A planted mistake is another one in its place."""
+    """The classes of which an instance is made. A planted mistake replaces one."""
 
     machine: type[InstanceMachine] = InstanceMachine
     parts: MachineParts = field(default_factory=MachineParts)
@@ -117,16 +118,17 @@ class InstanceCore(NamedTuple):
 
     machine: InstanceMachine
     recovery: RecoveryLog
-    """Writes the points from which later lives begin."""
+    """Writes the recovery points from which later lives begin."""
 
 
 def folding(
     kinds: FeatureClasses = FeatureClasses(), unfolded: FoldBacklog | None = None
 ) -> FeatureRegistry:
-    """Makes the registry in which the features of an instance enlist.
+    """Returns the registry in which the features of an instance enlist.
 
     Args:
-        unfolded: takes what is folded in turns; None: nothing takes long.
+        unfolded: takes commits that are folded over several turns; None: each is folded in its
+            step.
     """
     return kinds.folds(FOLD_ORDER, unfolded)
 
@@ -141,15 +143,16 @@ def compose(
     kinds: FeatureClasses = FeatureClasses(),
     headers_max: int = RECOVERY_HEADERS,
 ) -> InstanceCore:
-    """Builds an instance from its journal, behind the recovery point that was last written down.
+    """Builds an instance from its journal and the last recovery point.
 
-    Emits nothing. Reads the journal; runs before the journal is started and anybody is let in.
+    Emits nothing. Reads the journal. To be called before the journal is started and any client is
+    admitted.
 
     Args:
-        lookup: into the journal.
-        hints: what the state store has under `recovery.PREFIX`.
-        now_us: the steady time, in microseconds: what waits is as old as this.
-        headers_max: runs whose headers are read at once.
+        lookup: look-up into the journal.
+        hints: values of the state store under `recovery.PREFIX`.
+        now_us: steady time in microseconds, from which the ages of waiting messages count.
+        headers_max: number of runs whose headers are read at once.
 
     Raises:
         RemoteProtocolError: what the state store has is no recovery point.

@@ -1,6 +1,6 @@
-"""The order of a step: what the machine asked for is performed, and behind the acks come the folds.
+"""The order of a step: the machine's effects are performed, and the folds follow after the acks.
 
-The server and the simulator perform with it, each with a table of their own.
+The server and the simulator both use it, each with functions of its own for the effects.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from raylay.services.core.feature import CommitBatch, FeatureRegistry
 from raylay.services.replication.effects import Effect, RunsCommitted
 
 TURN_S = 0.003
-"""Turn of the loop for what takes long to be folded; a slice that began in it goes on behind
-that."""
+"""Seconds of one turn of the loop for long folds; a slice that has begun is completed."""
 WAITING_BYTES_MAX = 32 * 1024 * 1024
-"""Bytes of the records that may wait to be folded. What is more is folded at once: memory is
-bounded, too."""
+"""Bytes of the records that may wait to be folded. Above that they are folded at once, to limit
+memory."""
 
 
 class EffectTable:
@@ -75,23 +74,23 @@ def _nothing() -> None:
 
 
 class EffectLoop:
-    """See the file's docstring.
+    """Performs the effects of each step, and folds what it committed.
 
     Invariant: what is folded was committed, each commit once, in the journal's order, behind the
     acks that it released.
     Owner: the instance's loop. Lifecycle: one life of the instance.
 
     Attributes:
-        performed: how often effects were performed to the end. Where the machine has handed out
-            more, a fault came between.
-        is_folding: whether a fold is under way, or a fault ended one.
+        performed: number of times that effects were performed completely. If the machine has handed
+            out more, an exception interrupted one.
+        is_folding: whether a fold is running, or an exception ended one.
 
     Args:
-        table: the handlers of each kind of effect.
-        flush: writes what was said to anybody.
-        later: calls something in another turn of the loop, when others have come in between; None:
-            each commit is folded in its step.
-        clock: in seconds.
+        table: handlers for each kind of effect.
+        flush: writes all collected data.
+        later: calls a function in another turn of the loop, after others; None: each commit is
+            folded in its step.
+        clock: clock in seconds.
     """
 
     __slots__ = (
@@ -125,13 +124,13 @@ class EffectLoop:
         self._clock = clock
         self._batches: list[CommitBatch] = []
         self._is_due = False
-        """Whether a turn is to come that folds."""
+        """Whether a further turn is scheduled that folds."""
         self._is_over = False
         self.performed = 0
         self.is_folding = False
 
     def perform(self, effects: list[Effect]) -> None:
-        """Performs a step's effects, in order, and folds what it committed."""
+        """Performs a step's effects in order, and folds the runs that it committed."""
         if self._is_over:
             return
         self._perform(effects)
@@ -140,12 +139,13 @@ class EffectLoop:
             self.performed += 1
 
     def end(self) -> None:
-        """Nothing is performed or folded any more, whoever asks for it."""
+        """Ends the loop: nothing is performed or folded any more."""
         self._is_over = True
 
     def perform_ahead(self, effects: list[Effect]) -> None:
-        """Performs the effects of a commit that the disk is still writing. What leaves the process
-        is held; what is folded only behind the disk is folded by `catch_up`, which follows."""
+        """Performs the effects of a commit that the disk is still writing. Data that leaves the
+        process is held; parts that may only be folded after the disk has it are folded by
+        `catch_up`, which follows."""
         self._perform(effects)
         if self._batches and self._folds.may_be_ahead:
             self._fold()
@@ -158,7 +158,8 @@ class EffectLoop:
             handlers[type(effect)](effect)
 
     def catch_up(self) -> None:
-        """The disk has it, and what was held is written: folds what is not folded yet."""
+        """Folds everything that is not folded yet. To be called when the commit is on disk and the
+        held data is written."""
         if self._is_over:
             return
         within, self.is_folding = self.is_folding, True
@@ -174,7 +175,7 @@ class EffectLoop:
             self._batches.append(CommitBatch(effect.runs, effect.last_txid))
 
     def _fold(self) -> None:
-        # Who waits for an ack does not wait for deliveries to others.
+        # Callers that wait for an ack do not wait for deliveries to others.
         self._flush()
         batches, self._batches = self._batches, []
         unfolded = self._folds.unfolded
@@ -191,7 +192,7 @@ class EffectLoop:
             self._fold_on()
 
     def _fold_on(self) -> None:
-        """Folds for as long as a turn may take, and the rest in others."""
+        """Folds for the length of a turn, and the rest in further turns."""
         unfolded, later = self._folds.unfolded, self._later
         assert unfolded is not None and later is not None
         until_s = self._clock() + TURN_S

@@ -1,11 +1,11 @@
-"""The interface of a capability of an instance (live subscriptions, replays, SOW topics, queues) to
-the rest of it.
+"""The interface between a capability of an instance (live subscriptions, replays, SOW topics,
+queues) and its core.
 
-A feature hears of what was committed *behind* the acks of that commit: links are told, publishers
-are acked, and what was said is written; then the features fold it, in one order for all. On one
-loop nobody's command comes between the acks and the folds of one step, so who asks later is asked
-of what is folded. Only a commit that takes long to be folded is folded in several turns; who asks
-meanwhile waits for it (`FeatureRegistry.behind`).
+A feature hears of a commit *after* the acks of that commit: links are notified, publishers are
+acked, and the data is written; then the features fold the commit, in the same order for all. On one
+event loop, no command comes between the acks and the folds of one step, so a later query sees the
+folded state. Only a commit that takes long is folded over several turns; queries meanwhile wait for
+it (`FeatureRegistry.behind`).
 """
 
 from __future__ import annotations
@@ -23,70 +23,76 @@ if TYPE_CHECKING:
 
 
 class Feature(Protocol):
-    """See the file's docstring. It is handed the collaborators that it calls, never the server."""
+    """A capability of an instance. It gets the objects that it calls as arguments, never the
+    server."""
 
     name: str
-    """Name of the feature, which stands in the order of the folds."""
+    """Name of the feature, which determines its place in the order of the folds."""
 
     @property
     def may_be_ahead(self) -> bool:
-        """Returns whether it may fold the next commit while the disk is still writing it: all that
-        comes of it are a few frames, which are held until then."""
+        """Returns whether the feature may fold the next commit while the disk is still writing it:
+        the result is a few frames, which are held until then."""
 
     def fold(self, batch: CommitBatch) -> None:
-        """Folds a batch that was committed, and the acks for that are out. Called while it is
+        """Folds a committed batch, after its acks were sent. Called while the feature is
         enlisted."""
 
     def failed(self, committed_txid: int) -> None:
-        """Nothing staged behind this transaction id comes to the disk. What is below is folded."""
+        """Takes an append failure: nothing staged behind this transaction id comes to the disk.
+        Everything up to it is folded."""
 
 
 class PersistentFeature(Protocol):
-    """A feature that has what it folded on disk, some way behind, and folds the rest again when it
-    begins."""
+    """A feature that keeps its folded state on disk, some way behind, and folds the rest again when
+    it begins."""
 
     @property
     def floor_txid(self) -> int | None:
-        """Up to here it does not need the journal any more; None: it never does."""
+        """Returns the transaction id up to which the feature does not need the journal any more;
+        None: it never needs it."""
 
     @property
     def recovered_txid(self) -> int | None:
-        """Transaction id behind which it needs the runs when it begins; None: it needs none."""
+        """Returns the transaction id behind which the feature needs the runs when it begins; None:
+        it needs none."""
 
     def recover(self, runs: Iterable[Run]) -> None:
-        """Folds what was committed in a life before; nobody is told of it."""
+        """Folds runs that were committed in an earlier life, without telling clients."""
 
     def tick(self, now_us: int) -> list[SowChange]:
-        """Performs what the time alone has changed.
+        """Performs changes that come with time alone.
 
         Args:
-            now_us: by the clock that stored data ages by (`AgingClock`).
+            now_us: time by the clock that measures the age of stored data (`AgingClock`).
         """
 
     def status(self) -> Mapping[str, Mapping[str, int]]:
-        """Returns its part of the instance's status."""
+        """Returns the feature's part of the instance's status."""
 
 
 class StepListener(Protocol):
-    """A feature that asks of each step what has changed, as durability does without a commit."""
+    """A feature that is told of each step, because its input also changes without a commit, as
+    durability does."""
 
     def stepped(self) -> None:
-        """All effects of a step were performed, and what was committed in it is folded."""
+        """Notes that all effects of a step were performed, and its commits are folded."""
 
 
 class FeatureRegistry:
-    """The features of one instance that somebody is served by.
+    """The features of one instance that are in use.
 
     Owner: the instance's loop. Lifecycle: one life of the instance.
 
     Args:
-        order: the names of all features there can be, in the order of their folds.
-        unfolded: takes what is folded in turns; None: nothing takes long, until `weigh_by`.
+        order: names of all possible features, in the order of their folds.
+        unfolded: takes commits that are folded over several turns; None: each is folded in its
+            step, until `weigh_by`.
 
     Attributes:
-        served: those that fold, in that order. Nothing is done for any other one.
-        following: those that hear of each step.
-        unfolded: what is folded in turns; None: nothing takes long, each commit is folded in its
+        served: the features that fold, in that order. The others cost nothing.
+        following: the features that are told of each step.
+        unfolded: commits that are folded over several turns; None: each commit is folded in its
             step.
     """
 
@@ -100,11 +106,13 @@ class FeatureRegistry:
 
     @property
     def may_be_ahead(self) -> bool:
-        """Returns whether all of them may fold what the disk is still writing."""
+        """Returns whether all enlisted features may fold a commit that the disk is still
+        writing."""
         return not self.unfolded and all(feature.may_be_ahead for feature in self.served)
 
     def enlist(self, feature: Feature, served: bool) -> None:
-        """Folds a feature from the next commit on, or no more. Told twice is told once.
+        """Starts or stops folding for a feature, from the next commit on. A repeated call has no
+        effect.
 
         Raises:
             KeyError: nobody said where its place is.
@@ -116,13 +124,14 @@ class FeatureRegistry:
         self.served = tuple(sorted(found, key=lambda each: self._places[each.name]))
 
     def weigh_by(self, weigh: Weigh, weigh_published: Weigh | None = None) -> None:
-        """Has commits folded in turns where their records weigh much; see `FoldBacklog`."""
+        """Lets commits be folded over several turns where their records are costly; see
+        `FoldBacklog`."""
         if self.unfolded is None:
             self.unfolded = FoldBacklog()
         self.unfolded.weigh_by(weigh, weigh_published)
 
     def follow(self, feature: StepListener, served: bool) -> None:
-        """Tells a feature of each step, or no more."""
+        """Starts or stops telling a feature of each step."""
         others = tuple(each for each in self.following if each is not feature)
         self.following = (*others, feature) if served else others
 
@@ -132,31 +141,31 @@ class FeatureRegistry:
             feature.fold(batch)
 
     def fold_on(self, records_max: int) -> None:
-        """Folds a slice of what waits.
+        """Folds a slice of the waiting commits.
 
         Args:
-            records_max: of those that take long.
+            records_max: limit on the costly records in it.
         """
         if self.unfolded:
             self.fold(self.unfolded.take(records_max))
 
     def behind(self) -> FoldBarrier | None:
-        """Returns what a command has to wait for that reads what is folded, or changes who folds;
-        None: all is folded."""
+        """Returns a barrier for a command that reads folded state, or changes who folds; None:
+        everything is folded."""
         if not self.unfolded:
             return None
         return FoldBarrier(self.unfolded, self.fold_on)
 
     def folded_txid(self, committed_txid: int) -> int:
-        """All up to here is folded.
+        """Returns the transaction id up to which everything is folded.
 
         Args:
-            committed_txid: all up to there is on disk.
+            committed_txid: transaction id up to which everything is on disk.
         """
         return self.unfolded.folded_txid if self.unfolded else committed_txid
 
     def failed(self, committed_txid: int) -> None:
-        """An append failed: see `Feature.failed`."""
+        """Tells the features of an append failure, see `Feature.failed`."""
         while self.unfolded:
             self.fold(self.unfolded.take())
         for feature in self.served:

@@ -1,8 +1,8 @@
-"""Commits that take long to be folded, and batches that take long to be published: a slice at a
-time, so that a turn of the loop stays short.
+"""Commits that take long to fold, and batches that take long to publish: both are processed in
+slices, so that a turn of the loop stays short.
 
-A slice is a batch like any other: some runs, the last of them perhaps in part. So each feature
-folds a commit in the journal's order, once, whatever is cut where.
+A slice is an ordinary batch: some runs, the last of them possibly in part. So each feature folds a
+commit in the journal's order, once, wherever it is cut.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.replication.journal_lookup import LookupRequest
 
 RECORD_US = 13
-"""Approximate time that a record of weight 1 takes."""
+"""Approximate time for a record of weight 1."""
 SLICE_RECORDS = 150
-"""Records in a slice: some 2 ms of the loop."""
+"""Number of records in a slice: some 2 ms of the loop."""
 SLICE_BYTES = 128 * 1024
-"""Bytes of the records in a slice: of large records fewer are folded at once, but at least one."""
+"""Bytes of the records in a slice: fewer large records are folded at once, but at least one."""
 SLICE_RUNS = 1_000
-"""Runs in a slice, whatever their records take: a run takes some microseconds by itself."""
+"""Number of runs in a slice, whatever their records cost: a run by itself takes some
+microseconds."""
 PART_RECORDS = 400
-"""Records in a part that is prepared at once: some 2 ms of the loop."""
+"""Number of records in a part that is prepared at once: some 2 ms of the loop."""
 PART_BYTES = 128 * 1024
 PART_RUNS = 200
-"""Runs that a publish may have in one turn: 3 ms, with their commit."""
+"""Number of runs that are published in one turn: 3 ms, with their commit."""
 COMMAND_WEIGHT = 4
-"""Time that a record which is no message takes, relative to a message: its body is read."""
+"""Cost of a record that is no message, relative to a message: its body is parsed."""
 _LIGHT = Flag.CONTIGUOUS | Flag.COMMANDS
 _LENGTH = struct.Struct("<I")
 _SEQUENCE = struct.Struct("<Q")
@@ -38,15 +39,15 @@ _SEQUENCE_AT = 36
 """Offset of the sequence in a record (services/messages/records.py)."""
 
 DELETE_BYTES, KEY_BYTES = 120, 34
-"""Approximate sizes in the record of a delete: of the record without its keys, and of each key."""
+"""Approximate sizes in the record of a delete: the record without its keys, and each key."""
 Weigh = Callable[[Run], int]
-"""Weight of each record of a run: the time that it takes, relative to most records; 0: so little
-that it is not counted, and never cut."""
+"""Weight of each record of a run: its cost relative to a usual record; 0: so little that it is not
+counted, and the run is never cut."""
 
 
 def weight(run: Run) -> int:
-    """Returns how many times as long as a message each record of a run on a SOW topic takes: a
-    delete as often as it names keys."""
+    """Returns the weight of each record of a run on a SOW topic, relative to a message: for a
+    delete, the number of keys that it names."""
     if not run.flags & Flag.COMMANDS:
         return 1
     return max(1, (len(run.payload) // run.count - DELETE_BYTES) // KEY_BYTES)
@@ -60,7 +61,7 @@ def _exceed(runs: Iterable[Run], weigh: Weigh, most: int, size_bytes: int) -> bo
             count += run.count
             weight += run.count * each
             found_bytes += len(run.payload)
-            # One record is never cut.
+            # A single record is never cut.
             if count > 1 and (weight > most or found_bytes > size_bytes):
                 return True
     return False
@@ -80,7 +81,7 @@ class RunParts:
     """A run in parts, each made when it is asked for, at a cost of its own length.
 
     Args:
-        run: with its records.
+        run: the run, with its records.
     """
 
     __slots__ = ("_left", "_offset", "_run", "_txid")
@@ -93,16 +94,17 @@ class RunParts:
 
     @property
     def left(self) -> int:
-        """Records that were not taken."""
+        """Returns the number of records that were not taken."""
         return self._left
 
     @property
     def left_bytes(self) -> int:
-        """Bytes of the records that were not taken."""
+        """Returns the bytes of the records that were not taken."""
         return len(self._run.payload) - self._offset
 
     def take(self, records_max: int, bytes_max: int = SLICE_BYTES) -> Run:
-        """The next part: one record at least. To be called while there is something left."""
+        """Returns the next part, of at least one record. To be called only while records are
+        left."""
         run, payload, start = self._run, self._run.payload, self._offset
         end, count, last_at = start, 0, start
         try:
@@ -141,7 +143,8 @@ class RunParts:
         return part
 
     def _unreadable(self) -> Run:
-        """All that is left, in one part: its records cannot be told apart. Who folds it says so."""
+        """Returns the remaining records in one part, because they cannot be told apart. Whatever
+        folds it reports that."""
         run = self._run
         part = replace(
             run,
@@ -157,11 +160,11 @@ class RunParts:
 
 
 class _RunSlices:
-    """Runs in order, taken out a slice at a time.
+    """Runs in order, taken out in slices.
 
     Args:
-        runs: with their records.
-        weigh: its records.
+        runs: the runs, with their records.
+        weigh: returns the weight of a run's records.
     """
 
     __slots__ = ("_parts", "_runs", "_weigh")
@@ -170,16 +173,16 @@ class _RunSlices:
         self._runs = deque(runs)
         self._weigh = weigh
         self._parts: RunParts | None = None
-        """The first run's parts, where some of it was taken."""
+        """The parts of the first run, where some of it was taken."""
 
     def __len__(self) -> int:
         return len(self._runs)
 
     def take(self, most: int, bytes_max: int, runs_max: int) -> list[Run]:
-        """The next slice: the last of its runs perhaps in part.
+        """Returns the next slice, with the last of its runs possibly in part.
 
         Args:
-            most: records, each as often as it weighs.
+            most: limit on the sum of the records' weights.
         """
         runs, left, left_bytes = self._runs, most, bytes_max
         taken: list[Run] = []
@@ -189,11 +192,11 @@ class _RunSlices:
             if not weight and self._parts is None:
                 taken.append(runs.popleft())
                 continue
-            # Once cut, it stays cut: who it took long for may be gone since.
+            # A run that was cut is cut to the end, even if whatever made it costly is gone.
             weight = max(1, weight)
             parts = self._parts or RunParts(run)
             if taken and not self._parts and run.count * weight > left:
-                # Most runs are short: they stay whole.
+                # Most runs are short, and stay whole.
                 break
             part = parts.take(left // weight, left_bytes)
             taken.append(part)
@@ -207,21 +210,20 @@ class _RunSlices:
 
 
 class FoldBacklog:
-    """Commits that are not folded yet, in order.
+    """The commits that are not folded yet, in order.
 
     Invariant: all up to `folded_txid` was taken out, once, in the journal's order.
     Owner: the instance's loop. Lifecycle: one life of the instance.
 
     Args:
-        weigh: records by how long they take to be folded; `weigh_by` adds to it.
-        slice_records: in a slice, each as often as it weighs.
-        weigh_published: what a client published, by how long it takes to be prepared; None: as
-            `weigh`.
+        weigh: weight of records in a fold; `weigh_by` adds to it.
+        slice_records: limit on the sum of the weights in a slice.
+        weigh_published: weight of a client's records when they are prepared; None: as `weigh`.
 
     Attributes:
-        waiting_bytes: of the records in it.
-        folded_txid: while it is not empty: the last transaction that was taken out.
-        last_txid: the last one that is in it, or was.
+        waiting_bytes: bytes of the waiting records.
+        folded_txid: last transaction that was taken out, while commits wait.
+        last_txid: last transaction that waits, or waited.
     """
 
     __slots__ = (
@@ -252,17 +254,17 @@ class FoldBacklog:
         return len(self._batches)
 
     def weigh_by(self, weigh: Weigh, weigh_published: Weigh | None = None) -> None:
-        """Adds what else a record weighs from now on.
+        """Adds a weight that records have from now on.
 
         Args:
-            weigh_published: where it is prepared; None: nothing.
+            weigh_published: weight where they are prepared; None: none.
         """
         self._weigh = _sum_of(self._weigh, weigh)
         if weigh_published is not None:
             self._weigh_published = _sum_of(self._weigh_published, weigh_published)
 
     def is_long(self, batch: CommitBatch) -> bool:
-        """Returns whether it takes more than one slice."""
+        """Returns whether a batch needs more than one slice."""
         if len(batch.runs) > SLICE_RUNS:
             return True
         weigh = self._weigh
@@ -271,10 +273,11 @@ class FoldBacklog:
         )
 
     def in_parts(self, runs: Sequence[Run], judged: Weigh | None = None) -> PublishInParts | None:
-        """Returns one frame of publishes in parts, where to take it takes long; else None.
+        """Returns one frame of publishes in parts, where taking it takes long; otherwise None.
 
         Args:
-            judged: by how long it takes to judge whether the client may publish them; None: it may.
+            judged: weight of judging whether the client may publish the records; None: it may
+                publish all.
         """
         features = self._weigh_published
         is_plain = judged is None and features is _nothing and len(runs) == 1
@@ -286,7 +289,7 @@ class FoldBacklog:
             found = features(run) if judged is None else features(run) + judged(run)
             if run.flags & Flag.COMMANDS:
                 return max(found, COMMAND_WEIGHT)
-            # Of what has gaps each sequence is looked at.
+            # In a run with gaps, each sequence is visited.
             return found or int(not run.flags & Flag.CONTIGUOUS)
 
         if len(runs) <= PART_RUNS and not _exceed(runs, weigh, PART_RECORDS, PART_BYTES):
@@ -294,7 +297,7 @@ class FoldBacklog:
         return PublishInParts(runs, weigh)
 
     def add(self, batch: CommitBatch) -> None:
-        """Something was committed."""
+        """Adds a commit."""
         if not self._batches and batch.runs:
             self.folded_txid = batch.runs[0].first_txid - 1
         self._batches.append((_RunSlices(batch.runs, self._weigh), batch.last_txid))
@@ -302,10 +305,10 @@ class FoldBacklog:
         self.last_txid = batch.last_txid
 
     def take(self, records_max: int = 0) -> CommitBatch:
-        """The next slice. To be called while there is any.
+        """Returns the next slice. To be called only while commits wait.
 
         Args:
-            records_max: of those that take long; 0: as in any slice.
+            records_max: limit on the sum of the weights; 0: the usual one.
         """
         runs, last_txid = self._batches[0]
         taken = runs.take(records_max or self._slice_records, SLICE_BYTES, SLICE_RUNS)
@@ -320,15 +323,15 @@ class FoldBacklog:
 
 class PublishInParts:
     """One frame of publishes that takes long to prepare: it is taken in parts, one in each turn, as
-    if they had come one after the other.
+    if the parts had come one after the other.
 
     Args:
-        runs: of the frame, in order.
-        weigh: its records, by how long they take to be prepared.
+        runs: the runs of the frame, in order.
+        weigh: returns the weight of preparing a run's records.
 
     Attributes:
-        part: to be taken now, in full; then `go_on`. None: all was taken.
-        resent: whether they were sent before: see `Publishers.published`.
+        part: the part to be taken now; then `go_on` is called. None: all parts were taken.
+        resent: whether the records were sent before: see `Publishers.published`.
     """
 
     __slots__ = ("_runs", "part", "resent")
@@ -340,36 +343,37 @@ class PublishInParts:
         self.go_on()
 
     def go_on(self) -> None:
-        """The part was taken."""
+        """Moves to the next part, after the current one was taken."""
         self.part = self._runs.take(PART_RECORDS, PART_BYTES, PART_RUNS) or None
 
 
 class NextTurn:
-    """Waits for another turn of the loop, and for nothing in it."""
+    """A look-up that only waits for another turn of the loop."""
 
     done = True
 
     def take(self, most: int) -> None:
-        """There is nothing to be done."""
+        """Does nothing: there is nothing to look up."""
 
     def close(self) -> None:
-        """Nor to be ended."""
+        """Does nothing: there is nothing to end."""
 
 
 def another_turn() -> LookupRequest:
-    """Returns the request of what is taken in several turns of the loop."""
+    """Returns the look-up request of an arrival that is taken over several turns of the loop."""
     questions = LookupRequest()
     questions.looking.append(NextTurn())
     return questions
 
 
 class FoldBarrier:
-    """Waits until what was committed when it was made is folded, and helps: what is asked, or
-    subscribed to, behind an ack is to find what was acked, and to be given nothing from before it.
+    """Waits until the commits that existed when it was made are folded, and folds them itself: a
+    query or subscription after an ack must see the acknowledged messages, and get nothing from
+    before them.
 
     Args:
-        unfolded: not empty.
-        fold: folds so many records of it.
+        unfolded: the waiting commits; not empty.
+        fold: folds a number of records of them.
     """
 
     __slots__ = ("_fold", "_txid", "_unfolded")
@@ -381,13 +385,13 @@ class FoldBarrier:
 
     @property
     def done(self) -> bool:
-        """Returns whether it is."""
+        """Returns whether those commits are folded."""
         return not self._unfolded or self._unfolded.folded_txid >= self._txid
 
     def take(self, most: int) -> None:
-        """Folds on."""
+        """Folds the next records."""
         if most and not self.done:
             self._fold(most)
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Does nothing: the fold goes on without a waiting command."""

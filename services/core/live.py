@@ -1,4 +1,4 @@
-"""Subscriptions without a bookmark: what is committed while they are there."""
+"""Subscriptions without a bookmark: they get the messages that are committed while they exist."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
     from raylay.services.subscriptions.sow_subscriptions import SowSubscriptions
 
 AHEAD_SUBSCRIPTIONS_MAX = 8
-"""Deliveries to more would hold up acks that the disk has set free."""
+"""Number of subscriptions up to which deliveries are made while the disk writes: more would delay
+acks."""
 
 Deliver = Callable[[tuple[LiveSubscription, ...], DeliveryContent], None]
 Tell = Callable[[LiveSubscription, str, DeliveryContent], None]
 Filtered = Callable[[], "FilteredSubscriptions"]
 Follows = Callable[[], "SowSubscriptions"]
 SLICED_US = 1_000
-"""Time to find the subscribers of a topic for the first time above which commits are folded in
-slices."""
+"""Time to find the subscribers of a new topic, above which commits are folded in slices."""
 
 
 class LiveSubscriptions:
-    """See the file's docstring. Folded while there is any.
+    """The live subscriptions of an instance. Enlisted while there is any.
 
     Owner: the instance's loop. Lifecycle: one life of the instance.
 
     Args:
         deliver: gives a delivery to all of these subscriptions, each once.
-        enlist: of the instance's folds.
-        filtered: makes what judges content filters, when the first one comes.
-        following: makes what follows records, when somebody asks for it; None: nothing does.
-        tell: gives one subscription what has left its focus, with the reason.
-        weighed: told, once, what weighs a commit and what is published, when there are
-            subscriptions for which each record is looked at, or so many that a new topic may take
-            long.
-        shares: what those of one user may need together; None: there is no limit.
-        user: who a session is of, for that.
+        enlist: enlists the feature, or ends that.
+        filtered: makes the table of filtered subscriptions, when the first one comes.
+        following: makes the table of subscriptions that follow records, when the first one comes;
+            None: there is none.
+        tell: gives one subscription a notice of records that left its focus, with the reason.
+        weighed: told, once, the weights of commits and of publishes, when subscriptions make each
+            record costly, or are so many that a new topic may take long.
+        shares: limit on the subscriptions of one user; None: no limit.
+        user: returns the user of a session, for that limit.
     """
 
     name = "live"
@@ -98,11 +98,12 @@ class LiveSubscriptions:
 
     @property
     def may_be_ahead(self) -> bool:
-        """A few deliveries are made while the disk writes; many would hold up the acks."""
+        """Returns whether deliveries are so few that they may be made while the disk writes; many
+        would delay the acks."""
         return len(self._table) <= AHEAD_SUBSCRIPTIONS_MAX and len(self) == len(self._table)
 
     def add(self, subscription: LiveSubscription) -> None:
-        """Adds a subscription: from the next commit on it gets what it wants.
+        """Adds a subscription, which gets its messages from the next commit on.
 
         Raises:
             RemoteProtocolError: its content filter is none; with reason `bad_filter`. Or its
@@ -121,7 +122,7 @@ class LiveSubscriptions:
             self._most_us() > SLICED_US or len(self) > len(self._table)
         ):
             weighed, self._weighed = self._weighed, None
-            # What is not journaled is delivered where it is prepared.
+            # Messages that are not journaled are delivered where they are prepared.
             weighed(self.weigh, self.weigh)
 
     def _add(self, subscription: LiveSubscription) -> None:
@@ -135,13 +136,12 @@ class LiveSubscriptions:
             self._table.add(subscription)
 
     def _most_us(self) -> int:
-        """Returns about how long an unknown topic takes at most, in microseconds."""
+        """Returns an estimate of the longest time that an unknown topic takes, in microseconds."""
         return self._table.cost_us + PATTERN_US * (len(self) - len(self._table))
 
     def weigh(self, run: Run) -> int:
-        """Returns how many times as long as a message each record of a run takes, as filters are
-        asked of it or its topic is new to the subscriptions; 0: neither is so. See
-        `FoldBacklog`."""
+        """Returns the weight of a run's records, because filters are applied to them or their topic
+        is new to the subscriptions; 0: neither. See `FoldBacklog`."""
         topic, message_type = run.topic, run.message_type
         found = self._table.unknown_us(topic, message_type)
         weight = 0
@@ -156,7 +156,7 @@ class LiveSubscriptions:
         return weight
 
     def following(self) -> SowSubscriptions:
-        """Subscriptions that follow records."""
+        """Returns the table of subscriptions that follow records."""
         if self._following is None:
             assert self._make_following is not None
             self._following = self._make_following()
@@ -178,7 +178,8 @@ class LiveSubscriptions:
             self._enlist(self, False)
 
     def with_efforts(self, efforts: Efforts) -> set[LiveSubscription]:
-        """Subscriptions whose filter worked with one of these (services/expressions/work.py)."""
+        """Returns the subscriptions whose filter has one of these work accounts
+        (services/expressions/work.py)."""
         found: set[LiveSubscription] = set()
         for each in (self._filtered, self._following):
             if each is not None:
@@ -186,7 +187,7 @@ class LiveSubscriptions:
         return found
 
     def fold(self, batch: CommitBatch) -> None:
-        """Delivers what was committed."""
+        """Delivers the committed messages."""
         deliver = self._deliver
         for subscribers, delivery in live_deliveries(batch.runs, self._table):
             deliver(subscribers, delivery)
@@ -206,7 +207,7 @@ class LiveSubscriptions:
                 self._deliver((subscriber,), delivery)
 
     def failed(self, committed_txid: int) -> None:
-        """Nobody was given what is only staged."""
+        """Does nothing: only committed messages were delivered."""
 
     def transient(self, runs: Sequence[Run]) -> None:
         """Delivers messages of topics that are not journaled."""

@@ -1,8 +1,9 @@
-"""The queues of an instance, on its side: their doors, what is written of them into the journal,
-and what clients say of them before it is journaled.
+"""The queues of an instance, on the instance's side: their frontends, the records that they write
+into the journal, and the check of clients' acknowledgments before they are journaled.
 
-What the owners decide is drafted here and takes effect when it is read back from the commit, by the
-owners as by everybody. Where an append fails, they are told which of their drafts are nothing.
+Decisions of the owners are drafted here, and take effect when they are read back from the commit,
+for the owners as for everything else. Where an append fails, the owners are told which of their
+drafts have failed.
 """
 
 from __future__ import annotations
@@ -45,18 +46,18 @@ from raylay.services.replication.values import Identity
 
 
 class Queues:
-    """See the file's docstring.
+    """The queues of an instance.
 
     Owner: the instance's loop. Lifecycle: one life of the instance.
 
     Args:
-        definitions: of the queues, each of a name and type of its own.
-        identity: of the instance, in this life.
-        acknowledging: called with a queue's `QueueDefinition.stored_as`, and the acknowledgments of
-            it that are on their way to the disk, while it has an owner.
+        definitions: the queues, each with a name and type of its own.
+        identity: identity of the instance in this life.
+        acknowledging: called with a queue's `QueueDefinition.stored_as`, and its acknowledgments on
+            their way to the disk, while the queue has an owner.
 
     Attributes:
-        doors: by `QueueDefinition.stored_as`.
+        doors: the frontend of each queue, by `QueueDefinition.stored_as`.
     """
 
     name = "queues"
@@ -78,13 +79,13 @@ class Queues:
         self.flood = Flood(identity.name, identity.incarnation, identity.life)
         self._author = SelfPublisher("queues", identity)
         self._tags: dict[int, tuple[QueueFrontend, int]] = {}
-        """Tags of drafts that are not committed, with their queues, by the author's sequence."""
+        """Tags of uncommitted drafts, with their queues, by the author's sequence."""
         self.brought: set[QueueFrontend] = set()
-        """Queues for which acknowledgments came lately of messages that are not leased here."""
+        """Queues for which acknowledgments arrived lately of messages that are not leased here."""
 
     def slowed_s(self, *, is_link: bool) -> float:
-        """Returns the time, in seconds, for which whoever has just brought acknowledgments is not
-        to be read: the longer, the more of those wait for messages that have not come."""
+        """Returns the seconds for which the connection that has just brought acknowledgments must
+        not be read: longer, the more of them wait for messages that have not arrived."""
         if not self.brought:
             return 0.0
         found = max(door.slowed_us(is_link=is_link) for door in self.brought)
@@ -92,19 +93,19 @@ class Queues:
         return found / 1_000_000
 
     def find(self, topic: bytes, message_type: bytes) -> QueueFrontend | None:
-        """The queue of this name and type."""
+        """Returns the queue of this name and type; None: there is none."""
         return self._by_topic.get((topic, message_type))
 
     def topics(self) -> list[QueueTopics]:
-        """The queues as the instance's topics see them."""
+        """Returns the queues in the form that the instance's topics need."""
         return [_topics_of(self, door) for door in self.doors.values()]
 
     # -- drafts --------------------------------------------------------------------------------
     def draft(self, door: QueueFrontend, draft: QueueRecordDraft, now_us: int) -> None:
-        """Takes a record that a queue's owner wants in the journal. `runs` gives it out.
+        """Takes a record that a queue's owner wants in the journal. `runs` returns it.
 
         Args:
-            now_us: by the clock on the wall.
+            now_us: time by the wall clock.
 
         Raises:
             LocalProtocolError: it is too long for a record; nothing was taken.
@@ -116,13 +117,13 @@ class Queues:
             self._tags[sequence] = door, draft.tag
 
     def letters(self, door: QueueFrontend, reason: str, records: bytes, now_us: int) -> None:
-        """Drafts the dead letters of messages that are about to leave a queue undone. Whoever calls
-        this drafts their removal behind it.
+        """Drafts the dead letters of messages that are about to leave a queue undone. The caller
+        then drafts their removal.
 
         Args:
-            reason: why they leave it.
-            records: of the messages, back to back, as they are in the journal.
-            now_us: by the clock on the wall.
+            reason: reason why they leave the queue.
+            records: records of the messages, back to back, as in the journal.
+            now_us: time by the wall clock.
 
         Raises:
             LocalProtocolError: the queue has no dead letters, or it is no reason; nothing was
@@ -142,8 +143,8 @@ class Queues:
             )
 
     def acknowledge(self, door: QueueFrontend, said: Acknowledgment, now_us: int) -> int:
-        """Drafts an acknowledgment in the name of a client that said by a filter which messages.
-        Returns how many messages it is of.
+        """Drafts an acknowledgment for a client that selected the messages by a filter. Returns the
+        number of messages.
 
         Raises:
             LocalProtocolError: it is too long for a record; nothing was taken.
@@ -154,8 +155,8 @@ class Queues:
         return count
 
     def herald(self, now_us: int) -> int:
-        """Drafts, for each queue that needs it, who bears this incarnation. Returns for how many.
-        Before the instance serves."""
+        """Drafts, for each queue that needs it, the name of the instance with this incarnation.
+        Returns the number of drafts. To be called before the instance serves."""
         count = 0
         for door in self.doors.values():
             body = door.herald()
@@ -167,8 +168,8 @@ class Queues:
     def claims(
         self, door: QueueFrontend, publisher: int, ranges: Sequence[Range], given: str, now_us: int
     ) -> list[Run]:
-        """Returns what is journaled before messages that a client sends again and that are new
-        here."""
+        """Returns the claims that are journaled before messages that a client sends again and that
+        are new here."""
         moves = door.claims(publisher, ranges, given)
         for at in range(0, len(moves), RANGES_MAX):
             said = Transfer(door.instance, 0, moves[at : at + RANGES_MAX])
@@ -187,7 +188,7 @@ class Queues:
 
     # -- a feature, for the folds --------------------------------------------------------------
     def fold(self, batch: CommitBatch) -> None:
-        """Folds what was committed."""
+        """Folds a commit."""
         find, publisher = self._by_topic.get, self._author.publisher
         for run in batch.runs:
             door = find((run.topic, run.message_type))
@@ -198,8 +199,8 @@ class Queues:
                     self._tags.pop(draft.sequence, None)
 
     def failed(self, committed_txid: int) -> dict[str, list[int]]:
-        """Nothing staged behind this transaction id comes to the disk. The tags of drafts that are
-        nothing now, by queue."""
+        """Takes an append failure: nothing staged behind this transaction id comes to the disk.
+        Returns the tags of the failed drafts, by queue."""
         found: dict[str, list[int]] = {}
         for draft in self._author.failed(committed_txid):
             door, tag = self._tags.pop(draft.sequence, (None, 0))
@@ -209,18 +210,18 @@ class Queues:
 
 
 def held_only(queues: Queues, door: QueueFrontend, run: Run, now_us: int) -> PreparedRun:
-    """Returns the part of a client's acknowledgments that names messages which it holds: for one
-    that may not read all of the queue. It may not decide about others.
+    """Returns the part of a client's acknowledgments that names messages which the client holds,
+    for a client that may not read the whole queue and so may not decide about other messages.
 
     Args:
-        now_us: by the clock on the wall.
+        now_us: time by the wall clock.
     """
     judged = _JudgedRun(queues, door, now_us)
     for record in iterate_records(run.payload):
         try:
             said = read_acknowledgment(record.body)
         except RemoteProtocolError:
-            judged.kept.append((record, record.body))  # It is refused by what takes it.
+            judged.kept.append((record, record.body))  # The queue's state refuses it later.
             continue
         judged.judge(record, said, door.held_by(said, run.publisher))
     return judged.prepared(run)
@@ -229,10 +230,11 @@ def held_only(queues: Queues, door: QueueFrontend, run: Run, now_us: int) -> Pre
 class _JudgedRun:
     """The acknowledgments of one run: each is journaled as its client wrote it, or not at all.
 
-    A client sends what it was not answered again, to another instance, which judges by leases of
-    its own. A record that was cut to what counts would say one thing here and another thing there,
-    under one number: the instances would never agree about what has left the queue. So what counts
-    of a record that does not count as a whole the instance says in a record of its own.
+    A client sends unanswered acknowledgments again, to another instance, which judges them by
+    leases of its own. A record that was cut to its valid part would have different contents at
+    different instances under one sequence, and the instances would never agree on what has left the
+    queue. So where only a part of a record is valid, the instance writes that part as a record of
+    its own.
     """
 
     def __init__(self, queues: Queues, door: QueueFrontend, now_us: int) -> None:
@@ -244,7 +246,7 @@ class _JudgedRun:
         self.refused: list[RefusedRecords] = []
 
     def judge(self, record: Record, said: Acknowledgment, counts: Acknowledgment) -> None:
-        """Takes a record, of which so much counts."""
+        """Takes a record, and its valid part."""
         if counts is said:
             self.kept.append((record, record.body))
             return
@@ -259,11 +261,11 @@ class _JudgedRun:
         self.refuse(record, NOT_LEASED, text)
 
     def refuse(self, record: Record, reason: str, text: str) -> None:
-        """Nothing of a record is journaled as its client's."""
+        """Refuses a record: it is not journaled."""
         self.refused.append(RefusedRecords([(record.sequence, record.sequence)], reason, text))
 
     def prepared(self, run: Run) -> PreparedRun:
-        """The result of preparing the run."""
+        """Returns the result of preparing the run."""
         if not self.refused:
             return PreparedRun((run,))
         authored = self._queues.runs() if self._is_authoring else ()
@@ -276,9 +278,10 @@ def _count(said: Acknowledgment) -> int:
 
 class QueueState:
     """Checks acknowledgments of a queue before they are journaled: that they are acknowledgments,
-    and, where leasing is strict, which of their messages count.
+    and, with strict leasing, which of their messages are leased to the client.
 
-    A client's are judged, once, where they come in. What other instances bring was.
+    A client's acknowledgments are checked once, where they arrive. Those from other instances were
+    checked there.
     """
 
     def __init__(self, queues: Queues, door: QueueFrontend) -> None:
@@ -287,7 +290,7 @@ class QueueState:
         self._brought = queues.brought
 
     def looks_for(self, run: Run) -> Sequence[PendingLookup]:
-        """Nothing."""
+        """Returns nothing: no look-up is needed."""
         return ()
 
     def prepare(
@@ -297,7 +300,7 @@ class QueueState:
         steady_us: int,
         permission: WritePermission | None = None,
     ) -> PreparedRun:
-        """The run as it is to be journaled."""
+        """Returns the run as it is to be journaled."""
         judged = _JudgedRun(self._queues, self._door, now_us)
         for record in iterate_records(run.payload):
             try:
@@ -320,20 +323,20 @@ class QueueState:
         return self._door.judged(said, by, steady_us - self._door.behind_us)
 
     def staged(self, run: Run) -> None:
-        """Notes acknowledgments in a staged run: they take effect when it is committed; who is done
-        with them has room before."""
+        """Takes the acknowledgments in a staged run: they take effect when it is committed, but
+        their consumers get room for more messages now."""
         for _, record in readable_records(run):
             with suppress(RemoteProtocolError):
                 if self._door.staged(read_acknowledgment(record.body), run.last_txid):
                     self._brought.add(self._door)
 
     def failed(self, committed_txid: int) -> None:
-        """Forgets what was staged behind it: that is not to come."""
+        """Forgets acknowledgments staged behind this transaction id: they failed."""
         self._door.failed(committed_txid)
 
 
 class _Claims:
-    """A distributed queue, for who takes what clients send again."""
+    """The claims of a distributed queue, for messages that clients send again."""
 
     def __init__(self, queues: Queues, door: QueueFrontend) -> None:
         self._queues = queues

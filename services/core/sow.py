@@ -1,7 +1,8 @@
 """The state of the world of an instance: the fold of its journal, by topic and key.
 
-It is folded behind the commits, so it never has what the journal has not; what a crash takes of it
-is folded again (`recover`). Who writes it down asks for `pending` and says whether it was `saved`.
+It is folded after the commits, so it never has anything that the journal lacks; parts that a crash
+loses are folded again (`recover`). The code that stores it takes `pending` and reports when that is
+`saved`.
 """
 
 from __future__ import annotations
@@ -28,29 +29,30 @@ READ_BYTES = 4 * 1024 * 1024
 """Bytes of the journal that a recovery reads at once."""
 EXPIRED_AT_ONCE = 200
 LOOKED_AT_ONCE = 500
-"""Versions, or tombstones, that one tick looks at: who has more comes again with the next."""
+"""Number of versions, or tombstones, that one tick looks at: the next tick continues."""
 TOMBSTONE_US = 60 * 1_000_000
-"""Least time for which a deletion is remembered, though every destination has it."""
+"""Shortest time for which a deletion is remembered, even if every destination has it."""
 LAST_WRITER_TOMBSTONE_US = 7 * 24 * 3600 * 1_000_000
-"""Least time for which a deletion is remembered where the last writer counts: a client that comes
-back with what it published before has it deleted everywhere, or nowhere, for so long."""
+"""Shortest time for which a deletion is remembered where the last writer counts: for that long, an
+earlier publish of a client that comes back is deleted everywhere, or nowhere."""
 
 SowPending = Mapping[str, tuple[Mapping[bytes, "bytes | None"], int]]
-"""Entries of topics by their names in the store, each with the transaction it is valid for then."""
+"""Entries of topics by their names in the store, each with the transaction to which they
+correspond."""
 
 
 class SowJournal(Protocol):
     """The part of the journal that a recovery reads."""
 
     def read(self, after_txid: int, bytes_max: int) -> list[Run]:
-        """Committed runs behind `after_txid`, in order, about `bytes_max` of them."""
+        """Returns committed runs behind `after_txid`, in order, about `bytes_max` bytes of them."""
 
 
 class SowProblem(NamedTuple):
-    """Something to be said of a topic when it begins.
+    """An event about a topic when it begins.
 
     Attributes:
-        event: its name in the event log.
+        event: name in the event log.
     """
 
     event: str
@@ -59,7 +61,7 @@ class SowProblem(NamedTuple):
 
 
 class SowFeature:
-    """See the file's docstring.
+    """The SOW topics of an instance.
 
     Invariant: a topic's state is the fold of the journal up to its `txid`; the store's is that of
         some point before.
@@ -69,12 +71,12 @@ class SowFeature:
         book: the topics.
 
     Attributes:
-        delivered_txid: every destination has what is up to here.
-        unreadable: records that have no key here, as they are of before the topic was configured,
-            or of an instance that has it configured otherwise.
-        first_unreadable: which was the first of them, and why; empty: there is none.
+        delivered_txid: transaction id up to which every destination has everything.
+        unreadable: number of records without a key here, because they are older than the topic's
+            configuration, or from an instance with another one.
+        first_unreadable: the first of them, and the reason; empty: there is none.
         is_urgent: see `begin`.
-        deleted, expired: records, by the topic's name in the store.
+        deleted, expired: number of records, by the topic's name in the store.
     """
 
     name = "sow"
@@ -95,13 +97,13 @@ class SowFeature:
 
     # -- beginning -----------------------------------------------------------------------------
     def begin(self, first_txid: int, last_txid: int) -> list[SowProblem]:
-        """Finds where each topic goes on; called before `recover`. Where `is_urgent` then, what is
-        pending has to be saved before anything is folded: a later life could not find it out any
-        more.
+        """Finds where each topic continues; called before `recover`. If `is_urgent` is set
+        afterwards, the pending entries must be saved before anything is folded: a later life could
+        not determine them again.
 
         Args:
-            first_txid: the oldest that the journal has.
-            last_txid: the last one that it has.
+            first_txid: oldest transaction in the journal.
+            last_txid: last transaction in the journal.
         """
         found = []
         for topic in self.book.topics:
@@ -135,11 +137,12 @@ class SowFeature:
 
     @property
     def recovered_txid(self) -> int | None:
-        """`recover` needs the runs behind this one; None: there is no topic."""
+        """Returns the transaction behind which `recover` needs the runs; None: there is no
+        topic."""
         return min((each.state.txid for each in self.book.topics), default=None)
 
     def recover(self, runs: Iterable[Run]) -> None:
-        """Folds what the store has not."""
+        """Folds runs that the store lacks."""
         for run in runs:
             self._fold_run(run, None)
             for topic in self.book.topics:
@@ -148,12 +151,12 @@ class SowFeature:
     def recover_from(
         self, journal: SowJournal, last_txid: int, folded: Callable[[], None] = lambda: None
     ) -> None:
-        """Folds what of a journal is missing in the topics.
+        """Folds the part of a journal that the topics lack.
 
         Args:
-            journal: `begin` was told of it.
-            last_txid: the last one of the journal.
-            folded: called behind each part: who writes it down does so there.
+            journal: the journal of which `begin` was told.
+            last_txid: last transaction of the journal.
+            folded: called after each part, to write it down.
 
         Raises:
             SowDamaged: what the store has is no record.
@@ -173,7 +176,7 @@ class SowFeature:
 
     # -- folding -------------------------------------------------------------------------------
     def fold(self, batch: CommitBatch) -> None:
-        """Folds what was committed; says in the batch what has changed."""
+        """Folds a commit, and adds the changes to the batch."""
         for run in batch.runs:
             self._fold_run(run, batch.changes)
         last_txid = batch.last_txid
@@ -183,7 +186,7 @@ class SowFeature:
                 topic.staging.committed(last_txid)
 
     def failed(self, committed_txid: int) -> None:
-        """Nothing staged is folded."""
+        """Does nothing: staged runs are not folded."""
 
     def _fold_run(self, run: Run, changes: list[SowChange] | None) -> None:
         if run.kind != Kind.RECORDS:
@@ -223,8 +226,8 @@ class SowFeature:
             return None
 
     def _leave(self, topic: SowTopic, record: Record, why: str) -> None:
-        """Leaves out a record that is in the journal, and in no topic; so it is on all
-        instances."""
+        """Leaves out a record that is journaled and belongs to no topic; all instances do the
+        same."""
         self.unreadable += 1
         if not self.first_unreadable:
             self.first_unreadable = (
@@ -233,7 +236,7 @@ class SowFeature:
             )
 
     def _leave_run(self, topic: SowTopic, run: Run, why: str) -> None:
-        """The rest of a damaged run is in no topic."""
+        """Leaves out the rest of a damaged run."""
         self.unreadable += 1
         if not self.first_unreadable:
             self.first_unreadable = (
@@ -267,11 +270,11 @@ class SowFeature:
 
     # -- what is due ---------------------------------------------------------------------------
     def tick(self, now_us: int, *, only_due: bool = False) -> list[SowChange]:
-        """Takes away what has expired, and what nobody needs of histories and deletions.
+        """Removes expired records, and histories and deletions that are not needed any more.
 
         Args:
-            now_us: by the clock that stored data ages by (`AgingClock`).
-            only_due: leaves out the topics that have little to do.
+            now_us: time by the clock that measures the age of stored data (`AgingClock`).
+            only_due: whether topics with little to do are left out.
 
         Returns:
             Of what has expired, `EXPIRED_AT_ONCE` of a topic at most: `is_due` says whether there
@@ -299,14 +302,15 @@ class SowFeature:
     # -- what goes to disk ---------------------------------------------------------------------
     @property
     def floor_txid(self) -> int | None:
-        """Up to here the journal is not needed for any topic; None: it is needed for none."""
+        """Returns the transaction id up to which no topic needs the journal; None: the journal is
+        not needed at all."""
         return min(self._saved_txid.values(), default=None)
 
     def removable(self, before_txid: int) -> int:
         """Returns the transaction below which the journal may be removed.
 
         Args:
-            before_txid: every destination has what is below this one.
+            before_txid: transaction below which every destination has everything.
         """
         self.delivered_txid = before_txid - 1
         floor_txid = self.floor_txid
@@ -314,17 +318,17 @@ class SowFeature:
 
     @property
     def pending_bytes(self) -> int:
-        """Approximate bytes that the store does not have yet."""
+        """Returns the approximate bytes that are not stored yet."""
         return sum(each.state.pending_bytes for each in self._kept)
 
     @property
     def unsaved_bytes(self) -> int:
-        """Approximate bytes that the store does not have yet, with those that are being written."""
+        """Returns the approximate bytes that are not stored yet, including those being written."""
         return sum(each.state.unsaved_bytes for each in self._kept)
 
     def pending(self) -> SowPending:
-        """Returns what the store is to commit. Nothing more is given before `saved` or
-        `not_saved`."""
+        """Returns the entries that the store is to commit. Nothing more is returned before `saved`
+        or `not_saved`."""
         assert not self._taken, "a commit is under way"
         found = {}
         for topic in self._kept:
@@ -334,20 +338,20 @@ class SowFeature:
         return found
 
     def saved(self) -> None:
-        """Notes that what was pending is on disk."""
+        """Notes that the pending entries are stored."""
         for topic, txid in self._taken:
             topic.state.saved()
             self._saved_txid[id(topic)] = txid
         self._taken = []
 
     def not_saved(self) -> None:
-        """Makes what could not be written pending again."""
+        """Makes entries that could not be written pending again."""
         for topic, _ in self._taken:
             topic.state.not_saved()
         self._taken = []
 
     def status(self) -> dict[str, dict[str, int]]:
-        """The status of each topic, for the instance's status."""
+        """Returns the status of each topic, for the instance's status."""
         return {
             each.stored_as: {
                 "records": each.state.count,

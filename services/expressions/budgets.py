@@ -1,15 +1,16 @@
 """Budgets of users for the work of their filters, in one turn of the loop and in the long run.
 
-A limit of each evaluation (work.py) bounds what one filter takes for one message, and not what many
-filters of a user take, or a new text again and again. So long evaluations are paid from a budget of
-the user, over all of his connections, subscriptions and queries; where no module knows the user, of
-his network. Whose budget is spent gets no more from his costly filters, and nobody else notices.
+A limit on each evaluation (work.py) bounds one filter's work for one message, but not the work of
+many filters of a user, or of a new filter again and again. So long evaluations are paid from a
+budget of the user, over all connections, subscriptions and queries; where no module knows the user,
+from the budget of the network. When a budget is spent, the user's costly filters stop, and nobody
+else notices.
 
-To compile a filter, and to have it, costs too: a user whose new filters took long to compile waits
-with the next long one, and there is a limit of what his compiled filters take in memory.
+Compiling a filter, and keeping it, costs as well: a user whose filters took long to compile waits
+before the next long one, and there is a limit on the memory of a user's compiled filters.
 
-A filter that several users have is asked once. One of them pays; where his budget is spent, another
-one does, so that no one's filter stops before his own budget is spent.
+A filter that several users have is evaluated once. One of them pays; when that budget is spent,
+another one pays, so that no user's filter stops before the user's own budget is spent.
 """
 
 from __future__ import annotations
@@ -22,39 +23,40 @@ from raylay.services.errors import RemoteProtocolError
 from raylay.services.expressions.work import WORK_MAX, EvaluationAccount
 
 TURN_STEPS = WORK_MAX
-"""Steps that a user's filters may take in one turn of the loop, but for evaluations too short to be
-noted: as much as a single evaluation, some 40 ms."""
+"""Number of steps that a user's filters may take in one turn of the loop, apart from evaluations
+too short to be noted: as many as a single evaluation, some 40 ms."""
 BURST_STEPS = 400_000_000
-"""Steps that a user's filters may take at once, in several turns."""
+"""Number of steps that a user's filters may take at once, in several turns."""
 STEPS_PER_S = 100_000_000
-"""Steps that a user's filters may take for long: about a tenth of a processor."""
+"""Number of steps per second that a user's filters may take in the long run: about a tenth of a
+processor."""
 RECOVERED_STEPS = BURST_STEPS // 2
-"""Steps that a budget that was exhausted has again before it pays for anything. Queries wait where
-it has less, and leave the rest to subscriptions, which cannot wait."""
+"""Number of steps that an exhausted budget must regain before it pays again. Queries wait while it
+has less, and leave the rest to subscriptions, which cannot wait."""
 LONG_COMPILE_STEPS = 4_000_000
-"""Steps below which a compilation is no burden to others, who come between two of them, and is not
-counted."""
+"""Number of steps below which a compilation is not counted: others get their turn between two of
+them."""
 COMPILE_BURST_STEPS = 200_000_000
-"""Steps that the compiled filters of a user may take at once: those of a dozen very long ones."""
+"""Number of steps that compiling a user's filters may take at once: a dozen very long filters."""
 COMPILE_STEPS_PER_S = 20_000_000
-"""Steps that the compiled filters of a user may take for long: a fiftieth of a processor, or one or
-two very long ones a second."""
+"""Number of steps per second that compiling a user's filters may take in the long run: a fiftieth
+of a processor, or one or two very long filters a second."""
 HELD_BYTES_MAX = 512 * 1024 * 1024
-"""Memory that the compiled filters of a user may take, about."""
+"""Approximate memory that the compiled filters of a user may take, in bytes."""
 
 
 class FilterHold:
-    """Count of a compiled filter for its user, for as long as somebody has it.
+    """Counts a compiled filter for its user, as long as this object exists.
 
     Args:
-        filter_: that is counted; once, however many holds of it there are.
+        filter_: the filter; it counts once, however many holds of it there are.
     """
 
     __slots__ = ("_budget", "_filter")
 
     def __init__(self, budget: FilterBudget, filter_: CompiledFilter) -> None:
         self._budget = budget
-        # Its tree is shared by all that it was compiled for, and it is the part that stays.
+        # The tree is shared by all compilations of the filter, and it is the part that stays.
         self._filter = filter_.tree
 
     def __del__(self) -> None:
@@ -62,22 +64,22 @@ class FilterHold:
 
 
 class CompiledFilter(Protocol):
-    """A filter that was compiled (`Expression`)."""
+    """A compiled filter (`Expression`)."""
 
     @property
     def tree(self) -> object:
-        """The filter's tree, as it was read."""
+        """Returns the filter's tree."""
 
 
 class FilterBudget:
-    """Budget of one user. Owner: `FilterBudgets`, and the filters that it pays for.
+    """The budget of one user. Owner: `FilterBudgets`, and the filters that it pays for.
 
     Args:
-        budgets: that it is one of.
+        budgets: the budgets of the instance, to which it belongs.
 
     Attributes:
-        held_bytes: memory that the compiled filters take which he has, about.
-        steps: all that it has paid for.
+        held_bytes: approximate memory of the user's compiled filters.
+        steps: number of steps paid for so far.
     """
 
     __slots__ = (
@@ -99,47 +101,46 @@ class FilterBudget:
         self._is_exhausted = False
         self._compile_left = COMPILE_BURST_STEPS
         self._held: dict[int, tuple[int, int]] = {}
-        """Number of holds of a filter, and its bytes, by the id of its tree, which the holds
-        keep."""
+        """Number of holds of a filter, and its bytes, by the id of its tree, which the holds keep
+        alive."""
         self.held_bytes = 0
         self.steps = 0
 
     @property
     def is_spent(self) -> bool:
-        """Returns whether it has no steps left, in this turn or until it has recovered half."""
+        """Returns whether the budget is used up, in this turn or until it has regained half."""
         return self._is_exhausted or self._in_turn > TURN_STEPS
 
     @property
     def is_low(self) -> bool:
-        """Returns whether queries wait until it has recovered."""
+        """Returns whether queries wait until the budget has recovered."""
         return self._left < RECOVERED_STEPS
 
     def spend(self, steps: int) -> bool:
-        """Pays for steps. Whether it has any left."""
+        """Pays for steps. Returns whether any are left."""
         self._in_turn += steps
         self._budgets.in_turn(self)
         self.spend_slowly(steps)
         return not self.is_spent
 
     def spend_slowly(self, steps: int) -> None:
-        """Charges steps to the budget, and not to the limit of this turn: for work that looks at
-        one
-        message a turn."""
+        """Charges steps to the budget, but not to the limit of this turn: for work on one message
+        per turn."""
         self.steps += steps
         self._left -= steps
         self._is_exhausted = self._is_exhausted or self._left < 0
         self._budgets.worked(self)
 
     def stopped(self, effort: EvaluationAccount) -> None:
-        """One of its filters was given up as the budget is spent."""
+        """Notes that one of its filters was given up because the budget is spent."""
         self._budgets.stopped[effort] = None
 
     def end_turn(self) -> None:
-        """The turn of the loop is over."""
+        """Notes that the turn of the loop has ended."""
         self._in_turn = 0
 
     def recover(self, steps: int, compile_steps: int = 0) -> bool:
-        """Gives it so many again; whether it has all."""
+        """Adds steps to the budget; returns whether it is full."""
         self._left = min(BURST_STEPS, self._left + steps)
         if self._left >= RECOVERED_STEPS:
             self._is_exhausted = False
@@ -148,7 +149,7 @@ class FilterBudget:
 
     @property
     def compile_wait_s(self) -> float:
-        """Time until it may have another long filter compiled, in seconds; 0: now."""
+        """Returns the seconds until another long filter may be compiled; 0: now."""
         return max(0, -self._compile_left) / COMPILE_STEPS_PER_S
 
     def compiled(self, steps: int) -> None:
@@ -158,7 +159,7 @@ class FilterBudget:
             self._budgets.worked(self)
 
     def hold(self, filter_: CompiledFilter, size_bytes: int) -> FilterHold:
-        """Counts a filter until nobody has the hold any more.
+        """Counts a filter as long as the returned hold exists.
 
         Raises:
             RemoteProtocolError: the filters of its user would take too much memory: `too_many`.
@@ -178,7 +179,7 @@ class FilterBudget:
         return FilterHold(self, filter_)
 
     def release(self, tree: object) -> None:
-        """A hold of a filter ended."""
+        """Notes that a hold of a filter has ended."""
         count, size_bytes = self._held[id(tree)]
         if count > 1:
             self._held[id(tree)] = count - 1, size_bytes
@@ -192,7 +193,7 @@ class QueryPayer:
     query waits instead.
 
     Args:
-        budget: of who asks.
+        budget: budget of the querying user.
     """
 
     __slots__ = ("_budget",)
@@ -203,12 +204,12 @@ class QueryPayer:
         self._budget = budget
 
     def spend(self, steps: int) -> bool:
-        """See `FilterPayer`."""
+        """Pays for steps, see `FilterPayer`."""
         self._budget.spend_slowly(steps)
         return True
 
     def stopped(self, effort: EvaluationAccount) -> None:
-        """See `FilterPayer`. It never is."""
+        """Does nothing: queries are never stopped, see `FilterPayer`."""
 
 
 class FilterBudgets:
@@ -219,11 +220,11 @@ class FilterBudgets:
     Owner: the instance's event loop. Lifecycle: as long as the instance.
 
     Args:
-        next_turn: calls what it is given in the next turn of the loop.
-        held_bytes_max: memory that the compiled filters of one user may take, about.
+        next_turn: calls a function in the next turn of the loop.
+        held_bytes_max: approximate memory that the compiled filters of one user may take.
 
     Attributes:
-        stopped: filters that were given up as a budget was spent, since somebody took them.
+        stopped: filters that were given up because a budget was spent, since they were last taken.
     """
 
     __slots__ = (
@@ -246,7 +247,7 @@ class FilterBudgets:
         self._by_user: WeakValueDictionary[Hashable, FilterBudget] = WeakValueDictionary()
         self._in_turn: dict[FilterBudget, None] = {}
         self._worked: dict[FilterBudget, None] = {}
-        """Budgets that have not recovered all."""
+        """Budgets that have not fully recovered."""
         self._recovered_us = 0
         self.stopped: dict[EvaluationAccount, None] = {}
 
@@ -254,7 +255,7 @@ class FilterBudgets:
         return len(self._by_user)
 
     def of(self, user: Hashable) -> FilterBudget:
-        """The budget of a user."""
+        """Returns the budget of a user."""
         found = self._by_user.get(user)
         if found is None:
             found = self._by_user[user] = FilterBudget(self)
@@ -267,11 +268,12 @@ class FilterBudgets:
         self._in_turn[budget] = None
 
     def worked(self, budget: FilterBudget) -> None:
-        """Notes that a budget has not all of its steps."""
+        """Notes that a budget is not full."""
         self._worked[budget] = None
 
     def newly_stopped(self) -> set[EvaluationAccount]:
-        """Filters that were given up as a budget was spent, since somebody asked."""
+        """Returns the filters that were given up because a budget was spent, since the last
+        call."""
         found, self.stopped = self.stopped, {}
         return set(found)
 
@@ -279,10 +281,10 @@ class FilterBudgets:
         """Lets budgets recover for the time since the last call.
 
         Args:
-            now_us: by a steady clock, in microseconds.
+            now_us: time by a steady clock, in microseconds.
         """
         passed_us, self._recovered_us = now_us - self._recovered_us, now_us
-        # A longer time gives them all that there is.
+        # After a longer time, all budgets are full.
         passed_us = min(max(0, passed_us), 60_000_000)
         steps = passed_us * STEPS_PER_S // 1_000_000
         compile_steps = passed_us * COMPILE_STEPS_PER_S // 1_000_000

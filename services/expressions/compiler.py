@@ -25,17 +25,17 @@ Predicate = Callable[[dict[str, Any], EvalContext], bool]
 Evaluation = Callable[[dict[str, Any], EvalContext], Value]
 
 LARGE_NODES = 64
-"""Nodes of an expression whose meter is made at once."""
+"""Number of nodes of an expression above which its meter is made at the start."""
 _METER = "[EFFORT.begun, EFFORT, None]"
 NESTING_MAX = 40
-"""Parentheses in parentheses of one Python expression; Python reads 200."""
+"""Nesting of parentheses in one Python expression; Python's limit is 200."""
 _MIRRORED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _PYTHON = {"=": "=="}
 
 
 class Code(NamedTuple):
-    """A Python expression, and what it may give: `is_condition`: True, False or, unless
-    `is_never_null`, None."""
+    """A Python expression, and what its value may be: with `is_condition` True or False, and None
+    unless `is_never_null`."""
 
     text: str
     nesting: int = 0
@@ -46,11 +46,11 @@ class Code(NamedTuple):
 def compiled_filter(
     node: tree.ExpressionNode, effort: EvaluationAccount | None = None
 ) -> Predicate:
-    """A function that says whether an expression is true of a message; False where to find out
-    takes more than it may (work.py).
+    """Returns a function that says whether an expression is true of a message; False where
+    evaluating it takes more work than allowed (work.py).
 
     Args:
-        effort: gets what its evaluations take.
+        effort: takes the work of the evaluations.
     """
     found: Predicate = _Writer(effort or EvaluationAccount()).function(node, is_filter=True)
     return found
@@ -59,8 +59,8 @@ def compiled_filter(
 def compiled_value(
     node: tree.ExpressionNode, effort: EvaluationAccount | None = None
 ) -> Evaluation:
-    """A function that gives the value of an expression for a message; NULL where to find out takes
-    more than it may (work.py)."""
+    """Returns a function that gives the value of an expression for a message; NULL where evaluating
+    it takes more work than allowed (work.py)."""
     found: Evaluation = _Writer(effort or EvaluationAccount()).function(node, is_filter=False)
     return found
 
@@ -68,9 +68,9 @@ def compiled_value(
 def with_account(
     code: types.CodeType, known: dict[str, Any], effort: EvaluationAccount
 ) -> Callable[..., Any]:
-    """The function of an expression that counts for this account; all else it has in common with
-    those of other accounts."""
-    # An argument of its own is asked as fast as a global name; a closure is not.
+    """Returns the function of an expression with another work account; everything else is shared
+    with the original function."""
+    # An argument with a default is as fast as a global name; a closure is not.
     return types.FunctionType(code, known, argdefs=(effort,))
 
 
@@ -90,17 +90,17 @@ class _Writer:
     """Writes one function.
 
     Attributes:
-        known: the objects that the code uses, by their names there.
+        known: the objects that the code uses, by their names in it.
 
     Args:
-        effort: gets what evaluations take.
+        effort: takes the work of the evaluations.
     """
 
     def __init__(self, effort: EvaluationAccount) -> None:
         self._is_metered = False
         self._is_large = False
-        """Whether the meter is made at once: written in each of many places, it would take a third
-        of the time to compile them."""
+        """Whether the meter is made at the start: in a large expression, writing it in each of many
+        places would take a third of the compile time."""
         self._effort = effort
         self.known: dict[str, Any] = {
             "TooMuchWork": TooMuchWork,
@@ -120,7 +120,7 @@ class _Writer:
         self._variables = 0
 
     def function(self, node: tree.ExpressionNode, *, is_filter: bool) -> Callable[..., Any]:
-        """The function of the whole expression."""
+        """Returns the function of the whole expression."""
         self._is_large = _is_large(node)
         try:
             code = self.condition(node) if is_filter else self.value(node)
@@ -144,14 +144,14 @@ class _Writer:
         return with_account(_inner(module), self.known, self._effort)
 
     def condition(self, node: tree.ExpressionNode) -> Code:
-        """A node as a condition."""
+        """Returns the code of a node as a condition."""
         code = self.value(node)
         if code.is_condition:
             return code
         return self._made(f"truth({code.text}, {self.meter()})", code.nesting, is_condition=True)
 
     def value(self, node: tree.ExpressionNode) -> Code:
-        """A node as a value."""
+        """Returns the code of a node as a value."""
         code = _WRITERS[type(node)](self, node)
         return self._hoisted(code) if code.nesting > NESTING_MAX else code
 
@@ -161,20 +161,20 @@ class _Writer:
         return code._replace(text=name, nesting=0)
 
     def meter(self) -> str:
-        """The evaluation's meter, which is made where the first one asks for it: most comparisons
-        are over before."""
+        """Returns the code of the evaluation's meter, which is made when it is first needed: most
+        comparisons never need it."""
         self._is_metered = True
         if self._is_large:
             return "b"
         return f"(b or (b := {_METER}))"
 
     def variable(self) -> str:
-        """A new variable."""
+        """Returns the name of a new variable."""
         self._variables += 1
         return f"v{self._variables}"
 
     def name(self, value: Any, prefix: str = "k") -> str:
-        """The name of an object in the code."""
+        """Returns the name of an object in the code."""
         key = (type(value), value) if isinstance(value, str | int | float) else id(value)
         if value != value:
             key = id(value)
@@ -190,11 +190,12 @@ class _Writer:
         return Code(text, nesting + 1, is_condition, is_never_null)
 
     def literal(self, node: tree.Literal) -> Code:
-        """A value that is written out."""
+        """Returns the code of a literal."""
         return Code(self.name(node.value) if node.value not in (None, "") else "None")
 
     def identifier(self, node: tree.Identifier) -> Code:
-        """A field: a `get` a step, as long as there are objects."""
+        """Returns the code of a field: one `get` for each step, as long as the values are
+        objects."""
         first, *rest = node.steps
         text = f"m.get({self.name(first)})"
         if not rest:
@@ -207,7 +208,7 @@ class _Writer:
         return Code(f"follow({text}, {self.name(tuple(rest))}, {self.meter()})", 2)
 
     def negation(self, node: tree.Not) -> Code:
-        """NOT: of NULL it is NULL."""
+        """Returns the code of NOT: for NULL it is NULL."""
         code = self.condition(node.operand)
         if code.is_never_null:
             text = f"(not {code.text})"
@@ -217,8 +218,8 @@ class _Writer:
         return self._made(text, code.nesting + 1, is_condition=True)
 
     def logical(self, node: tree.Logical) -> Code:
-        """AND and OR, from left to right, as the documents tabulate them: FALSE AND and TRUE OR
-        decide at once, and so does NULL, which stays NULL whatever follows."""
+        """Returns the code of AND and OR, from left to right, as the documents tabulate them: FALSE
+        AND and TRUE OR decide at once, and so does NULL, which stays NULL whatever follows."""
         found = [self.condition(each) for each in node.operands]
         never_null = all(each.is_never_null for each in found)
         nesting = max(each.nesting for each in found)
@@ -235,7 +236,8 @@ class _Writer:
         return self._made(f"({text})", nesting, is_condition=True, is_never_null=never_null)
 
     def comparison(self, node: tree.Comparison) -> Code:
-        """A comparison: with a literal on one side written out, else handed on."""
+        """Returns the code of a comparison: written out with a literal on one side, otherwise a
+        call."""
         operator, left, right = node.operator, node.left, node.right
         if isinstance(left, tree.Literal) and not isinstance(right, tree.Literal):
             operator, left, right = _MIRRORED[operator], right, left
@@ -276,11 +278,12 @@ class _Writer:
         return self._made(text, code.nesting + 1, is_condition=True, is_never_null=True)
 
     def between(self, node: tree.Between) -> Code:
-        """BETWEEN."""
+        """Returns the code of BETWEEN."""
         return self._called(values.between, (node.operand, node.low, node.high), is_condition=True)
 
     def membership(self, node: tree.In) -> Code:
-        """IN: texts and numbers that are written out in one look-up, others one by one."""
+        """Returns the code of IN: literal texts and numbers are found by one look-up, others are
+        compared one by one."""
         code = self.value(node.operand)
         literals = [each.value for each in node.options if isinstance(each, tree.Literal)]
         others = [each for each in node.options if not isinstance(each, tree.Literal)]
@@ -299,7 +302,7 @@ class _Writer:
         return self._made(text, nesting + 1, is_condition=True, is_never_null=True)
 
     def like(self, node: tree.Like) -> Code:
-        """LIKE."""
+        """Returns the code of LIKE."""
         code, held = self.value(node.operand), self.variable()
         matches, meter = self.name(node.pattern.matches, "f"), self.meter()
         other = f"{self.name(values.like, 'f')}({held}, {self.name(node.pattern)}, {meter})"
@@ -313,7 +316,7 @@ class _Writer:
         return self._made(text, nesting, is_condition=True, is_never_null=True)
 
     def affix(self, node: tree.Affix) -> Code:
-        """BEGINS WITH and ENDS WITH."""
+        """Returns the code of BEGINS WITH and ENDS WITH."""
         operand = self.value(node.operand)
         options = [self.value(each) for each in node.options]
         call = self.name(values.begins if node.begins else values.ends, "f")
@@ -323,23 +326,23 @@ class _Writer:
         return self._made(text, nesting + 1, is_condition=True, is_never_null=True)
 
     def is_null(self, node: tree.IsNull) -> Code:
-        """IS NULL."""
+        """Returns the code of IS NULL."""
         return self._called(values.is_null, (node.operand,), is_condition=True)
 
     def is_nan(self, node: tree.IsNan) -> Code:
-        """IS NAN."""
+        """Returns the code of IS NAN."""
         return self._called(values.is_nan, (node.operand,), is_condition=True)
 
     def arithmetic(self, node: tree.Arithmetic) -> Code:
-        """+ - * / %."""
+        """Returns the code of + - * / %."""
         return self._called(values.ARITHMETIC[node.operator], (node.left, node.right))
 
     def negative(self, node: tree.Negative) -> Code:
-        """A sign."""
+        """Returns the code of a sign."""
         return self._called(values.negative, (node.operand,))
 
     def if_(self, node: tree.If) -> Code:
-        """IF: NULL is no reason to take the first."""
+        """Returns the code of IF: a NULL condition takes the second branch."""
         condition = self.condition(node.condition)
         then, otherwise = self.value(node.then), self.value(node.otherwise)
         asked = condition.text if condition.is_never_null else f"{condition.text} is True"
@@ -347,7 +350,7 @@ class _Writer:
         return self._made(f"({then.text} if {asked} else {otherwise.text})", nesting)
 
     def call(self, node: tree.Call) -> Code:
-        """A function."""
+        """Returns the code of a function call."""
         bound = node.function.bound(len(node.arguments))
         patterns = node.patterns or (None,) * len(node.arguments)
         taken = [
@@ -374,13 +377,13 @@ class _Writer:
 
 
 class _Members:
-    """The literals of an IN."""
+    """The literals of an IN, as sets."""
 
     def __init__(self, literals: list[Value]) -> None:
         self._literals = [each for each in literals if each not in (None, "")]
         texts = [each for each in self._literals if isinstance(each, str)]
         self._texts = frozenset(texts)
-        # What a number of a message equals: numbers, and texts that say numbers.
+        # Values that a number in a message equals: numbers, and texts that are numbers.
         self._numbers = frozenset(
             [each for each in self._literals if not isinstance(each, str)]
             + [said for each in texts if (said := values.parsed(each)) == said]
@@ -389,7 +392,7 @@ class _Members:
         self._written = frozenset(each for each in self._literals if not isinstance(each, str))
 
     def has(self, value: Value, meter: Meter | None = None) -> bool:
-        """Returns whether any element of the value equals one of them."""
+        """Returns whether any element of the value is among the literals."""
         if value.__class__ is str:
             if value in self._texts:
                 return True

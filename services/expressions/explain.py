@@ -14,7 +14,8 @@ VALUE_CHARACTERS_MAX = 80
 
 
 def shown(node: tree.ExpressionNode) -> str:
-    """The expression in one form of spelling, with parentheses around each part that has parts."""
+    """Returns the expression in a normal spelling, with parentheses around each part that has
+    parts."""
     match node:
         case tree.Literal():
             return shown_value(node.value)
@@ -64,8 +65,8 @@ def _shown_way(steps: Steps) -> str:
 
 
 def shown_value(value: Value) -> str:
-    """A value as it would be written in an expression; an empty text is one, which counts as
-    NULL."""
+    """Returns a value as an expression would write it; an empty text is shown as one, although it
+    counts as NULL."""
     if value is None:
         return "NULL"
     if isinstance(value, bool):
@@ -89,8 +90,8 @@ def explained(
     around: EvalContext = NO_CONTEXT,
     depth: int = 0,
 ) -> Iterator[tuple[int, str, str]]:
-    """The parts of an expression from the whole to the smallest: how deep each is, how it was read,
-    and what it gives."""
+    """Yields the parts of an expression from the whole to the smallest: its depth, its spelling,
+    and its value."""
     if isinstance(node, tree.Literal):
         return
     value = shown_value(compiled_value(node)(message, around))

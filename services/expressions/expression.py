@@ -18,26 +18,26 @@ from raylay.services.expressions.values import Value
 from raylay.services.expressions.work import EvaluationAccount, FilterPayer
 
 COMPILED_BYTES_MAX = 32 * 1024 * 1024
-"""Memory of filters that are kept for who asks for the same one again, about."""
+"""Approximate memory of filters that are kept for later requests with the same text."""
 FILTER_BYTES, CHARACTER_BYTES, NODE_BYTES = 2_000, 2, 400
-"""Memory of a compiled filter, about: of each, and for each character and node of it."""
+"""Approximate memory of a compiled filter: the fixed part, and for each character and node."""
 PATTERN_BYTES, WEIGHT_BYTES = 1_200, 100
-"""Memory of a regular expression of it, about: of each, and for its `weight`."""
+"""Approximate memory of a regular expression in a filter: the fixed part, and for its `weight`."""
 CHARACTER_STEPS, PART_STEPS, PATTERN_STEPS = 300, 10_000, 40_000
-"""Steps that it takes to compile a filter, about: for each character, each part of it that is no
+"""Approximate number of steps to compile a filter: for each character, each part that is no
 literal, and each regular expression."""
 SHOWN_CHARACTERS_MAX = 200
-"""Characters of a filter that its refusal shows."""
+"""Number of characters of a filter that its refusal shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpressionUse:
-    """A place where expressions are used, and the abilities that they have there.
+    """A place where expressions are used, and what they can do there.
 
     Attributes:
-        what: for the refusal.
-        needs: what of the surroundings is known there.
-        deterministic: whether the same message must always give the same.
+        what: name of the place, for refusals.
+        needs: parts of the context that are known there.
+        deterministic: whether the same message must always give the same value.
     """
 
     what: str
@@ -57,15 +57,15 @@ ANYWHERE = ExpressionUse(
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A filter.
+    """A compiled filter.
 
     Attributes:
-        text: as it was written; and what stands for the client, where it asks for that.
-        tree: how it was read.
-        matches: whether it is true of a parsed message and its surroundings.
-        effort: what that took, where it was much.
-        size_bytes: the memory that it takes, about.
-        hold: counts that for its user, while somebody has it; None: it counts for nobody.
+        text: text as written, followed by the client's values where the filter reads them.
+        tree: syntax tree.
+        matches: says whether the filter is true of a parsed message and its context.
+        effort: account of its long evaluations.
+        size_bytes: approximate memory of the filter.
+        hold: counts the memory for its user, as long as the filter exists; None: it is not counted.
     """
 
     text: str
@@ -76,11 +76,11 @@ class Expression:
     hold: FilterHold | None = field(default=None, compare=False)
 
     def own(self, *payers: FilterPayer) -> Expression:
-        """Copy with an effort of its own: what is compiled is kept for all who write the same.
-        Whoever has the copy keeps the `hold` of this one.
+        """Returns a copy with a work account of its own: the compiled code is shared by all filters
+        with the same text. The copy keeps the `hold` alive.
 
         Args:
-            payers: who pays for its long evaluations; none: it may take what it takes.
+            payers: budgets that pay for its long evaluations; none: the work is not limited.
         """
         effort = EvaluationAccount(self.effort.text, *payers)
         matches = with_account(self.matches.__code__, self.matches.__globals__, effort)
@@ -88,13 +88,13 @@ class Expression:
 
     @property
     def asks_around(self) -> bool:
-        """Returns whether it asks for more than the message; by a walk over the whole of it."""
+        """Returns whether the filter reads more than the message; walks the whole tree."""
         calls = (each for each in nodes(self.tree) if isinstance(each, tree.Call))
         return any(each.function.needs for each in calls)
 
 
 def nodes(node: tree.ExpressionNode) -> Iterator[tree.ExpressionNode]:
-    """The node and all below it, from left to right."""
+    """Yields the node and all nodes below it, from left to right."""
     waiting = [node]
     while waiting:
         each = waiting.pop()
@@ -108,13 +108,13 @@ def expression(
     functions: Functions = BUILT_IN,
     client: EvalContext | None = None,
 ) -> Expression:
-    """Reads and compiles a filter.
+    """Parses and compiles a filter.
 
     Args:
-        use: where it is to be used.
-        functions: those that it may use.
-        client: whose filter it is. What it asks of the client is written out in its place, so that
-            it is asked as any other value is.
+        use: place where it is used.
+        functions: functions that it may use.
+        client: client to which the filter belongs. The client's values replace the functions that
+            read them, so that they cost no more than literals.
 
     Raises:
         ExpressionError: it is none, or asks what is not to be had there; with its column.
@@ -137,10 +137,10 @@ def filter_of(
     client: EvalContext | None,
     budget: FilterBudget | None = None,
 ) -> Expression:
-    """Reads and compiles the filter of a client, as `expression` does.
+    """Parses and compiles the filter of a client, as `expression` does.
 
     Args:
-        budget: of its user, who pays for what it takes to compile it and to have it; None: nobody
+        budget: budget of the client's user, which pays for compiling and keeping it; None: none
             does.
 
     Raises:
@@ -159,12 +159,12 @@ def filter_of(
 
 
 def refusal(text: str, error: ExpressionError) -> str:
-    """Returns the error text for an invalid filter."""
+    """Returns the sentence that refuses an invalid filter."""
     return f"{text[:SHOWN_CHARACTERS_MAX]!r} is no filter: {error}"
 
 
 def check_functions(node: tree.ExpressionNode, use: ExpressionUse) -> None:
-    """Refuses functions that there is nothing for where the expression is used.
+    """Refuses functions whose input is not known where the expression is used.
 
     Raises:
         ExpressionError: with the column of the first one.
@@ -175,10 +175,10 @@ def check_functions(node: tree.ExpressionNode, use: ExpressionUse) -> None:
 
 
 class CompiledFilters:
-    """Filters that were compiled lately, for who asks for the same one again. Owner: the process.
+    """Recently compiled filters, for later requests with the same text. Owner: the process.
 
     Attributes:
-        steps: what it took to compile filters so far, about; of those that are not kept, too.
+        steps: approximate steps that compiling took so far, including filters that are not kept.
     """
 
     __slots__ = ("_bytes", "_bytes_max", "_found", "steps")
@@ -193,7 +193,7 @@ class CompiledFilters:
         return len(self._found)
 
     def get(self, text: str, use: ExpressionUse) -> Expression:
-        """The filter of a text, by the built-in functions.
+        """Returns the filter of a text, with the built-in functions.
 
         Raises:
             ExpressionError: it is none.
@@ -261,7 +261,7 @@ def _of_client(found: Expression, client: EvalContext) -> Expression:
     made = written(found.tree)
     if not told:
         return found
-    # Who else writes the same asks for something else.
+    # The same text with other client values is another filter.
     return _made(f"{found.text} {told}", found.text, made)
 
 

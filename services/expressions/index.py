@@ -1,9 +1,9 @@
-"""Many filters asked at once, so that those of 10,000 subscribers cost little more than one.
+"""Many filters evaluated together, so that those of 10,000 subscribers cost little more than one.
 
-A filter that can only be true where a field equals a value that it names (`/symbol = 'IBM'`, alone
-or as one of what AND joins, or with IN) is found by that value: for each such field the message is
-asked once, and who named what it has is one look-up away. What a filter asks besides is asked then
-of those few. Filters of the same text are asked once for all who have them; all others one by one.
+A filter that can only be true where a field equals a value that it names (`/symbol = 'IBM'`, alone,
+joined by AND, or with IN) is found by that value: for each such field, the message's value is
+looked up once, and only the filters that name it are evaluated further. Filters with the same text
+are evaluated once for all their owners; all other filters are evaluated one by one.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from raylay.services.expressions.work import EvaluationAccount, FilterPayer
 
 Key = TypeVar("Key", bound=Hashable)
 OTHERS_IN_WEIGHT = 8
-"""Filters that are asked one by one take as long, together, as the rest of a message."""
+"""Number of filters evaluated one by one that take as long, together, as the rest of a message."""
 
 
 class FieldEquality:
-    """A filter's condition on one field: that it equals one of these values, and no more if it is
-    `whole`."""
+    """A filter's condition that a field equals one of these values; `whole`: it has no other
+    condition."""
 
     __slots__ = ("steps", "values", "whole")
 
@@ -36,7 +36,7 @@ class FieldEquality:
 
 
 def named(node: tree.ExpressionNode, whole: bool = True) -> FieldEquality | None:
-    """The first condition of a filter that names the values of a field; None: there is none."""
+    """Returns the first condition of a filter that names values of a field; None: there is none."""
     match node:
         case tree.Logical(operator="AND"):
             found = (named(each, False) for each in node.operands)
@@ -60,9 +60,9 @@ class _Filter(Generic[Key]):
     """Filters of the same text.
 
     Attributes:
-        keys: who has them.
-        named: what they ask of a field, if they do.
-        whole: whether that is all they ask.
+        keys: the keys of the filter's owners.
+        named: the field and the values that it names, if it names any.
+        whole: whether it has no other condition.
     """
 
     __slots__ = ("_payers", "expression", "keys", "named", "whole")
@@ -70,19 +70,19 @@ class _Filter(Generic[Key]):
     def __init__(self, expression: Expression) -> None:
         self.expression = expression
         self._payers: dict[FilterPayer, int] = {}
-        """The number of keys of each."""
+        """Number of keys for which each payer pays."""
         self.keys: dict[Key, None] = {}
         self.named = named(expression.tree)
         self.whole = self.named is not None and self.named.whole
 
     def paid_by(self, payer: FilterPayer) -> None:
-        """One more key, which this one pays for."""
+        """Adds a key for which this payer pays."""
         if payer not in self._payers:
             self.expression.effort.payers.append(payer)
         self._payers[payer] = self._payers.get(payer, 0) + 1
 
     def left_by(self, payer: FilterPayer) -> None:
-        """A key less of this one."""
+        """Removes a key of this payer."""
         self._payers[payer] -= 1
         if not self._payers[payer]:
             del self._payers[payer]
@@ -93,9 +93,10 @@ class _FieldIndex(Generic[Key]):
     """The filters that name values of one field.
 
     Attributes:
-        texts: by a text that the field is to be.
-        numbers: by a number that it is to be, or that a text of it is to say.
-        said: by the number that a text names, which only a number of the field may equal.
+        texts: filters by a text that the field must equal.
+        numbers: filters by a number that the field, or a text in it, must equal.
+        said: filters by the number that a named text represents, which only a number in the field
+            may equal.
     """
 
     __slots__ = ("first", "numbers", "said", "steps", "texts")
@@ -122,7 +123,8 @@ class _FieldIndex(Generic[Key]):
                 yield self.numbers, value
 
     def found(self, value: Any) -> dict[_Filter[Key], None] | None:
-        """The filters that name what the field has, each once. They are not to be changed."""
+        """Returns the filters that name the field's value, each once. The result must not be
+        changed."""
         kind = value.__class__
         if kind is str:
             found = self.texts.get(value)
@@ -143,13 +145,13 @@ class _FieldIndex(Generic[Key]):
 
 
 class FilterIndex(Generic[Key]):
-    """Filters by the keys of who has them.
+    """Filters by the keys of their owners.
 
     Owner: whoever asks. Lifecycle: as long as that; keys come and go.
 
     Attributes:
-        version: it changes where a filter that nobody else has comes or goes.
-        filter_count: filters that are not asked together; of a joined index, of all together.
+        version: changes when a filter that no other key has comes or goes.
+        filter_count: number of filters that are not evaluated together; for a joined index, of all.
     """
 
     __slots__ = (
@@ -167,16 +169,16 @@ class FilterIndex(Generic[Key]):
         self.version = 0
         self._by_key: dict[Key, _Filter[Key]] = {}
         self._payers: dict[Key, tuple[FilterPayer, FilterHold | None]] = {}
-        """Payer of each key, and the hold that counts its filter for him."""
+        """Payer of each key, and the hold that counts the filter for that user."""
         self._by_text: dict[tuple[str, bool], _Filter[Key]] = {}
-        """Filters by their text, and whether anybody pays for them."""
+        """Filters by their text, and whether a payer pays for them."""
         self._fields: dict[Steps, _FieldIndex[Key]] = {}
         self._others: dict[_Filter[Key], None] = {}
 
     @classmethod
     def joined(cls, indexes: Iterable[FilterIndex[Key]]) -> FilterIndex[Key]:
-        """Index that finds what these find, while the `version` of each stays. It shares their
-        filters and their keys, and is not changed itself."""
+        """Returns an index that finds what these find, while the `version` of each stays the same.
+        It shares their filters and keys, and is not changed itself."""
         made: FilterIndex[Key] = cls()
         for index in indexes:
             for each in index._by_text.values():
@@ -188,16 +190,17 @@ class FilterIndex(Generic[Key]):
 
     @property
     def others_count(self) -> int:
-        """Filters that each message is asked, as they name no value of a field."""
+        """Returns the number of filters that are evaluated for each message, because they name no
+        value of a field."""
         return len(self._others)
 
     def add(self, key: Key, expression: Expression, payer: FilterPayer | None = None) -> None:
-        """Adds one; instead of that which the key had before.
+        """Adds a filter, in place of the key's former one.
 
         Args:
-            payer: who pays for what it works. Of several that have the same text here one pays,
-                and the others where that one has nothing left: so it stops when none of them has.
-                Who comes later shares no filter that has stopped. None: it may work as it wants.
+            payer: pays for the filter's work. Of several payers of the same text one pays, and the
+                others when its budget is spent, so the filter stops when all budgets are spent.
+                Later ones do not share a stopped filter. None: the work is not limited.
         """
         self.discard(key)
         name = expression.text, payer is not None
@@ -213,7 +216,7 @@ class FilterIndex(Generic[Key]):
         self._by_key[key] = found
 
     def discard(self, key: Key) -> None:
-        """Takes one out, if it is there."""
+        """Removes a key's filter, if there is one."""
         found = self._by_key.pop(key, None)
         if found is None:
             return
@@ -228,7 +231,7 @@ class FilterIndex(Generic[Key]):
             self._leave(found)
 
     def with_efforts(self, efforts: set[EvaluationAccount]) -> list[Key]:
-        """Keys whose filter worked with one of these."""
+        """Returns the keys whose filter has one of these work accounts."""
         return [key for key, each in self._by_key.items() if each.expression.effort in efforts]
 
     def _enter(self, found: _Filter[Key]) -> None:
@@ -252,7 +255,7 @@ class FilterIndex(Generic[Key]):
         if asked is None:
             del self._others[found]
             return
-        # Who names NULL alone is nowhere: nothing equals it.
+        # A filter that names only NULL is in no table: nothing equals NULL.
         field = self._fields.get(asked.steps)
         if field is None:
             return
@@ -269,7 +272,7 @@ class FilterIndex(Generic[Key]):
             del self._fields[field.steps]
 
     def matching(self, message: dict[str, Any], around: EvalContext = NO_CONTEXT) -> list[Key]:
-        """The keys of all filters that a parsed message passes."""
+        """Returns the keys of all filters that a parsed message passes."""
         keys: list[Key] = []
         for field in self._fields.values():
             first = field.first

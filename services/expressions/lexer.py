@@ -38,9 +38,9 @@ class Token(NamedTuple):
 
     Attributes:
         kind: `path`, `bracket`, `number`, `string`, `raw`, `name`, `operator` or `end`.
-        text: as it is written.
-        column: where it begins, from 1.
-        value: of a number or a string.
+        text: text as written.
+        column: column where it begins, from 1.
+        value: value of a number or a string.
     """
 
     kind: str
@@ -50,7 +50,7 @@ class Token(NamedTuple):
 
 
 def words(text: str) -> Iterator[Token]:
-    """The words of an expression, and `end` behind them.
+    """Yields the words of an expression, and `end` after them.
 
     Raises:
         ExpressionError: something is no word.
@@ -76,7 +76,7 @@ def _value(kind: str, text: str) -> Value:
 
 
 def _number(text: str) -> Value:
-    # The longest integer of 64 bits has 20 digits: Python takes its time for one of thousands.
+    # The largest integer of 64 bits has 20 digits: Python would be slow with thousands of digits.
     if text.isdecimal() and len(text) <= 20 and int(text) <= INTEGER_MAX:
         return int(text)
     return float(text)
@@ -101,7 +101,7 @@ def _meant(found: re.Match[bytes]) -> bytes:
 
 
 def steps_of(word: Token) -> Steps:
-    """The way that a `path` says."""
+    """Returns the steps of a `path`."""
     steps: list[str | int] = []
     for found in _STEP.finditer(word.text):
         if found[1] is not None:

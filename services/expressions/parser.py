@@ -34,13 +34,14 @@ from raylay.services.expressions.patterns import Pattern
 from raylay.services.expressions.values import clipped
 
 CHARACTERS_MAX = 1 << 15
-"""A filter that is longer is refused unread: to read it would hold the loop for 0.1 s."""
+"""Longest filter that is parsed, in characters: parsing a longer one would hold the loop for 0.1
+s."""
 PARTS_MAX = 1000
-"""Parts of an expression without literals, for the same reason."""
+"""Number of parts of an expression that are no literals, for the same reason."""
 DEPTH_MAX = 48
-"""Parentheses in parentheses, and operands in a row."""
+"""Nesting of parentheses, and number of operands in a row."""
 TREE_DEPTH_MAX = 100
-"""Parts in parts, whatever makes them."""
+"""Nesting of parts, whatever causes it."""
 
 _COMPARATORS = {
     "=": "=",
@@ -64,10 +65,10 @@ _INSTEAD = {
 
 
 def parse(text: str, functions: Functions) -> tree.ExpressionNode:
-    """The syntax tree of an expression.
+    """Returns the syntax tree of an expression.
 
     Args:
-        functions: those that it may use.
+        functions: functions that it may use.
 
     Raises:
         ExpressionError: with the column where it is wrong.
@@ -94,9 +95,9 @@ def parse_assignment(
     """Parses an assignment such as `/price * /count AS /total HINT OPTIONAL`.
 
     Args:
-        functions: those that it may use.
-        messages: by the word behind OF (`""`: without OF) the name of the message that a field is
-            of: the first step of its way.
+        functions: functions that it may use.
+        messages: name of the message to which a field belongs, by the word after OF (`""`: without
+            OF); it becomes the first step of the field's path.
 
     Raises:
         ExpressionError: with the column where it is wrong.
@@ -136,13 +137,13 @@ class _Parser:
         self.word = found[0]
 
     def expression(self, depth: int) -> tree.ExpressionNode:
-        """A whole expression, up to a word that goes on with none."""
+        """Parses an expression, up to a word that cannot continue it."""
         if depth > DEPTH_MAX:
             raise _too_deep(self.word.column)
         return self._logical("OR", depth)
 
     def assignment(self) -> tree.Assignment:
-        """A whole assignment, up to the end."""
+        """Parses a whole assignment, up to the end."""
         if self.word.kind == "end":
             raise ExpressionError("it is empty: write a field such as /price * 2 AS /double", 1)
         value = self.expression(0)
@@ -183,7 +184,7 @@ class _Parser:
         return self._next().text.upper()
 
     def unexpected(self, wanted: str) -> ExpressionError:
-        """The error that another word should stand here."""
+        """Returns the error that another word is expected here."""
         word = self.word
         found = f"{word.text[:40]!r}" if word.kind != "end" else "its end"
         more = ""
@@ -360,7 +361,7 @@ class _Parser:
         raise self.unexpected("a field such as /status, a value in quotes, a number or a function")
 
     def _of(self, field: tree.Identifier) -> tree.Identifier:
-        """A field, of the message that is named behind it where there are several."""
+        """Parses a field, and the message that is named after it where there are several."""
         if self._messages is None:
             return field
         name = ""
@@ -373,7 +374,7 @@ class _Parser:
         return tree.Identifier(field.column, (self._messages[name], *field.steps))
 
     def _bracketed(self) -> tree.Identifier:
-        """`[/A Name]`, with subscripts of its own."""
+        """Parses `[/A Name]`, with subscripts of its own."""
         word = self._next()
         inside = word.text[1:-1]
         if not inside.startswith("/"):

@@ -1,8 +1,8 @@
-"""Regular expressions over what messages have, by RE2: in a time linear in the text.
+"""Regular expressions over fields of messages, matched by RE2 in a time linear in the text.
 
-They are read as those over topics are (`messages/topic_pattern.py`): what RE2 does not know is
-refused with the reason. RE2 reads UTF-8, so `.` is one character of it; a byte that is no UTF-8 is
-met by nothing but `\\C`.
+They are parsed like those over topics (`messages/topic_pattern.py`): what RE2 lacks is refused with
+the reason. RE2 reads UTF-8, so `.` is one character; a byte that is no UTF-8 is matched by `\\C`
+alone.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _OPTIONS = re2.Options()
 _OPTIONS.max_mem = MEMORY_BYTES_MAX
 _OPTIONS.log_errors = False
 MATCH_STEPS = 2_000
-"""Steps (work.py) to replace a match."""
+"""Number of steps (work.py) to replace a match."""
 REFERENCE_STEPS = 600
-"""Steps for each reference of the replacement."""
+"""Number of steps for each reference in the replacement."""
 GROUPS_TIMES = 12
-"""Cost of finding the groups of a match, relative to finding whether there is one."""
+"""Cost of finding the groups of a match, relative to finding whether there is a match."""
 _REFERENCE = re.compile(rb"\\(\d)|\\(.)", re.DOTALL)
 
 
@@ -37,10 +37,11 @@ class Pattern:
     """A compiled regular expression, unanchored; `(?i)` and the like at its begin.
 
     Args:
-        column: of the literal that it is, for the error.
+        column: column of the literal, for errors.
 
     Attributes:
-        uncounted: a text of so many characters takes so little that it is not counted (work.py).
+        uncounted: length of a text up to which matching takes so little that it is not counted
+            (work.py).
 
     Raises:
         ExpressionError: it is none, or one that RE2 does not know.
@@ -65,11 +66,11 @@ class Pattern:
 
     @property
     def weight(self) -> int:
-        """Steps that a character of a text takes (work.py)."""
+        """Returns the number of steps for a character of a text (work.py)."""
         return self._topic.weight
 
     def matches(self, text: str, meter: Meter | None = None) -> bool:
-        """Returns whether it matches somewhere in the text."""
+        """Returns whether the pattern matches somewhere in the text."""
         if len(text) > self.uncounted:
             charge(meter, self._topic.weight * len(text))
         try:
@@ -78,7 +79,7 @@ class Pattern:
             return False
 
     def for_places(self, column: int) -> Pattern:
-        """Returns the pattern, made ready for `first` and `replaced`.
+        """Returns the pattern, prepared for `first` and `replaced`.
 
         Raises:
             ExpressionError: with a look-ahead it says whether, not where.
@@ -93,13 +94,13 @@ class Pattern:
         return self
 
     def _charge(self, meter: Meter | None, text: str) -> None:
-        # Where it is found has to be said, and what its groups found.
+        # The position of the match is needed, and those of its groups.
         times = GROUPS_TIMES if self._compiled.groups else 2
         if times * len(text) > self.uncounted:
             charge(meter, times * self._topic.weight * len(text))
 
     def first(self, text: str, meter: Meter | None = None) -> str | None:
-        """Returns the first match in a text, None where nothing matches."""
+        """Returns the first match in a text; None where nothing matches."""
         self._charge(meter, text)
         found = self._compiled.search(_bytes(text))
         return None if found is None else _text(found[0])
@@ -107,7 +108,8 @@ class Pattern:
     def replaced(
         self, text: str, replacement: str, bytes_max: int, meter: Meter | None = None
     ) -> str | None:
-        """The text with each match replaced; `\\1` to `\\9` stand for its groups, `\\0` for all.
+        """Returns the text with each match replaced; `\\1` to `\\9` stand for the groups, `\\0` for
+        the whole match.
 
         Returns:
             None: it would be longer than that.

@@ -1,4 +1,4 @@
-"""The syntax tree of an expression. Each node knows the column that it begins in, from 1."""
+"""The syntax tree of an expression. Each node has the column in which it begins, from 1."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ExpressionNode:
     column: int
 
     def children(self) -> list[ExpressionNode]:
-        """The nodes right below, in the order written."""
+        """Returns the nodes directly below, in the order written."""
         found: list[ExpressionNode] = []
         for field in fields(self):
             value = getattr(self, field.name)
@@ -31,7 +31,7 @@ class ExpressionNode:
 
 @dataclass(frozen=True, slots=True)
 class Literal(ExpressionNode):
-    """A value that is written out."""
+    """A literal value."""
 
     value: Value
 
@@ -147,7 +147,7 @@ class Call(ExpressionNode):
     function: Function
     arguments: tuple[ExpressionNode, ...]
     patterns: tuple[Pattern | None, ...] = ()
-    """The compiled pattern of each argument that is one."""
+    """The compiled pattern of each argument that is a pattern; None for the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +155,8 @@ class Assignment:
     """`value AS /destination HINT hints`.
 
     Attributes:
-        column: that the destination begins in.
-        destination: the names on the way to the field that gets the value.
+        column: column in which the destination begins.
+        destination: names on the way to the field that gets the value.
         hints: `OPTIONAL`, `SET_CURRENT`.
     """
 

@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from raylay.services.expressions.patterns import Pattern
 
 Value = Any
-"""None (NULL), bool, int, float, str, or what a message has besides: bytes, lists, dicts."""
+"""None (NULL), bool, int, float, str, or other values of messages: bytes, lists, dicts."""
 Steps = tuple[str | int, ...]
-"""The way to a field: names, and the numbers of array elements from 0."""
+"""The steps to a field: names, and indices of array elements from 0."""
 
 NAN = math.nan
 INTEGER_MAX = (1 << 64) - 1
 INTEGER_MIN = -(1 << 63)
 TEXT_KEY = "#text"
 TEXT_CHARACTERS_MAX = 1 << 24
-"""A text that a function would make longer than this is NULL."""
+"""Longest text that a function may make; instead of a longer one it returns NULL."""
 LONG_ARRAY = 64
-"""Elements from which on what a comparison makes of an array is kept for the next filter."""
+"""Number of elements from which on the summary of an array is kept for the next filter."""
 LATELY_MAX = 8
 NUMBERS = frozenset((bool, int, float))
 COMPLEX = frozenset((list, dict, bytes))
-"""Types whose values are not what they are compared as."""
+"""Types whose values are converted before they are compared."""
 NOT_NUMBERS = frozenset((str, list, dict, bytes))
 
 _INTEGER = re.compile(r"[+-]?\d{1,20}", re.ASCII)
@@ -57,14 +57,14 @@ _MIRRORED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 ELEMENT_STEPS = 200
-"""Steps (work.py) to look at an element of an array; to convert one takes more."""
+"""Number of steps (work.py) to look at an element of an array; converting one takes more."""
 BYTE_STEPS = 4
-"""Steps to read a byte as a string."""
+"""Number of steps to read a byte as a string."""
 
 
 def follow(value: Value, steps: Steps, meter: Meter | None = None) -> Value:
-    """The field at the end of the way. A name asks each object of an array: what they have makes an
-    array in turn. None where there is nothing."""
+    """Returns the value at the end of the steps; None where there is none. A name asks each object
+    of an array, and the results form an array in turn."""
     for step in steps:
         if value is None:
             return None
@@ -89,8 +89,9 @@ def follow(value: Value, steps: Steps, meter: Meter | None = None) -> Value:
 def _made_once(
     meter: Meter | None, array: list[Value], what: str | int | None, make: Callable[[Any], Any]
 ) -> Any:
-    """Summary of a long array. An evaluation makes and counts it once, whether or not it was
-    kept from another one: the same message is to take the same number of steps everywhere."""
+    """Returns the summary of a long array. An evaluation computes and counts it once, even if it
+    was kept from another evaluation: the same message must take the same number of steps
+    everywhere."""
     if meter is None:
         return _lately.made(array, what, make)
     if meter[2] is None:
@@ -98,7 +99,7 @@ def _made_once(
     found = meter[2].get((id(array), what))
     if found is None:
         charge_all(meter, array)
-        # The array is kept with it: nobody else is to have its identity meanwhile.
+        # The array is kept alive with the summary, so that no other array gets its identity.
         found = meter[2][id(array), what] = array, _lately.made(array, what, make)
     return found[1]
 
@@ -116,7 +117,8 @@ def _of_each(array: list[Value], name: str | int) -> Value:
 
 
 def elements(array: list[Value]) -> list[Value]:
-    """The elements of an array, those of arrays in it in their places, however deep."""
+    """Returns the elements of an array, with those of inner arrays in their places, at any
+    depth."""
     if list not in map(type, array):
         return array
     found: list[Value] = []
@@ -133,7 +135,7 @@ def elements(array: list[Value]) -> list[Value]:
 
 
 def _plain(value: Value) -> Value:
-    """A value that is no list as a NULL, a number or a string that is not empty."""
+    """Returns a value that is no list as NULL, a number, or a string that is not empty."""
     if value.__class__ is str:
         return value or None
     if value.__class__ is dict:
@@ -146,7 +148,7 @@ def _plain(value: Value) -> Value:
 
 
 def plains(value: Value) -> list[Value]:
-    """All elements of an array, or the one value, without NULL."""
+    """Returns all elements of an array, or the one value, without NULL."""
     if value.__class__ is not list:
         value = _plain(value)
         return [] if value is None else [value]
@@ -154,14 +156,14 @@ def plains(value: Value) -> list[Value]:
 
 
 def scalar(value: Value) -> Value:
-    """The one value that functions and arithmetic take: of an array its first element."""
+    """Returns the one value that functions and arithmetic use: of an array its first element."""
     if value.__class__ is str:
         return value or None
     return _plain(_first(value) if value.__class__ is list else value)
 
 
 def _first(array: list[Value]) -> Value:
-    """The first element that is no array, None where there is none."""
+    """Returns the first element that is no array; None where there is none."""
     waiting = [iter(array)]
     while waiting:
         for each in waiting[-1]:
@@ -175,7 +177,7 @@ def _first(array: list[Value]) -> Value:
 
 
 def charge_scalar(meter: Meter | None, value: Value) -> None:
-    """Counts what `scalar` takes: of arrays in an array it may have to look through many."""
+    """Counts the steps of `scalar`, which may look through many inner arrays."""
     if value.__class__ is not list or (value and value[0].__class__ is list):
         charge_all(meter, value)
     elif value and value[0].__class__ in COMPLEX:
@@ -183,13 +185,13 @@ def charge_scalar(meter: Meter | None, value: Value) -> None:
 
 
 def charge_all(meter: Meter | None, value: Value, times: int = 1) -> None:
-    """Counts what it takes to look at all that a value has, NULL too, so many times."""
+    """Counts the steps of looking `times` times at every element of a value, NULL included."""
     if meter is not None and value.__class__ in COMPLEX:
         charge(meter, times * _weight(value))
 
 
 def _weight(value: Value) -> int:
-    """Returns the weight of a value in steps, without a look at what is plain."""
+    """Returns the steps of looking at a value; 0 for a plain one."""
     if value.__class__ is dict:
         value = value.get(TEXT_KEY)
     if value.__class__ is bytes:
@@ -209,25 +211,25 @@ def _weight(value: Value) -> int:
 
 
 def parsed(text: str) -> int | float:
-    """The number that a text says, NaN where it says none."""
+    """Returns the number that a text represents; NaN where it is no number."""
     if _INTEGER.fullmatch(text) is not None:
         return clipped(int(text))
     return float(text) if _FLOAT.fullmatch(text) is not None else NAN
 
 
 def clipped(value: int) -> int | float:
-    """An integer; a double where 64 bits do not hold it."""
+    """Returns an integer, or a double where 64 bits do not suffice."""
     return value if INTEGER_MIN <= value <= INTEGER_MAX else float(value)
 
 
 def number(value: Value) -> int | float | None:
-    """The value as a number; NaN of a text that says none."""
+    """Returns the value as a number; NaN for a text that is no number."""
     value = scalar(value)
     return parsed(value) if value.__class__ is str else value
 
 
 def text(value: Value) -> str | None:
-    """The value as a string: TRUE is 1, FALSE is 0."""
+    """Returns the value as a string: TRUE is 1, FALSE is 0."""
     value = scalar(value)
     if value is None or value.__class__ is str:
         return value
@@ -235,8 +237,8 @@ def text(value: Value) -> str | None:
 
 
 def truth(value: Value, meter: Meter | None = None) -> bool | None:
-    """The value as a condition: a number other than 0 is true, of an array any element; a text that
-    is no number is false."""
+    """Returns the value as a condition: a number other than 0 is true, an array if any element is;
+    a text that is no number is false."""
     if value.__class__ is bool:
         return value
     charge_all(meter, value)
@@ -258,7 +260,7 @@ def is_null(value: Value, meter: Meter | None = None) -> bool:
 
 
 def is_nan(value: Value, meter: Meter | None = None) -> bool:
-    """Returns whether the value is a number that is none."""
+    """Returns whether the value is NaN."""
     charge_scalar(meter, value)
     value = scalar(value)
     return value.__class__ is float and value != value
@@ -289,13 +291,14 @@ def _compared(name: str) -> Callable[..., bool]:
 
 
 class _Bag:
-    """Texts, or numbers, of one side of a comparison, with what is asked of them time and again.
+    """The texts, or the numbers, of one side of a comparison, with summaries that are needed
+    repeatedly.
 
     Attributes:
         items: all of them.
-        kept: those that are no NaN, which is unequal to everything, itself included, and neither
+        kept: those that are not NaN, which is unequal to everything, itself included, and neither
             less nor greater than anything.
-        has_nan: whether there were others.
+        has_nan: whether there was a NaN.
     """
 
     __slots__ = ("_least", "_members", "_most", "has_nan", "items", "kept")
@@ -337,7 +340,7 @@ class _Side:
     """One side of a comparison.
 
     Attributes:
-        texts, numbers: None: it has none.
+        texts, numbers: None: the side has none.
     """
 
     __slots__ = ("_said", "numbers", "texts")
@@ -354,7 +357,7 @@ class _Side:
 
     @property
     def said(self) -> _Bag:
-        """The numbers that its texts say; NaN of one that says none."""
+        """Returns the numbers that the texts represent; NaN for one that is no number."""
         if self._said is None:
             assert self.texts is not None
             self._said = _Bag([parsed(each) for each in self.texts.items])
@@ -362,8 +365,8 @@ class _Side:
 
 
 class _RecentArrays:
-    """Results for the last long arrays. Many filters ask the same ones of a message, and a result
-    that one of them computed serves the others.
+    """Summaries of the last long arrays. Many filters read the same arrays of a message, so a
+    summary that one of them computed serves the others.
 
     Invariant: an array that is kept here is alive, so that nobody else has its identity. Whoever
     makes a tree is done with it before a filter sees it.
@@ -399,7 +402,7 @@ def _side(value: Value, meter: Meter | None) -> _Side:
 
 
 def _any_pair(name: str, left: _Side, right: _Side) -> bool:
-    """Returns whether any element compares so with any of the other side."""
+    """Returns whether any element of one side compares so with any of the other side."""
     texts, numbers, texts_2, numbers_2 = left.texts, left.numbers, right.texts, right.numbers
     return bool(
         (texts and texts_2 and _exists(name, texts, texts_2))
@@ -410,8 +413,8 @@ def _any_pair(name: str, left: _Side, right: _Side) -> bool:
 
 
 def _any_text(name: str, texts: _Side, numbers: _Bag) -> bool:
-    """Returns whether any text compares so with any number: by the number that it says, else as
-    greater."""
+    """Returns whether any text compares so with any number: by the number that it represents,
+    otherwise as greater."""
     said = texts.said
     return _exists(name, said, numbers) or (said.has_nan and _OPERATORS[name](1, 0))
 
@@ -450,7 +453,7 @@ COMPARISONS = {
 
 
 def between(value: Value, low: Value, high: Value, meter: Meter | None = None) -> bool:
-    """Returns whether any element lies between the two, both included."""
+    """Returns whether any element lies between two values, both included."""
     if value.__class__ is list:
         charge_all(meter, value, 3)
         return any(
@@ -544,7 +547,7 @@ ARITHMETIC = {
 
 
 def negative(value: Value, meter: Meter | None = None) -> int | float | None:
-    """The value with the other sign."""
+    """Returns the value with the other sign."""
     charge_scalar(meter, value)
     found = number(value)
     if found is None:

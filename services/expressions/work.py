@@ -1,13 +1,13 @@
 """Limits on the work of one evaluation of an expression.
 
-Who writes a filter may make a few hundred characters of it cost seconds: by functions whose texts
-grow, by regular expressions that RE2 can only follow slowly, by a hundred looks at a long array.
-So what reads a long text or an array says what that costs, in steps, before or behind it. An
-expression that needs more than `WORK_MAX` of them is given up: as a filter it is false, as a value
-NULL. Steps are counted and not measured, so that the same message gives the same on every host.
-What all filters of a user may work together is counted by budgets.py.
+A filter of a few hundred characters can be made to cost seconds: by functions whose texts grow, by
+regular expressions that are slow for RE2, by a hundred looks at a long array. So each function that
+reads a long text or an array counts its cost in steps. An expression that needs more than
+`WORK_MAX` steps is given up: a filter is then false, a value NULL. Steps are counted and not
+measured, so that the same message gives the same result on every host. budgets.py limits the work
+of all filters of a user.
 
-A plain comparison of a field costs nothing here. Lists are the meters: to make one takes 20 ns.
+A plain comparison of a field costs nothing here. Meters are lists, because making one takes 20 ns.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 WORK_MAX = 40_000_000
-"""Steps of one evaluation. A step is about a nanosecond of a quick processor."""
+"""Number of steps of one evaluation. A step is about a nanosecond of a fast processor."""
 NOTED_STEPS = 1_000_000
-"""Steps below which an evaluation is nobody's fault."""
+"""Number of steps below which an evaluation is not noted."""
 SHORT_STEPS = 10_000
-"""Steps that a single look at a text may take without being counted: a filter has 1,000 parts at
-most."""
+"""Number of steps that a single look at a text may take without being counted: a filter has 1,000
+parts at most."""
 TOLD_MAX = 16
-"""Expressions that are told of at once."""
+"""Number of expressions that are reported at once."""
 
 Meter = list[Any]
-"""The state of one evaluation: its steps, the `EvaluationAccount` of its expression, and what it
-found out of long arrays (None: nothing)."""
+"""The state of one evaluation: its steps, the `EvaluationAccount` of its expression, and summaries
+of long arrays (None: none yet)."""
 
 
 class TooMuchWork(Exception):
@@ -34,32 +34,32 @@ class TooMuchWork(Exception):
 
 
 class FilterPayer(Protocol):
-    """Pays for evaluations (`FilterBudget`)."""
+    """A payer for evaluations (`FilterBudget`)."""
 
     @property
     def is_spent(self) -> bool:
-        """Returns whether it has no steps left, for now."""
+        """Returns whether the payer has no steps left, for now."""
 
     def spend(self, steps: int) -> bool:
-        """Pays for steps that were done. Whether it has any left."""
+        """Pays for steps that were done. Returns whether any are left."""
 
     def stopped(self, effort: EvaluationAccount) -> None:
-        """An evaluation was given up as nobody who pays for it has any left."""
+        """Notes that an evaluation was given up because no payer has any steps left."""
 
 
 class EvaluationAccount:
-    """Account of the long evaluations of one expression.
+    """The account of the long evaluations of one expression.
 
     Args:
-        text: of the expression, for what is told of it.
-        payers: the budgets of the users whose filter it is; none: it may take what it takes, as
-            that of an operator does.
+        text: text of the expression, for reports.
+        payers: budgets of the users who have the filter; none: the work is not limited, as for an
+            operator's filter.
 
     Attributes:
-        begun: steps that an evaluation begins with: as many as it may take once it was stopped, so
-            that all further ones are given up at once.
-        given_up: evaluations that were given up, since the expression was compiled.
-        steps: of all its evaluations.
+        begun: steps with which an evaluation begins: the limit itself once the filter was stopped,
+            so that all further evaluations are given up at once.
+        given_up: number of evaluations that were given up since the expression was compiled.
+        steps: steps of all evaluations.
     """
 
     __slots__ = ("begun", "given_up", "payers", "steps", "text")
@@ -73,14 +73,13 @@ class EvaluationAccount:
 
     @property
     def is_stopped(self) -> bool:
-        """Returns whether an evaluation was given up because no payer had any steps left. What it
-        would have passed nobody knows, so it is not asked again."""
+        """Returns whether an evaluation was given up because no payer had any steps left. Its
+        result is unknown, so the filter is not evaluated again."""
         return self.begun > 0
 
     def worked(self, steps: int) -> bool:
-        """Counts them. The first payer pays until it has none left, then the next one. Whether one
-        of them has any left. Where none had any before, nothing is done for the steps, and they
-        count for nobody."""
+        """Charges steps. The first payer pays until it has none left, then the next one. Returns
+        whether one of them has any left. Where none had any before, the steps are not charged."""
         self.steps += steps
         NEWS.steps += steps
         payers = self.payers
@@ -96,20 +95,20 @@ class EvaluationAccount:
         return False
 
     def stop(self) -> None:
-        """No payer has any steps left."""
+        """Stops the filter: no payer has any steps left."""
         self.begun = WORK_MAX
         for payer in self.payers:
             payer.stopped(self)
 
 
 class FilterReports:
-    """Account of what filters did that somebody is to hear of.
+    """Counts of the work of filters, for reports.
 
     Owner: the process. An instance asks with its checks, and tells of it.
 
     Attributes:
-        count: evaluations that were given up.
-        steps: of all evaluations that were no short ones.
+        count: number of evaluations that were given up.
+        steps: steps of all evaluations that were not short.
     """
 
     __slots__ = ("_given_up", "count", "steps")
@@ -120,7 +119,7 @@ class FilterReports:
         self.steps = 0
 
     def gave_up(self, effort: EvaluationAccount) -> None:
-        """An evaluation was given up."""
+        """Counts an evaluation that was given up."""
         effort.given_up += 1
         self.count += 1
         found = self._given_up
@@ -128,7 +127,7 @@ class FilterReports:
             found[effort.text] = found.get(effort.text, 0) + 1
 
     def take(self) -> dict[str, int]:
-        """Counts of evaluations that were given up since somebody asked, by expression."""
+        """Returns the number of evaluations given up since the last call, by expression."""
         found, self._given_up = self._given_up, {}
         return found
 
@@ -137,10 +136,10 @@ NEWS = FilterReports()
 
 
 def charge(meter: Meter | None, steps: int) -> None:
-    """Counts work.
+    """Charges work to an evaluation.
 
     Args:
-        meter: None: nobody counts.
+        meter: meter of the evaluation; None: the work is not counted.
 
     Raises:
         TooMuchWork: it is more than an evaluation may do, or than is left of who pays for it.
@@ -150,10 +149,10 @@ def charge(meter: Meter | None, steps: int) -> None:
     before = meter[0]
     meter[0] = before + steps
     if meter[0] > NOTED_STEPS:
-        # What was little until now counts, too.
+        # Steps that were too few to be noted until now are noted as well.
         noted = before if before > NOTED_STEPS else 0
         if meter[0] > WORK_MAX:
-            # What it would take is not done: it counts as if all that it may was.
+            # The work is not done: it counts as the whole limit.
             meter[1].worked(WORK_MAX - min(noted, WORK_MAX))
             raise TooMuchWork
         if not meter[1].worked(meter[0] - noted):

@@ -38,28 +38,31 @@ DEFAULT = "amps-default-authentication-module"
 IMPLICIT = "amps-implicit-authentication-module"
 NOBODY = "amps-default-no-authentication-module"
 HASHES_AT_ONCE = 2
-"""Number of hashes at once. Each takes 64 MiB of memory and some 50 ms of a processor: more wait
-for their turn, so that a flood of logons takes neither from those who are in."""
+"""Number of password hashes at once. Each takes 64 MiB of memory and some 50 ms of a processor:
+further ones wait, so that a flood of logons takes neither from connected clients."""
 HASHES_WAITING_MAX = 256
-"""Logons that wait or are looked at. One more displaces one of the address that has most."""
+"""Number of logons that wait or are being checked. One more displaces one from the address with the
+most."""
 LEEWAY_S = 30
-"""Most that the clocks of who signs tokens and of who reads them may differ."""
+"""Largest allowed difference between the clocks of the token's issuer and of this host, in
+seconds."""
 
 
 class Authentication(Protocol):
-    """Says who somebody is. Owner: the instance; one for each transport that names a module."""
+    """Finds out who a client is. Owner: the instance; one for each transport that names a
+    module."""
 
     async def authenticate(self, asked: Credentials) -> Answer:
-        """Decides whether the client is who it says. Called on the instance's loop: what blocks
-        goes elsewhere."""
+        """Decides whether the client is who it claims to be. Called on the instance's loop:
+        blocking work must run elsewhere."""
 
 
 class DefaultAuthentication:
-    """Lets everybody in. Without `AllowSpoofing` the name that somebody gives is not kept."""
+    """Admits everybody. Without `AllowSpoofing` the claimed name is not kept."""
 
     def __init__(self, config: ModuleConfig, where: str) -> None:
         config.check_options(("AllowSpoofing", "RequireLogon", "RequireUsername"), where)
-        # Without a logon nothing is taken by Raylay's protocol, whatever is said here.
+        # Raylay's protocol takes nothing before a logon, whatever this option says.
         config.truth("RequireLogon", True, where)
         self._keeps = config.truth("AllowSpoofing", False, where)
         self._requires = config.truth("RequireUsername", False, where)
@@ -72,7 +75,7 @@ class DefaultAuthentication:
 
 
 class ImplicitAuthentication:
-    """Lets everybody in."""
+    """Admits everybody."""
 
     def __init__(self, config: ModuleConfig, where: str) -> None:
         config.check_options(("AllowSpoofing",), where)
@@ -84,7 +87,7 @@ class ImplicitAuthentication:
 
 
 class NoAuthentication:
-    """Lets nobody in."""
+    """Admits nobody."""
 
     def __init__(self, config: ModuleConfig, where: str) -> None:
         config.check_options((), where)
@@ -111,13 +114,14 @@ class PasswordAuthentication:
             "until that is mended, the passwords of the last reading hold",
         )
         self._hasher = hasher()
-        # Of a name that there is not, as much is computed as of one that there is.
+        # For an unknown name, as much is computed as for a known one.
         self._nobody = self._hasher.hash(os.urandom(16).hex())
         self._hashes: dict[str, str] = {}
         self._turns = LogonTurns(HASHES_AT_ONCE, HASHES_WAITING_MAX)
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[str]] = {}
-        """Logons that wait, by number, for word of their turn: why there is none, or nothing."""
+        """Waiting logons by number; each is told the reason why it is refused, or an empty text
+        when it is its turn."""
         self.watched.read()
 
     def _take(self, text: str) -> None:
@@ -139,11 +143,11 @@ class PasswordAuthentication:
             try:
                 await self.watched.look()
             except ConfigurationError as error:
-                # Whoever was in the file as it was read last still is.
+                # Users in the file as it was last read are still valid.
                 if not self._hashes:
                     return LogonDenied(str(error))
             if not asked.still_waits():
-                # Who connects and goes at once costs the others no hash each time.
+                # A client that connects and leaves at once must not cost a hash each time.
                 return LogonDenied("its connection ended before its password was looked at")
             known = self._hashes.get(asked.user_id)
             fits = await asyncio.to_thread(self._fits, known or self._nobody, asked.password)
@@ -159,7 +163,7 @@ class PasswordAuthentication:
             self._go_on(loop)
 
     def _go_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Tells those whose turn has come."""
+        """Tells the logons whose turn has come."""
         while (turn := self._turns.next(loop.time())) is not None:
             self._tell(turn)
 
@@ -178,7 +182,7 @@ class PasswordAuthentication:
 
 
 class TokenAuthentication:
-    """JSON Web Tokens in the place of passwords."""
+    """JSON Web Tokens in place of passwords."""
 
     def __init__(self, config: ModuleConfig, where: str) -> None:
         options = config.options
@@ -195,7 +199,7 @@ class TokenAuthentication:
         names = (options.get("Algorithms") or default).replace(",", " ").split()
         self._algorithms = names
         for name in names:
-            # A key that everybody has must never be taken for a secret.
+            # A public key must never be used as a shared secret.
             if name.startswith("HS") is is_public or name.lower() == "none":
                 raise ConfigurationError(
                     f"{where}: {name} does not go with {given[0]}: an HS algorithm needs a secret, "
@@ -225,7 +229,7 @@ class TokenAuthentication:
                 leeway=LEEWAY_S,
                 options={"require": ["exp"], "verify_aud": self._audience is not None},
             )
-        except Exception as error:  # the library raises its own kinds, and those of keys
+        except Exception as error:  # the library raises errors of its own, and those of keys
             return LogonDenied(f"the token does not hold: {error}")
         user = claims.get(self._claim)
         if not isinstance(user, str) or not user:
@@ -273,7 +277,7 @@ _BUILT_IN: Mapping[str, _Make] = {
 
 
 def authentication(config: ModuleConfig, where: str) -> Authentication:
-    """The module that a configuration names. Call it on the loop that will ask it.
+    """Returns the module that a configuration names. To be called on the loop that will use it.
 
     Raises:
         ConfigurationError: there is none of that name, or it cannot be used so; what is wrong.
@@ -291,7 +295,7 @@ def hasher() -> Any:
 
 
 def read_passwords(text: str, where: str) -> dict[str, str]:
-    """The hashes of a file, by user.
+    """Returns the hashes in a file, by user.
 
     Raises:
         ConfigurationError: a line is none; names its number, and nothing that stands in it.

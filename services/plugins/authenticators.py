@@ -34,10 +34,10 @@ COMMAND_S_MAX = 10.0
 
 
 class Authenticator(Protocol):
-    """Says who a link is. Owner: the link."""
+    """Gives the credentials of a link. Owner: the link."""
 
     async def credentials(self, challenge: Challenge | None) -> tuple[str, str]:
-        """User name and password for a logon.
+        """Returns user name and password for a logon.
 
         Raises:
             ConfigurationError: there are none; what is wrong, without what is secret.
@@ -45,7 +45,7 @@ class Authenticator(Protocol):
 
 
 class DefaultAuthenticator:
-    """A user name and a password, which are read anew for each logon."""
+    """A user name and a password, read anew for each logon."""
 
     def __init__(self, config: ModuleConfig, where: str) -> None:
         sources = ("PasswordFileName", "PasswordEnvironmentVariable", "Password")
@@ -109,8 +109,8 @@ class ExecAuthenticator:
         user = self._user or getpass.getuser()
         name = self._command[0]
         reading, writing = os.pipe()
-        # A pipe of our own is shut when enough was read. asyncio's is read to its end, which may
-        # never come: what the command has started itself may keep it open.
+        # Our own pipe is closed when enough was read. A pipe of asyncio is read to its end, which
+        # may never come: processes that the command has started may keep it open.
         with os.fdopen(reading, "rb", buffering=0) as output:
             try:
                 process = await asyncio.create_subprocess_exec(
@@ -145,7 +145,7 @@ class ExecAuthenticator:
 
 
 async def _read(output: IO[bytes], bytes_max: int) -> bytes:
-    """Reads a program's output to its end, or up to so many bytes of it."""
+    """Reads a program's output to its end, or up to a number of bytes."""
     stream = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     transport, _ = await loop.connect_read_pipe(
@@ -176,7 +176,7 @@ _BUILT_IN: Mapping[str, Callable[[ModuleConfig, str], Authenticator]] = {
 
 
 def authenticator(config: ModuleConfig, where: str) -> Authenticator:
-    """The module that a configuration names.
+    """Returns the module that a configuration names.
 
     Raises:
         ConfigurationError: there is none of that name, or it cannot be used so; what is wrong.

@@ -9,8 +9,8 @@ class DefinitionProblem(NamedTuple):
     """The reason why a definition cannot run.
 
     Attributes:
-        place: the value of the definition, and the number in it from 0 where it is a list; empty:
-            all of it.
+        place: the value of the definition, and the index in it where it is a list; empty: the whole
+            definition.
         text: what is wrong and what to do, without the place.
     """
 

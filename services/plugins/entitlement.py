@@ -47,7 +47,7 @@ class Entitlement(Protocol):
     """Says what a user may do. Owner: the instance; one for each transport that names a module."""
 
     async def permissions(self, user: str, client_name: str, address: str) -> Permissions:
-        """Returns the permissions of this user.
+        """Returns the permissions of a user.
 
         Raises:
             ConfigurationError: it cannot be said. Then nothing is allowed.
@@ -67,8 +67,8 @@ class ConstantEntitlement:
 
 
 class _UniqueKeysLoader(yaml.SafeLoader):
-    """A safe loader that refuses equal keys. YAML and JSON take the last one, so a line that was
-    copied could silently give more than the first one says."""
+    """A safe loader that refuses duplicate keys. YAML and JSON take the last one, so a copied line
+    could silently give more than the first one says."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Builds a map.
@@ -92,7 +92,7 @@ class _UniqueKeysLoader(yaml.SafeLoader):
 
 
 class FilePermissions:
-    """A YAML or JSON file: a map of users to documents; `*` is for those that it does not name.
+    """A YAML or JSON file: a map from users to documents; `*` is for all other users.
 
     It is read again when it has changed.
     """
@@ -199,7 +199,7 @@ class HttpPermissions:
         )
 
     def _resource(self, values: Mapping[str, str]) -> str:
-        """Fills `ResourceURI` in.
+        """Fills values into `ResourceURI`.
 
         Raises:
             ConfigurationError: with these values it would be the resource of something else.
@@ -218,7 +218,7 @@ class HttpPermissions:
                     raise ConfigurationError(
                         f"{self._where}: {value!r} cannot stand in the address of a resource"
                     ) from None
-            # A server, or a proxy before it, takes these for the way up, quoted or not.
+            # A server, or a proxy before it, takes these for the parent folder, quoted or not.
             if segment.partition("?")[0] in (".", ".."):
                 raise ConfigurationError(
                     f"{self._where}: {values['user']!r}, client {values['client']!r}: its resource "
@@ -243,7 +243,7 @@ class HttpPermissions:
             raise ValueError("its answer is nested too deeply") from None
 
     async def _read(self, opened: Any, uri: str) -> bytes | None:
-        """Reads the server's document for this user; None: there is none."""
+        """Returns the server's document for this user; None: there is none."""
         from yarl import URL
 
         async with (
@@ -267,7 +267,7 @@ class HttpPermissions:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A map of an answer; equal keys are refused as those of a file are."""
+    """Returns a map of an answer; duplicate keys are refused as in a file."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -277,7 +277,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class InstalledEntitlement:
-    """A module of an installed package, and what of its answers is believed."""
+    """A module of an installed package, whose answers are checked."""
 
     def __init__(self, module: Any, where: str) -> None:
         self._module = module
@@ -297,7 +297,7 @@ class InstalledEntitlement:
 
 
 def entitlement(config: ModuleConfig, where: str) -> Entitlement:
-    """The module that a configuration names.
+    """Returns the module that a configuration names.
 
     Raises:
         ConfigurationError: there is none of that name, or it cannot be used so; what is wrong.

@@ -1,7 +1,8 @@
-"""The language of content filters, with what is installed and what a configuration defines.
+"""The language of content filters, with installed functions and the message types of a
+configuration.
 
-Who has no filters loads neither the language nor the parsers of message types: an instance and each
-of its links are processes, and most have none.
+Without filters, neither the language nor the parsers of message types are loaded: an instance and
+each of its links are processes, and most have no filters.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def filter_language(
     """Returns the language of these rules' filters; None where no rule has a filter.
 
     Args:
-        definitions: the message types of the configuration.
+        definitions: message types of the configuration.
 
     Raises:
         ConfigurationError: what is installed, or a definition, cannot be used.
@@ -57,9 +58,9 @@ def filtered_subscriptions(
     """Returns the index of the content filters of an instance's subscriptions.
 
     Args:
-        definitions: the message types of its configuration.
-        instance, group: its names.
-        asker: what is known of the client of a session.
+        definitions: message types of the configuration.
+        instance, group: name of the instance and of its group.
+        asker: returns what is known of the client of a session.
 
     Raises:
         RemoteProtocolError: what is installed there, or a definition, cannot be used: the client
@@ -73,8 +74,8 @@ def filtered_subscriptions(
 def replay_filters(
     definitions: Iterable[TypeDefinition], instance: str, group: str
 ) -> ReplayFilters:
-    """Returns the maker of the content filters of an instance's bookmark subscriptions. Arguments
-    and errors are those of `filtered_subscriptions`."""
+    """Returns the content filters of an instance's bookmark subscriptions. Arguments and errors are
+    those of `filtered_subscriptions`."""
     from raylay.services.subscriptions.replay_filters import ReplayFilters
 
     return ReplayFilters(*_language(definitions, instance), instance, group)
@@ -87,11 +88,11 @@ def following_subscriptions(
     group: str,
     asker: Callable[[int], FilterOwner],
 ) -> SowSubscriptions:
-    """Returns the part that follows records for an instance's subscriptions.
+    """Returns the table of an instance's subscriptions that follow records.
 
     Args:
-        keeps: whether a topic (its name and message type) is kept by a SOW topic.
-        asker: what is known of the client of a session.
+        keeps: returns whether a SOW topic keeps a topic, by its name and message type.
+        asker: returns what is known of the client of a session.
 
     Raises:
         RemoteProtocolError: as of `filtered_subscriptions`.
@@ -102,10 +103,10 @@ def following_subscriptions(
 
 
 def sow_questions(book: SowBook, instance: str, group: str, held_bytes_max: int) -> QueryParser:
-    """Returns the parser of queries of the SOW topics of an instance.
+    """Returns the parser of queries on the SOW topics of an instance.
 
     Args:
-        held_bytes_max: of the rows of one query that wait for their order.
+        held_bytes_max: limit on the bytes of one query's rows that wait to be ordered.
 
     Raises:
         RemoteProtocolError: as of `filtered_subscriptions`.
@@ -135,11 +136,11 @@ def _language(
 
 
 def filter_problem(text: str, message_type: str, types: Iterable[TypeDefinition] = ()) -> str:
-    """Explains what is wrong with a filter of a destination's topic; empty: nothing.
+    """Returns what is wrong with a filter of a destination's topic; empty: nothing.
 
     Args:
-        message_type: of the topic; `*`: any.
-        types: that the configuration defines.
+        message_type: message type of the topic; `*`: any.
+        types: message types that the configuration defines.
     """
     rule = TopicRule(".*", message_type, text)
     try:
@@ -152,7 +153,7 @@ def filter_problem(text: str, message_type: str, types: Iterable[TypeDefinition]
 
 
 def subscription_filter_problem(text: str) -> str:
-    """Explains what is wrong with a filter of a client's reads and publishes; empty: nothing.
+    """Returns what is wrong with a filter of a client's reads and publishes; empty: nothing.
 
     Raises:
         ConfigurationError: an installed function cannot be used.

@@ -27,23 +27,23 @@ GROUP = "raylay.functions"
 
 
 class FunctionEntryPoint(Protocol):
-    """The attributes of an entry point that are used."""
+    """The used attributes of an entry point."""
 
     @property
     def name(self) -> str:
-        """Name of the function."""
+        """Returns the name of the function."""
 
     @property
     def value(self) -> str:
-        """`module:attribute`."""
+        """Returns `module:attribute`."""
 
     def load(self) -> Any:
-        """The Python function."""
+        """Returns the Python function."""
 
 
 @cache
 def functions() -> Functions:
-    """All functions of this installation.
+    """Returns all functions of this installation.
 
     Raises:
         ConfigurationError: an installed one cannot be used.
@@ -52,7 +52,7 @@ def functions() -> Functions:
 
 
 def with_installed(entries: Iterable[FunctionEntryPoint]) -> Functions:
-    """The built-in functions and these.
+    """Returns the built-in functions together with these.
 
     Raises:
         ConfigurationError: one of them cannot be used; it says which and what is wrong.

@@ -24,12 +24,12 @@ from raylay.services.messages.types.trees import Tree
 
 GROUP = "raylay.key_generators"
 KeyGenerator = Callable[[str, Tree | bytes], bytes]
-"""Maker of a key from a topic's name and a message; raises SowKeyError."""
+"""Makes a key from a topic's name and a message; raises SowKeyError."""
 SHOWN_CHARACTERS_MAX = 200
 
 
 def key_generator(name: str, options: Mapping[str, str]) -> KeyGenerator:
-    """An installed key generator, with these options.
+    """Returns an installed key generator, with these options.
 
     Raises:
         ConfigurationError: there is none of this name, or it does not work with them.
@@ -60,7 +60,7 @@ def key_generator(name: str, options: Mapping[str, str]) -> KeyGenerator:
 
 
 def _guarded(call: Callable[..., Any], name: str) -> KeyGenerator:
-    # Late: who only checks a configuration needs no checksums.
+    # Imported late: checking a configuration needs no checksums.
     from raylay.services.sow.keys import given_key
 
     def key_of(topic: str, message: Tree | bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""The module that a configuration names: one that is built in, or of an installed package."""
+"""The module that a configuration names: built in, or from an installed package."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def load_module(
     where: str,
     built_in: Mapping[str, Callable[[ModuleConfig, str], Module]],
 ) -> Module:
-    """The module, made.
+    """Returns the module, made with its options.
 
     Args:
-        group: of the entry points of installed ones.
-        where: it stands in the configuration.
-        built_in: makes one of ours, by its name.
+        group: group of the entry points for installed modules.
+        where: place in the configuration.
+        built_in: makes a built-in module, by name.
 
     Raises:
         ConfigurationError: there is none of that name, or it cannot be used so; what is wrong.
@@ -36,7 +36,7 @@ def load_module(
 
 
 def load_installed(group: str, config: ModuleConfig, where: str, built_in: Iterable[str]) -> Any:
-    """The module of an installed package.
+    """Returns the module of an installed package.
 
     Raises:
         ConfigurationError: none has that name, or it cannot be loaded or made.

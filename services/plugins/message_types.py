@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def plugins(kinds: Iterable[str]) -> dict[str, Any]:
-    """The factories of those kinds that are not built in, from Python's entry points.
+    """Returns the factories of those kinds that are not built in, from Python's entry points.
 
     Raises:
         ConfigurationError: an entry point cannot be loaded; names it.
@@ -37,13 +37,13 @@ def plugins(kinds: Iterable[str]) -> dict[str, Any]:
 
 
 def installed_types(definitions: Iterable[TypeDefinition]) -> MessageTypes:
-    """The message types that a configuration defines, beside those that are built in.
+    """Returns the message types that a configuration defines, with the built-in ones.
 
     Raises:
         ConfigurationError: as `plugins`.
         MessageTypeError: a definition cannot be used.
     """
-    # Not above: whoever reads a configuration would load every parser.
+    # Imported late: otherwise every reader of a configuration would load every parser.
     from raylay.services.messages.types.registry import MessageTypes
 
     definitions = list(definitions)

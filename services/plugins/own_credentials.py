@@ -12,15 +12,16 @@ if TYPE_CHECKING:
     from raylay.services.plugins.authenticators import Authenticator
 
 TEXT_BYTES_MAX = {"user name": 1_024, "password": 8_192}
-"""Bytes that a logon has room for (protocol/link/link_credentials.py)."""
+"""Longest user name, and longest password, that a logon has room for
+(protocol/link/link_credentials.py)."""
 
 
 class OwnCredentials:
-    """Asks the authenticator module, anew for each logon. Owner: who dials.
+    """Asks the authenticator module, anew for each logon. Owner: the side that dials.
 
     Args:
-        config: None: it says nothing of itself.
-        where: for what is reported, instance and destination.
+        config: the authenticator module; None: the logon has no credentials.
+        where: instance and destination, for reports.
     """
 
     def __init__(self, config: ModuleConfig | None, where: str) -> None:
@@ -29,10 +30,10 @@ class OwnCredentials:
         self._module: Authenticator | None = None
 
     async def say(self, challenge: tuple[str, str] | None = None) -> tuple[str, str]:
-        """User name and password.
+        """Returns user name and password.
 
         Args:
-            challenge: of the other side's module, user id and text; None: there is none yet.
+            challenge: user id and text from the other side's module; None: there is none yet.
 
         Raises:
             ConfigurationError: there are none; what is missing, without what is secret.
@@ -43,7 +44,7 @@ class OwnCredentials:
                     f"{self._where}: there is none, and the other side asks for credentials"
                 )
             return "", ""
-        # Who needs none does not load the modules.
+        # Without credentials, the modules are not loaded.
         from raylay.services.plugins.authenticators import authenticator
         from raylay.services.security.credentials import Challenge
 
@@ -54,7 +55,7 @@ class OwnCredentials:
             said = await self._module.credentials(asked)
         except (RaylayError, asyncio.CancelledError):
             raise
-        except Exception as error:  # one that was installed may raise anything, and name a secret
+        except Exception as error:  # an installed module may name a secret
             raise ConfigurationError(
                 f"{self._where}: module {self._config.module} failed: {type(error).__name__}"
             ) from None

@@ -1,6 +1,6 @@
 """The check that the queues of a configuration can run.
 
-Who has none loads neither the language nor the parsers of message types.
+Without queues, neither the language nor the parsers of message types are loaded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def queue_problems(
     """Returns the problems of a queue beyond contradictions between its values; empty: none.
 
     Args:
-        types: that the configuration defines.
+        types: message types that the configuration defines.
 
     Raises:
         ConfigurationError: what is installed beside Raylay cannot be used.
@@ -38,8 +38,8 @@ def queue_problems(
 
 
 def letter_circle(definition: QueueDefinition, queues: Iterable[QueueDefinition]) -> list[str]:
-    """Names of other queues by which the dead letters of a queue come back to it; empty: they do
-    not."""
+    """Returns the names of other queues through which the dead letters of a queue would come back
+    to it; empty: they do not."""
     takers = [each for each in queues if each.message_type == definition.message_type]
     ways = [[definition]]
     seen = {definition.name}
@@ -64,7 +64,7 @@ def _takes(queue: QueueDefinition, topic: str) -> bool:
     try:
         return bool(compile_regex(queue.topic, "").search(topic))
     except ConfigurationError:
-        return False  # That is told of the queue itself.
+        return False  # The check of the queue itself reports that.
 
 
 def _topics(definition: QueueDefinition) -> Iterable[DefinitionProblem]:

@@ -1,4 +1,4 @@
-"""The SOW topics of a configuration, with what is installed: message types and key generators."""
+"""The SOW topics of a configuration, with installed message types and key generators."""
 
 from __future__ import annotations
 
@@ -27,16 +27,15 @@ def sow_book(
     instance: str = "",
     group: str = "",
 ) -> SowBook:
-    """The SOW topics of an instance, as the store has them, with what makes their keys and computes
-    their fields.
+    """Returns the SOW topics of an instance in their stored state, with their key generators and
+    computed fields.
 
     Args:
-        types: the message types of its configuration.
-        store: what they have on disk.
-        generators: key generators, by the names that definitions call them by, in place of those
-            that are installed.
-        transient: of the topics that are in memory only; None: a new one.
-        instance, group: names of the instance.
+        types: message types of the configuration.
+        store: the stored part of the topics.
+        generators: key generators by the names in definitions, in place of installed ones.
+        transient: store of the topics that are in memory only; None: a new one.
+        instance, group: name of the instance and of its group.
 
     Raises:
         ConfigurationError: a definition cannot be used; names the topic.
@@ -80,7 +79,7 @@ def sow_book(
 
 def _complete(topic: SowTopic, around: EvalContext) -> None:
     """Gives a SOW topic its preprocessing, its enrichment and its staging before the append."""
-    # Not above: an instance without such topics needs no language.
+    # Imported late: an instance without such topics needs no language.
     from raylay.services.plugins.functions import functions
     from raylay.services.sow.enrichment import ENRICHMENT, PREPROCESSING, Enrichment
     from raylay.services.sow.staging import SowStaging

@@ -1,6 +1,6 @@
 """The check that the SOW topics of a configuration can run.
 
-Who has none loads neither the language nor the parsers of message types.
+Without SOW topics, neither the language nor the parsers of message types are loaded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def sow_problems(
     """Returns the problems of a SOW topic beyond contradictions between its values; empty: none.
 
     Args:
-        types: that the configuration defines.
+        types: message types that the configuration defines.
 
     Raises:
         ConfigurationError: what is installed beside Raylay cannot be used.
@@ -78,7 +78,8 @@ def sow_problems(
 def _key_that_changes(
     definition: SowTopicDefinition, number: int, paths: Iterable[tuple[str, ...]]
 ) -> list[DefinitionProblem]:
-    """The key is made before, and again of what is stored."""
+    """Returns a problem where enrichment sets a key field: the key is made before enrichment, and
+    again from the stored message."""
     from raylay.services.messages.types.trees import field_path
 
     for key in definition.keys:

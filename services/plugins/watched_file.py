@@ -15,15 +15,18 @@ _Version = tuple[int, int, int]
 class WatchedFile:
     """The text of a file, read again when the file has changed.
 
+    Owner: the module. Lifecycle: `read` when the module is made, then `look` any number of times:
+    it only costs a look at the file's date.
+
     Owner: the module. Lifecycle: `read` when the module is made, then `look` as often as one
     likes: it costs a look at the file's date.
 
     Args:
-        what: it holds, for errors.
-        where: the module stands in the configuration.
-        take: is given the text of the file when it has changed. What it raises leaves the module
-            with what it took before.
-        meanwhile: what holds while the file cannot be used, for people.
+        what: content of the file, for errors.
+        where: place of the module in the configuration.
+        take: called with the text of the file when it has changed. If it raises, the module keeps
+            the former content.
+        meanwhile: what applies while the file cannot be used, as text.
     """
 
     def __init__(
@@ -32,18 +35,19 @@ class WatchedFile:
         self.path = Path(path)
         self.meanwhile = meanwhile
         self.problem = ""
-        """Reason why the present content of the file is not in use; empty: it is."""
+        """Reason why the present content of the file is not in use; empty: it is in use."""
         self._what = what
         self._where = where
         self._take = take
         self._taken: _Version | None = None
         self._wrong: tuple[_Version, str] | None = None
-        """Version of the file that cannot be taken, and why: it is not read before it changes."""
+        """Version of the file that could not be taken, and the reason: it is not read again before
+        it changes."""
         self._turn = asyncio.Lock()
 
     async def look(self) -> None:
-        """Takes what is new. Off the loop: it is a disk's, and long to parse. One at a time, so
-        that no older text comes last.
+        """Takes new content, in a thread, because it reads a disk and may parse for long. One call
+        at a time, so that no older text comes last.
 
         Raises:
             ConfigurationError: it cannot be read, or not be taken.
@@ -52,7 +56,7 @@ class WatchedFile:
             await asyncio.to_thread(self.read)
 
     def read(self) -> None:
-        """Takes what is new, at once.
+        """Takes new content at once.
 
         Raises:
             ConfigurationError: it cannot be read, or not be taken.

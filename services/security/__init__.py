@@ -1,5 +1,6 @@
 """Decisions on what a client may do (pure).
 
-Who somebody is, is found out by modules (services/plugins/authentication.py); what he may do is
-said by others (services/plugins/entitlement.py). What their answers mean is decided in here.
+Authentication modules find out who a client is (services/plugins/authentication.py), and
+entitlement modules what that user may do (services/plugins/entitlement.py). This package decides
+what their answers mean.
 """

@@ -1,7 +1,7 @@
-"""Limits on the connections of one user and of one address, as a share of all.
+"""Limits on the connections of one user and of one address, as a share of all connections.
 
-Without it one user, or one host, could take all that a transport or an instance admits. They count
-from their logon on; whoever has not logged on gives way first anyway
+Without them one user, or one host, could take all connections that a transport or an instance
+admits. Connections count from their logon on; those without a logon give way first anyway
 (services/server/clients/connection_limit.py).
 """
 
@@ -13,11 +13,12 @@ from raylay.services.security.logon_turns import is_local
 
 
 class ShareHolder(NamedTuple):
-    """User and network that a connection is counted for.
+    """User and network for which a connection is counted.
 
     Attributes:
-        user: by whom a module knows it; empty: nobody in particular, who is not limited as a user.
-        network: of its other side, as `network_of` gives it.
+        user: name by which an authentication module knows the user; empty: unknown, and not limited
+            as a user.
+        network: network of the other side, from `network_of`.
     """
 
     user: str
@@ -25,11 +26,11 @@ class ShareHolder(NamedTuple):
 
 
 class ShareRefusal(NamedTuple):
-    """A connection would be one too many.
+    """Refusal of a connection that would be one too many.
 
     Attributes:
         limit: `user` or `address`.
-        text: for whoever connects.
+        text: sentence for the refused side.
     """
 
     limit: str
@@ -37,21 +38,23 @@ class ShareRefusal(NamedTuple):
 
 
 def share_of(connections_max: int) -> int:
-    """Share of one user or one address where nothing is configured: half, at least 1."""
+    """Returns the default share of one user or one address: half, at least 1."""
     return (connections_max + 1) // 2
 
 
 class ConnectionShares:
-    """See the file's docstring.
+    """Counts the connections of users and addresses against their limits.
 
     Invariant: counts are above 0, so no more is remembered than there are connections.
 
     Args:
-        where: what the connections are of, for the refusal.
-        connections_max: of all; None: not limited there.
-        per_user_max, per_address_max: of one; None: half of `connections_max`, and any number from
-            this host, which a proxy or a laptop's own clients come from.
-        advice: what to do, for the refusal; with `{option}` for the name of the configuration.
+        where: what the connections belong to, for the refusal.
+        connections_max: limit on all connections; None: no limit.
+        per_user_max, per_address_max: limit for one user, and for one address; None: half of
+            `connections_max`. This host has no limit as an address, because a proxy or local
+            clients connect from it.
+        advice: what to do, for the refusal; with `{option}` for the name of the configuration
+            option.
     """
 
     def __init__(
@@ -73,10 +76,10 @@ class ConnectionShares:
     def refusal(
         self, holder: ShareHolder, leaving: ShareHolder | None = None
     ) -> ShareRefusal | None:
-        """Returns why one more connection may not be; None: it may.
+        """Returns why one more connection is refused; None: it is admitted.
 
         Args:
-            leaving: who the connection is counted for that gives way to this one; None: none does.
+            leaving: holder of the connection that gives way to this one; None: none does.
         """
         user, network = holder
         count = self._users.get(user, 0) - (leaving is not None and leaving.user == user)
@@ -94,12 +97,12 @@ class ConnectionShares:
         return None
 
     def admitted(self, holder: ShareHolder) -> None:
-        """A connection has logged on."""
+        """Counts a connection that has logged on."""
         self._users[holder.user] = self._users.get(holder.user, 0) + 1
         self._networks[holder.network] = self._networks.get(holder.network, 0) + 1
 
     def left(self, holder: ShareHolder) -> None:
-        """A connection that had logged on has ended. Called once."""
+        """Uncounts a connection that had logged on and has ended. Called once."""
         _one_less(self._users, holder.user)
         _one_less(self._networks, holder.network)
 

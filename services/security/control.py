@@ -1,5 +1,5 @@
-"""Authorization of control calls: each call that changes something has a path, and the `admin` list
-of a permissions document says who may make it.
+"""Authorization of control calls: each call that changes an instance has a path, and the `admin`
+list of a permissions document says who may make it.
 
     {"admin": [{"topic": "/amps/administrator/replication/.*", "read": true}]}
 
@@ -18,8 +18,7 @@ from raylay.services.security.modules import ModuleConfig
 from raylay.services.security.permissions import Permissions
 
 TRANSPORT = "amps-admin"
-"""Transport as which modules are told that somebody wants to control the instance: there is no
-port."""
+"""Name of the transport that modules see for a control call, which comes over no port."""
 ROOT = "/amps/administrator/"
 PATHS: Mapping[str, str] = {
     "downgrade": "replication/{destination}/downgrade",
@@ -43,7 +42,7 @@ PATHS: Mapping[str, str] = {
     "note_salvage": "placements/{moved}/note_salvage",
     "forget": "placements/{moved}/forget",
 }
-"""Calls of an instance's control, each with its path below `ROOT`."""
+"""Control calls of an instance, each with its path below `ROOT`."""
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~")
 NAME_SHOWN_MAX = 200
 
@@ -53,8 +52,9 @@ class AdminConfig:
     """The configuration of the access to control calls.
 
     Attributes:
-        authentication: says who somebody is; None: as the instance's clients.
-        entitlement: says what he may do; None: as of the instance's clients.
+        authentication: module that finds out who the caller is; None: that of the instance's
+            clients.
+        entitlement: module that says what the caller may do; None: that of the instance's clients.
     """
 
     authentication: ModuleConfig | None = None
@@ -66,10 +66,10 @@ class Caller:
     """The identity that the sender of a control call claims.
 
     Attributes:
-        user_id: empty: he does not say.
-        password: or token; never shown.
-        fabric_key: of the process that started the fabric and ends it: no user's doing; never
-            shown.
+        user_id: claimed user id; empty: none.
+        password: password or token; never shown.
+        fabric_key: key of the process that started the fabric and ends it, which is no user's
+            action; never shown.
     """
 
     user_id: str = ""
@@ -81,11 +81,12 @@ NOBODY = Caller()
 
 
 def path_of(call: str, details: Mapping[str, Any]) -> str:
-    """The path of a call. Names in it are percent-encoded, so that none looks like two steps.
+    """Returns the path of a call. Names in it are percent-encoded, so that no name looks like two
+    steps.
 
     Args:
-        call: of `PATHS`.
-        details: the names that its path has.
+        call: a call of `PATHS`.
+        details: values for the names in the path.
 
     Raises:
         ConfigurationError: there is no such call, or a name is missing.
@@ -105,7 +106,8 @@ def _step(name: object) -> str:
 
 
 def check_admin(who: ModuleConfig | None, what: ModuleConfig | None, where: str) -> None:
-    """Raises ConfigurationError where the modules of an `admin` keep nobody out, or everybody."""
+    """Raises ConfigurationError where the modules of an `admin` would keep nobody out, or
+    everybody."""
     if who is None and what is None:
         raise ConfigurationError(
             f"{where}: admin names no module, and the instance has none: give `authentication`, "
@@ -119,10 +121,10 @@ def check_admin(who: ModuleConfig | None, what: ModuleConfig | None, where: str)
 
 
 def refusal(permissions: Permissions | None, user: str, path: str, instance: str) -> str:
-    """Returns why a user may not have a path; empty: he may.
+    """Returns why a user may not use a path; empty: the user may.
 
     Args:
-        permissions: None: everything is allowed.
+        permissions: the user's permissions; None: everything is allowed.
     """
     if permissions is None or permissions.controls(path):
         return ""
@@ -134,7 +136,7 @@ def refusal(permissions: Permissions | None, user: str, path: str, instance: str
 
 
 def not_let_in(user: str, path: str, instance: str) -> str:
-    """Returns the answer to somebody who is not who he says."""
+    """Returns the answer to a caller whose claimed identity is not confirmed."""
     who = user[:NAME_SHOWN_MAX] or "nobody in particular"
     return (
         f"{instance} refuses {path} to {who}: it does not let him in; nothing was changed. Say who "

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 ROUNDS_MAX = 8
-"""Logons of one connection that may be answered by a challenge."""
+"""Number of logons of one connection that may be answered by a challenge."""
 
 
 class CertificateClaims(NamedTuple):
-    """The claims of the other side's certificate, which the transport has verified.
+    """The content of the other side's certificate, which the transport has verified.
 
     Attributes:
-        common_name: of its subject; empty: it has none.
-        names: DNS names, addresses and URIs that it is valid for.
+        common_name: common name of the subject; empty: none.
+        names: DNS names, addresses and URIs for which the certificate is valid.
     """
 
     common_name: str = ""
@@ -27,16 +27,17 @@ class Credentials:
     """The credentials of a logon.
 
     Attributes:
-        client_name: of a client; of a link, its instance's.
-        user_id: who it says it is; empty: it does not.
-        password: or token; never shown.
-        address: of its side of the connection.
-        transport: by which it came.
-        certificate: that its connection was made with; None: without one.
-        round: logons of this connection before it, which were challenged.
-        is_replication: it is a link of another instance.
-        is_control: he wants to control the instance, which needs no logon in his permissions.
-        still_waits: whether its connection is there; one that has ended needs no answer.
+        client_name: name of the client, or of a link's instance.
+        user_id: claimed user id; empty: none.
+        password: password or token; never shown.
+        address: address of the client's side of the connection.
+        transport: transport of the connection.
+        certificate: verified certificate of the connection; None: none.
+        round: number of earlier logons of this connection that were challenged.
+        is_replication: whether this is a link of another instance.
+        is_control: whether this is a control call, which needs no logon permission.
+        still_waits: returns whether the connection still exists; one that has ended needs no
+            answer.
     """
 
     client_name: str
@@ -52,22 +53,23 @@ class Credentials:
 
 
 class LogonAccepted(NamedTuple):
-    """Acceptance of a logon: the client is who it says.
+    """Acceptance of a logon: the client's identity is confirmed.
 
     Attributes:
-        user: by whom entitlement knows it; empty: nobody in particular.
+        user: name by which entitlement modules know the user; empty: unknown.
     """
 
     user: str
 
 
 class LogonDenied(NamedTuple):
-    """Refusal of a logon: the client is not let in.
+    """Refusal of a logon: the client is not admitted.
 
     Attributes:
-        why: for the log of the instance. Who asked is told no more than that it was denied: what
-            was wrong would help somebody who guesses.
-        is_busy: nothing was looked at, as too many ask at once: he is told to try again.
+        why: reason for the instance's log. The client is only told that it was denied: a reason
+            would help in guessing.
+        is_busy: whether nothing was checked because too many clients log on at once: the client is
+            told to try again.
     """
 
     why: str
@@ -75,11 +77,11 @@ class LogonDenied(NamedTuple):
 
 
 class Challenge(NamedTuple):
-    """Demand to log on again on the same connection, with an answer to this.
+    """Demand to log on again on the same connection, with an answer to this challenge.
 
     Attributes:
-        user_id: that it is to use; empty: its own.
-        password: what it is asked.
+        user_id: user id that the client is to use; empty: its own.
+        password: the question to the client.
     """
 
     user_id: str

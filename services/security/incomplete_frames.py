@@ -1,13 +1,14 @@
-"""Limits on the memory of frames that have begun and are not whole.
+"""Limits on the memory of incomplete frames.
 
-A frame says its length first and may be 16 MiB long, of a link 64 MiB. Whoever begins one and goes
-no further holds what came of it for as long as the connection lasts. All connections of a kind
-share a limit, of which one user has half, and so has one address. Of whoever is over a limit the
-connection that holds most is ended: no message of its incomplete frame was acknowledged. Where all
-together are over theirs, that is whoever holds most over all connections: many small frames are no
-way to have another one's large frame ended.
+A frame begins with its length and may be 16 MiB long, for a link 64 MiB. A peer that begins a frame
+and does not complete it makes the instance keep the received part as long as the connection lasts.
+All connections of a kind share a limit, of which one user may use half, and so may one address.
+Above a limit, the connection that holds the most of those under it is closed: no message of its
+incomplete frame was acknowledged. Above the common limit, the connection is chosen from the holder
+with the most bytes over all its connections: otherwise many small frames could make another
+holder's large frame close.
 
-Only what comes of an incomplete frame is counted, read by read, before it is kept.
+Only bytes of incomplete frames are counted, read by read, before they are kept.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from raylay.services.security.connection_shares import ShareHolder, ShareRefusal
 from raylay.services.security.logon_turns import is_local
 
 INCOMPLETE_SHARE = 0.05
-"""The limit where nothing is configured: so much of the memory that the process may have."""
+"""Default limit, as a share of the memory that the process may have."""
 FRAMES_MIN = 4
-"""The limit lets so many of the longest frames come at once, however little memory there is."""
+"""Number of longest frames that the limit allows at once, however little memory there is."""
 IN_HAND_SHARE = 0.1
-"""The limit of long batches that are whole and not all taken, likewise."""
+"""Default limit on long batches that are complete and not all taken, as the same kind of share."""
 IN_HAND_MIN = 512 * 1024 * 1024
 TOO_MANY = "too_many"
 INCOMPLETE, IN_HAND = "have begun and are not whole", "are long and not all taken"
@@ -31,11 +32,11 @@ INCOMPLETE, IN_HAND = "have begun and are not whole", "are long and not all take
 
 
 def incomplete_bytes_max(memory_bytes: int, frame_bytes_max: int) -> int:
-    """The limit of all connections of a kind.
+    """Returns the limit for all connections of a kind.
 
     Args:
-        memory_bytes: that the process may have.
-        frame_bytes_max: of one frame of theirs.
+        memory_bytes: memory that the process may have.
+        frame_bytes_max: longest frame of these connections.
     """
     return max(int(memory_bytes * INCOMPLETE_SHARE), FRAMES_MIN * frame_bytes_max)
 
@@ -50,12 +51,12 @@ def in_hand_bytes_max(memory_bytes: int) -> int:
 
 
 class IncompleteFrame:
-    """The memory that one connection holds for a frame that is not whole.
+    """The memory that one connection uses for an incomplete frame.
 
     Owner: the connection. Lifecycle: from its first moment on, until `IncompleteFrames.left`.
 
     Args:
-        over: tells of a limit that is passed, and ends the connection.
+        over: reports that a limit is exceeded, and closes the connection.
     """
 
     __slots__ = ("bytes", "holder", "is_local", "over")
@@ -63,22 +64,22 @@ class IncompleteFrame:
     def __init__(self, over: Callable[[ShareRefusal], None]) -> None:
         self.holder = ShareHolder("", "")
         self.is_local = True
-        """Whether it comes from this host, which is not limited as an address."""
+        """Whether the connection comes from this host, which is not limited as an address."""
         self.bytes = 0
         self.over = over
 
 
 class IncompleteFrames:
-    """See the file's docstring.
+    """Limits the memory of incomplete frames.
 
     Invariants: the sums are those of the frames; between two calls no limit is passed. A call costs
     the same however many connections there are, but where a limit is passed.
     Owner: the event loop. Lifecycle: one life of the instance.
 
     Args:
-        of: the kind of the connections, for the refusal.
-        bytes_max: of all of them.
-        what: is counted of them.
+        of: kind of the connections, for the refusal.
+        bytes_max: limit for all of them.
+        what: condition of the counted frames, for the refusal.
     """
 
     def __init__(self, of: str, bytes_max: int, what: str = INCOMPLETE) -> None:
@@ -91,7 +92,8 @@ class IncompleteFrames:
         self._networks: dict[str, int] = {}
 
     def holds(self, frame: IncompleteFrame, held_bytes: int) -> None:
-        """A connection is about to hold so much of its frame; 0: that is whole.
+        """Notes how many bytes of its frame a connection is about to keep; 0: the frame is
+        complete.
 
         Raises:
             RemoteProtocolError: it is the one that is to be ended; with reason `too_many`.
@@ -109,21 +111,23 @@ class IncompleteFrames:
                 raise RemoteProtocolError(refusal.text, TOO_MANY)
 
     def belongs(self, frame: IncompleteFrame, holder: ShareHolder) -> None:
-        """Notes whose the connection is. A limit that this one passes shows with the next read."""
+        """Notes the holder of a connection. If the holder exceeds a limit, the next read shows
+        it."""
         held_bytes = frame.bytes
         self._count(frame, 0)
         frame.holder, frame.is_local = holder, is_local(holder.network)
         self._count(frame, held_bytes)
 
     def left(self, frame: IncompleteFrame) -> None:
-        """The connection has ended."""
+        """Notes that a connection has ended."""
         self._count(frame, 0)
 
     def __len__(self) -> int:
         return len(self._frames) + len(self._users) + len(self._networks)
 
     def _over(self, frame: IncompleteFrame) -> ShareRefusal | None:
-        """The limit that is passed, by all or by who holds this one; None: none is."""
+        """Returns the limit that is exceeded, by all connections or by the holder of this one;
+        None: none is."""
         holder, share = frame.holder, share_of(self.bytes_max)
         if holder.user and self._users.get(holder.user, 0) > share:
             return self._refusal("user", "one user", share)
@@ -142,7 +146,7 @@ class IncompleteFrames:
         )
 
     def _those_of(self, refusal: ShareRefusal, frame: IncompleteFrame) -> Iterable[IncompleteFrame]:
-        """Returns the frames of which the largest is ended, of whoever is over a limit."""
+        """Returns the frames of the holder that exceeds a limit; the largest of them is closed."""
         holder = frame.holder
         if refusal.limit == "user":
             return self._of_user(holder.user)
@@ -153,8 +157,8 @@ class IncompleteFrames:
         most_of_network, network = max((held, each) for each, held in self._networks.items())
         if most_of_user >= most_of_network:
             return self._of_user(user)
-        # Many may come by one address, as through a proxy: of its connections those of whichever
-        # user holds most by it, or those of nobody in particular.
+        # Many clients may share an address, as behind a proxy: of its connections, those of the
+        # user that holds most there, or those of unknown users.
         held_by: dict[str, int] = {}
         for each in self._of_network(network):
             held_by[each.holder.user] = held_by.get(each.holder.user, 0) + each.bytes

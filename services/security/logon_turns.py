@@ -1,9 +1,9 @@
 """The order in which passwords are checked when more clients log on than can be checked at once.
 
-A hash of a password takes a processor and memory on purpose. Addresses take turns, and the users of
-an address among themselves, so a flood from one address delays that address and hardly another.
-Failures slow down who makes them: a user name at an address, and an address. Nothing here locks a
-user out at another address, and this host, where a proxy may run, is not slowed.
+Hashing a password is made to take processor time and memory. Addresses take turns, and the users of
+an address among themselves, so a flood from one address delays that address and hardly any other.
+Failures delay further logons of the same user name at the same address, and of the address. No user
+is locked out at another address, and this host, where a proxy may run, is not delayed.
 """
 
 from __future__ import annotations
@@ -13,23 +13,25 @@ from ipaddress import IPv6Address, ip_address
 from typing import NamedTuple, TypeVar
 
 USER_FAILURES_FREE = 5
-"""Failures of a user name at an address, one after the other, that cost no wait: people mistype."""
+"""Number of consecutive failures of a user name at an address that cause no delay: people
+mistype."""
 ADDRESS_FAILURES_FREE = 20
-"""Failures of an address, whatever the user names, that cost no wait."""
+"""Number of failures of an address, over all user names, that cause no delay."""
 BACK_OFF_S = 0.25
-"""Wait behind the first failure that is not free. It doubles with each further one."""
+"""Seconds of delay after the first failure that counts. Doubled with each further one."""
 USER_BACK_OFF_S_MAX = 30.0
 ADDRESS_BACK_OFF_S_MAX = 5.0
-"""An address may be that of many: less long."""
+"""Longest delay for an address, shorter because many users may share it."""
 FORGOTTEN_S = 600.0
-"""Failures count no more when the last one is this old."""
+"""Seconds after the last failure when failures are forgotten."""
 REMEMBERED_MAX = 4096
-"""Addresses, and user names at addresses, that are remembered; the longest unused are forgotten."""
+"""Number of addresses, and of user names at addresses, that are remembered; the least recently used
+are forgotten."""
 USER_CHARACTERS_MAX = 128
-"""Length of a user name as the key under which its failures are counted."""
+"""Longest user name as a key under which failures are counted."""
 IPV6_HOST_BITS = 64
-"""Bits of the host in an IPv6 address. One customer has all addresses of such a network: they are
-one here."""
+"""Host bits in an IPv6 address. One customer has all addresses of such a network, so they count as
+one."""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -39,8 +41,8 @@ class Turn(NamedTuple):
     """A logon that waits no longer.
 
     Attributes:
-        number: of the logon.
-        refusal: why its password is not looked at; empty: it is looked at now.
+        number: number of the logon.
+        refusal: reason why its password is not checked; empty: it is checked now.
     """
 
     number: int
@@ -52,11 +54,11 @@ class _Failures(NamedTuple):
     last_s: float
 
     def free_at_s(self, free: int, most_s: float) -> float:
-        """Time when the next logon is looked at."""
+        """Returns the time from which the next logon is checked."""
         over = self.times - free
         if over <= 0:
             return self.last_s
-        # Beyond 2^16 the most is reached, and a power would overflow at some time.
+        # Above 2^16 the longest delay is reached, and a power could overflow.
         return self.last_s + min(most_s, BACK_OFF_S * (1 << min(over - 1, 16)))
 
 
@@ -67,15 +69,15 @@ class _Logon(NamedTuple):
 
 
 class LogonTurns:
-    """See the file's docstring.
+    """Decides which logon's password is checked next.
 
     Invariants: at most `at_once` logons are looked at; at most `waiting_max` are known, those
     included; of each table at most `remembered_max` entries are kept.
 
     Args:
-        at_once: passwords that are looked at at once.
-        waiting_max: logons that wait or are looked at. One more displaces the newest of the user
-            that has most of the address that has most, which may be itself.
+        at_once: number of passwords that are checked at once.
+        waiting_max: number of logons that wait or are being checked. One more displaces the newest
+            logon of the user with the most, at the address with the most, which may be itself.
     """
 
     def __init__(
@@ -85,16 +87,16 @@ class LogonTurns:
         self._waiting_max = waiting_max
         self._remembered_max = remembered_max
         self._waiting: OrderedDict[str, OrderedDict[str, deque[_Logon]]] = OrderedDict()
-        """Logons by address and user, each in the order of their turns; none is empty."""
+        """Waiting logons by address and user, in the order of their turns; no entry is empty."""
         self._counts: dict[str, int] = {}
-        """Logons that wait, by address."""
+        """Number of waiting logons by address."""
         self._known: dict[int, _Logon] = {}
-        """Logons that wait or are looked at, by number."""
+        """Logons that wait or are being checked, by number."""
         self._looked_at: set[int] = set()
         self._failed_addresses: OrderedDict[str, _Failures] = OrderedDict()
         self._failed_users: OrderedDict[tuple[str, str], _Failures] = OrderedDict()
         self._let_in: OrderedDict[tuple[str, str], None] = OrderedDict()
-        """User names whose password was right at this address: others' failures there do not slow
+        """User names with a correct password at this address: failures of others there do not delay
         them."""
 
     def __len__(self) -> int:
@@ -102,16 +104,17 @@ class LogonTurns:
 
     @property
     def remembered(self) -> int:
-        """Entries of the largest table."""
+        """Returns the number of entries of the largest table."""
         return max(len(self._failed_addresses), len(self._failed_users), len(self._let_in))
 
     def came(self, number: int, peer: str, user: str) -> list[Turn]:
-        """A logon came. Those that are refused by it: none, or one, which may be itself.
+        """Takes a new logon. Returns the logons that are refused for it: none, or one, which may be
+        itself.
 
         Args:
-            number: of the logon, never used before.
+            number: number of the logon, never used before.
             peer: `host:port` of the other side; empty: it came over no network.
-            user: the name that it gave.
+            user: claimed user name.
         """
         logon = _Logon(number, network_of(peer), user[:USER_CHARACTERS_MAX])
         self._known[number] = logon
@@ -127,8 +130,8 @@ class LogonTurns:
         return [Turn(displaced.number, why)]
 
     def next(self, now_s: float) -> Turn | None:
-        """The logon whose turn it is; None: nobody's now. Call it until it gives None, after each
-        `came` and `gone`."""
+        """Returns the logon whose turn it is; None: none is now. To be called until it returns
+        None, after each `came` and `gone`."""
         if not self._waiting or len(self._looked_at) >= self._at_once:
             return None
         logon = self._take()
@@ -140,11 +143,10 @@ class LogonTurns:
         return Turn(logon.number)
 
     def gone(self, number: int, now_s: float, fits: bool | None = None) -> None:
-        """A logon is over, whether its turn had come or not; of one that is not known nothing
-        happens.
+        """Removes a logon, whether its turn had come or not; an unknown one has no effect.
 
         Args:
-            fits: whether its password was right; None: it was not looked at.
+            fits: whether its password was correct; None: it was not checked.
         """
         logon = self._known.pop(number, None)
         if logon is None:
@@ -155,8 +157,8 @@ class LogonTurns:
             self._remove(logon)
         key = logon.address, logon.user
         if fits is None or is_local(logon.address):
-            # Everybody behind a proxy comes from this host, and calls that control the instance
-            # from no address: failures there would keep out whoever has the name.
+            # All users behind a proxy come from this host, and control calls from no address:
+            # failures there would keep out the real holder of the name.
             return
         if fits:
             self._failed_addresses.pop(logon.address, None)
@@ -168,8 +170,8 @@ class LogonTurns:
         self._remember(self._failed_addresses, logon.address, _one_more(before, now_s))
 
     def _displaced_by(self, logon: _Logon) -> _Logon:
-        """Returns the logon that is displaced; among equals it is the one that came now: nobody is
-        pushed out by somebody who has as many."""
+        """Returns the logon that is displaced; among equals the new one, so that nobody is
+        displaced by a user with as many logons."""
         address = max(self._counts, key=lambda each: (self._counts[each], each == logon.address))
         users = self._waiting[address]
         is_own = address == logon.address
@@ -177,7 +179,8 @@ class LogonTurns:
         return users[user][-1]
 
     def _take(self) -> _Logon:
-        """The oldest of the user whose turn it is, of the address whose turn it is."""
+        """Removes and returns the oldest logon of the user whose turn it is, at the address whose
+        turn it is."""
         address, users = self._waiting.popitem(last=False)
         user, logons = users.popitem(last=False)
         logon = logons.popleft()
@@ -233,8 +236,8 @@ class LogonTurns:
 
 
 def network_of(peer: str) -> str:
-    """Returns what stands for all connections of one other side: the host of `host:port`, and of an
-    address of IPv6 its network."""
+    """Returns the network for which connections of one peer are counted: the host of `host:port`,
+    or the network of an IPv6 address."""
     host = peer.rpartition(":")[0]
     try:
         address = ip_address(host.strip("[]").partition("%")[0])
@@ -250,8 +253,8 @@ def network_of(peer: str) -> str:
 
 
 def is_local(network: str) -> bool:
-    """Returns whether it is this host, by what `network_of` gives: a proxy there has everybody
-    behind it, and so has whoever connects without a network."""
+    """Returns whether a network, from `network_of`, is this host: all users behind a local proxy,
+    and all that connect without a network."""
     try:
         return not network or ip_address(network).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""The name of a configuration's module, and its options."""
+"""The name of a configured module, and its options."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ HIDDEN = "***"
 _SECRET = re.compile(
     r"password|passphrase|secret|token|credential|apikey|httpheader", re.IGNORECASE
 )
-"""Words in the name of an option whose value is shown nowhere; a header may be `Authorization`."""
+"""Words in the name of an option whose value is secret; a header may be `Authorization`."""
 _NAMES_IT = ("File", "FileName", "EnvironmentVariable")
-"""Endings of the name of an option that says where a secret is."""
+"""Endings of the name of an option that only names the place of a secret."""
 _USER_OF_URI = re.compile(r"(?<=://)[^/@]*@")
 LETS_EVERYBODY_IN = (
     "amps-default-authentication-module",
     "amps-implicit-authentication-module",
 )
-"""Authentication modules that let in whoever comes: a transport with one is as open as without."""
+"""Authentication modules that admit everybody: a transport with one is as open as without."""
 FILE_OPTIONS = frozenset(("File", "SecretFile", "PublicKeyFile", "PasswordFileName"))
-"""Options of the modules that are built in which name a file."""
+"""Options of the built-in modules that name a file."""
 ASKS_NOTHING = (*LETS_EVERYBODY_IN, "certificates")
-"""Authentication modules that want no password or token."""
+"""Authentication modules that need no password or token."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleConfig:
-    """A module and what it is told.
+    """A module and its options.
 
     Attributes:
-        module: its name: built in, or of an installed package.
-        options: as they were written. A secret is better named by a file or a variable of the
-            environment (`PasswordFileName`, …): what is written here lies in the data directory.
+        module: name of the module: built in, or from an installed package.
+        options: options as written. A secret should be given by a file or an environment variable
+            (`PasswordFileName`, …): values written here are stored in the data directory.
     """
 
     module: str
@@ -45,7 +45,7 @@ class ModuleConfig:
         return f"ModuleConfig({self.module!r}, {self.shown()!r})"
 
     def shown(self) -> dict[str, str]:
-        """The options, as people may see them."""
+        """Returns the options in a form that people may see."""
         return {name: shown_option(name, value) for name, value in self.options.items()}
 
     def placed(self, place: Callable[[str], str]) -> ModuleConfig:
@@ -57,8 +57,8 @@ class ModuleConfig:
         return ModuleConfig(self.module, options)
 
     def check_options(self, known: Iterable[str], where: str, needs: Iterable[str] = ()) -> None:
-        """Raises ConfigurationError where there is an option that the module does not know, or
-        one is missing that it needs."""
+        """Raises ConfigurationError for an option that the module does not know, or one that is
+        required and missing."""
         known, needs = sorted(known), tuple(needs)
         for name in self.options:
             if name not in known:
@@ -71,7 +71,7 @@ class ModuleConfig:
                 raise ConfigurationError(f"{where}: module {self.module} needs the option {name!r}")
 
     def truth(self, name: str, default: bool, where: str) -> bool:
-        """An option that is true or false.
+        """Returns an option that is true or false.
 
         Raises:
             ConfigurationError: it is something else.
@@ -87,16 +87,16 @@ class ModuleConfig:
 
 
 def shown_option(name: str, value: str) -> str:
-    """An option of a module as people may see it: `***` in the place of a secret, and of user and
-    password in an address."""
+    """Returns an option's value in a form that people may see: `***` in place of a secret, and of
+    user and password in an address."""
     if _SECRET.search(name) and not name.endswith(_NAMES_IT):
         return HIDDEN
     return _USER_OF_URI.sub(f"{HIDDEN}@", value)
 
 
 def without_secrets(values: Any) -> Any:
-    """A configuration as lists, maps and texts, with the options of its modules as people may see
-    them."""
+    """Returns a configuration of lists, maps and texts, with the options of its modules in a form
+    that people may see."""
     if isinstance(values, list):
         return [without_secrets(each) for each in values]
     if not isinstance(values, dict):

@@ -25,8 +25,8 @@ from raylay.services.messages.topics import is_regex
 ENTRIES_MAX = 10_000
 TEXT_CHARACTERS_MAX = 16_384
 ANSWERS_KEPT_MAX = 4_096
-"""Answers of each kind that are kept. A session chooses the topics that it is asked about, of up to
-1,024 bytes each, and there may be many sessions."""
+"""Number of answers of each kind that are kept. A session chooses the topics, of up to 1,024 bytes
+each, and there may be many sessions."""
 _KEYS = frozenset(
     (
         "logon",
@@ -46,9 +46,9 @@ class Grant(NamedTuple):
     """The rights on a topic.
 
     Attributes:
-        allowed: at all.
-        filter: of what it is restricted to; empty: no restriction.
-        select: the fields that may be read; empty: all.
+        allowed: whether any access is allowed.
+        filter: content filter of the accessible messages; empty: all.
+        select: fields that may be read; empty: all.
     """
 
     allowed: bool
@@ -57,7 +57,7 @@ class Grant(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Returns whether nothing of the topic is kept back."""
+        """Returns whether the whole topic is accessible."""
         return self.allowed and not self.filter and not self.select
 
 
@@ -69,9 +69,9 @@ class PermissionEntry(NamedTuple):
     """One line of a document.
 
     Attributes:
-        topic: as it was written.
-        pattern: for whole names; None: it is a name.
-        select: of `read`.
+        topic: topic as written.
+        pattern: expression for whole names; None: the topic is a name.
+        select: fields that may be read.
     """
 
     topic: str
@@ -80,21 +80,23 @@ class PermissionEntry(NamedTuple):
     write: Grant
 
     def fits(self, topic: str) -> bool:
-        """Returns whether it is about this topic."""
+        """Returns whether the entry is about this topic."""
         return self.topic == topic if self.pattern is None else self.pattern.search(topic)
 
 
 class Permissions:
-    """One user's. Values: what is said of a topic is the same as long as this lives.
+    """The permissions of one user. Immutable.
+
+    Owner: the session. Answers are kept per topic, so a run costs a look-up.
 
     Owner: the session. Answers are kept per topic, so a run costs a look-up.
 
     Args:
-        logon: as a client.
-        replication_logon: as a link of another instance.
-        topics, replicated, admin: in the order of the document.
-        client_names: by which it may log on as a client; none: by any.
-        user_name: by which the user is known from then on; empty: as before.
+        logon: whether the user may log on as a client.
+        replication_logon: whether the user may log on as a link of another instance.
+        topics, replicated, admin: entries in the order of the document.
+        client_names: client names that the user may use; none: any.
+        user_name: name by which the user is known from then on; empty: unchanged.
     """
 
     __slots__ = (
@@ -136,12 +138,13 @@ class Permissions:
         self._copies: dict[bytes, Grant] = {}
 
     def may_be(self, client_name: str) -> bool:
-        """Returns whether it may log on by this client name. Who publishes is known by that alone,
-        so who has the name of another could use its numbers up."""
+        """Returns whether the user may log on by this client name. Publishers are known by that
+        name alone, so a client with another's name could use up its sequences."""
         return not self.client_names or any(each.fits(client_name) for each in self.client_names)
 
     def read(self, topic: bytes) -> Grant:
-        """Returns what may be read of a topic, a queue among them: who reads it may acknowledge."""
+        """Returns what may be read of a topic or a queue. A user who may read a queue may
+        acknowledge its messages."""
         found = self._reads.get(topic)
         return found if found is not None else self._look(self._reads, self.topics, topic, True)
 
@@ -159,22 +162,22 @@ class Permissions:
 
     @property
     def replicates_all(self) -> bool:
-        """Returns whether a link may bring messages of every topic: its first entry, which says
-        all, is `.*`."""
+        """Returns whether a link may bring messages of every topic: the first entry, which decides,
+        is `.*`."""
         first = self.replicated[0] if self.replicated else None
         return first is not None and first.topic == ".*" and first.write.allowed
 
     def copies(self, topic: bytes) -> bool:
-        """Returns whether an instance may copy messages of this topic: what it may bring, it may
-        have."""
+        """Returns whether an instance may copy messages of this topic: it may have what it may
+        bring."""
         found = self._copies.get(topic)
         if found is None:
             found = self._look(self._copies, self.replicated, topic, True)
         return found.allowed or self.replicates(topic)
 
     def controls(self, path: str) -> bool:
-        """Returns whether he may have the instance do what has this path. Only `read: true` says
-        so: what restricts a topic means nothing here."""
+        """Returns whether the user may make the control call with this path. Only `read: true`
+        allows it: filters mean nothing here."""
         for entry in self.admin:
             if entry.fits(path):
                 return entry.read.is_whole
@@ -210,10 +213,10 @@ NOTHING = Permissions()
 
 
 def read_permissions(document: object, where: str) -> Permissions:
-    """A document, as a module or a file gives it.
+    """Reads a document from a module or a file.
 
     Args:
-        where: it comes from, for errors.
+        where: the source of the document, for errors.
 
     Raises:
         ConfigurationError: it is none. It says where, and what is wrong: what is not understood
@@ -252,7 +255,7 @@ def read_permissions(document: object, where: str) -> Permissions:
 
 def _truth(value: object, where: str) -> bool:
     if not isinstance(value, bool):
-        # A file may say a list that is larger than memory, by aliases of aliases.
+        # A file may describe a list larger than memory, by aliases of aliases.
         is_small = isinstance(value, int) and value.bit_length() < 64
         shown = f"a {type(value).__name__}"
         if isinstance(value, str) or is_small:
@@ -304,11 +307,12 @@ def _grant(value: object, where: str) -> Grant:
 
 
 def restricted(filter_: str, grant: Grant) -> str:
-    """A filter of a user's that passes no more than he may read: both, each as it was written.
+    """Returns a filter for a user's read, combined with the filter of the permissions: both must
+    pass.
 
     Args:
-        filter_: that is known to be one by itself. What only becomes one between parentheses could
-            end them, and say something else behind.
+        filter_: a filter that was parsed by itself before. A text that is only valid between
+            parentheses could close them, and add a condition of its own.
     """
     if not grant.filter:
         return filter_

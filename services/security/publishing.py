@@ -1,8 +1,8 @@
 """Entitlement of a session's publishes: each run is judged before it is taken.
 
-Where a filter restricts it, each message is judged. On a topic with a SOW that is not the message
-alone, which may be a delta, and replaces a record: the topic's staging asks for both, as it was and
-as it becomes (services/sow/staging.py). There the filters are asked by `passes`.
+Where a filter restricts it, each message is judged. On a topic with a SOW the message alone is not
+enough, since it may be a delta and changes a record: the topic's staging judges the record as it
+was and as it becomes (services/sow/staging.py), by calling `passes`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ Language = Callable[[], tuple[MessageTypeTable, Functions]]
 
 
 class PublishJudge:
-    """See the file's docstring. A run of a topic that is allowed as it is costs a look-up. It is
+    """Judges a session's publishes. For a topic without restrictions a run costs a look-up. It is
     the session's `WritePermission`.
 
     Owner: the session. Lifecycle: as long as its permissions.
 
     Args:
-        user: for what it is told.
-        language: what filters are written in; asked where a grant has one.
-        client: what filters may ask of the session.
-        held_only: what of acknowledgments of a queue is of messages that the session holds. All
-            that it may acknowledge where it may not read all: each was read for it before.
+        user: name of the user, for refusals.
+        language: language of the filters; called where a grant has one.
+        client: what filters can read of the session.
+        held_only: returns the part of queue acknowledgments that names messages which the session
+            holds. A session that may not read the whole queue may only acknowledge those: each was
+            checked when it was delivered.
     """
 
     __slots__ = ("_client", "_compiled", "_held_only", "_language", "_permissions", "_user")
@@ -61,15 +62,15 @@ class PublishJudge:
         self._compiled: dict[str, Expression] = {}
 
     def __call__(self, run: Run, *, by_record: bool = False) -> PreparedRun:
-        """Parts of a run that it may publish, and those that it may not.
+        """Returns the parts of a run that the session may publish, and those that it may not.
 
         Args:
-            by_record: the filter is not asked of the messages here: their topic's state asks it of
-                the records that they change.
+            by_record: whether the filter is not applied here, because the topic's state applies it
+                to the records that the messages change.
         """
         command = run.payload[COMMAND_AT]
         if command == Command.QUEUE_ACKNOWLEDGMENT:
-            # Who may read a queue may say what it has done.
+            # A user who may read a queue may acknowledge its messages.
             grant = self._permissions.read(run.topic)
             if grant.allowed:
                 return PreparedRun((run,)) if grant.is_whole else self._held_only(run)

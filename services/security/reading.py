@@ -1,5 +1,4 @@
-"""Entitlement of a session's reads: each subscription and query is restricted before it is
-performed."""
+"""Entitlement of a session's reads: each subscription and query is restricted before it runs."""
 
 from __future__ import annotations
 
@@ -11,12 +10,12 @@ from raylay.services.security.publishing import NOT_ENTITLED
 
 
 class ReadRequest(NamedTuple):
-    """The request of a client.
+    """A client's subscription or query.
 
     Attributes:
-        topic: a name, of a queue among others.
-        filter: that is known to be one, or empty.
-        may_select: whether fields can be left out of what is sent.
+        topic: name of a topic or a queue.
+        filter: valid content filter, or empty.
+        may_select: whether fields can be left out of the sent messages.
     """
 
     topic: str
@@ -27,17 +26,17 @@ class ReadRequest(NamedTuple):
 
 
 class RestrictedRead(NamedTuple):
-    """The read that is performed in its place."""
+    """The restricted read that is performed instead."""
 
     filter: str
     select: str
 
 
 def reading(permissions: Permissions, user: str, wish: ReadRequest) -> RestrictedRead:
-    """Returns the part of a wish that is performed.
+    """Returns the restricted read for a request.
 
-    Where only some fields may be read, nothing may be asked about the others: a filter or an order
-    would tell of them.
+    Where only some fields may be read, filters and orders may not use the others, because the
+    result would reveal them.
 
     Raises:
         RemoteProtocolError: with reason `not_entitled`.
@@ -64,6 +63,6 @@ def reading(permissions: Permissions, user: str, wish: ReadRequest) -> Restricte
 
 
 def readable(permissions: Permissions, topic: bytes) -> bool:
-    """Returns whether a regular expression meets a topic: those of which nothing is kept back. What
-    is restricted is asked for by its name."""
+    """Returns whether a regular expression may match a topic: only topics without restrictions. A
+    restricted topic must be asked for by its name."""
     return permissions.read(topic).is_whole

@@ -1,9 +1,10 @@
-"""The limit of what clients' commands keep in memory for as long as they run.
+"""The limit on memory that clients' commands keep for as long as they run.
 
-A bookmark subscription keeps what its client has (`have`), a query that waits and a subscription of
-some records keep their `keys`. Each may be as large as a frame, and a connection may have 10,000 of
-them. All clients share a limit, of which one user has half, and so has one address, and one
-connection a quarter. The command that goes over a limit is refused; what was accepted stays.
+A bookmark subscription keeps its client's received ranges (`have`); a query that waits, and a
+subscription to some records, keep their `keys`. Each may be as large as a frame, and a connection
+may have 10,000 of them. All clients share a limit, of which one user may use half, and so may one
+address; one connection may use a quarter. A command that would exceed a limit is refused; accepted
+ones stay.
 """
 
 from __future__ import annotations
@@ -16,30 +17,31 @@ from raylay.services.security.incomplete_frames import TOO_MANY
 from raylay.services.security.logon_turns import is_local
 
 RETAINED_SHARE = 0.05
-"""The limit of all, of the memory that the process may have."""
+"""Limit for all clients, as a share of the memory that the process may have."""
 RETAINED_BYTES_MIN = 384 * 1024 * 1024
-"""Least size of the limit, however little memory there is: a quarter of it is the largest
-`have`."""
+"""Smallest limit, however little memory there is: a quarter of it is the largest `have`."""
 KEY_BYTES = 96
-"""A SOW key in a set takes so much besides its own bytes."""
+"""Memory of a SOW key in a set, besides its own bytes."""
 
 
 def retained_bytes_max(memory_bytes: int) -> int:
-    """The limit of all clients.
+    """Returns the limit for all clients.
 
     Args:
-        memory_bytes: that the process may have.
+        memory_bytes: memory that the process may have.
     """
     return max(int(memory_bytes * RETAINED_SHARE), RETAINED_BYTES_MIN)
 
 
 def keys_bytes(keys: Collection[bytes]) -> int:
-    """Estimates what a set of SOW keys takes in memory."""
+    """Returns an estimate of the memory that a set of SOW keys takes."""
     return sum(map(len, keys)) + KEY_BYTES * len(keys)
 
 
 class RetainedClaim:
     """The bytes that one command keeps.
+
+    Owner: the command. Lifecycle: until `release`, or the end of the connection.
 
     Owner: whoever keeps them. Lifecycle: until `release`, or the end of the connection.
     """
@@ -52,21 +54,21 @@ class RetainedClaim:
         self._bytes = size_bytes
 
     def release(self) -> None:
-        """Gives them back. Further calls change nothing."""
+        """Releases the bytes. Further calls have no effect."""
         size_bytes, self._bytes = self._bytes, 0
         if size_bytes:
             self._of.released(self._connection, size_bytes)
 
 
 class RetainedBytes:
-    """See the file's docstring.
+    """Counts the bytes that clients' commands keep.
 
     Invariants: no sum is over its limit; a sum is above 0, so that nothing is remembered of whoever
     keeps nothing.
     Owner: the clients' sessions. Lifecycle: one life of the instance.
 
     Args:
-        bytes_max: of all clients.
+        bytes_max: limit for all clients.
     """
 
     __slots__ = ("_connections", "_networks", "_users", "bytes", "bytes_max")
@@ -82,10 +84,10 @@ class RetainedBytes:
         return len(self._connections) + len(self._users) + len(self._networks)
 
     def claim(self, connection: int, holder: ShareHolder, size_bytes: int) -> RetainedClaim:
-        """Counts what a command of a connection is about to keep.
+        """Counts the bytes that a command of a connection is about to keep.
 
         Args:
-            holder: who the connection is counted for; the same in each call.
+            holder: user and network of the connection; the same in each call.
 
         Raises:
             RemoteProtocolError: it would be too much, with reason `too_many`.
@@ -103,13 +105,14 @@ class RetainedBytes:
         return RetainedClaim(self, connection, size_bytes)
 
     def released(self, connection: int, size_bytes: int) -> None:
-        """A claim was given back. Of a connection that has ended nothing is counted any more."""
+        """Notes that a claim was released. For a connection that has ended, nothing is counted any
+        more."""
         found = self._connections.get(connection)
         if found is not None:
             self._count(connection, found[0], -size_bytes)
 
     def left(self, connection: int) -> None:
-        """The connection has ended, and with it all that its commands keep."""
+        """Notes that a connection has ended, with everything that its commands kept."""
         holder, kept = self._connections.get(connection, (ShareHolder("", ""), 0))
         if kept:
             self._count(connection, holder, -kept)

@@ -1,4 +1,5 @@
-"""Functions over the context of a message, and over values that cannot be written out."""
+"""Functions over the context of a message, and functions for values that cannot be written as
+literals."""
 
 from __future__ import annotations
 
@@ -37,29 +38,29 @@ for _name, (_needs, _attribute) in _ASKED.items():
 
 @AROUND.add("COALESCE", "value...", takes_null=True)
 def coalesce(*given: Value) -> Value:
-    """The first of them that is not NULL."""
+    """Returns the first argument that is not NULL."""
     return next((each for each in given if each is not None), None)
 
 
 @AROUND.add("TRUE_VALUE")
 def true_value() -> bool:
-    """TRUE."""
+    """Returns TRUE."""
     return True
 
 
 @AROUND.add("FALSE_VALUE")
 def false_value() -> bool:
-    """FALSE."""
+    """Returns FALSE."""
     return False
 
 
 @AROUND.add("NAN_VALUE")
 def nan_value() -> float:
-    """NaN."""
+    """Returns NaN."""
     return NAN
 
 
 @AROUND.add("CHAR_VALUE", "integer")
 def char_value(byte: int) -> str | None:
-    """The string of this one byte, 0 to 255."""
+    """Returns the string of one byte, 0 to 255."""
     return decoded(bytes((byte,))) if 0 <= byte <= 255 else None

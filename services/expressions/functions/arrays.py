@@ -1,4 +1,5 @@
-"""Functions that make one value of an array. Another value is an array of itself."""
+"""Functions that make one value from an array. Any other value counts as an array of one
+element."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ ARRAYS = FunctionGroup()
 
 
 def _ordered(array: list[Value]) -> list[Value]:
-    """The elements without NULL, in the order of the language: texts by their bytes among
-    themselves; among numbers those that say none are greater than all."""
+    """Returns the elements without NULL, in the order of the language: texts by their bytes; in
+    comparisons with numbers, texts that are no numbers are greatest."""
     found = [each for each in array if each is not None]
     if all(each.__class__ is str for each in found):
         return sorted(found)
@@ -32,28 +33,28 @@ def array_count(array: list[Value]) -> int:
 
 @ARRAYS.add("ARRAY_MAX", "array")
 def array_max(array: list[Value]) -> Value:
-    """The greatest element."""
+    """Returns the greatest element."""
     found = _ordered(array)
     return found[-1] if found else None
 
 
 @ARRAYS.add("ARRAY_MIN", "array")
 def array_min(array: list[Value]) -> Value:
-    """The least element."""
+    """Returns the least element."""
     found = _ordered(array)
     return found[0] if found else None
 
 
 @ARRAYS.add("ARRAY_SUM", "array")
 def array_sum(array: list[Value]) -> Value:
-    """All elements added."""
+    """Returns the sum of all elements."""
     found = [said for each in array if (said := number(each)) is not None]
     return sum(found) if found else None
 
 
 @ARRAYS.add("ARRAY_TO_STRING", "array text text", takes_null=True)
 def array_to_string(array: list[Value], between: str | None, null: str | None) -> str | None:
-    """The elements as a text, with that between them and that for each NULL."""
+    """Returns the elements as one text, with `between` between them and `null` for each NULL."""
     shown = [null or "" if each is None else text(each) or "" for each in array]
     size = sum(map(len, shown)) + len(between or "") * len(shown)
     return (between or "").join(shown) if size <= TEXT_CHARACTERS_MAX else None

@@ -7,7 +7,8 @@ from raylay.services.expressions.functions.strings import encoded
 
 CHECKSUMS = FunctionGroup()
 TEXT_BYTES_MAX = 1 << 18
-"""The checksum of a longer text is NULL: it would take longer than a filter may."""
+"""Longest text with a checksum; for a longer one the result is NULL, because it would take longer
+than a filter may."""
 CHARACTER_STEPS = 100
 
 
@@ -32,7 +33,7 @@ def _checksum(data: bytes, table: tuple[int, ...], value: int) -> int:
 
 @CHECKSUMS.add("CRC32", "text", character_steps=CHARACTER_STEPS)
 def crc32(text: str) -> int | None:
-    """CRC-32C (Castagnoli)."""
+    """Returns the CRC-32C (Castagnoli)."""
     data = encoded(text)
     if len(data) > TEXT_BYTES_MAX:
         return None
@@ -41,6 +42,6 @@ def crc32(text: str) -> int | None:
 
 @CHECKSUMS.add("CRC64", "text", character_steps=CHARACTER_STEPS)
 def crc64(text: str) -> int | None:
-    """CRC-64, from 0, with nothing added at the end."""
+    """Returns the CRC-64, starting from 0, without a final step."""
     data = encoded(text)
     return None if len(data) > TEXT_BYTES_MAX else _checksum(data, _JONES, 0)

@@ -26,28 +26,28 @@ _MADE_OF = {
     "x": "%m/%d/%y",
     "X": "%H:%M:%S",
 }
-"""Parts that stand for others, as the C locale has them: the host's own are not asked."""
+"""Format parts that stand for others, as in the C locale, whatever the host's locale."""
 _PORTABLE = frozenset("aAbBdfGHIjmMpSuUVwWyYzZ%")
-"""Parts that every host writes and reads alike, in the C locale and in UTC."""
+"""Format parts that every host writes and reads alike, in the C locale and in UTC."""
 
 
 def _spelled_out(form: str) -> str:
-    """A format with its compound parts made of simple ones."""
-    for _ in range(2):  # `%c` has `%e`, which is none of them: no part is in another twice
+    """Returns a format with its compound parts replaced by simple ones."""
+    for _ in range(2):  # `%c` contains `%e`, which is not compound: no part needs a third round
         form = _PARTS.sub(lambda found: _MADE_OF.get(found[2], found[0]), form)
     return form
 
 
 @DATES.add("UNIX_TIMESTAMP", needs="clock", is_deterministic=False)
 def unix_timestamp(around: EvalContext) -> float | None:
-    """The time now."""
+    """Returns the present time."""
     return around.now_s
 
 
 @DATES.add("STRFTIME", "text number")
 def strftime(form: str, seconds: float) -> str | None:
-    """A time in words, in UTC and in the C locale on every host: `%f` microseconds, `%03f`
-    milliseconds, `%s` seconds since 1970, the others as of C."""
+    """Returns a time as text, in UTC and in the C locale on every host: `%f` microseconds, `%03f`
+    milliseconds, `%s` seconds since 1970, the others as in C."""
     if len(form) > FORMAT_CHARACTERS_MAX or seconds != seconds:
         return None
     try:
@@ -61,11 +61,11 @@ def strftime(form: str, seconds: float) -> str | None:
             digits = int(found[1] or 6) if (found[1] or "6") != "0" else 6
             return f"{moment.microsecond:06d}"[: min(digits, 6)]
         if what == "s":
-            # strftime would take the host's time zone for it.
+            # strftime would use the host's time zone.
             return str(math.floor(seconds))
         if what == "e":
             return f"{moment.day:2d}"
-        # A width would make a text as long as anybody likes; what is unknown is a text.
+        # A width could make a text of any length; unknown parts are plain text.
         return f"%{what}" if what in _PORTABLE else f"%%{what}"
 
     shown = moment.strftime(_PARTS.sub(part, _spelled_out(form)))
@@ -73,14 +73,15 @@ def strftime(form: str, seconds: float) -> str | None:
 
 
 def _readable(found: re.Match[str]) -> str:
-    """A part as strptime knows it: its `%d` takes a day with a space before it, too."""
+    """Returns a part in the form that strptime needs: its `%d` also accepts a day with a leading
+    space."""
     return "%d" if found[2] == "e" else f"%{found[2]}"
 
 
 @DATES.add("STRPTIME", "text text", character_steps=3_000)
 def strptime(text: str, form: str) -> float | None:
-    """The time that a text says; in UTC, unless the text says where (`%z`). It reads what STRFTIME
-    writes; `%s`, seconds since 1970, stands alone."""
+    """Parses a time, in UTC unless the text has a zone (`%z`). Accepts everything that STRFTIME
+    writes; `%s`, seconds since 1970, must stand alone."""
     if len(form) > FORMAT_CHARACTERS_MAX or len(text) > FORMAT_CHARACTERS_MAX:
         return None
     if form == "%s":

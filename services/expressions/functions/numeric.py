@@ -39,25 +39,25 @@ for _name, _call in _PLAIN.items():
 
 @NUMERIC.add("GREATEST", "number...")
 def greatest(*numbers: Number) -> Number:
-    """The greatest of them; NaN contaminates."""
+    """Returns the greatest argument; NaN if one of them is NaN."""
     return NAN if any(each != each for each in numbers) else max(numbers)
 
 
 @NUMERIC.add("LEAST", "number...")
 def least(*numbers: Number) -> Number:
-    """The least of them; NaN contaminates."""
+    """Returns the least argument; NaN if one of them is NaN."""
     return NAN if any(each != each for each in numbers) else min(numbers)
 
 
 @NUMERIC.add("CEILING", "number")
 def ceiling(value: Number) -> Number:
-    """The next whole number that is not less."""
+    """Returns the next whole number that is not less."""
     return math.ceil(value) if math.isfinite(value) else value
 
 
 @NUMERIC.add("FLOOR", "number")
 def floor(value: Number) -> Number:
-    """The next whole number that is not greater."""
+    """Returns the next whole number that is not greater."""
     return math.floor(value) if math.isfinite(value) else value
 
 
@@ -67,55 +67,56 @@ def _logarithm(value: Number, log: Callable[[Number], float]) -> Number:
 
 @NUMERIC.add("LN", "number")
 def ln(value: Number) -> Number:
-    """The natural logarithm."""
+    """Returns the natural logarithm."""
     return _logarithm(value, math.log)
 
 
 @NUMERIC.add("LOG2", "number")
 def log2(value: Number) -> Number:
-    """The logarithm to base 2."""
+    """Returns the logarithm to base 2."""
     return _logarithm(value, math.log2)
 
 
 @NUMERIC.add("LOG10", "number")
 def log10(value: Number) -> Number:
-    """The logarithm to base 10."""
+    """Returns the logarithm to base 10."""
     return _logarithm(value, math.log10)
 
 
 @NUMERIC.add("POWER", "number number")
 def power(base: Number, exponent: Number) -> Number:
-    """The base to the exponent, a double."""
+    """Returns the base to the power of the exponent, as a double."""
     return math.pow(base, exponent)
 
 
 @NUMERIC.add("ATAN2", "number number")
 def atan2(y: Number, x: Number) -> Number:
-    """The angle of the point (x, y)."""
+    """Returns the angle of the point (x, y)."""
     return math.atan2(y, x)
 
 
 @NUMERIC.add("COT", "number")
 def cot(value: Number) -> Number:
-    """The cotangent."""
+    """Returns the cotangent."""
     found = math.tan(value)
     return 1 / found if found else math.inf
 
 
 @NUMERIC.add("SIGN", "number")
 def sign(value: Number) -> Number:
-    """-1, 0 or 1."""
+    """Returns -1, 0 or 1."""
     return value if value != value else (value > 0) - (value < 0)
 
 
 @NUMERIC.add("ROUND", "number [integer")
 def round_half_up(value: Number, places: int = 0) -> Number:
-    """Rounded to so many places behind the point, or before it; a half away from 0."""
+    """Rounds to a number of places after the decimal point, or before it if negative; a half is
+    rounded away from 0."""
     if not math.isfinite(value) or abs(places) > PLACES_MAX:
         return value if math.isfinite(value) and places > 0 else NAN if value != value else value
     if isinstance(value, int) and places >= 0:
         return value
-    # More digits than a double has, for those before the point.
+    # More digits than a double has, for those before the decimal point.
     unit = Decimal(1).scaleb(-places)
     found = (Decimal(repr(value)) / unit).to_integral_value(ROUND_HALF_UP) * unit
     return int(found) if places <= 0 else float(found)
@@ -123,8 +124,8 @@ def round_half_up(value: Number, places: int = 0) -> Number:
 
 @NUMERIC.add("WIDTH_BUCKET", "number number number integer")
 def width_bucket(value: Number, low: Number, high: Number, buckets: int) -> Number | None:
-    """Returns the number of the bucket, from 1, of so many of equal width, that the value falls
-    into; 0 below, one more above."""
+    """Returns the number, from 1, of the bucket of equal width into which the value falls; 0 below
+    all, one more above all."""
     if buckets <= 0 or not low < high or value != value:
         return None
     if value < low:
@@ -134,13 +135,14 @@ def width_bucket(value: Number, low: Number, high: Number, buckets: int) -> Numb
 
 @NUMERIC.add("MD5", "text")
 def md5(text: str) -> str:
-    """The MD5 digest, in hexadecimal."""
+    """Returns the MD5 digest, in hexadecimal."""
     return hashlib.md5(encoded(text), usedforsecurity=False).hexdigest()
 
 
 @NUMERIC.add("UUID7", needs="chance", is_deterministic=False)
 def uuid7(around: EvalContext) -> Value:
-    """A new UUID of version 7: it begins with the time, in milliseconds (RFC 9562, 5.7)."""
+    """Returns a new UUID of version 7, which begins with the time in milliseconds (RFC 9562,
+    5.7)."""
     if around.now_s is None or around.random_bytes is None:
         return None
     chance = int.from_bytes(around.random_bytes(10))

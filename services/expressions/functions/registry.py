@@ -19,19 +19,19 @@ from raylay.services.expressions.work import SHORT_STEPS, Meter, TooMuchWork, ch
 
 ARGUMENTS_MAX = 255
 CONVERTED_TIMES = 3
-"""Cost of converting an element of an array and making use of it, in looks at an element."""
+"""Cost of converting and using an element of an array, relative to looking at one."""
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 @dataclass(slots=True)
 class EvalContext:
-    """The context of a message beside its body: None is NULL.
+    """What expressions can read besides the body of a message; None is NULL.
 
     Attributes:
-        size_bytes: of the body.
+        size_bytes: length of the body.
         last_updated, last_leased, last_read: Unix times, in seconds.
         now_s: the Unix time, in seconds.
-        random_bytes: makes so many bytes of chance.
+        random_bytes: returns a number of random bytes.
     """
 
     topic: str | None = None
@@ -56,7 +56,7 @@ class EvalContext:
 
 
 NO_CONTEXT = EvalContext()
-"""Context of a message of which nothing else is known."""
+"""The context of a message of which nothing else is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +64,20 @@ class Function:
     """A function of the language.
 
     Attributes:
-        name: in capital letters; it is found however it is written.
-        call: what does it. What it raises is NULL, a domain error NaN.
-        kinds: as what it takes its arguments.
-        least: arguments that it needs.
-        repeats: whether there may be more of the last.
-        takes_null: whether NULL reaches it.
-        character_steps: what it takes for each character of its texts
-        (services/expressions/work.py). counts: whether it is given the evaluation's meter before
-        all else, and counts what it does
-            besides.
-        needs: what it asks of the surroundings: `message`, `client`, `instance`, `state` (of a
-            topic's state or of a queue), `clock` or `chance`; "": nothing. It is their first
-            argument then.
+        name: name in capital letters; expressions may write it in any case.
+        call: the Python function. An exception in it gives NULL, a domain error NaN.
+        kinds: kind as which each argument is passed.
+        least: number of required arguments.
+        repeats: whether the last argument may be repeated.
+        takes_null: whether NULL is passed to the function.
+        character_steps: steps for each character of its texts (services/expressions/work.py).
+        counts: whether the evaluation's meter is its first argument, so that it counts further work
+            itself.
+        needs: part of the context that the function reads: `message`, `client`, `instance`, `state`
+            (of a topic's state or of a queue), `clock` or `chance`; "": nothing. The context is
+            then its first argument.
         is_deterministic: whether the same message always gives the same.
-        is_aggregate: whether it needs the messages of a group.
+        is_aggregate: whether the function needs the messages of a group.
     """
 
     name: str
@@ -95,16 +94,16 @@ class Function:
 
     @property
     def most(self) -> int:
-        """The arguments that it takes at most."""
+        """Returns the largest number of arguments."""
         return ARGUMENTS_MAX if self.repeats else len(self.kinds)
 
     def kind_of(self, number: int) -> str:
-        """Returns the kind of the argument of this number, counted from 0."""
+        """Returns the kind of an argument, counted from 0."""
         return self.kinds[min(number, len(self.kinds) - 1)]
 
     def bound(self, count: int) -> Callable[..., Value]:
-        """The function of a meter, or None, and so many raw values, surroundings before them if it
-        needs any. An argument that is a pattern is handed on as it is."""
+        """Returns a function of a meter, or None, and a number of raw values, after the context if
+        it needs one. An argument that is a pattern is passed on unchanged."""
         kinds = [self.kind_of(number) for number in range(count)]
         converters = tuple((_CONVERTERS[kind], kind == "array") for kind in kinds)
         call, takes_null, given = self.call, self.takes_null, bool(self.needs)
@@ -136,8 +135,8 @@ class Function:
 
 
 def guarded(call: Callable[..., Value], *taken: Value) -> Value:
-    """Calls the function, and returns its result as a value of the language. A domain error is NaN,
-    any other exception is NULL: a function that somebody installed must not end an instance."""
+    """Calls the function, and returns its result as a value of the language. A domain error gives
+    NaN, any other exception NULL: an installed function must not end an instance."""
     try:
         found = call(*taken)
     except TooMuchWork:
@@ -175,8 +174,8 @@ _CONVERTERS: dict[str, Callable[[Any], Any]] = {
 
 
 def signature(text: str) -> tuple[tuple[str, ...], int, bool]:
-    """The kinds, how many are needed and whether the last repeats, of `text [integer` or
-    `value value...`."""
+    """Returns the kinds, the number of required arguments, and whether the last one repeats, of
+    `text [integer` or `value value...`."""
     repeats = text.endswith("...")
     words = text.removesuffix("...").split()
     least = next((n for n, word in enumerate(words) if word[0] == "["), len(words))
@@ -184,7 +183,7 @@ def signature(text: str) -> tuple[tuple[str, ...], int, bool]:
 
 
 class FunctionGroup(dict[str, Function]):
-    """The functions of a module, by name."""
+    """The functions of a module, by name, and the decorator that adds them."""
 
     def add(
         self,
@@ -197,7 +196,7 @@ class FunctionGroup(dict[str, Function]):
         character_steps: int = 1,
         counts: bool = False,
     ) -> Callable[[Call], Call]:
-        """A decorator: the Python function is that function of the language."""
+        """Returns a decorator that makes a Python function a function of the language."""
         kinds, least, repeats = signature(takes)
 
         def added(call: Call) -> Call:
@@ -219,8 +218,8 @@ class FunctionGroup(dict[str, Function]):
 
 
 def of_python(name: str, call: Callable[..., Value], takes: str, deterministic: bool) -> Function:
-    """A function that somebody installed. What it gives that is no value of the language is NULL:
-    operators compare and add values without a look at what they are."""
+    """Returns an installed function. A result that is no value of the language becomes NULL,
+    because operators do not check their operands' types."""
     kinds, least, repeats = signature(takes)
 
     def called(*taken: Value) -> Value:
@@ -230,7 +229,8 @@ def of_python(name: str, call: Callable[..., Value], takes: str, deterministic: 
 
 
 def _of_the_language(found: Any) -> Value:
-    """Result of an installed function, as a value of exactly one of the language's types."""
+    """Returns the result of an installed function as a value of exactly one of the language's
+    types."""
     match found:
         case bool() | None:
             return found
@@ -250,4 +250,4 @@ def _of_the_language(found: Any) -> Value:
 
 
 Functions = Mapping[str, Function]
-"""Functions by name, in capital letters."""
+"""Functions by their names in capital letters."""

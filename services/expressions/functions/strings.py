@@ -13,18 +13,18 @@ _BLANK = " \t\n\v\f\r"
 
 
 def encoded(text: str) -> bytes:
-    """The bytes of a string."""
+    """Returns the bytes of a string."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def decoded(data: bytes) -> str:
-    """The string of these bytes."""
+    """Returns the string of bytes."""
     return data.decode("utf-8", "surrogateescape")
 
 
 @STRINGS.add("INSTR", "text text", takes_null=True)
 def instr(text: str | None, part: str | None) -> int | None:
-    """Returns the position at which the part begins, from 1; 0: it is not in the text."""
+    """Returns the position at which the part begins, from 1; 0: the text lacks it."""
     if text is None or part is None:
         return 0
     if text.isascii():
@@ -58,12 +58,12 @@ def length(text: str | None) -> int:
 
 @STRINGS.add("CONCAT", "text...", takes_null=True)
 def concat(*texts: str | None) -> str | None:
-    """All of them, one behind the other; NULL adds nothing."""
+    """Returns all arguments joined; NULL adds nothing."""
     found = [each for each in texts if each]
     if sum(map(len, found)) > TEXT_CHARACTERS_MAX:
         return None
     joined = "".join(found)
-    # Parts of one character may have come apart, and come together again.
+    # Bytes of one character may come from several parts.
     return joined if joined.isascii() else decoded(encoded(joined))
 
 
@@ -81,7 +81,8 @@ def lower(text: str) -> str:
 
 @STRINGS.add("REPLACE", "text text text", takes_null=True)
 def replace(text: str | None, part: str | None, by: str | None) -> str | None:
-    """The text with the one part everywhere replaced by the other; NULL for that takes it out."""
+    """Returns the text with each occurrence of a part replaced; NULL as the replacement removes
+    it."""
     if text is None or part is None:
         return text
     by = by or ""
@@ -94,7 +95,7 @@ def replace(text: str | None, part: str | None, by: str | None) -> str | None:
 def regexp_replace(
     meter: Meter | None, text: str | None, pattern: Pattern, by: str | None
 ) -> str | None:
-    """The text with each match of a pattern replaced."""
+    """Returns the text with each match of a pattern replaced."""
     if text is None:
         return None
     return pattern.replaced(text, by or "", TEXT_CHARACTERS_MAX, meter)
@@ -102,14 +103,14 @@ def regexp_replace(
 
 @STRINGS.add("REGEXP_MATCH", "text pattern", counts=True)
 def regexp_match(meter: Meter | None, text: str, pattern: Pattern) -> str | None:
-    """The first match of a pattern."""
+    """Returns the first match of a pattern."""
     return pattern.first(text, meter)
 
 
 @STRINGS.add("SUBSTR", "text integer [integer")
 def substr(text: str, start: int, count: int | None = None) -> Value:
-    """The text from a place, counted from 1, or with a negative number from its end, and at most so
-    many bytes of it."""
+    """Returns at most `count` bytes of the text from a position, counted from 1, or from the end if
+    it is negative."""
     if count is not None and count <= 0:
         return None
     data: str | bytes = text if text.isascii() else encoded(text)
