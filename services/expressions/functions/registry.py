@@ -25,7 +25,7 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 @dataclass(slots=True)
 class EvalContext:
-    """What expressions can read besides the body of a message; None is NULL.
+    """Values that expressions can read besides the body of a message; None is NULL.
 
     Attributes:
         size_bytes: length of the body.
