@@ -41,7 +41,7 @@ RECOVERY_HEADERS = 4096
 
 
 class JournalFindings(Protocol):
-    """What a journal found when it was opened."""
+    """Findings of a journal when it was opened."""
 
     next_txid: int
     held: PublisherRanges
