@@ -163,7 +163,7 @@ class Bench:
             "solo", "g", first=True, topics=(TopicRule("^(orders|rows|work)$"),),
             unjournaled=(TopicRule("^quick$"),), log=LogOptions(target="none"),
             sow=(SowTopicDefinition("rows", "json", keys=("/id",)),),
-            queues=(QueueDefinition("work", "json"),),
+            queue_definitions=(QueueDefinition("work", "json"),),
         )  # fmt: skip
         spoofed = ModuleConfig("amps-default-authentication-module", {"AllowSpoofing": "true"})
         self.config = replace(
