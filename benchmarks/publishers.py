@@ -24,6 +24,7 @@ from memory import anonymous_mb
 
 from raylay.services.client import Client
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
+from raylay.services.config.journal import JournalConfig
 from raylay.services.config.transport import TransportConfig
 from raylay.services.messages.records import Flag, RecordBuilder, publisher_id, run_of, scan
 from raylay.services.messages.topics import TopicRule
@@ -202,7 +203,7 @@ class Pair:
 
 def config(name: str) -> InstanceConfig:
     """Of one of the pair."""
-    return InstanceConfig(name, "g", first=True, segment_bytes=SEGMENT_BYTES)
+    return InstanceConfig(name, "g", first=True, journal=JournalConfig(segment_bytes=SEGMENT_BYTES))
 
 
 def longest(turns: list[dict[str, Any]]) -> dict[str, float]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.config.bootstrap import BootstrapConfig
+from raylay.services.config.journal import JournalConfig
 from raylay.services.config.json_text import JsonText
 from raylay.services.config.transport import (
     CLIENT_TRANSPORT,
@@ -29,7 +30,6 @@ from raylay.services.queues.definition import QueueDefinition as RunQueue
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.replication.membership.validation import check_rule
-from raylay.services.replication.timetable import JournalAction
 from raylay.services.security.control import AdminConfig, check_admin
 from raylay.services.security.modules import ModuleConfig
 from raylay.services.sow.definition import SowTopicDefinition
@@ -152,12 +152,7 @@ class InstanceConfig(JsonText):
         replication_transports: its transports for other instances. Without one it listens nowhere
             for links, and replicates to others only.
         first: an empty data directory admits clients at once, without a peer to catch up with.
-        durability: `fsync` or `interval` (a commit waits up to flush_interval_ms to fill).
-        front_log: whether small commits become durable in the front log (docs/journal.md).
         direct_links: whether links that have caught up hand it their connections.
-        disk_timeout_ms: for which a commit may wait for the disk before clients are sent to other
-            instances; 0: for ever.
-        check_interval_ms: how often ages are looked at for downgrade and upgrade.
         client_buffer_bytes_max: that the rows of one query in order may take in memory.
         staged_bytes_max: bytes waiting for the disk, then publishers are read no further.
         metrics_port: Prometheus port, 0: any free one, None: off.
@@ -171,7 +166,6 @@ class InstanceConfig(JsonText):
             one, the instance follows (services/server/links/node_address.py). Empty: it was given
             its hosts.
         drills: whether drills may break it (docs/drills.md).
-        journal_actions: what is done to old segments on a schedule, in this order.
         authentication: the module that says who a client is; None: everybody is let in.
         entitlement: the module that says what he may do; None: everything.
         admin: who may control the instance; None: whoever can call it.
@@ -190,16 +184,9 @@ class InstanceConfig(JsonText):
     client_transports: tuple[TransportConfig, ...] = (TransportConfig(CLIENT_TRANSPORT),)
     replication_transports: tuple[TransportConfig, ...] = (TransportConfig(REPLICATION_TRANSPORT),)
     first: bool = False
-    durability: str = "fsync"
-    flush_interval_ms: int = 100
-    segment_bytes: int = 64 * 1024 * 1024
-    retention_bytes: int | None = None
-    retention_age_s: float | None = None
-    archive_directory: str | None = None
+    journal: JournalConfig = field(default_factory=JournalConfig)
     storage_bytes_max: int | None = None
     policy: DowngradePolicy = field(default_factory=DowngradePolicy)
-    disk_timeout_ms: int = 10_000
-    check_interval_ms: int = 100
     client_buffer_bytes_max: int = CLIENT_BUFFER_BYTES_MAX_DEFAULT
     staged_bytes_max: int = STAGED_BYTES_MAX_DEFAULT
     tracing: TracingOptions = field(default_factory=TracingOptions)
@@ -212,7 +199,6 @@ class InstanceConfig(JsonText):
     announce_to: tuple[str, ...] = ()
     drills: bool = False
     node_address: str = ""
-    journal_actions: tuple[JournalAction, ...] = ()
     authentication: ModuleConfig | None = None
     entitlement: ModuleConfig | None = None
     announce_tls: TlsConfig | None = None
@@ -221,7 +207,6 @@ class InstanceConfig(JsonText):
     authenticator: ModuleConfig | None = None
     admin: AdminConfig | None = None
     fabric_key: str = ""
-    front_log: bool = True
     direct_links: bool = True
     unjournaled: tuple[TopicRule, ...] | None = None
     type_definitions: tuple[TypeDefinition, ...] = ()
@@ -238,10 +223,7 @@ class InstanceConfig(JsonText):
         """Raises ConfigurationError where values do not fit together."""
         if not self.name:
             raise ConfigurationError("an instance needs a name")
-        if self.durability not in ("fsync", "interval"):
-            raise ConfigurationError(
-                f"{self.name}: durability is {self.durability!r}: give fsync or interval"
-            )
+        self.journal.check(self.name)
         names = [destination.name for destination in self.destinations]
         for name in names:
             if names.count(name) > 1:
@@ -262,15 +244,6 @@ class InstanceConfig(JsonText):
         if self.admin is not None:
             check_admin(*self.for_control(), self.name)
         self.policy.check()
-        for action in self.journal_actions:
-            action.check(f"{self.name}: journal action")
-        if self.archive_directory is None and any(
-            action.do == "archive" for action in self.journal_actions
-        ):
-            raise ConfigurationError(
-                f"{self.name}: segments are to be archived and there is no archive directory: "
-                "give `archive_directory` (JournalArchiveDirectory)"
-            )
         if self.bootstrap is not None:
             if not self.bootstrap.sources:
                 raise ConfigurationError(

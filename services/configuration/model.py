@@ -7,16 +7,16 @@ The checks that need the whole fabric are in `topology.py`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
     model_validator,
 )
 
+from raylay.services.config.journal import JournalConfig
 from raylay.services.configuration.fields import (
     MessageType,
     Name,
@@ -24,6 +24,7 @@ from raylay.services.configuration.fields import (
     Port,
     Section,
     TopicName,
+    refusals,
 )
 from raylay.services.configuration.message_types import check_types
 from raylay.services.configuration.queues import QueueSettings
@@ -45,18 +46,12 @@ from raylay.services.messages.topics import (
 )
 from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.messages.units import (
-    Bytes,
     Milliseconds,
-    parse_milliseconds,
 )
 from raylay.services.queues.definition import QueueDefinition
+from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.membership.validation import ALWAYS_CHECKED, CHECKS
-from raylay.services.replication.timetable import Occasion, is_time_of_day
 from raylay.services.sow.definition import SowTopicDefinition
-from raylay.storage.journal import SEGMENT_BYTES_DEFAULT
-
-SEGMENT_BYTES_MIN = 1024 * 1024
-CHECK_INTERVAL_MS_DEFAULT = 100
 
 
 def _checks(value: tuple[str, ...]) -> tuple[str, ...]:
@@ -73,41 +68,8 @@ def _excludable_checks(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
-def _times(value: Any) -> Any:
-    return (value,) if isinstance(value, str | int) else value
-
-
-def _time(value: Any) -> str:
-    text = str(value).strip()
-    if not is_time_of_day(text):
-        try:
-            if not parse_milliseconds(text):
-                raise ConfigurationError("")
-        except ConfigurationError:
-            raise ValueError(
-                f"expected an interval such as 15s, a time such as '00:32', or a weekday such as "
-                f"'Saturday at 11:00', got {value!r}"
-            ) from None
-    return text
-
-
-Times = Annotated[
-    tuple[Annotated[str, BeforeValidator(_time)], ...],
-    BeforeValidator(_times),
-    Field(min_length=1),
-]
-"""Intervals (`15s`), times of the day (`00:32`, `00:32Z` in UTC) or of the week (`Saturday at
-11:00`), one or several: each is one."""
 Checks = Annotated[tuple[str, ...], AfterValidator(_checks)]
 ExcludableChecks = Annotated[tuple[str, ...], AfterValidator(_excludable_checks)]
-
-
-def occasions(times: tuple[str, ...]) -> tuple[Occasion, ...]:
-    """Returns the occasions of `Times`."""
-    return tuple(
-        Occasion(at=text) if is_time_of_day(text) else Occasion(parse_milliseconds(text))
-        for text in times
-    )
 
 
 class TopicSettings(Section):
@@ -148,77 +110,24 @@ def _usable(value: tuple[TypeDefinition, ...]) -> tuple[TypeDefinition, ...]:
 DefinedTypes = Annotated[tuple[TypeDefinition, ...], AfterValidator(_usable)]
 
 
-class RetentionSettings(Section):
-    """The limits above which journal segments are removed, oldest first; never before every
-    destination has what is routed to it. By default nothing is removed."""
-
-    age_ms: Milliseconds | None = None
-    size_bytes: Bytes | None = None
+def _downgrade(value: DowngradePolicy) -> DowngradePolicy:
+    with refusals():
+        value.check()
+    return value
 
 
-class JournalActionSettings(Section):
-    """Scheduled work on old segments. `retention`, in contrast, is checked all the time."""
-
-    do: Literal["compress", "archive", "remove"]
-    age_ms: Milliseconds
-    """Age of the segments that are meant: nothing was written into them for so long."""
-    every: Times
+Downgrade = Annotated[DowngradePolicy, AfterValidator(_downgrade)]
+"""The conditions under which a sync destination is treated as async, so that publishers are
+answered without it."""
 
 
-class JournalSettings(Section):
-    """The transaction log of an instance."""
-
-    durability: Literal["fsync", "interval"] = "fsync"
-    """`fsync` commits at once; `interval` waits up to `flush_interval` to fill a commit. Both sync
-    before anything is acknowledged."""
-    flush_interval_ms: Milliseconds = 10
-    front_log: bool = True
-    disk_timeout_ms: Milliseconds = 10_000
-    """Time that a commit may wait for the disk before clients are sent to other instances; 0: for
-    ever."""
-    """Whether small commits become durable in the front log (docs/journal.md)."""
-    archive_directory: str | None = None
-    """Directory of archived segments, which stay part of the log; below the data directory if
-    relative."""
-    segment_bytes: Annotated[Bytes, Field(ge=SEGMENT_BYTES_MIN)] = Field(
-        default=SEGMENT_BYTES_DEFAULT, alias="segment_size"
-    )
-    retention: RetentionSettings = RetentionSettings()
-    actions: tuple[JournalActionSettings, ...] = ()
+class _DowngradeSection(Section):
+    downgrade: Downgrade
 
 
-class LookSettings(Section):
-    """One more look for what is to be downgraded or upgraded, on a schedule of its own."""
-
-    age_ms: Milliseconds | None = None
-    """Age above which a destination is downgraded. None: nothing is."""
-    upgrade_age_ms: Milliseconds | None = None
-    """Age below which a destination is upgraded. None: nothing is."""
-    every: Times
-    grace_period_ms: Milliseconds = 0
-
-
-class DowngradeSettings(Section):
-    """The conditions under which a sync destination is treated as async, so that publishers are
-    answered without it."""
-
-    age_ms: Milliseconds | None = None
-    """Age of the oldest unanswered message above which the destination is downgraded. None:
-    never."""
-    upgrade_age_ms: Milliseconds | None = None
-    """Back to sync below this age; None: half of `age`."""
-    min_sync_destinations: Annotated[int, Field(ge=0)] = 0
-    """Below this number of sync destinations nothing is downgraded, unless by hand and forced."""
-    every_ms: Milliseconds = 0
-    """Time between two looks for what is to be downgraded or upgraded; 0: each check interval."""
-    upgrade_every_ms: Milliseconds | None = None
-    grace_period_ms: Milliseconds = 0
-    """Time after the start in which nothing is downgraded or upgraded."""
-    upgrade_grace_period_ms: Milliseconds | None = None
-    check_interval_ms: Annotated[Milliseconds, Field(ge=10)] = Field(
-        default=CHECK_INTERVAL_MS_DEFAULT, alias="check_interval"
-    )
-    looks: tuple[LookSettings, ...] = ()
+def downgrade_of(values: Mapping[str, Any]) -> DowngradePolicy:
+    """The policy that the values of a file's section `downgrade` make."""
+    return _DowngradeSection.model_validate({"downgrade": values}).downgrade
 
 
 class DestinationChoices(Section):
@@ -329,8 +238,8 @@ class InstanceChoices(Section):
     """Data directory of the instance. Empty: a folder of its name in the fabric's directory."""
     node_labels: dict[str, str] = Field(default={})
     """Labels of the Ray node that holds its data; empty: any node."""
-    journal: JournalSettings | None = None
-    downgrade: DowngradeSettings | None = None
+    journal: JournalConfig | None = None
+    downgrade: Downgrade | None = None
     topics: tuple[TopicSettings, ...] | None = None
     """Topics in its transaction log. None: as the fabric says."""
     replication_host: str = ""
@@ -428,8 +337,8 @@ class FabricChoices(Section):
     sow_topics: tuple[SowTopicSettings, ...] = ()
     """Topics with state, in the order in which a pattern and a name are looked for."""
     queues: tuple[QueueSettings, ...] = ()
-    journal: JournalSettings = JournalSettings()
-    downgrade: DowngradeSettings = DowngradeSettings()
+    journal: JournalConfig = JournalConfig()
+    downgrade: Downgrade = DowngradePolicy()
     tracing: TracingSettings = TracingSettings()
     metrics: MetricsSettings = MetricsSettings()
     logs: LogSettings = LogSettings()
@@ -527,7 +436,7 @@ class FabricSettings(FabricChoices, _NamedSection):
             for destination in instance.destinations:
                 yield instance, destination
 
-    def journal_of(self, instance: InstanceSettings) -> JournalSettings:
+    def journal_of(self, instance: InstanceSettings) -> JournalConfig:
         """The instance's own journal settings, or the fabric's."""
         return instance.journal or self.journal
 
@@ -582,7 +491,7 @@ class FabricSettings(FabricChoices, _NamedSection):
         """The instance's own log settings, or the fabric's."""
         return instance.logs or self.logs
 
-    def downgrade_of(self, instance: InstanceSettings) -> DowngradeSettings:
+    def downgrade_of(self, instance: InstanceSettings) -> DowngradePolicy:
         """The instance's own downgrade settings, or the fabric's."""
         return instance.downgrade or self.downgrade
 

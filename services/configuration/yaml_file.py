@@ -31,16 +31,16 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from raylay.services.config.journal import JournalConfig
 from raylay.services.configuration.builder import FabricBuilder, Origins, explain
 from raylay.services.configuration.fields import Name, Section
 from raylay.services.configuration.message_types import with_descriptors
 from raylay.services.configuration.model import (
     DestinationChoices,
-    DowngradeSettings,
+    Downgrade,
     FabricChoices,
     FabricSettings,
     InstanceChoices,
-    JournalSettings,
 )
 from raylay.services.configuration.security import Admin
 from raylay.services.errors import ConfigurationError
@@ -75,8 +75,8 @@ class _RegionEntry(Section):
     links: Literal["sync", "async", "none"] = "sync"
     host: str | None = None
     node_labels: dict[str, str] | None = None
-    journal: JournalSettings | None = None
-    downgrade: DowngradeSettings | None = None
+    journal: JournalConfig | None = None
+    downgrade: Downgrade | None = None
 
     @model_validator(mode="before")
     @classmethod

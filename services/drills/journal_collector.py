@@ -89,7 +89,7 @@ class JournalCollector:
     def _archive(self, name: str, directory: Path) -> Path | None:
         """Returns the directory of the archived segments of an instance whose data is in
         `directory` now."""
-        chosen = self._fabric.instance_config(name).archive_directory
+        chosen = self._fabric.instance_config(name).journal.archive_directory
         if chosen is None:
             return None
         own = self._fabric.data_directory(name)

@@ -10,11 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from raylay.services.configuration.model import (
-        DowngradeSettings,
-        FabricSettings,
-        JournalSettings,
-    )
+    from raylay.services.configuration.model import FabricSettings
     from raylay.services.fabric.clients import lookup
     from raylay.services.fabric.discovery import fetch, find_running
     from raylay.services.fabric.fabric import Fabric, Topic
@@ -24,8 +20,6 @@ __all__ = [
     "Fabric",
     "Topic",
     "FabricSettings",
-    "JournalSettings",
-    "DowngradeSettings",
     "lookup",
     "namespace_of",
     "fetch",
@@ -37,8 +31,6 @@ _MODULES = {
     "Fabric": "raylay.services.fabric.fabric",
     "Topic": "raylay.services.fabric.fabric",
     "FabricSettings": _MODEL,
-    "JournalSettings": _MODEL,
-    "DowngradeSettings": _MODEL,
     "lookup": "raylay.services.fabric.clients",
     "namespace_of": "raylay.services.fabric.record_store",
     "fetch": "raylay.services.fabric.discovery",

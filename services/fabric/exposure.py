@@ -81,8 +81,8 @@ def _of_data(directory: Path) -> list[ExposedPath]:
             config = InstanceConfig.load(home)
         except (RaylayError, OSError):
             continue  # Another command says what is wrong with it.
-        if config.archive_directory is not None:
-            found += exposed(Path(config.archive_directory))
+        if config.journal.archive_directory is not None:
+            found += exposed(Path(config.journal.archive_directory))
         for path, is_secret in _files_of(config):
             found += _of_file(Path(path), is_secret)
     return found

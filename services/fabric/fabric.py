@@ -21,12 +21,11 @@ from typing import Any, Literal, Self
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.client import Client, Server, SyncClient
 from raylay.services.config.instance import InstanceConfig
+from raylay.services.config.journal import JournalConfig
 from raylay.services.configuration.builder import FabricBuilder, Mode, TopicLike
 from raylay.services.configuration.model import (
     ClientSettings,
-    DowngradeSettings,
     FabricSettings,
-    JournalSettings,
     LogSettings,
     MetricsSettings,
     TracingSettings,
@@ -55,6 +54,7 @@ from raylay.services.fabric.relocator import Relocator
 from raylay.services.fabric.rollout import Progress, Rollout
 from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.net.tls_config import TlsConfig
+from raylay.services.replication.downgrade import DowngradePolicy
 
 __all__ = ["Fabric", "Topic"]
 
@@ -100,8 +100,8 @@ class Fabric:
         name: str,
         *,
         topics: Iterable[TopicLike] = (".*",),
-        journal: JournalSettings | Mapping[str, Any] | None = None,
-        downgrade: DowngradeSettings | Mapping[str, Any] | None = None,
+        journal: JournalConfig | Mapping[str, Any] | None = None,
+        downgrade: DowngradePolicy | Mapping[str, Any] | None = None,
         tracing: TracingSettings | Mapping[str, Any] | None = None,
         metrics: MetricsSettings | Mapping[str, Any] | None = None,
         logs: LogSettings | Mapping[str, Any] | None = None,

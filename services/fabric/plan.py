@@ -26,10 +26,8 @@ from raylay.services.config.instance import (
 from raylay.services.configuration.exclusions import exclusions, server_names, topic_rules
 from raylay.services.configuration.model import (
     DestinationSettings,
-    DowngradeSettings,
     FabricSettings,
     InstanceSettings,
-    occasions,
 )
 from raylay.services.configuration.reserved import with_drill_topic
 from raylay.services.errors import ConfigurationError, FabricError
@@ -41,8 +39,6 @@ from raylay.services.fabric.registry import FABRIC_FILE as FABRIC_FILE
 from raylay.services.fabric.transports import TransportPlanner, client_tls, module, modules
 from raylay.services.messages.topics import TopicRule
 from raylay.services.net.tls_config import TlsConfig
-from raylay.services.replication.downgrade import AgeCheck, DowngradePolicy
-from raylay.services.replication.timetable import JournalAction
 
 FREE_PORT_MIN = 20_000
 EPHEMERAL_PORT_MIN_DEFAULT = 32_768
@@ -395,10 +391,8 @@ def instance_config(
     settings = with_drill_topic(settings)
     instance = settings.instance(instance.name)
     journal = settings.journal_of(instance)
-    downgrade = settings.downgrade_of(instance)
     ports = record.ports[instance.name]
     transports = TransportPlanner(settings, record.directory, instance)
-    age_ms = journal.retention.age_ms
     excluded = exclusions(settings)
     declared = {each.name for each in settings.instances}
     config = InstanceConfig(
@@ -428,19 +422,11 @@ def instance_config(
         capacity=transports.capacity(),
         announce_tls=transports.dialling(None, declared),
         first=instance.name not in record.settled,
-        durability=journal.durability,
-        flush_interval_ms=journal.flush_interval_ms,
-        front_log=journal.front_log,
-        disk_timeout_ms=journal.disk_timeout_ms,
-        segment_bytes=journal.segment_bytes,
-        archive_directory=_archive_directory(record, instance, journal.archive_directory),
-        retention_bytes=journal.retention.size_bytes,
-        retention_age_s=None if age_ms is None else age_ms / 1000,
-        journal_actions=tuple(
-            JournalAction(each.do, each.age_ms, occasions(each.every)) for each in journal.actions
+        journal=replace(
+            journal,
+            archive_directory=_archive_directory(record, instance, journal.archive_directory),
         ),
-        policy=_policy(downgrade),
-        check_interval_ms=downgrade.check_interval_ms,
+        policy=settings.downgrade_of(instance),
         tracing=tracing_options(settings, record.directory),
         log=log_options(settings.logs_of(instance), record.directory),
         metrics_port=ports.metrics,
@@ -460,22 +446,6 @@ def instance_config(
     )
     config.check()
     return config
-
-
-def _policy(downgrade: DowngradeSettings) -> DowngradePolicy:
-    return DowngradePolicy(
-        downgrade.age_ms,
-        downgrade.upgrade_age_ms,
-        downgrade.min_sync_destinations,
-        downgrade.every_ms,
-        downgrade.upgrade_every_ms,
-        downgrade.grace_period_ms,
-        downgrade.upgrade_grace_period_ms,
-        tuple(
-            AgeCheck(look.age_ms, look.upgrade_age_ms, occasions(look.every), look.grace_period_ms)
-            for look in downgrade.looks
-        ),
-    )
 
 
 def _archive_directory(

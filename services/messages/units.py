@@ -147,7 +147,7 @@ class Written:
 
     __slots__ = ("_parse", "_show")
 
-    def __init__(self, parse: Callable[[Any], Any], show: Callable[[Any], str]) -> None:
+    def __init__(self, parse: Callable[[Any], Any], show: Callable[[Any], Any]) -> None:
         self._parse = parse
         self._show = show
 
@@ -166,6 +166,25 @@ class Written:
         except ConfigurationError as error:
             # pydantic adds the place to a ValueError; any other exception would lose it.
             raise ValueError(str(error)) from None
+
+
+class AtLeast:
+    """The mark of a type of which a file may have no less; tests and tools may."""
+
+    __slots__ = ("_least",)
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        from pydantic_core import core_schema  # late: as above
+
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def _checked(self, value: int) -> int:
+        if value < self._least:
+            raise ValueError(f"expected at least {self._least:,}, got {value:,}")
+        return value
 
 
 Bytes = Annotated[int, Written(parse_bytes, format_bytes)]

@@ -7,9 +7,13 @@ Pure: times are arguments, and the only state is when the next check is due.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from raylay.services.errors import ConfigurationError
-from raylay.services.replication.timetable import Occasion, Timetable
+from raylay.services.messages.units import AtLeast, Milliseconds
+from raylay.services.replication.timetable import Occasion, Occasions, Timetable
+
+CHECK_INTERVAL_MS_MIN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,27 +21,27 @@ class AgeCheck:
     """An additional check for destinations to downgrade or upgrade, on a schedule of its own.
 
     Attributes:
-        downgrade_age_ms: age in milliseconds above which a destination is downgraded; None: none
+        age_ms: age in milliseconds above which a destination is downgraded; None: none
             is.
         upgrade_age_ms: age below which a destination is upgraded; None: none is.
-        when: the occasions of the check.
+        every: the occasions of the check.
         grace_period_ms: time after the start during which the check does nothing.
     """
 
-    downgrade_age_ms: int | None = None
-    upgrade_age_ms: int | None = None
-    when: tuple[Occasion, ...] = ()
-    grace_period_ms: int = 0
+    age_ms: Milliseconds | None = None
+    upgrade_age_ms: Milliseconds | None = None
+    every: Occasions = ()
+    grace_period_ms: Milliseconds = 0
 
     def check(self) -> None:
         """Raises ConfigurationError where a value is wrong."""
-        for name in ("downgrade_age_ms", "upgrade_age_ms", "grace_period_ms"):
+        for name in ("age_ms", "upgrade_age_ms", "grace_period_ms"):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ConfigurationError(f"downgrade look: {name} is {value}: give 0 or more")
-        if not self.when or any(not each.at and not each.every_ms for each in self.when):
+        if not self.every or any(not each.at and not each.every_ms for each in self.every):
             raise ConfigurationError("downgrade look: it has no schedule: give `every` or `at`")
-        for each in self.when:
+        for each in self.every:
             each.check("downgrade look")
 
 
@@ -46,7 +50,7 @@ class DowngradePolicy:
     """Downgrade and upgrade by age, on a schedule.
 
     Attributes:
-        downgrade_age_ms: of the oldest message that a destination has not answered; older, and it
+        age_ms: of the oldest message that a destination has not answered; older, and it
             is downgraded. None: never by age.
         upgrade_age_ms: a downgraded destination whose oldest one is younger is upgraded. None: half
             of the downgrade age; 0: never by age.
@@ -57,16 +61,18 @@ class DowngradePolicy:
         grace_period_ms: after the start nothing is downgraded for so long.
         upgrade_grace_period_ms: nothing is upgraded; None: as `grace_period_ms`.
         looks: more, each on a schedule of its own.
+        check_interval_ms: between two ticks of the caller.
     """
 
-    downgrade_age_ms: int | None = None
-    upgrade_age_ms: int | None = None
-    min_sync_destinations: int = 0
-    every_ms: int = 0
-    upgrade_every_ms: int | None = None
-    grace_period_ms: int = 0
-    upgrade_grace_period_ms: int | None = None
+    age_ms: Milliseconds | None = None
+    upgrade_age_ms: Milliseconds | None = None
+    min_sync_destinations: Annotated[int, AtLeast(0)] = 0
+    every_ms: Milliseconds = 0
+    upgrade_every_ms: Milliseconds | None = None
+    grace_period_ms: Milliseconds = 0
+    upgrade_grace_period_ms: Milliseconds | None = None
     looks: tuple[AgeCheck, ...] = ()
+    check_interval_ms: Annotated[Milliseconds, AtLeast(CHECK_INTERVAL_MS_MIN)] = 100
 
     def check(self) -> None:
         """Raises ConfigurationError where values do not fit together."""
@@ -76,7 +82,7 @@ class DowngradePolicy:
             "upgrade_every_ms",
             "grace_period_ms",
             "upgrade_grace_period_ms",
-            "downgrade_age_ms",
+            "age_ms",
             "upgrade_age_ms",
         ):
             value = getattr(self, name)
@@ -84,7 +90,7 @@ class DowngradePolicy:
                 raise ConfigurationError(f"downgrade policy: {name} is {value}: give 0 or more")
         for look in self.looks:
             look.check()
-        downgrades = [self.downgrade_age_ms, *(look.downgrade_age_ms for look in self.looks)]
+        downgrades = [self.age_ms, *(look.age_ms for look in self.looks)]
         upgrades = [self.upgrade_age_ms, *(look.upgrade_age_ms for look in self.looks)]
         lowest_ms = min((age for age in downgrades if age is not None), default=None)
         highest_ms = max((age for age in upgrades if age is not None), default=0)
@@ -100,7 +106,7 @@ class DowngradePolicy:
         """The upgrade age in force; None: never by age."""
         if self.upgrade_age_ms is not None:
             return self.upgrade_age_ms or None
-        return None if self.downgrade_age_ms is None else self.downgrade_age_ms // 2
+        return None if self.age_ms is None else self.age_ms // 2
 
 
 class DowngradeSchedule:
@@ -113,7 +119,7 @@ class DowngradeSchedule:
         self.policy = policy
         every_ms, grace_period_ms = policy.upgrade_every_ms, policy.upgrade_grace_period_ms
         own = (
-            (policy.downgrade_age_ms, None, policy.every_ms, policy.grace_period_ms),
+            (policy.age_ms, None, policy.every_ms, policy.grace_period_ms),
             (
                 None,
                 policy.upgrades_below_ms,
@@ -126,7 +132,7 @@ class DowngradeSchedule:
             for downgrade_ms, upgrade_ms, each_ms, grace_ms in own
         ]
         self._looks = [
-            (look, [(when.at, Timetable(when, look.grace_period_ms)) for when in look.when])
+            (look, [(when.at, Timetable(when, look.grace_period_ms)) for when in look.every])
             for look in (*looks, *policy.looks)
         ]
         self._second: list[AgeCheck] = []
@@ -156,7 +162,7 @@ class DowngradeSchedule:
                 self._second.append(look)
         due += again
         return (
-            min((d.downgrade_age_ms for d in due if d.downgrade_age_ms is not None), default=None),
+            min((d.age_ms for d in due if d.age_ms is not None), default=None),
             max((d.upgrade_age_ms for d in due if d.upgrade_age_ms is not None), default=None),
         )
 

@@ -10,8 +10,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
+from typing import Annotated, Any, Literal
 
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.units import (
+    Milliseconds,
+    Written,
+    format_milliseconds,
+    parse_milliseconds,
+)
 
 DAY_MS = 86_400_000
 WEEK_MS = 7 * DAY_MS
@@ -58,6 +65,42 @@ class Occasion:
 def is_time_of_day(text: str) -> bool:
     """Returns whether a text names a time (`00:32`, `Saturday at 11:00`), not an interval."""
     return _TIME_OF_DAY.fullmatch(text.strip()) is not None
+
+
+def read_occasions(value: Any) -> tuple[Occasion, ...]:
+    """The occasions that a file has: intervals (`15s`), times of the day (`00:32`, `00:32Z` in UTC)
+    or of the week (`Saturday at 11:00`), one or several: each is one.
+
+    Raises:
+        ConfigurationError: a text is none of these, or there is none.
+    """
+    texts = (value,) if isinstance(value, str | int) else tuple(value)
+    if not texts:
+        raise ConfigurationError("expected one time or several, got none")
+    return tuple(each if isinstance(each, Occasion) else _occasion(each) for each in texts)
+
+
+def _occasion(value: object) -> Occasion:
+    text = str(value).strip()
+    if is_time_of_day(text):
+        return Occasion(at=text)
+    try:
+        every_ms = parse_milliseconds(text)
+    except ConfigurationError:
+        every_ms = 0
+    if not every_ms:
+        raise ConfigurationError(
+            "expected an interval such as 15s, a time such as '00:32', or a weekday such as "
+            f"'Saturday at 11:00', got {value!r}"
+        )
+    return Occasion(every_ms)
+
+
+def _shown(occasions: tuple[Occasion, ...]) -> list[str]:
+    return [each.at or format_milliseconds(each.every_ms) for each in occasions]
+
+
+Occasions = Annotated[tuple[Occasion, ...], Written(read_occasions, _shown)]
 
 
 def next_us(at: str, wall_us: int) -> int:
@@ -145,12 +188,12 @@ class JournalAction:
     Attributes:
         do: `compress`, `archive` or `remove`.
         age_ms: minimum time since a segment was last written to, in milliseconds.
-        when: the occasions of the action.
+        every: the occasions of the action.
     """
 
-    do: str
-    age_ms: int
-    when: tuple[Occasion, ...]
+    do: Literal["compress", "archive", "remove"]
+    age_ms: Milliseconds
+    every: Occasions
 
     def check(self, what: str) -> None:
         """Raises ConfigurationError where a value is wrong."""
@@ -158,9 +201,9 @@ class JournalAction:
             raise ConfigurationError(f"{what}: do is {self.do!r}: give compress, archive or remove")
         if self.age_ms < 0:
             raise ConfigurationError(f"{what}: age_ms is {self.age_ms}: give 0 or more")
-        if not self.when or any(not each.at and not each.every_ms for each in self.when):
+        if not self.every or any(not each.at and not each.every_ms for each in self.every):
             raise ConfigurationError(f"{what}: {self.do} has no schedule: give `every` or `at`")
-        for each in self.when:
+        for each in self.every:
             each.check(what)
 
 
@@ -168,7 +211,7 @@ class JournalSchedule:
     """The due journal actions of an instance. Owner: the instance. Lifecycle: one start."""
 
     def __init__(self, actions: tuple[JournalAction, ...]) -> None:
-        self._tables = [(each, [Timetable(when) for when in each.when]) for each in actions]
+        self._tables = [(each, [Timetable(when) for when in each.every]) for each in actions]
 
     def due(self, now_us: int, wall_us: int) -> list[JournalAction]:
         """Returns the actions that are due now, in the configured order; see `Timetable.is_due`."""

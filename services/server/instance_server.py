@@ -233,7 +233,7 @@ class InstanceServer:
         self.disk_watch = DiskWatch(
             runtime,
             tables.disk,
-            config.disk_timeout_ms / 1000,
+            config.journal.disk_timeout_ms / 1000,
             lambda text: self.clients.end("not_ready", text),
             self.clients.descriptors,
         )
@@ -360,7 +360,10 @@ class InstanceServer:
         config = runtime.config = following(given, self._node_address)
         runtime.phase = "opening the journal"
         await runtime.in_thread(make_directory, runtime.directory)
-        for place in {runtime.directory, Path(config.archive_directory or runtime.directory)}:
+        for place in {
+            runtime.directory,
+            Path(config.journal.archive_directory or runtime.directory),
+        }:
             for each in await runtime.in_thread(exposed, place):
                 runtime.report("data_exposed", text=f"{each.text}: {each.change}")
         # The journal first: its lock on the directory admits one process.
@@ -439,7 +442,7 @@ class InstanceServer:
                 start_number,
                 self._listening.unix_path,
                 str(runtime.directory / JOURNAL_DIRECTORY),
-                config.archive_directory,
+                config.journal.archive_directory,
                 replace(
                     destination,
                     authenticator=destination.authenticator or config.authenticator,
@@ -467,7 +470,7 @@ class InstanceServer:
                 start_number,
                 self._listening.unix_path,
                 str(runtime.directory / JOURNAL_DIRECTORY),
-                config.archive_directory,
+                config.journal.archive_directory,
                 str(store_path(runtime.directory, definition.stored_as)),
                 definition,
                 config.tracing,

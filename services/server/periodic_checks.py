@@ -90,8 +90,9 @@ class PeriodicChecks:
         self._runtime.machine.user_gaps.recall(users, self._runtime.machine.known)
         # No beat is to be late by more than half of the time between two.
         rest_ms = min([1000 * REST_S, *(each.heartbeat_ms / 2 for each in config.destinations)])
-        self._resting_intervals = max(1, int(rest_ms / config.check_interval_ms))
-        self._runtime.every(config.check_interval_ms / 1000, self.check, self.pause_intervals)
+        interval_ms = config.policy.check_interval_ms
+        self._resting_intervals = max(1, int(rest_ms / interval_ms))
+        self._runtime.every(interval_ms / 1000, self.check, self.pause_intervals)
 
     def check(self) -> None:
         """Once."""

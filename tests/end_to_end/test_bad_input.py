@@ -26,6 +26,7 @@ from xxhash import xxh3_64_intdigest
 
 from raylay.services.client import SyncClient
 from raylay.services.client.events import StoreFailed
+from raylay.services.config.journal import JournalConfig
 from raylay.services.errors import FlushTimeout, StorageFull
 from raylay.services.messages.records import (
     RECORD_BYTES_MAX,
@@ -408,7 +409,7 @@ def test_a_client_outlives_a_full_disk_beneath_its_publish_store(
 def test_a_full_disk_passes_when_there_is_space_again(servers: Servers, small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(2 * 1024 * 1024))
-    server = single(servers, small_disk, segment_bytes=1024 * 1024)
+    server = single(servers, small_disk, journal=JournalConfig(segment_bytes=1024 * 1024))
     good = Good(server)
     filler = Client(server.address, "filler")
     builder = RecordBuilder(filler.answer["publisher"], "orders", "json")
@@ -479,7 +480,7 @@ def test_what_is_opened_on_a_full_disk_says_so(small_disk: Path) -> None:
 
 
 def test_a_corrupt_segment_is_named_and_the_start_refused(servers: Servers, tmp_path: Path) -> None:
-    server = single(servers, tmp_path, segment_bytes=1024 * 1024)
+    server = single(servers, tmp_path, journal=JournalConfig(segment_bytes=1024 * 1024))
     good = Good(server)
     for _ in range(40):
         good.client.publish(range(good.last + 1, good.last + 501), text="m" * 80)

@@ -22,6 +22,7 @@ from raylay.services.client import (
     SyncClient,
 )
 from raylay.services.client import Client as AsyncClient
+from raylay.services.config.journal import JournalConfig
 from raylay.services.errors import CommandFailed, LocalProtocolError
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import RecordBuilder, iterate_records, publisher_id
@@ -250,7 +251,9 @@ def test_pause_and_resume_of_what_cannot_be_change_nothing(
 @pytest.mark.slow
 def test_live_delivers_before_the_disk_has_it(servers: Servers, tmp_path: Path) -> None:
     """With a commit every second, what is delivered sooner was not on disk."""
-    server = single(servers, tmp_path, durability="interval", flush_interval_ms=1000)
+    server = single(
+        servers, tmp_path, journal=JournalConfig(durability="interval", flush_interval_ms=1000)
+    )
     publisher = Client(server.address, "publisher")
     publisher.publish(range(1, 11))
     publisher.persisted(10)
@@ -302,7 +305,12 @@ def test_live_keeps_up_with_a_publisher_that_never_pauses(servers: Servers, tmp_
 
 
 def test_live_gets_again_what_a_full_disk_refused(servers: Servers, tmp_path: Path) -> None:
-    server = single(servers, tmp_path, storage_bytes_max=3 * 1024 * 1024, segment_bytes=1024 * 1024)
+    server = single(
+        servers,
+        tmp_path,
+        storage_bytes_max=3 * 1024 * 1024,
+        journal=JournalConfig(segment_bytes=1024 * 1024),
+    )
     live = Client(server.address, "live")
     start(live, "s", "orders", live=True)
     publisher = Client(server.address, "publisher")
@@ -357,7 +365,7 @@ def test_fully_durable_waits_for_a_sync_destination_that_is_down(
 def test_fully_durable_gets_history_while_a_destination_is_down_and_the_rest_by_a_downgrade(
     servers: Servers, tmp_path: Path
 ) -> None:
-    first, second = pair(servers, tmp_path, DowngradePolicy(downgrade_age_ms=5_000))
+    first, second = pair(servers, tmp_path, DowngradePolicy(age_ms=5_000))
     publisher = Client(first.address, "publisher")
     publisher.publish(range(1, 101))
     publisher.persisted(100)

@@ -17,6 +17,7 @@ from support.journal_runs import every_run
 
 from raylay.services.config.bootstrap import BootstrapConfig
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
+from raylay.services.config.journal import JournalConfig
 from raylay.services.config.transport import TransportConfig
 from raylay.services.messages.records import Kind, Run, publisher_id, sequences_of
 from raylay.services.messages.topics import TopicRule
@@ -80,7 +81,7 @@ def filled(
             "group",
             destinations=(destination("B", port_b), destination("C", port_c, group="other")),
             replication_transports=(TransportConfig("replication", port),),
-            segment_bytes=SEGMENT_BYTES,
+            journal=JournalConfig(segment_bytes=SEGMENT_BYTES),
             first=True,
         ),
     )

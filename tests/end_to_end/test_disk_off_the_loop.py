@@ -17,6 +17,7 @@ from support.waiting import until
 
 from raylay.services.client import Client
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
+from raylay.services.config.journal import JournalConfig, RetentionConfig
 from raylay.services.config.transport import TransportConfig
 from raylay.services.messages.topics import TopicRule
 from raylay.services.server.children.subprocess import start_link_process
@@ -109,8 +110,9 @@ def test_a_serving_instance_writes_nothing_on_its_loop(
                 "g",
                 destinations=(to_b,),
                 first=True,
-                segment_bytes=SEGMENT_BYTES,
-                retention_bytes=SEGMENT_BYTES,
+                journal=JournalConfig(
+                    segment_bytes=SEGMENT_BYTES, retention=RetentionConfig(size_bytes=SEGMENT_BYTES)
+                ),
             ),
             tmp_path / "A",
             start_link_process,

@@ -22,6 +22,7 @@ from support.link_peers import DESCRIPTION
 
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.config.instance import split_address
+from raylay.services.config.journal import JournalConfig
 from raylay.services.messages.records import SEQUENCE_MAX, RecordBuilder, publisher_id, run_of, scan
 from raylay.services.protocol.frames import (
     HEADER_BYTES_MAX,
@@ -367,7 +368,9 @@ def test_a_flood_of_connections_leaves_the_journal_its_files(
     resource.setrlimit(resource.RLIMIT_NOFILE, (128, limits[1]))
     try:
         # A forked process has a descriptor more than a user's.
-        server = single(servers, tmp_path, kind=Executed, segment_bytes=1024 * 1024)
+        server = single(
+            servers, tmp_path, kind=Executed, journal=JournalConfig(segment_bytes=1024 * 1024)
+        )
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     good = Good(server)

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from raylay.services.commands import journal as journal_commands
 from raylay.services.commands.journal import journal_app
+from raylay.services.config.journal import JournalConfig
 from raylay.services.messages.records import RecordBuilder
 from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
 from raylay.storage.maintenance import read_floor
@@ -63,7 +64,7 @@ def fill(disk: Path) -> None:
 def test_a_full_disk_is_freed_beside_a_running_instance_that_has_read_all(
     servers: Servers, small_disk: Path, tmp_path: Path, command: str
 ) -> None:
-    server = single(servers, small_disk, segment_bytes=1024 * 1024)
+    server = single(servers, small_disk, journal=JournalConfig(segment_bytes=1024 * 1024))
     journal = server.directory / JOURNAL_DIRECTORY
     desk = Desk(server)
     for _ in range(MESSAGES):
@@ -92,7 +93,7 @@ def test_who_holds_a_segment_is_named_by_the_command(
     servers: Servers, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_commands, "READERS_AWAITED_S", 0.0)
-    server = single(servers, small_disk, segment_bytes=1024 * 1024)
+    server = single(servers, small_disk, journal=JournalConfig(segment_bytes=1024 * 1024))
     journal = server.directory / JOURNAL_DIRECTORY
     desk = Desk(server)
     for _ in range(MESSAGES):

@@ -9,6 +9,8 @@ import pytest
 from support.instance_processes import Client, Server, Servers, single
 from support.instance_processes import servers as servers
 
+from raylay.services.config.journal import JournalConfig
+
 pytestmark = pytest.mark.covers("Filters by content", "a disk that hangs is told of")
 
 
@@ -26,7 +28,7 @@ class Hung:
 def test_it_is_told_clients_are_sent_away_and_nothing_is_lost(
     servers: Servers, tmp_path: Path
 ) -> None:
-    server = single(servers, tmp_path, disk_timeout_ms=2_000)
+    server = single(servers, tmp_path, journal=JournalConfig(disk_timeout_ms=2_000))
     client, other = Client(server.address, "publisher"), Client(server.address, "other")
     client.publish(range(1, 4))
     client.persisted(3)
@@ -49,7 +51,7 @@ def test_it_is_told_clients_are_sent_away_and_nothing_is_lost(
 
 
 def test_who_waits_for_less_is_not_sent_away(servers: Servers, tmp_path: Path) -> None:
-    server = single(servers, tmp_path, disk_timeout_ms=600_000)
+    server = single(servers, tmp_path, journal=JournalConfig(disk_timeout_ms=600_000))
     client = Client(server.address, "publisher")
     hung = Hung(server)
     client.publish(range(1, 4))

@@ -35,6 +35,7 @@ from support.link_peers import DESCRIPTION
 
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.config.instance import DestinationConfig, InstanceConfig, split_address
+from raylay.services.config.journal import JournalConfig
 from raylay.services.config.transport import TransportConfig
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import (
@@ -437,7 +438,12 @@ def test_a_slow_client_is_disconnected_and_delays_nobody(servers: Servers, tmp_p
 
 
 def test_a_full_disk_refuses_publishers_and_passes(servers: Servers, tmp_path: Path) -> None:
-    server = single(servers, tmp_path, storage_bytes_max=3 * 1024 * 1024, segment_bytes=1024 * 1024)
+    server = single(
+        servers,
+        tmp_path,
+        storage_bytes_max=3 * 1024 * 1024,
+        journal=JournalConfig(segment_bytes=1024 * 1024),
+    )
     client = Client(server.address, "publisher")
     builder = RecordBuilder(client.answer["publisher"], "orders", "json")
     acked = number = 0
@@ -674,7 +680,7 @@ def test_a_publisher_fails_over_under_load(servers: Servers, tmp_path: Path) -> 
 def test_a_downgrade_by_age_releases_acks_behind_the_notice(
     servers: Servers, tmp_path: Path
 ) -> None:
-    first, second = pair(servers, tmp_path, DowngradePolicy(downgrade_age_ms=300))
+    first, second = pair(servers, tmp_path, DowngradePolicy(age_ms=300))
     client = Client(first.address, "publisher")
     client.publish(range(1, 11))
     client.persisted(10)

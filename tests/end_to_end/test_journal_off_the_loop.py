@@ -20,6 +20,7 @@ from support.journal_runs import every_run
 from support.link_peers import DESCRIPTION
 from support.watched_instance import HELD, READ_ON_THE_LOOP
 
+from raylay.services.config.journal import JournalConfig
 from raylay.services.messages.records import Flag, RecordBuilder, run_of, scan
 from raylay.services.protocol.link.replication import (
     UpstreamLogon,
@@ -282,7 +283,7 @@ def test_old_segments_late_messages_and_replays_are_read_aside(
     servers: Servers, tmp_path: Path
 ) -> None:
     """A restart in between, so that nothing is in memory, and many segments."""
-    server = single(servers, tmp_path, segment_bytes=64 * 1024)
+    server = single(servers, tmp_path, journal=JournalConfig(segment_bytes=64 * 1024))
     client = Client(server.address, "p")
     for first in range(1, 2_001, 100):
         wanted = [n for n in range(first, first + 100) if n % 7]

@@ -9,6 +9,7 @@ import pytest
 from support.instance_processes import DEADLINE_S, Client, Executed, Servers, pair
 from support.private_files import open_to_others
 
+from raylay.services.config.journal import JournalConfig
 from raylay.services.messages.records import RecordBuilder
 from raylay.services.messages.topics import TopicRule
 from raylay.services.queues.definition import QueueDefinition
@@ -38,8 +39,9 @@ def test_without_a_umask_no_file_of_an_instance_is_open_to_others(
         kind=Executed,
         of_each={
             "topics": (TopicRule(".*", "json"),),
-            "segment_bytes": 1024 * 1024,
-            "journal_actions": (JournalAction("compress", 0, SECONDLY),),
+            "journal": JournalConfig(
+                segment_bytes=1024 * 1024, actions=(JournalAction("compress", 0, SECONDLY),)
+            ),
         },
     )
     client = Client(first.address, "publisher")

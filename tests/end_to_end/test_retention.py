@@ -15,6 +15,7 @@ from raylay.services.client import (
     MessagesMissing,
 )
 from raylay.services.client import Client as AsyncClient
+from raylay.services.config.journal import JournalConfig, RetentionConfig
 from raylay.services.errors import BookmarkNotFound
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import RecordBuilder, iterate_records
@@ -57,7 +58,11 @@ def wait_until_within_its_bound(server: Server) -> None:
 
 @pytest.mark.parametrize("direct", [True, False])
 def test_an_idle_link_holds_no_old_segment(servers: Servers, tmp_path: Path, direct: bool) -> None:
-    bounds = {"segment_bytes": SEGMENT_BYTES, "retention_bytes": RETENTION_BYTES}
+    bounds = {
+        "journal": JournalConfig(
+            segment_bytes=SEGMENT_BYTES, retention=RetentionConfig(size_bytes=RETENTION_BYTES)
+        )
+    }
     made = pair(servers, tmp_path, of_each={**bounds, "direct_links": direct})
     client = Client(made[0].address, "desk")
     publish_steadily(client, 1, 100)
@@ -76,8 +81,9 @@ def test_a_replay_that_is_over_holds_no_old_segment(servers: Servers, tmp_path: 
         servers,
         tmp_path,
         first=True,
-        segment_bytes=SEGMENT_BYTES,
-        retention_bytes=RETENTION_BYTES,
+        journal=JournalConfig(
+            segment_bytes=SEGMENT_BYTES, retention=RetentionConfig(size_bytes=RETENTION_BYTES)
+        ),
     )
     client = Client(server.address, "desk")
     publish_steadily(client, 1, 100)
@@ -95,8 +101,9 @@ def test_a_durable_subscriber_is_told_what_retention_removed(
         servers,
         tmp_path,
         first=True,
-        segment_bytes=SEGMENT_BYTES,
-        retention_bytes=RETENTION_BYTES,
+        journal=JournalConfig(
+            segment_bytes=SEGMENT_BYTES, retention=RetentionConfig(size_bytes=RETENTION_BYTES)
+        ),
     )
     client = Client(server.address, "desk")
     publisher = client.answer["publisher"]
@@ -130,8 +137,9 @@ def test_a_durable_subscriber_that_is_paused_for_too_long_is_told_when_it_goes_o
         servers,
         tmp_path,
         first=True,
-        segment_bytes=SEGMENT_BYTES,
-        retention_bytes=RETENTION_BYTES,
+        journal=JournalConfig(
+            segment_bytes=SEGMENT_BYTES, retention=RetentionConfig(size_bytes=RETENTION_BYTES)
+        ),
     )
     desk = Client(server.address, "desk")
     publisher = desk.answer["publisher"]

@@ -141,7 +141,7 @@ def test_a_publish_ends_the_rest_of_an_instance(make: Make) -> None:
     peer = DestinationConfig(
         "b", "g", addresses=(f"127.0.0.1:{free_ports(1)[0]}",), heartbeat_ms=100_000_000
     )
-    policy = DowngradePolicy(downgrade_age_ms=50)
+    policy = DowngradePolicy(age_ms=50)
     thread = make(InstanceConfig("A", "g", first=True, destinations=(peer,), policy=policy))
     servers = [until(thread, lambda status: bool(status["ready"]))["client_address"]]
     with SyncClient("feed", servers=servers) as feed:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.instance_processes import Client, Server, Servers, servers, single  # noqa: F401
 
+from raylay.services.config.journal import JournalConfig
 from raylay.services.replication.timetable import JournalAction, Occasion
 from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
 from raylay.storage.journal_reader import LmdbJournalReader
@@ -37,12 +38,14 @@ def prepared(made: Servers, path: Path, actions_in_s: int) -> tuple[Server, int]
     server = single(
         made,
         path,
-        segment_bytes=1024 * 1024,
-        archive_directory=str(path / "archive"),
-        journal_actions=(
-            JournalAction("remove", 0, elsewhen),
-            JournalAction("remove", 3_600_000, at),
-            JournalAction("archive", 0, at),
+        journal=JournalConfig(
+            segment_bytes=1024 * 1024,
+            archive_directory=str(path / "archive"),
+            actions=(
+                JournalAction("remove", 0, elsewhen),
+                JournalAction("remove", 3_600_000, at),
+                JournalAction("archive", 0, at),
+            ),
         ),
     )
     client = Client(server.address, "publisher")

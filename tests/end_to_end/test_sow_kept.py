@@ -19,6 +19,7 @@ from support.waiting import until
 from raylay.services.client import Client
 from raylay.services.config.bootstrap import BootstrapConfig
 from raylay.services.config.instance import InstanceConfig
+from raylay.services.config.journal import JournalConfig, RetentionConfig
 from raylay.services.errors import SowDamaged, StorageError, StorageFull
 from raylay.services.messages.topics import TopicRule
 from raylay.services.server.instance_server import InstanceServer
@@ -131,7 +132,12 @@ def test_a_restart_has_what_was_folded_saved_or_not(tmp_path: Path) -> None:
 def test_the_journal_is_kept_until_the_store_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = replace(CONFIG, segment_bytes=64 * 1024, retention_bytes=64 * 1024)
+    config = replace(
+        CONFIG,
+        journal=JournalConfig(
+            segment_bytes=64 * 1024, retention=RetentionConfig(size_bytes=64 * 1024)
+        ),
+    )
     full = True
     commit = LmdbSowStore.commit
 
@@ -477,7 +483,12 @@ def test_what_decides_which_records_there_are() -> None:
 @pytest.mark.covers("SOW", "a bootstrap copies of SOW topics what the log does not reach back")
 @pytest.mark.parametrize("as_before", [True, False])
 def test_a_copy_has_what_the_log_does_not_reach_back_to(tmp_path: Path, as_before: bool) -> None:
-    small = replace(CONFIG, segment_bytes=64 * 1024, retention_bytes=64 * 1024)
+    small = replace(
+        CONFIG,
+        journal=JournalConfig(
+            segment_bytes=64 * 1024, retention=RetentionConfig(size_bytes=64 * 1024)
+        ),
+    )
 
     async def lives() -> None:
         async with Life(tmp_path / "A", small) as life:

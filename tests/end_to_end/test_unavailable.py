@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.instance_processes import Client, Server, Servers, pair
 
+from raylay.services.config.journal import JournalConfig
 from raylay.services.messages.records import publisher_id
 from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
 from raylay.storage.lmdb_journal import LmdbJournal
@@ -28,7 +29,7 @@ def test_what_was_removed_before_a_disk_was_lost_is_unavailable(
     servers: Servers, tmp_path: Path
 ) -> None:
     a, b = pair(servers, tmp_path)
-    a.config.segment_bytes = 64 * 1024
+    a.config.journal = JournalConfig(segment_bytes=64 * 1024)
     a.config.save(a.directory)
     restarted(a)
     client = Client(a.address, "publisher")

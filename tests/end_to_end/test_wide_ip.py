@@ -12,6 +12,7 @@ import pytest
 from support.instance_processes import DEADLINE_S, Client, Server, Servers, free_ports
 
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
+from raylay.services.config.journal import JournalConfig, RetentionConfig
 from raylay.services.config.transport import TransportConfig
 from raylay.services.messages.records import publisher_id
 from raylay.services.messages.topics import TopicRule
@@ -92,7 +93,10 @@ def test_what_only_the_first_of_two_servers_has_is_not_removed(
     # Nobody says that there are two: the names of the servers are not known.
     destination.server_names = ()
     a = InstanceConfig(
-        "A", "near", destinations=(destination,), segment_bytes=32 * 1024, retention_age_s=0.001
+        "A",
+        "near",
+        destinations=(destination,),
+        journal=JournalConfig(segment_bytes=32 * 1024, retention=RetentionConfig(age_ms=1)),
     )
     servers.append(Server(tmp_path / "X", x))
     servers.append(Server(tmp_path / "A", a))

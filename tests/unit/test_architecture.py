@@ -86,9 +86,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "topology": "messages replication",
         "telemetry": "messages storage",
         "client": "messages net protocol queues storage",
-        "configuration": (
-            "capacity config messages net plugins queues replication security sow storage"
-        ),
+        "configuration": ("capacity config messages net plugins queues replication security sow"),
         "net": "protocol storage",
         # What processes start with.
         "config": (

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from raylay.services.configuration.amps.model import Action, AmpsConfig, ConditionStanza
 from raylay.services.configuration.amps.types import ModuleUse, check_schedule
 from raylay.services.configuration.amps.units import parse_interval_ns
-from raylay.services.configuration.model import DowngradeSettings
+from raylay.services.configuration.model import downgrade_of
+from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.timetable import is_time_of_day
 
 MILLISECOND_NS = 1_000_000
@@ -167,10 +168,10 @@ class ActionSchedules:
     """The actions of an instance that the running system performs.
 
     Attributes:
-        downgrade: values of `DowngradeSettings`, by name: the first downgrade and the first upgrade
+        downgrade: values of `DowngradePolicy`, by name: the first downgrade and the first upgrade
             with an interval.
-        looks: values of `LookSettings`: the others, and those at a time of the day.
-        journal: values of `JournalActionSettings`, in the order of the file.
+        looks: values of `AgeCheck`: the others, and those at a time of the day.
+        journal: values of `JournalAction`, in the order of the file.
         left: (path, text) of what does not run.
     """
 
@@ -184,13 +185,13 @@ class ActionSchedules:
         """Returns whether anything is said of downgrades."""
         return bool(self.downgrade or self.looks)
 
-    def downgrade_settings(self) -> DowngradeSettings:
+    def downgrade_settings(self) -> DowngradePolicy:
         """The settings of downgrades and upgrades; by default never."""
         values: dict[str, Any] = {
             key: f"{value}ms" if key.endswith("_ms") else value
             for key, value in self.downgrade.items()
         }
-        return DowngradeSettings.model_validate({**values, "looks": tuple(self.looks)})
+        return downgrade_of({**values, "looks": tuple(self.looks)})
 
 
 def schedules_of(config: AmpsConfig) -> ActionSchedules:

@@ -12,8 +12,9 @@ from raylay.services.configuration.amps.actions import schedules_of
 from raylay.services.configuration.amps.load import Document, slots
 from raylay.services.configuration.amps.tree import DOLLAR_VARIABLE, ROOT
 from raylay.services.configuration.amps.types import Options, Stanza
-from raylay.services.configuration.model import DowngradeSettings, FabricSettings, occasions
+from raylay.services.configuration.model import FabricSettings
 from raylay.services.messages.plain_text import plain_lines
+from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.security.modules import shown_option, without_secrets
 
 OWN_DEFAULTS = {
@@ -88,20 +89,20 @@ def _elements(stanza: Stanza, left_out: dict[str, None]) -> Any:
     return values or None
 
 
-def _slowest_ms(downgrade: DowngradeSettings) -> tuple[int, int] | None:
+def _slowest_ms(downgrade: DowngradePolicy) -> tuple[int, int] | None:
     """(time between two checks, Age) of the downgrade that comes first, in milliseconds."""
     found = []
     if downgrade.age_ms is not None:
         found.append((downgrade.every_ms, downgrade.age_ms))
     for look in downgrade.looks:
         if look.age_ms is not None:
-            between_ms = min(each.between_ms() for each in occasions(look.every))
+            between_ms = min(each.between_ms() for each in look.every)
             found.append((between_ms, look.age_ms))
     checked = [(max(each_ms, downgrade.check_interval_ms), age_ms) for each_ms, age_ms in found]
     return min(checked, key=sum) if checked else None
 
 
-def publish_store_messages(rate_per_s: int, downgrade: DowngradeSettings) -> int | None:
+def publish_store_messages(rate_per_s: int, downgrade: DowngradePolicy) -> int | None:
     """Returns the number of messages that a publisher's store must hold at least
     (configuring-replication, "Automatically Downgrading and Upgrading Acknowledgment"): peak rate x
     (time between two checks + Age). None: nothing is downgraded by age, so a store has no bound."""
@@ -109,7 +110,7 @@ def publish_store_messages(rate_per_s: int, downgrade: DowngradeSettings) -> int
     return None if times_ms is None else -(-rate_per_s * sum(times_ms) // 1000)
 
 
-def store_lines(rate_per_s: int, downgrades: Iterable[tuple[str, DowngradeSettings]]) -> list[str]:
+def store_lines(rate_per_s: int, downgrades: Iterable[tuple[str, DowngradePolicy]]) -> list[str]:
     """Returns the lines on the publish stores of several instances' clients.
 
     Args:
@@ -130,7 +131,7 @@ def store_lines(rate_per_s: int, downgrades: Iterable[tuple[str, DowngradeSettin
     return lines
 
 
-def downgrades_of(documents: Iterable[Document]) -> list[tuple[str, DowngradeSettings]]:
+def downgrades_of(documents: Iterable[Document]) -> list[tuple[str, DowngradePolicy]]:
     """The downgrade settings of each instance."""
     return [
         (document.config.name, schedules_of(document.config).downgrade_settings())

@@ -32,14 +32,16 @@ def open_journal(config: InstanceConfig, directory: Path) -> LmdbJournal:
         StorageLocked: another process owns the directory.
         StorageError: it cannot be used; names the file.
     """
+    journal = config.journal
+    age_ms = journal.retention.age_ms
     return LmdbJournal(
         directory / JOURNAL_DIRECTORY,
-        segment_bytes=config.segment_bytes,
-        durability="interval" if config.durability == "interval" else "fsync",
-        flush_interval_ms=config.flush_interval_ms,
-        retention_bytes=config.retention_bytes,
-        retention_age_s=config.retention_age_s,
-        archive_directory=config.archive_directory,
+        segment_bytes=journal.segment_bytes,
+        durability=journal.durability,
+        flush_interval_ms=journal.flush_interval_ms,
+        retention_bytes=journal.retention.size_bytes,
+        retention_age_s=None if age_ms is None else age_ms / 1000,
+        archive_directory=journal.archive_directory,
         storage_bytes_max=config.storage_bytes_max,
-        front_log=config.front_log,
+        front_log=journal.front_log,
     )

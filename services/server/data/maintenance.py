@@ -19,7 +19,7 @@ class Maintenance:
     def __init__(self, runtime: InstanceRuntime, reading: JournalReads) -> None:
         self._runtime = runtime
         self._reading = reading
-        self._schedule = JournalSchedule(runtime.config.journal_actions)
+        self._schedule = JournalSchedule(runtime.config.journal.actions)
         self._working = asyncio.Lock()
         self._held = ""
 

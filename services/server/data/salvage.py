@@ -139,11 +139,11 @@ class SalvageRun:
         self._check = check
         self._addresses = dict(addresses)
         self.config = InstanceConfig.load(directory)
-        archive = self.config.archive_directory
+        archive = self.config.journal.archive_directory
         # Its lock first: an instance that runs here is not over.
         self._journal = LmdbJournal(
             directory / "journal",
-            segment_bytes=self.config.segment_bytes,
+            segment_bytes=self.config.journal.segment_bytes,
             archive_directory=archive,
         )
         try:

@@ -143,7 +143,7 @@ class BootstrapRun:
         """Throws away what was copied."""
         runtime = self.runtime
         await runtime.in_thread(runtime.journal.close)
-        archive = runtime.config.archive_directory
+        archive = runtime.config.journal.archive_directory
         await runtime.in_thread(
             wipe_journal, runtime.directory / JOURNAL_DIRECTORY, Path(archive) if archive else None
         )

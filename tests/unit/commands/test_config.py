@@ -15,8 +15,9 @@ from raylay.services.commands.config import config_app
 from raylay.services.configuration.amps.load import load_amps
 from raylay.services.configuration.amps.show import publish_store_messages, shown
 from raylay.services.configuration.files import load_fabric, load_files
-from raylay.services.configuration.model import DowngradeSettings, FabricSettings
+from raylay.services.configuration.model import FabricSettings, downgrade_of
 from raylay.services.errors import ConfigurationError
+from raylay.services.replication.downgrade import DowngradePolicy
 
 FABRIC = "fabric: f\nregions: {A: 2}\ndowngrade: {age: 5s, every: 1s}\n"
 
@@ -228,10 +229,8 @@ def test_the_publish_store_that_a_rate_needs(pair: list[str], tmp_path: Path) ->
 @pytest.mark.covers("The replication chapters", "the publish store that it takes")
 def test_the_rule_of_the_publish_store() -> None:
     def store(age: str, every: str) -> int | None:
-        return publish_store_messages(
-            10_000, DowngradeSettings.model_validate({"age": age, "every": every})
-        )
+        return publish_store_messages(10_000, downgrade_of({"age": age, "every": every}))
 
     assert store("60s", "15s") == 750_000, "what the documents say belongs to their older Age"
     assert store("300s", "15s") == 3_150_000
-    assert publish_store_messages(10_000, DowngradeSettings()) is None
+    assert publish_store_messages(10_000, DowngradePolicy()) is None

@@ -17,6 +17,7 @@ from raylay.services.config.instance import (
     reachable,
     split_address,
 )
+from raylay.services.config.journal import JournalConfig, RetentionConfig
 from raylay.services.config.transport import TransportConfig
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import TopicRule
@@ -51,8 +52,7 @@ def full() -> InstanceConfig:
         ),
         client_transports=(TransportConfig("client", 4000),),
         first=True,
-        durability="interval",
-        retention_bytes=5,
+        journal=JournalConfig(durability="interval", retention=RetentionConfig(size_bytes=5)),
         policy=DowngradePolicy(500, None, 1),
         tracing=TracingOptions(0.5, console=True),
         log=LogOptions("debug", "none"),
@@ -206,7 +206,7 @@ def test_a_missing_file_and_one_that_is_no_json(tmp_path: Path) -> None:
     ("config", "named"),
     [
         (InstanceConfig("", "g"), "name"),
-        (InstanceConfig("A", "g", durability="hope"), "hope"),
+        (InstanceConfig("A", "g", journal=JournalConfig(durability="hope")), "hope"),
         (
             InstanceConfig(
                 "A", "g", destinations=(DestinationConfig("x", "h", True, ("a:1",)),) * 2

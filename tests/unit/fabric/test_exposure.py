@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from raylay.services.commands.fabric import fabric_app
 from raylay.services.commands.host import check_app
 from raylay.services.config.instance import InstanceConfig
+from raylay.services.config.journal import JournalConfig
 from raylay.services.configuration.model import FabricSettings, InstanceSettings
 from raylay.services.fabric import exposure, registry
 from raylay.services.security.modules import ModuleConfig
@@ -95,7 +96,9 @@ def test_the_data_of_a_fabric(place: Path) -> None:
 def test_an_archive_that_is_elsewhere_is_of_the_data(place: Path) -> None:
     archive = place / "archive"
     archive.mkdir(mode=0o700)
-    InstanceConfig("here-1", "g", archive_directory=str(archive)).save(place / "data/f/here-1")
+    InstanceConfig("here-1", "g", journal=JournalConfig(archive_directory=str(archive))).save(
+        place / "data/f/here-1"
+    )
     assert checked(place) == {}
     archive.chmod(0o755)
     assert list(checked(place)) == [f"chmod 700 {archive}"]
@@ -149,7 +152,7 @@ def test_settings_that_name_no_file_have_none() -> None:
 def test_an_instance_warns_of_data_that_is_open(place: Path) -> None:
     """It serves all the same; of a directory that it makes there is nothing to say."""
     archive = place / "archive"
-    config = InstanceConfig("a", "g", archive_directory=str(archive))
+    config = InstanceConfig("a", "g", journal=JournalConfig(archive_directory=str(archive)))
 
     async def nothing(server: InstanceServer) -> None:
         assert events(server, "data_exposed") == []

@@ -214,7 +214,7 @@ def test_the_configuration_of_an_instance(tmp_path: Path) -> None:
     record = record_of(settings, tmp_path)
     config = instance_config(settings, record, settings.instance("Chicago-1"))
     assert config.first
-    assert config.policy.downgrade_age_ms == 500
+    assert config.policy.age_ms == 500
     inside, across = config.destinations
     assert (inside.name, inside.sync, inside.pass_through) == ("Chicago-2", True, ".*")
     assert (across.name, across.sync, across.group) == ("London", False, "London")

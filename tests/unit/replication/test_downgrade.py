@@ -88,7 +88,7 @@ def test_the_minimum_refuses_and_says_how_to_go_on() -> None:
     ("policy", "named"),
     [
         (DowngradePolicy(100, 200), "upgrade age 200 ms"),
-        (DowngradePolicy(-1), "downgrade_age_ms"),
+        (DowngradePolicy(-1), "age_ms"),
         (DowngradePolicy(100, every_ms=-5), "every_ms"),
         (DowngradePolicy(100, min_sync_destinations=-1), "min_sync_destinations"),
     ],

@@ -181,7 +181,7 @@ def test_of_several_looks_the_strictest_counts() -> None:
     [
         (DowngradePolicy(looks=(AgeCheck(100),)), "has no schedule"),
         (DowngradePolicy(looks=(AgeCheck(100, None, (Occasion(),)),)), "has no schedule"),
-        (DowngradePolicy(looks=(AgeCheck(-1, None, (Occasion(1),)),)), "downgrade_age_ms is -1"),
+        (DowngradePolicy(looks=(AgeCheck(-1, None, (Occasion(1),)),)), "age_ms is -1"),
         (DowngradePolicy(looks=(AgeCheck(1, None, (Occasion(at="25:00"),)),)), "at is '25:00'"),
         (DowngradePolicy(100, looks=(AgeCheck(None, 200, (Occasion(1),)),)), "upgrade age 200 ms"),
     ],

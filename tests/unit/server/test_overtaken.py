@@ -18,6 +18,7 @@ from unit.server.clients.test_queries import (
 )
 from unit.test_doors import Door
 
+from raylay.services.config.journal import JournalConfig
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import publisher_id
 from raylay.services.protocol.client.answers import OVERTAKEN
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.covers(
     note="while it is connected",
 )
 
-SMALL = replace(CONFIG, segment_bytes=64 * 1024)
+SMALL = replace(CONFIG, journal=JournalConfig(segment_bytes=64 * 1024))
 BODY = {"text": "x" * 1_000}
 SEGMENTS = 20
 """More than is kept in memory for those who read just behind the end."""

@@ -220,15 +220,16 @@ RUNNING: list[tuple[str, str, str, str, Any, Any]] = [
      "replication_transports.0.enabled", True, False),
     ("TransactionLog/JournalArchiveDirectory", JOURNAL,
      JOURNAL + "<JournalArchiveDirectory>archive</JournalArchiveDirectory>",
-     "archive_directory", None, "/data/A-1/journal/../archive"),
+     "journal.archive_directory", None,
+     "/data/A-1/journal/../archive"),
     ("TransactionLog/JournalSize", JOURNAL, JOURNAL + "<JournalSize>20MB</JournalSize>",
-     "segment_bytes", 64 * 1024 * 1024, 20_000_000),
+     "journal.segment_bytes", 64 * 1024 * 1024, 20_000_000),
     ("TransactionLog/JournalSize", JOURNAL, JOURNAL + "<MinJournalSize>1MB</MinJournalSize>",
-     "segment_bytes", 64 * 1024 * 1024, 10_000_000),
+     "journal.segment_bytes", 64 * 1024 * 1024, 10_000_000),
     ("TransactionLog/FlushInterval", JOURNAL, JOURNAL + "<FlushInterval>25ms</FlushInterval>",
-     "flush_interval_ms", 10, 25),
+     "journal.flush_interval_ms", 10, 25),
     ("TransactionLog/FlushInterval", JOURNAL, JOURNAL + "<FlushInterval>25ms</FlushInterval>",
-     "durability", "fsync", "interval"),
+     "journal.durability", "fsync", "interval"),
     ("MessageTypes/MessageType/Name", GROUP, GROUP + types("pipes", "fix"),
      "type_definitions", (), (TypeDefinition("pipes", "fix"),)),
     ("MessageTypes/MessageType/Module", GROUP, GROUP + types("pipes", "nvfix"),
@@ -287,7 +288,7 @@ RUNNING: list[tuple[str, str, str, str, Any, Any]] = [
     ("Logging/Target/FileName", GROUP, GROUP + target(FILE_TARGET), "log.directory",
      "", "/data/log"),
     ("Logging/Target/Level", GROUP, GROUP + target(LEVEL), "log.level", "info", "warning"),
-    ("Actions", GROUP, GROUP + policy("250ms", "<Age>5s</Age>"), "policy.downgrade_age_ms",
+    ("Actions", GROUP, GROUP + policy("250ms", "<Age>5s</Age>"), "policy.age_ms",
      None, 5000),
     ("Actions", GROUP, GROUP + policy("250ms", "<Age>5s</Age>"), "policy.every_ms", 0, 250),
     ("Actions", GROUP, GROUP + policy("250ms", "<Age>5s</Age>"), "policy.upgrade_age_ms",
@@ -903,14 +904,14 @@ def test_what_is_done_to_old_journal_is_done_when_the_schedule_says() -> None:
     config = started(ARCHIVED.replace(GROUP, f"{GROUP}<Actions>{actions}</Actions>"))
     assert findings(document(ARCHIVED.replace(GROUP, f"{GROUP}<Actions>{actions}</Actions>"))) == []
     twice = (Occasion(4 * 3_600_000), Occasion(at="00:32Z"))
-    assert config.journal_actions == (
+    assert config.journal.actions == (
         JournalAction("remove", 30 * 86_400_000, (Occasion(at="Saturday at 11:00"),)),
         JournalAction("compress", 86_400_000, twice),
         JournalAction("archive", 7 * 86_400_000, twice),
         JournalAction("remove", 60 * 86_400_000, (Occasion(10_000),)),
     )
     # Not all the time, as a `retention` would.
-    assert config.retention_age_s is None
+    assert config.journal.retention.age_ms is None
     assert InstanceConfig.from_json(config.to_json()) == config
 
 
@@ -923,7 +924,7 @@ def test_a_downgrade_at_a_time_of_the_day_a_second_one_and_two_schedules() -> No
     )
     config = started(FILE.replace(GROUP, f"{GROUP}<Actions>{actions}</Actions>"))
     policy = config.policy
-    assert (policy.downgrade_age_ms, policy.every_ms, policy.upgrade_age_ms) == (
+    assert (policy.age_ms, policy.every_ms, policy.upgrade_age_ms) == (
         30_000, 15_000, 5_000,
     )  # fmt: skip
     assert policy.looks == (

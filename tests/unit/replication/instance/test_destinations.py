@@ -110,7 +110,7 @@ def test_a_downgrade_releases_and_an_upgrade_asks_again() -> None:
 
 
 def test_no_downgrade_below_the_minimum_unless_it_is_forced() -> None:
-    bench = Bench(DowngradePolicy(downgrade_age_ms=10, min_sync_destinations=1))
+    bench = Bench(DowngradePolicy(age_ms=10, min_sync_destinations=1))
     bench.commit(1, 1, 1)
     with pytest.raises(DowngradeRefused):
         bench.links.downgrade("b", 0, "by hand", force=False)
@@ -119,14 +119,14 @@ def test_no_downgrade_below_the_minimum_unless_it_is_forced() -> None:
 
 
 def test_older_than_the_age_is_downgraded_and_not_as_old() -> None:
-    bench = Bench(DowngradePolicy(downgrade_age_ms=10))
+    bench = Bench(DowngradePolicy(age_ms=10))
     bench.commit(1, 1, 1)
     assert not bench.links.tick(10_999) and bench.ledger.sync
     assert bench.links.tick(11_000) and not bench.ledger.sync
 
 
 def test_what_an_age_downgraded_an_age_upgrades_and_nothing_else() -> None:
-    bench = Bench(DowngradePolicy(downgrade_age_ms=100, upgrade_age_ms=50))
+    bench = Bench(DowngradePolicy(age_ms=100, upgrade_age_ms=50))
     bench.commit(1, 1, 1)
     assert bench.links.tick(1_000_000) and not bench.ledger.sync
     bench.answer(UNAWAITED, 1, 1)
@@ -139,7 +139,7 @@ def test_what_an_age_downgraded_an_age_upgrades_and_nothing_else() -> None:
 
 def test_each_fault_further_on_has_a_look_more() -> None:
     """The instance that is nearest to it acts first; also where there was one before."""
-    bench = Bench(DowngradePolicy(downgrade_age_ms=10, upgrade_age_ms=0))
+    bench = Bench(DowngradePolicy(age_ms=10, upgrade_age_ms=0))
     for txid, at_us in ((1, 20_000), (2, 60_000)):
         bench.commit(txid, txid, txid)
         bench.links.progressed("b", txid, {}, False, 0, 0)

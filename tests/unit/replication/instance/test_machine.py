@@ -682,7 +682,7 @@ def test_late_is_seen_behind_a_restart() -> None:
 
 
 def test_a_clock_that_is_set_changes_what_records_bear_and_nobodys_age() -> None:
-    bench = Bench(destination(), policy=DowngradePolicy(downgrade_age_ms=1_000))
+    bench = Bench(destination(), policy=DowngradePolicy(age_ms=1_000))
     bench.log_on()
     bench.connect()
     bench.machine.wall_offset_us = 3_600 * SECOND_US

@@ -18,10 +18,12 @@ from unit.test_doors import DEADLINE_S, Door, Transport
 
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.config.instance import InstanceConfig
+from raylay.services.config.journal import JournalConfig
 from raylay.services.core.fold_backlog import FoldBarrier
 from raylay.services.messages.records import Record, RecordBuilder, iterate_records, publisher_id
 from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.frames import Header, encode_frame
+from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.journal_lookup import LookupResult
 from raylay.services.server.clients import queries as query_module
 from raylay.services.server.clients.connection import ClientConnection
@@ -356,7 +358,7 @@ def test_what_a_session_is_delivered_comes_behind_its_query(tmp_path: Path, repl
         assert not len(queries)
 
     # One read has it all: behind what has been moved out of a front log another one begins.
-    in_house(tmp_path, visit, replace(CONFIG, front_log=False))
+    in_house(tmp_path, visit, replace(CONFIG, journal=JournalConfig(front_log=False)))
 
 
 def _words(said: Said) -> tuple[str, str | None]:
@@ -596,7 +598,7 @@ def test_rows_that_wait_for_their_order_count(tmp_path: Path) -> None:
     config = replace(
         CONFIG,
         capacity=CapacityConfig(memory_bytes_max=limit_bytes, disk_bytes_max=0, client_share=1.0),
-        check_interval_ms=60_000,
+        policy=DowngradePolicy(check_interval_ms=60_000),
     )
 
     async def visit(house: House) -> None:
@@ -636,7 +638,7 @@ def test_what_is_kept_for_a_reader_who_does_not_read_counts(tmp_path: Path) -> N
         capacity=CapacityConfig(
             memory_bytes_max=4 * 1024 * 1024, disk_bytes_max=0, client_share=1.0
         ),
-        check_interval_ms=60_000,
+        policy=DowngradePolicy(check_interval_ms=60_000),
     )
 
     async def visit(house: House) -> None:
