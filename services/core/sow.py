@@ -117,7 +117,7 @@ class SowFeature:
                         "sow_ahead",
                         topic.stored_as,
                         f"the store has transaction {state.txid}, the journal ends with {last_txid}"
-                        ": it is another one than the store was made from; the records are kept",
+                        ": the store belongs to another journal; its records are kept",
                     )
                 )
                 state.txid = last_txid

@@ -58,8 +58,8 @@ def parse_rate(rate: str, max_gap: str = "") -> Rate:
     value = float(match[1]) if match else 0.0
     if match is None or not 0 < value <= RATE_MAX:
         raise RemoteProtocolError(
-            f"rate {rate[:80]!r} is none: give messages a second (500), bytes a second (500KB) or "
-            "a multiple of the original speed (2X, .5X), above zero",
+            f"rate {rate[:80]!r} is invalid: give messages a second (500), bytes a second (500KB) "
+            "or a multiple of the original speed (2X, .5X), above zero",
             "bad_command",
         )
     unit = (match[2] or "").lower()

@@ -256,9 +256,9 @@ def _advice(journaled: tuple[TopicRule, ...], instance: str) -> str:
     more = f" and {len(names) - _NAMED_MAX} more" if names[_NAMED_MAX:] else ""
     there = ", ".join(names[:_NAMED_MAX])[:500] or "nothing"
     return (
-        f"is not in the transaction log of {instance}, which has {there}{more}: nobody would keep "
-        "the message; publish to one of those, or add the topic to `topics` of the fabric, with "
-        "`journaled: false` where those who listen at the moment are all that it is for"
+        f"is not in the transaction log of {instance}, which has {there}{more}: the message would "
+        "be lost. Publish to one of those, or add the topic to `topics` of the fabric, with "
+        "`journaled: false` if it is only for the subscribers of the moment"
     )
 
 

@@ -148,15 +148,13 @@ class PasswordAuthentication:
                     return LogonDenied(str(error))
             if not asked.still_waits():
                 # A client that connects and leaves at once must not cost a hash each time.
-                return LogonDenied("its connection ended before its password was looked at")
+                return LogonDenied("the connection ended before the password was checked")
             known = self._hashes.get(asked.user_id)
             fits = await asyncio.to_thread(self._fits, known or self._nobody, asked.password)
             if known is None:
                 fits = False
-                return LogonDenied("the file of passwords does not have this user")
-            return (
-                LogonAccepted(asked.user_id) if fits else LogonDenied("the password is another one")
-            )
+                return LogonDenied("the password file does not have this user")
+            return LogonAccepted(asked.user_id) if fits else LogonDenied("the password is wrong")
         finally:
             self._waiting.pop(number, None)
             self._turns.gone(number, loop.time(), fits)
@@ -230,12 +228,12 @@ class TokenAuthentication:
                 options={"require": ["exp"], "verify_aud": self._audience is not None},
             )
         except Exception as error:  # the library raises errors of its own, and those of keys
-            return LogonDenied(f"the token does not hold: {error}")
+            return LogonDenied(f"the token is not valid: {error}")
         user = claims.get(self._claim)
         if not isinstance(user, str) or not user:
             return LogonDenied(f"the token has no {self._claim}")
         if asked.user_id and asked.user_id != user:
-            return LogonDenied("the token is another user's")
+            return LogonDenied("the token belongs to another user")
         return LogonAccepted(user)
 
 

@@ -239,13 +239,13 @@ class DestinationLedger:
             return "persisted acks do not wait for it"
         if not self.carries_all:
             return (
-                "its topics are not all that clients may publish here, or it leaves out the check "
-                "txlog of some of them"
+                "its topics are not all that clients may publish here, or it leaves out the "
+                "check txlog for some"
             )
         if not self.proved:
             return "it has not caught up since its link connected"
         if self.stranded:
-            return "what clients published here is not there, and is not routed there"
+            return "it lacks messages that clients published here and that are not routed to it"
         return ""
 
     def owe(

@@ -130,8 +130,8 @@ def refusal(permissions: Permissions | None, user: str, path: str, instance: str
         return ""
     who = user[:NAME_SHOWN_MAX] or "nobody in particular"
     return (
-        f"{instance} refuses: {who} may not have {path}; nothing was changed. Allow it in `admin` "
-        f'of his permissions ({{topic: "{path}", read: true}}), or come as somebody who may'
+        f"{instance} refuses: {who} may not use {path}; nothing was changed. Allow it in `admin` "
+        f'of the permissions ({{topic: "{path}", read: true}}), or act as a user who may'
     )
 
 
@@ -139,7 +139,7 @@ def not_let_in(user: str, path: str, instance: str) -> str:
     """Returns the answer to a caller whose claimed identity is not confirmed."""
     who = user[:NAME_SHOWN_MAX] or "nobody in particular"
     return (
-        f"{instance} refuses {path} to {who}: it does not let him in; nothing was changed. Say who "
-        "you are by RAYLAY_USER, and RAYLAY_PASSWORD_FILE or RAYLAY_PASSWORD (in Python "
-        "`fabric.act_as`); the instance's event `logon_denied` says what was wrong"
+        f"{instance} refuses {path} to {who}: the logon was denied; nothing was changed. Give the "
+        "user in RAYLAY_USER and the password in RAYLAY_PASSWORD_FILE or RAYLAY_PASSWORD (in "
+        "Python `fabric.act_as`); the instance's event `logon_denied` has the reason"
     )

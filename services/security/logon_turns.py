@@ -213,8 +213,8 @@ class LogonTurns:
             wait_s = failures.free_at_s(USER_FAILURES_FREE, USER_BACK_OFF_S_MAX) - now_s
             if wait_s > 0:
                 return (
-                    f"its user name failed {failures.times} times at this address: no password of "
-                    f"it is looked at there for {wait_s:.1f} s"
+                    f"logons of its user name failed {failures.times} times at this address: its "
+                    f"passwords are not checked there for {wait_s:.1f} s"
                 )
         if key in self._let_in:
             return ""
@@ -223,8 +223,8 @@ class LogonTurns:
             wait_s = failures.free_at_s(ADDRESS_FAILURES_FREE, ADDRESS_BACK_OFF_S_MAX) - now_s
             if wait_s > 0:
                 return (
-                    f"{failures.times} logons failed at its address: no password of a user who "
-                    f"was not let in there before is looked at for {wait_s:.1f} s"
+                    f"{failures.times} logons failed at its address: passwords of users without an "
+                    f"earlier logon there are not checked for {wait_s:.1f} s"
                 )
         return ""
 

@@ -116,7 +116,7 @@ def test_instances_refuse_what_their_operators_do_not_ask_for(
         nothing_has_it(tmp_path / "data")
         nothing_has_it(Path(ray._private.worker._global_node.get_session_dir_path()))
         eve.leave()
-        with pytest.raises(FabricError, match=r"eve may not have .*instance/stop"):
+        with pytest.raises(FabricError, match=r"eve may not use .*instance/stop"):
             nobody.stop()
         assert all(each["ready"] for each in owner.status()["instances"])
         directory = owner.directory

@@ -918,7 +918,7 @@ def test_a_peer_is_unsafe_while_it_may_lack_what_a_client_published_again() -> N
     play.until(500)
     ledger = play.world.instances["b"].machine.destinations["to-c"]
     assert client.machine.instance == "b" and client.store.messages == 0
-    assert not ledger.safe and "is not routed there" in ledger.why_unsafe
+    assert not ledger.safe and "are not routed to it" in ledger.why_unsafe
     for _ in range(2):
         # That is not forgotten by a restart.
         play.world.crash("b")

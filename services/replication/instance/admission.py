@@ -95,8 +95,8 @@ class InstanceAdmission:
         risk = self.risk(senders, held)
         if risk and not force:
             raise AdmissionRefused(
-                f"{self._identity.name} may lack what was acknowledged: {risk}; wait for it, or "
-                "force it where that is lost for good"
+                f"{self._identity.name} may lack acknowledged messages: {risk}; wait until it has "
+                "them, or force the admission if they are lost for good"
             )
         self._out.report("admitted", forced=bool(risk), why=risk or "nothing is missing here")
         self.become_ready()
@@ -113,7 +113,7 @@ class InstanceAdmission:
             if not ledger.connected or ledger.at_connect is None:
                 return f"{name} of group {destination.group} is not connected"
             if ledger.has_several_servers:
-                return f"of the servers of {name} only one is connected"
+                return f"only one of the servers of {name} is connected"
             beyond = ledger.at_connect.copy()
             beyond.difference_update(held)
             if beyond:
@@ -122,8 +122,8 @@ class InstanceAdmission:
         unknown = sorted(set(senders) - compared)
         if unknown:
             return (
-                f"{unknown[0]} of group {self._identity.group} replicates to it, has not brought "
-                "what it has, and is no destination that could say what that is"
+                f"{unknown[0]} of group {self._identity.group} replicates to it, has not finished "
+                "its resync, and is no destination, so its messages are not known"
             )
         return ""
 
@@ -173,8 +173,8 @@ class InstanceAdmission:
             return "stale_epoch", f"epoch {epoch} of {name} is not above {epoch_seen}"
         if connected_as is not None and connected_as != destination:
             return "already_connected", (
-                f"{name} is connected here already, as Destination {connected_as!r}: "
-                "one link from a given instance to a given instance"
+                f"{name} is connected here already, over its Destination {connected_as!r}: remove "
+                f"one of the two, since an instance has one link to another one"
             )
         clash = (
             ""
@@ -192,8 +192,8 @@ class InstanceAdmission:
         placement = self.placements.get(name)
         if placement is None or salvages:
             return "not_retired", (
-                f"the data directory of {name} is not retired: start the instance with it, nothing "
-                "is to be salvaged"
+                f"the data directory of {name} is not retired, so nothing needs to be salvaged: "
+                "start the instance with it"
             )
         return "retired", retired_text(name, placement)
 

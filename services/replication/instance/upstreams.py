@@ -489,9 +489,9 @@ class UpstreamTable:
                 self._out.report(
                     "lacks_unproven",
                     peer=upstream.name,
-                    text=f"{upstream.name} says what {self._identity.name} lacks for good, and "
-                    "does not prove that it is of the fabric: not believed, nothing is noted as "
-                    "unavailable",
+                    text=f"{upstream.name} names messages that {self._identity.name} lacks for "
+                    "good, without proof that it belongs to the fabric: ignored, and no message is "
+                    "noted as unavailable",
                 )
         elif upstream is not None:
             name, incarnation = upstream.name, upstream.incarnation
@@ -521,10 +521,10 @@ class UpstreamTable:
                 self._out.report(
                     "old_copy_unproven",
                     peer=upstream.name,
-                    text=f"{upstream.name} says that it holds what went through this data directory"
-                    f" of {self._identity.name} and is not in it, and does not prove that it is of "
-                    "the fabric: not believed; where the directory may be an old copy, begin it "
-                    "anew (docs/operations.md)",
+                    text=f"{upstream.name} claims messages that passed through this data directory "
+                    f"of {self._identity.name} and are not in it, without proof that it belongs to "
+                    "the fabric: ignored; if the directory may be an old copy, begin it anew "
+                    "(docs/operations.md)",
                 )
             return ""
         lacking = self._intake.lacked(yours)
@@ -532,8 +532,8 @@ class UpstreamTable:
             return ""
         publisher, (first, last) = next(iter(lacking.items()))
         return (
-            f"{upstream.name} has messages that went through this data directory and are not "
-            f"in it, {publisher}|{first}| to {publisher}|{last}| among them"
+            f"{upstream.name} has messages that passed through this data directory and are not "
+            f"in it, such as {publisher}|{first}| to {publisher}|{last}|"
         )
 
     # -- what is on disk ---------------------------------------------------------------------

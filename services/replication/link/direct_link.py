@@ -210,14 +210,14 @@ class DirectLink:
             taken = self._next() if self._unsent_bytes >= BATCH_BYTES else self._unsent.copy()
             before = machine.cursor
             if taken[0].first_txid > before + 1 or _UNAVAILABLE in [run.kind for run in taken]:
-                self.trouble = "what it is to be told next is in the journal only"
+                self.trouble = "the next messages are in the journal only"
                 break
             effects += machine.take(taken, now_us)
             self._forget(machine.cursor)
             if machine.cursor == before:
                 break
         if self._unsent_bytes > BEHIND_BYTES_MAX or len(self._unsent) > BEHIND_RUNS_MAX:
-            self.trouble = "it does not take what is sent as fast as it is committed"
+            self.trouble = "it takes messages more slowly than they are committed"
         return effects
 
     def _next(self) -> list[Run]:

@@ -231,15 +231,16 @@ def decide(
     if is_anothers and mine.in_fabric and not logon.proven:
         return LinkRefused(
             "unproven",
-            f"{logon.name} (incarnation {logon.incarnation:016x}) is of the fabric of {mine.name}, "
-            "and this link does not prove that it is: end what pretends to be it; where it is, "
-            "give it the fabric's key (`fabric_key` of its configuration)",
+            f"{logon.name} (incarnation {logon.incarnation:016x}) belongs to the fabric of "
+            f"{mine.name}, and this link does not prove that it comes from there: stop the process "
+            "that uses its name, or give the real one the fabric's key (`fabric_key` of its "
+            "configuration)",
         )
     if not counts(logon.epoch, epoch_seen):
         return LinkRefused(
             "bad_epoch",
-            f"epoch {logon.epoch} of {logon.name} is more than {EPOCH_STEP_MAX} above "
-            f"{epoch_seen}, the last one: no instance counts so far",
+            f"epoch {logon.epoch} of {logon.name} is more than {EPOCH_STEP_MAX} above its last "
+            f"one, {epoch_seen}: instances count up by 1, so this link is refused",
         )
     effects, answer = machine.upstream_logged_on(
         connection,

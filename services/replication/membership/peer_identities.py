@@ -69,10 +69,10 @@ class PeerIdentities:
         for known in self._met.values():
             if known.proven and (known.name == name or known.incarnation == incarnation):
                 return (
-                    f"a link says that it is of {name} (incarnation {incarnation:016x}) and does "
-                    f"not prove it, while {known.name} of the fabric is connected to "
-                    f"{self._mine.name}: end what pretends to be it; where it is of the fabric, "
-                    "give it the fabric's key (`fabric_key` of its configuration)"
+                    f"a link claims to come from {name} (incarnation {incarnation:016x}) without "
+                    f"proof, while {known.name} of the fabric is connected to {self._mine.name}: "
+                    "stop the process that uses its name, or give the real one the fabric's key "
+                    "(`fabric_key` of its configuration)"
                 )
         return ""
 
@@ -101,8 +101,8 @@ class PeerIdentities:
         if _of_one_name(self._mine, new):
             return (
                 f"{name} is the name of two instances: of this one (incarnation "
-                f"{self._mine.incarnation:016x}) and of {_shown(new)}: names are unique; give one "
-                "of them another, or end it"
+                f"{self._mine.incarnation:016x}) and of {_shown(new)}: names are unique: give one "
+                "of them another name, or stop it"
             )
         for other, known in self._met.items():
             if self._in_fabric and proven and not (known.proven or known.dialled):
@@ -110,8 +110,8 @@ class PeerIdentities:
             if other != key and _of_one_name(known, new):
                 return (
                     f"{name} is the name of two instances that are connected to {self._mine.name}: "
-                    f"of {_shown(known)} and of {_shown(new)}: names are unique; give one of them "
-                    "another, or end it (where it has just lost its disk, this passes)"
+                    f"of {_shown(known)} and of {_shown(new)}: names are unique: give one of them "
+                    "another name, or stop it (if it has just lost its disk, wait a moment)"
                 )
         return ""
 

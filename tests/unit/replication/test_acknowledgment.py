@@ -157,7 +157,7 @@ def test_why_a_destination_is_unsafe() -> None:
     found.carries_all = True
     assert found.safe and found.why_unsafe == ""
     found.stranded.add(P, 1, 1)
-    assert not found.safe and "is not routed there" in found.why_unsafe
+    assert not found.safe and "are not routed to it" in found.why_unsafe
     found.stop_waiting()
     assert "do not wait" in found.why_unsafe
     found.sync = True

@@ -179,12 +179,12 @@ def test_what_changes_counts_at_the_next_call(place: Place) -> None:
     """A reset is nobody's to forget: nothing is kept."""
     assert place.thread.reset_entitlement("", BOB) == 0
     assert place.events("control")[-1]["user"] == "robert"
-    with pytest.raises(ControlRefused, match=r"robert may not have .*transports/client/disable"):
+    with pytest.raises(ControlRefused, match=r"robert may not use .*transports/client/disable"):
         place.thread.switch_transport("client", False, BOB)
     permissions = place.path / "permissions"
     taken = {**PERMISSIONS, "bob": {"admin": []}}
     permissions.write_text(json.dumps(taken))
-    with pytest.raises(ControlRefused, match=r"bob may not have .*reset"):
+    with pytest.raises(ControlRefused, match=r"bob may not use .*reset"):
         place.thread.reset_entitlement("", BOB)
     # What cannot be read allows nothing.
     permissions.write_text("{")
@@ -333,10 +333,10 @@ class Says:
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (LogonDenied("because"), "does not let him in"),
+        (LogonDenied("because"), "the logon was denied"),
         (LogonDenied("many", is_busy=True), "try again a little later"),
         (Challenge("amy", "what?"), "by a challenge, which control calls cannot meet"),
-        (ValueError(f"it saw {SECRET}"), "does not let him in"),
+        (ValueError(f"it saw {SECRET}"), "the logon was denied"),
     ],
 )
 def test_what_a_module_of_ones_own_answers(

@@ -78,7 +78,7 @@ def test_by_hand_it_is_said_what_may_be_missing(
         bench.peer_held(peer_held)
     assert bench.admission.risk(senders, held(here))[: len(risk) or None] == risk
     if risk:
-        with pytest.raises(AdmissionRefused, match="own may lack what was acknowledged"):
+        with pytest.raises(AdmissionRefused, match="own may lack acknowledged messages"):
             bench.admission.admit(senders, held(here), force=False)
         assert not bench.admission.ready and bench.out.take() == []
     bench.admission.admit(senders, held(here), force=True)
