@@ -4,7 +4,6 @@ passes through a method of this class, because Ray wraps every method in tracing
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -27,8 +26,8 @@ def node_address() -> str:
 class Instance:
     """One instance of a fabric. Lifecycle: named and detached; Ray restarts it.
 
-    What changes something takes `said`, who asks for it: the instance judges that where its
-    configuration has `admin`, and raises ControlRefused.
+    What changes something takes a caller: the instance judges him where its configuration has
+    `admin`, and raises ControlRefused.
 
     Args:
         directory: data directory of the instance, which holds its configuration.
@@ -54,74 +53,20 @@ class Instance:
         return self._thread.events(after, limit)
 
     @ray.method(num_returns=1)
-    def authorize(self, call: str, said: Caller | None, details: dict[str, Any]) -> None:
+    def authorize(self, call: str, caller: Caller | None, details: dict[str, Any]) -> None:
         """Judges a control call that another process performs."""
-        self._thread.authorize(call, said, details)
+        self._thread.authorize(call, caller, details)
 
     @ray.method(num_returns=1)
-    def downgrade(self, destination: str, force: bool = False, said: Caller | None = None) -> None:
-        """Downgrades a destination: persisted acks do not wait for it any more."""
-        self._thread.downgrade(destination, force, said)
+    def control(self, call: str, arguments: dict[str, Any], caller: Caller | None) -> Any:
+        """Performs a control call; services/server/control_calls.py has the table of them."""
+        return self._thread.control(call, arguments, caller)
 
     @ray.method(num_returns=1)
-    def upgrade(self, destination: str, said: Caller | None = None) -> None:
-        """Upgrades a destination: persisted acks wait for it again."""
-        self._thread.upgrade(destination, said)
-
-    @ray.method(num_returns=1)
-    def inject(
-        self, kind: str, seconds: float, options: dict[str, Any], said: Caller | None = None
-    ) -> None:
-        """Injects a fault for a while, for a drill."""
-        self._thread.inject(kind, seconds, options, said)
-
-    @ray.method(num_returns=1)
-    def placed(self, told: list[list[Any]], said: Caller | None = None) -> None:
-        """Takes placements of moved instances: name, generation, replication address and client
-        address of each."""
-        self._thread.placed(told, said)
-
-    @ray.method(num_returns=1)
-    def admit(
-        self, senders: Sequence[str], force: bool = False, said: Caller | None = None
-    ) -> None:
-        """Admits clients although no peer of the group has brought what it has."""
-        self._thread.admit(senders, force, said)
-
-    @ray.method(num_returns=1)
-    def proxied(self, queue: str, on: bool, said: Caller | None = None) -> str:
-        """Lets a queue take over messages of instances that cannot be reached, or ends that."""
-        return self._thread.proxied(queue, on, said)
-
-    @ray.method(num_returns=1)
-    def switch_transport(self, name: str, on: bool, said: Caller | None = None) -> str:
-        """Enables or disables a transport for clients. Returns what was done."""
-        return self._thread.switch_transport(name, on, said)
-
-    @ray.method(num_returns=1)
-    def reset_entitlement(self, user: str, said: Caller | None = None) -> int:
-        """Asks the entitlement module anew about a user, or everybody. Returns how many sessions
-        ended."""
-        return self._thread.reset_entitlement(user, said)
-
-    @ray.method(num_returns=1)
-    def maintenance(
-        self,
-        action: str,
-        before_txid: int | None = None,
-        force: bool = False,
-        said: Caller | None = None,
-    ) -> list[dict[str, Any]]:
-        """Compresses, archives or removes sealed segments."""
-        return self._thread.maintenance(action, before_txid, force, said)
-
-    @ray.method(num_returns=1)
-    def stop(
-        self, said: Caller | None = None, call: str = "stop", details: dict[str, Any] | None = None
-    ) -> bool:
-        """Stops gracefully; the process lives on until Ray ends it. Returns whether it stopped in
-        time."""
-        return self._thread.stop(said=said, call=call, **(details or {}))
+    def stop(self, call: str, details: dict[str, Any], caller: Caller | None) -> bool:
+        """Stops gracefully, and returns whether that was in time. The process lives on until Ray
+        ends it."""
+        return self._thread.stop(caller=caller, call=call, **details)
 
     @ray.method(num_returns=1)
     def pid(self) -> int:

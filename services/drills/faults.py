@@ -294,7 +294,9 @@ class InternalFault:
 
     def _lease(self, name: str, kind: str, options: dict[str, Any], lasts_s: float) -> FaultLease:
         def ask(seconds: float, timeout_s: float) -> None:
-            self._places.fabric.ask(name, "inject", kind, seconds, options, timeout_s=timeout_s)
+            self._places.fabric.control(
+                name, "drill", timeout_s=timeout_s, kind=kind, seconds=seconds, options=options
+            )
 
         to = options.get("destination")
         return FaultLease(f"{kind} of {name}{f' to {to}' if to else ''}", ask, lasts_s)

@@ -28,13 +28,6 @@ from raylay.services.security.control import Caller
 JUDGED_TIMEOUT_S = 15.0
 """Timeout for calls about which an instance asks a module first: a server of permissions has 7
 s."""
-JUDGED = frozenset(
-    (
-        *("downgrade", "upgrade", "inject", "placed", "admit", "proxied", "switch_transport"),
-        *("reset_entitlement", "maintenance", "stop"),
-    )
-)
-"""Methods of an instance that change something: who asks for them is said."""
 
 
 class ControlClient:
@@ -109,10 +102,14 @@ class ControlClient:
             raise ConfigurationError(f"to control {name}: {error}") from None
         return Caller(found.get("user_id", ""), found.get("password", ""))
 
-    def call(self, actor: Any, name: str, verb: str, *arguments: Any) -> Any:
-        """Calls a method of an instance that changes something, and returns what Ray gives for its
-        answer."""
-        return getattr(actor, verb).remote(*arguments, said=self.caller_for(name))
+    def call(self, actor: Any, name: str, call: str, **arguments: Any) -> Any:
+        """Makes a control call, and returns what Ray gives for its answer.
+
+        Args:
+            call: of `raylay.services.server.control_calls.ControlCalls`.
+            arguments: of the call.
+        """
+        return actor.control.remote(call, arguments, self.caller_for(name))
 
     def stop(self, actor: Any, caller: Caller | None, call: str, **details: Any) -> Any:
         """Has an instance stop, and returns what Ray gives for its answer.
@@ -121,7 +118,7 @@ class ControlClient:
             caller: who asks for it.
             call: what it is stopped for.
         """
-        return actor.stop.remote(said=caller, call=call, details=details)
+        return actor.stop.remote(call, details, caller)
 
     def stop_gracefully(self, actor: Any, caller: Caller | None, call: str, **details: Any) -> None:
         """Stops an instance as `stop` does, and waits for it for a while.
@@ -136,30 +133,41 @@ class ControlClient:
             if refused:
                 raise FabricError(refused)
 
-    def ask(
-        self, name: str, verb: str, *arguments: Any, what: str = "", timeout_s: float | None = None
+    def control(
+        self, name: str, call: str, what: str = "", timeout_s: float | None = None, **arguments: Any
     ) -> Any:
-        """Returns an instance's answer to a call of its actor.
+        """Makes a control call as `call` does, and returns its result.
 
         Args:
             what: the call, for people.
             timeout_s: None: as long as the instance needs where it asks a module first.
 
         Raises:
-            FabricError: it does not run, does not answer in time, or refuses.
+            FabricError: the instance does not run, does not answer in time, or refuses.
         """
+        if timeout_s is None:
+            timeout_s = JUDGED_TIMEOUT_S if self.asks_for(name) else STATUS_TIMEOUT_S
+        actor = self._running(name)
+        ref = self.call(actor, name, call, **arguments)
+        return self._answer(ref, what or f"{call} of {name}", timeout_s)
+
+    def ask(self, name: str, verb: str, *arguments: Any, timeout_s: float) -> Any:
+        """Returns an instance's answer to a call that changes nothing, as `Fabric.ask` does."""
+        ref = getattr(self._running(name), verb).remote(*arguments)
+        return self._answer(ref, f"{verb} of {name}", timeout_s)
+
+    def _running(self, name: str) -> Any:
         actor = self._handle.actor(name)
         if actor is None:
             raise FabricError(f"instance {name} does not run")
+        return actor
+
+    def _answer(self, ref: Any, what: str, timeout_s: float) -> Any:
         ray = ray_module()
-        if timeout_s is None:
-            timeout_s = JUDGED_TIMEOUT_S if self.asks_for(name) else STATUS_TIMEOUT_S
         try:
-            if verb in JUDGED:
-                return ray.get(self.call(actor, name, verb, *arguments), timeout=timeout_s)
-            return ray.get(getattr(actor, verb).remote(*arguments), timeout=timeout_s)
+            return ray.get(ref, timeout=timeout_s)
         except ray.exceptions.RayError as error:
-            raise FabricError(f"{what or f'{verb} of {name}'}: {first_line(error)}") from None
+            raise FabricError(f"{what}: {first_line(error)}") from None
 
 
 def refusal_of(ref: Any, *, or_fails: bool = False) -> str:

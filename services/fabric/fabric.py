@@ -485,7 +485,7 @@ class Fabric:
     def ask(
         self, name: str, verb: str, *arguments: Any, timeout_s: float = STATUS_TIMEOUT_S
     ) -> Any:
-        """Returns one instance's answer to a call of its actor: `status`, `events`, …
+        """Returns one instance's answer to a call that changes nothing: `status`, `events`, …
 
         Raises:
             FabricError: it does not run, does not answer in time, or refuses.
@@ -554,6 +554,23 @@ class Fabric:
         self._control.authorize(names, call, **details)
 
     # -- breaking and mending ----------------------------------------------------------------
+    def control(
+        self, name: str, call: str, *, timeout_s: float | None = None, **arguments: Any
+    ) -> Any:
+        """Makes a control call of one instance, and returns its result. The methods below make
+        those that people need.
+
+        Args:
+            call: as in `raylay.services.security.control.PATHS`, of those that the instance itself
+                performs.
+            timeout_s: None: as long as the instance needs where it asks a module who may.
+            arguments: of the call; `raylay.services.server.control_calls` has them.
+
+        Raises:
+            FabricError: it does not run, does not answer in time, or refuses.
+        """
+        return self._control.control(name, call, timeout_s=timeout_s, **arguments)
+
     def pid(self, name: str) -> int:
         """The process of an instance; 0 while it has none."""
         return self.instances.pid(name)
@@ -605,7 +622,7 @@ class Fabric:
         Raises:
             FabricError: there is no such destination, the instance cannot be asked, or it refuses.
         """
-        self._switch_sync(name, destination, "downgrade", force)
+        self._switch_sync(name, "downgrade", destination, force=force)
 
     def upgrade(self, name: str, destination: str) -> None:
         """Back to the configured sync.
@@ -613,7 +630,7 @@ class Fabric:
         Raises:
             FabricError: there is no such destination, or the instance cannot be asked.
         """
-        self._switch_sync(name, destination, "upgrade")
+        self._switch_sync(name, "upgrade", destination)
 
     def admit(self, name: str, *, force: bool = False) -> None:
         """Lets an instance with a new disk admit clients although no peer of its group has brought
@@ -627,7 +644,7 @@ class Fabric:
             FabricError: the instance cannot be asked, or it refuses and says what may be missing.
         """
         senders = self.declared.replicating_to(name)
-        self._control.ask(name, "admit", senders, force, what=f"admit {name}")
+        self._control.control(name, "admit", f"admit {name}", senders=senders, force=force)
 
     def inject(self, name: str, kind: str, seconds: float, **options: Any) -> None:
         """Breaks something inside an instance for a drill, for so long; 0 seconds mend it. What can
@@ -638,7 +655,8 @@ class Fabric:
                 instance cannot be asked.
         """
         self.declared.instance(name)
-        self._control.ask(name, "inject", kind, seconds, options, what=f"inject into {name}")
+        what = f"inject into {name}"
+        self._control.control(name, "drill", what, kind=kind, seconds=seconds, options=options)
 
     def proxied(self, name: str, queue: str, *, on: bool = True) -> str:
         """Lets a queue of an instance take over messages of instances that it is not connected to,
@@ -653,7 +671,8 @@ class Fabric:
         """
         self.declared.instance(name)
         what = f"proxied transfer of {queue} at {name}"
-        return str(self._control.ask(name, "proxied", queue, on, what=what))
+        call = "enable_proxied" if on else "disable_proxied"
+        return str(self._control.control(name, call, what, queue=queue))
 
     def switch_transport(self, name: str, transport: str, *, on: bool) -> str:
         """Enables or disables a transport for clients of an instance, until that is restarted: then
@@ -669,7 +688,8 @@ class Fabric:
         """
         self.declared.instance(name)
         what = f"transport {transport} of {name}"
-        return str(self._control.ask(name, "switch_transport", transport, on, what=what))
+        call = "enable_transport" if on else "disable_transport"
+        return str(self._control.control(name, call, what, transport=transport))
 
     def reset_entitlement(self, name: str, user: str = "") -> int:
         """Has an instance ask its modules anew what a user may do; without one, what everybody may
@@ -683,14 +703,14 @@ class Fabric:
         """
         self.declared.instance(name)
         what = f"entitlement at {name}"
-        return int(self._control.ask(name, "reset_entitlement", user, what=what))
+        return int(self._control.control(name, "reset_entitlement", what, of_user=user))
 
-    def _switch_sync(self, name: str, destination: str, verb: str, *options: bool) -> None:
+    def _switch_sync(self, name: str, call: str, destination: str, **options: bool) -> None:
         instance = self.declared.instance(name)
         if destination not in {known.name for known in instance.destinations}:
             raise FabricError(f"instance {name} has no destination {destination}")
-        what = f"{verb} of {destination} at {name}"
-        self._control.ask(name, verb, destination, *options, what=what)
+        what = f"{call} of {destination} at {name}"
+        self._control.control(name, call, what, destination=destination, **options)
 
     # -- changing what runs ------------------------------------------------------------------
     def apply(

@@ -209,13 +209,19 @@ class Relocator:
 
     def _tell_moved(self, done: Relocation) -> None:
         settings, record = self._handle.known()
-        told = [[done.name, done.generation, *addresses_of(record, settings.instance(done.name))]]
+        address, client_address = addresses_of(record, settings.instance(done.name))
+        placement = {
+            "moved": done.name,
+            "generation": done.generation,
+            "address": address,
+            "client_address": client_address,
+        }
         ray = ray_module()
         asked = {}
         for each in settings.instances:
             actor = self._handle.actor(each.name) if each.name != done.name else None
             if actor is not None:
-                asked[each.name] = self._control.call(actor, each.name, "placed", told)
+                asked[each.name] = self._control.call(actor, each.name, "place", **placement)
         if asked:
             ray.wait(list(asked.values()), num_returns=len(asked), timeout=STATUS_TIMEOUT_S)
         for name, ref in asked.items():

@@ -5,8 +5,7 @@
         await start()      listens, recovers, serves; raises ConfigurationError, StorageLocked, …
         await stop()       graceful; await finished() waits for it
         status() -> dict, events(after, limit) -> list[dict]
-        await downgrade(destination), upgrade(destination)
-        await maintenance("compress" | "archive" | "remove", before_txid, force=False)
+        await calls.downgrade(destination), calls.upgrade(destination), … (control_calls.py)
         its parts, which import it never: docs/architecture.md
     runner.InstanceThread(directory, name, link_factory)
         the same on a thread of its own: what the actor holds

@@ -1,14 +1,14 @@
 """The shell around InstanceMachine: sockets, journal, clock, links (design.md 2 to 6).
 
 It decides nothing: what comes in goes to the machine, what the machine answers is performed, in
-order. Here its parts are put together, started and stopped, and here people's commands arrive.
+order. Here its parts are put together, started and stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -46,6 +46,7 @@ from raylay.services.server.clients.sessions import ClientSession, ClientSession
 from raylay.services.server.clients.slow_clients import ClientPools
 from raylay.services.server.commits import Commits, SlowedPublishers
 from raylay.services.server.control import ControlAccess
+from raylay.services.server.control_calls import ControlCalls
 from raylay.services.server.data.data_directory import GENERATION_KEY
 from raylay.services.server.data.data_files import (
     AGING_KEY,
@@ -240,6 +241,7 @@ class InstanceServer:
         self._listening = InstanceListeners(
             runtime, clients=self.clients, links=self.links, queues=queues, upstreams=self.upstreams
         )
+        self.calls = self._made_calls()
         self._status = self._made_status(deliveries)
         self._bind_effects()
 
@@ -304,6 +306,19 @@ class InstanceServer:
             sow=self._sow,
             upstreams=self.upstreams,
             endings={InstanceRetirement: self._retired, StaleCopyDetected: self._went_back},
+        )
+
+    def _made_calls(self) -> ControlCalls:
+        return ControlCalls(
+            self.runtime,
+            self.control,
+            clients=self.clients,
+            injections=self.injections,
+            listening=self._listening,
+            maintenance=self._maintenance,
+            placements=self.placements,
+            queues=self._queues,
+            upstreams=self.upstreams,
         )
 
     def _checks(self) -> PeriodicChecks:
@@ -589,94 +604,7 @@ class InstanceServer:
         await self._recovery.begin_anew()
         await self.stop()
 
-    # -- control -----------------------------------------------------------------------------
-    async def downgrade(
-        self, destination: str, why: str = "by hand", *, force: bool = False
-    ) -> None:
-        """Persisted acks wait no more for this destination.
-
-        Raises:
-            ConfigurationError: there is no such destination.
-            DowngradeRefused: too few would use sync acknowledgment, and it is not forced.
-        """
-        self._known(destination)
-        self.runtime.perform(
-            self.runtime.machine.downgrade(destination, self.runtime.steady_us(), why, force=force)
-        )
-
-    async def upgrade(self, destination: str, why: str = "by hand") -> None:
-        """Persisted acks wait for this destination again, if it is configured sync.
-
-        Raises:
-            ConfigurationError: there is no such destination.
-        """
-        self._known(destination)
-        self.runtime.perform(
-            self.runtime.machine.upgrade(destination, self.runtime.steady_us(), why)
-        )
-
-    async def inject(self, kind: str, seconds: float, options: dict[str, Any]) -> None:
-        """Breaks something for a drill; see `FaultInjection.inject`.
-
-        Raises:
-            ConfigurationError: the fabric is not marked for drills, or there is no such fault.
-        """
-        self.injections.inject(kind, seconds, options)
-
-    async def admit(self, senders: Sequence[str], *, force: bool = False) -> None:
-        """Admits clients although no peer of the group has brought what it has.
-
-        Args:
-            senders: the other instances of the group that replicate to this one.
-
-        Raises:
-            AdmissionRefused: something may be missing here, and it is not forced.
-        """
-        self.runtime.perform(self.runtime.machine.admit(senders, force=force))
-
-    async def proxied(self, queue: str, *, on: bool) -> str:
-        """Lets a queue take over messages of instances that are not reachable, or no more; see
-        `QueueManager.proxied`.
-
-        Raises:
-            ConfigurationError: there is no such queue, or it is local.
-            StorageError: it could not be written: nothing was changed.
-        """
-        return await self._queues.proxied(queue, on=on)
-
-    async def reset_entitlement(self, user: str = "") -> int:
-        """Ends the sessions of a user, or all that a module lets in, so that it is asked anew what
-        they may do. How many."""
-        self.control.forget()
-        return self.clients.reset_entitlement(user) + self.upstreams.reset_entitlement(user)
-
-    async def switch_transport(self, name: str, *, on: bool) -> str:
-        """Enables or disables a transport for clients, until the next start. What was done.
-
-        Raises:
-            ConfigurationError: there is no such transport, or its address cannot be listened on:
-                nothing was changed.
-        """
-        return await self._listening.switch(name, on=on)
-
-    def _known(self, destination: str) -> None:
-        if destination not in self.runtime.machine.destinations:
-            raise ConfigurationError(
-                f"{self.runtime.config.name} has no Destination {destination!r}: "
-                f"it has {', '.join(self.runtime.machine.destinations) or 'none'}"
-            )
-
-    async def maintenance(
-        self, action: str, before_txid: int | None = None, *, force: bool = False
-    ) -> list[dict[str, Any]]:
-        """`compress`, `archive` or `remove`; see `Maintenance.perform`.
-
-        Raises:
-            ConfigurationError: no such action.
-            StorageError: a file cannot be changed; the log stays whole.
-        """
-        return await self._maintenance.perform(action, before_txid, force=force)
-
+    # -- asking ------------------------------------------------------------------------------
     def events(self, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
         """The last events behind number `after`."""
         return self.runtime.events_log.after(after, limit)

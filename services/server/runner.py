@@ -11,7 +11,7 @@ import contextlib
 import inspect
 import os
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +24,6 @@ from raylay.services.errors import (
     RaylayError,
     StorageError,
 )
-from raylay.services.replication.membership.placement import from_wire
 from raylay.services.security.control import NAME_SHOWN_MAX, Caller
 from raylay.services.server.children.link_factory import BufferFactory, LinkFactory, QueueFactory
 from raylay.services.server.fault_injection import await_release, is_held
@@ -227,114 +226,36 @@ class InstanceThread:
             # A start may take long, and tells how it goes.
             return self._ask(ask(server))
 
-    def authorize(self, call: str, said: Caller | None, details: dict[str, Any]) -> None:
+    def authorize(self, call: str, caller: Caller | None, details: dict[str, Any]) -> None:
         """Judges a call that another process performs on this instance: a kill, a restart, a move.
         An instance that has no server cannot judge, and allows it.
 
         Raises:
-            ControlRefused: he may not.
+            ControlRefused: the caller may not have it done.
         """
         server = self._server
         if server is None:
             return
         with contextlib.suppress(FabricError):  # it ended, or does while it judges
-            self._ask(server.control.allow(call, said, **details))
+            self._ask(server.control.allow(call, caller, **details))
 
-    def _controlled(
-        self,
-        call: str,
-        said: Caller | None,
-        work: Callable[[InstanceServer], Coroutine[Any, Any, Result]],
-        **details: Any,
-    ) -> Result:
-        """Does what somebody may have done."""
+    def control(self, call: str, arguments: Mapping[str, Any], caller: Caller | None = None) -> Any:
+        """Has the server perform a control call, and returns its result.
 
-        async def judged(server: InstanceServer) -> Result:
-            await server.control.allow(call, said, **details)
-            return await work(server)
+        Args:
+            call: of `ControlCalls.table`.
+            arguments: of the call, by name.
 
-        return self._call(judged)
-
-    def downgrade(self, destination: str, force: bool = False, said: Caller | None = None) -> None:
-        """Downgrades a destination by hand."""
-        self._controlled(
-            "downgrade",
-            said,
-            lambda server: server.downgrade(destination, force=force),
-            destination=destination,
-        )
-
-    def upgrade(self, destination: str, said: Caller | None = None) -> None:
-        """Upgrades a destination by hand."""
-        self._controlled(
-            "upgrade", said, lambda server: server.upgrade(destination), destination=destination
-        )
-
-    def inject(
-        self, kind: str, seconds: float, options: dict[str, Any], said: Caller | None = None
-    ) -> None:
-        """Breaks something for a while, for a drill."""
-        self._controlled(
-            "drill", said, lambda server: server.inject(kind, seconds, options), kind=kind
-        )
-
-    def placed(self, told: list[list[Any]], said: Caller | None = None) -> None:
-        """Instances were moved: what a placement is, says replication/membership/placement.py."""
-        placements = from_wire(told)
-
-        async def learn(server: InstanceServer) -> None:
-            for name in placements:
-                await server.control.allow("place", said, moved=name)
-            await server.placements.learn(placements)
-
-        self._call(learn)
-
-    def admit(
-        self, senders: Sequence[str], force: bool = False, said: Caller | None = None
-    ) -> None:
-        """Admits clients, by hand, of an instance that waits for a peer."""
-        self._controlled("admit", said, lambda server: server.admit(senders, force=force))
-
-    def proxied(self, queue: str, on: bool, said: Caller | None = None) -> str:
-        """Lets a queue, by hand, take over what is of instances that are not reachable."""
-        call = "enable_proxied" if on else "disable_proxied"
-        return self._controlled(
-            call, said, lambda server: server.proxied(queue, on=on), queue=queue
-        )
-
-    def switch_transport(self, name: str, on: bool, said: Caller | None = None) -> str:
-        """Enables or disables, by hand, a transport for clients."""
-        call = "enable_transport" if on else "disable_transport"
-        return self._controlled(
-            call, said, lambda server: server.switch_transport(name, on=on), transport=name
-        )
-
-    def reset_entitlement(self, user: str, said: Caller | None = None) -> int:
-        """Asks anew, by hand, what a user, or everybody, may do. Returns how many sessions
-        ended."""
-        return self._controlled(
-            "reset_entitlement", said, lambda server: server.reset_entitlement(user), of_user=user
-        )
-
-    def maintenance(
-        self,
-        action: str,
-        before_txid: int | None = None,
-        force: bool = False,
-        said: Caller | None = None,
-    ) -> list[dict[str, Any]]:
-        """`compress`, `archive` or `remove`."""
-        return self._controlled(
-            action,
-            said,
-            lambda server: server.maintenance(action, before_txid, force=force),
-            segments="all" if before_txid is None else before_txid,
-        )
+        Raises:
+            FabricError: the instance does not serve.
+            ControlRefused: the caller may not make the call.
+        """
+        return self._call(lambda server: server.calls.perform(call, arguments, caller))
 
     def stop(
         self,
         timeout_s: float = CALL_TIMEOUT_S,
-        said: Caller | None = None,
+        caller: Caller | None = None,
         call: str = "stop",
         **details: Any,
     ) -> bool:
@@ -355,7 +276,7 @@ class InstanceThread:
                 f"{call[:NAME_SHOWN_MAX]!r} is no call that {self._name} is stopped for; nothing "
                 f"was changed: give one of {', '.join(STOPS)}"
             )
-        self.authorize(call, said, details)
+        self.authorize(call, caller, details)
         self._stopping.set()
         try:
             self._call(lambda server: server.stop())

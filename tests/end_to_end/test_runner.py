@@ -82,13 +82,13 @@ def test_an_instance_that_waits_for_its_group_is_admitted_by_force(make: Make) -
     status = until(thread, lambda status: status["state"] == "catching_up")
     assert "`raylay admit B`" in status["reason"]
     with pytest.raises(AdmissionRefused, match="A of group g is not connected; wait for it"):
-        thread.admit(())
+        thread.control("admit", {"senders": ()})
     assert not thread.status()["ready"]
-    thread.admit((), force=True)
+    thread.control("admit", {"senders": (), "force": True})
     assert thread.status()["ready"]
     (admitted,) = [event for event in thread.events() if event["event"] == "admitted"]
     assert admitted["forced"] and "not connected" in admitted["why"]
-    thread.admit(())
+    thread.control("admit", {"senders": ()})
     assert len([e for e in thread.events() if e["event"] == "admitted"]) == 1, "it was ready"
 
 

@@ -489,6 +489,9 @@ class Asked(Fabric):
             raise found
         return found
 
+    def control(self, name: str, call: str, *, timeout_s: Any = None, **arguments: Any) -> Any:
+        return self.ask(name, call)
+
 
 def test_a_link_that_is_being_started_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its instance does not answer, then has started, then has started it."""

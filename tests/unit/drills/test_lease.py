@@ -34,9 +34,7 @@ class Instances:
     def running(self, name: str) -> dict[str, Any]:
         return {"pid": 1}
 
-    def ask(
-        self, name: str, verb: str, kind: str, seconds: float, *_: Any, timeout_s: float
-    ) -> None:
+    def control(self, name: str, call: str, *, timeout_s: float, seconds: float, **_: Any) -> None:
         self.asked.append((name, seconds))
         if name in self.silent:
             self.freed.wait(timeout_s)

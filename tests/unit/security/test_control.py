@@ -13,7 +13,6 @@ import pytest
 
 from raylay.services.errors import ConfigurationError, ControlRefused, FabricError
 from raylay.services.fabric import Fabric, control
-from raylay.services.fabric.control import JUDGED
 from raylay.services.fabric.plan import record_of
 from raylay.services.fabric.record import OrphanedDirectory
 from raylay.services.security.control import (
@@ -144,6 +143,7 @@ def test_secrets_are_not_shown() -> None:
 # -- that nothing is forgotten -------------------------------------------------------------------
 READS = {"status", "events", "pid", "authorize"}
 """Methods of the actor that change nothing."""
+JUDGED = {"control", "stop"}
 
 
 @pytest.mark.covers("Configuration", "Entitlement of administrator actions")
@@ -152,9 +152,9 @@ def test_every_method_of_an_instance_is_judged_or_changes_nothing() -> None:
     (actor,) = (each for each in tree.body if isinstance(each, ast.ClassDef))
     methods = {each.name: each for each in actor.body if isinstance(each, ast.FunctionDef)}
     public = {name for name in methods if not name.startswith("_")}
-    assert public == READS | JUDGED, "put a new method into JUDGED, or here"
+    assert public == READS | JUDGED, "make a new call one of `ControlCalls`, or put it here"
     for name in JUDGED:
-        assert "said" in {each.arg for each in methods[name].args.args}, name
+        assert "caller" in {each.arg for each in methods[name].args.args}, name
 
 
 ASKED: dict[str, tuple[Callable[[Fabric], Any], str, set[str]]] = {
@@ -185,7 +185,7 @@ AT_THE_INSTANCE: dict[str, Callable[[Fabric], Any]] = {
     "proxied": lambda fabric: fabric.proxied("A-1", "work"),
     "switch_transport": lambda fabric: fabric.switch_transport("A-1", "client", on=False),
     "reset_entitlement": lambda fabric: fabric.reset_entitlement("A-1"),
-    "ask": lambda fabric: fabric.ask("A-1", "inject", "disk", 1.0, {}),
+    "control": lambda fabric: fabric.control("A-1", "compress", segments=7),
 }
 """Calls of a method of the instance that judges them."""
 ELSEWHERE = {
@@ -199,7 +199,7 @@ ELSEWHERE = {
 }
 """Public methods that change something and ask otherwise, or not, and why."""
 LOOKS = {
-    *("attach", "load", "of", "status", "events", "servers", "directory", "declared", "pid"),
+    *("attach", "load", "of", "ask", "status", "events", "servers", "directory", "declared", "pid"),
     *("data_directory", "instance_config", "wait_ready", "wait_connected", "shared_hosts"),
     *("client", "sync_client", "client_options"),
 }
@@ -266,15 +266,15 @@ class Ray:
         class RayError(Exception): ...
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.verb = ""
 
     def __getattr__(self, verb: str) -> Any:
         self.verb = verb
         return self
 
-    def remote(self, *arguments: Any, **more: Any) -> Any:
-        self.calls.append((self.verb, arguments, more))
+    def remote(self, *arguments: Any) -> Any:
+        self.calls.append((self.verb, arguments))
 
     def get(self, ref: Any, timeout: float) -> Any:
         return 0
@@ -293,8 +293,11 @@ def test_who_asks_is_said_to_the_instance_that_judges(
     AT_THE_INSTANCE[method](fabric)
     fabric.act_as("bob", "other")
     AT_THE_INSTANCE[method](fabric)
-    said = [more.get("said") for _, _, more in ray.calls]
-    assert said == [Caller("amy", "secret"), Caller("bob", "other")]
+    assert [verb for verb, _ in ray.calls] == ["control"] * 2
+    callers = [arguments[-1] for _, arguments in ray.calls]
+    assert callers == [Caller("amy", "secret"), Caller("bob", "other")]
+    (_, (call, arguments, _)), _ = ray.calls
+    assert path_of(call, arguments), "the names in its path are arguments"
 
 
 @pytest.mark.covers("Configuration", "what an instance cannot judge in time")
@@ -318,7 +321,7 @@ def test_what_an_instance_has_not_allowed_is_not_done_from_outside(
             class RayTaskError(RayError):
                 cause: Exception | None = None
 
-        def remote(self, *arguments: Any, **more: Any) -> Any:
+        def remote(self, *arguments: Any) -> Any:
             return object()
 
         def wait(self, refs: Any, num_returns: int, timeout: float) -> None: ...

@@ -733,11 +733,11 @@ def test_a_reset_asks_for_permissions_anew(tmp_path: Path) -> None:
             given = {**PERMISSIONS, "bob": PERMISSIONS["amy"]}
             (tmp_path / "permissions").write_text(json.dumps(given))
             assert "not_entitled" in await refusal(bob.subscribe("secret"))
-            assert await server.reset_entitlement("bob") == 1
+            assert await server.calls.reset_entitlement("bob") == 1
             found = await bob.subscribe("secret")
             await amy.publish("secret", b'{"id": 1}')
             assert (await anext(found)).body == b'{"id": 1}'
-            assert await server.reset_entitlement() == 2
+            assert await server.calls.reset_entitlement() == 2
         ended = [each for each in events(server, "client_disconnected")]
         assert [each["reason"] for each in ended].count("entitlement_reset") == 3
 

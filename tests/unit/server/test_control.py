@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,10 +17,8 @@ from argon2 import PasswordHasher
 
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.errors import ConfigurationError, ControlRefused, FabricError
-from raylay.services.fabric.control import JUDGED
 from raylay.services.plugins import authentication as modules
-from raylay.services.replication.membership.placement import InstancePlacement, Placements
-from raylay.services.security.control import AdminConfig, Caller
+from raylay.services.security.control import AdminConfig, Caller, path_of
 from raylay.services.security.credentials import Answer, Challenge, Credentials, LogonDenied
 from raylay.services.security.modules import ModuleConfig
 from raylay.services.server import access
@@ -88,38 +88,34 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         patch.setattr(modules, "hasher", lambda: CHEAP)
         thread = running(path / "data", configured(path))
         yield Place(thread, path)
-        assert thread.stop(said=AMY)
+        assert thread.stop(caller=AMY)
 
 
-Call = Callable[[InstanceThread, Caller | None], Any]
-PLACED = Placements({"Z": InstancePlacement(1, "z:1", "z:2")}).to_wire()
-CALLS: dict[str, list[Call]] = {
-    "downgrade": [lambda thread, said: thread.downgrade("B", True, said)],
-    "upgrade": [lambda thread, said: thread.upgrade("B", said)],
-    "inject": [lambda thread, said: thread.inject("clock", 0.0, {"offset_us": 0}, said)],
-    "placed": [lambda thread, said: thread.placed(PLACED, said)],
-    "admit": [lambda thread, said: thread.admit([], True, said)],
-    "proxied": [
-        lambda thread, said: thread.proxied("work", True, said),
-        lambda thread, said: thread.proxied("work", False, said),
-    ],
-    "switch_transport": [
-        lambda thread, said: thread.switch_transport("client", False, said),
-        lambda thread, said: thread.switch_transport("client", True, said),
-    ],
-    "reset_entitlement": [lambda thread, said: thread.reset_entitlement("", said)],
-    "maintenance": [
-        lambda thread, said: thread.maintenance("compress", None, False, said),
-        lambda thread, said: thread.maintenance("archive", 7, False, said),
-        lambda thread, said: thread.maintenance("remove", 7, False, said),
-    ],
-    "stop": [
-        lambda thread, said: thread.stop(said=said),
-        lambda thread, said: thread.stop(said=said, call="restart"),
-        lambda thread, said: thread.stop(said=said, call="place", moved="solo"),
-        lambda thread, said: thread.authorize("kill", said, {}),
-    ],
+PLACED = {"moved": "Z", "generation": 1, "address": "z:1", "client_address": "z:2"}
+CLIENT = {"transport": "client"}
+CLOCK = {"kind": "clock", "seconds": 0.0, "options": {"offset_us": 0}}
+CALLS: dict[str, dict[str, Any]] = {
+    "downgrade": {"destination": "B", "force": True},
+    "upgrade": {"destination": "B"},
+    "drill": CLOCK,
+    "place": PLACED,
+    "admit": {"senders": [], "force": True},
+    "enable_proxied": {"queue": "work"},
+    "disable_proxied": {"queue": "work"},
+    "enable_transport": CLIENT,
+    "disable_transport": CLIENT,
+    "reset_entitlement": {},
+    "compress": {"segments": "all"},
+    "archive": {"segments": 7},
+    "remove": {"segments": 7},
 }
+"""Every control call, with arguments."""
+ENDS: list[Callable[[InstanceThread, Caller | None], Any]] = [
+    lambda thread, caller: thread.stop(caller=caller),
+    lambda thread, caller: thread.stop(caller=caller, call="restart"),
+    lambda thread, caller: thread.stop(caller=caller, call="place", moved="solo"),
+    lambda thread, caller: thread.authorize("kill", caller, {}),
+]
 WRONG = {
     "nobody": None,
     "unknown": Caller("zoe", SECRET),
@@ -135,21 +131,29 @@ def facts(thread: InstanceThread) -> dict[str, Any]:
     return {name: status[name] for name in ("state", "ready", "transports", "moved", "incarnation")}
 
 
+@pytest.mark.covers("Configuration", "Entitlement of administrator actions")
+def test_every_control_call_has_a_path_and_takes_the_names_in_it(place: Place) -> None:
+    server = place.thread._server
+    assert server is not None and set(CALLS) == set(server.calls.table), "put a new call here"
+    for call, arguments in CALLS.items():
+        assert path_of(call, arguments).startswith("/amps/administrator/")
+        inspect.signature(server.calls.table[call]).bind(**arguments)
+
+
 @pytest.mark.covers("Configuration", "who may not control an instance changes nothing")
 @pytest.mark.parametrize("said", WRONG)
 def test_who_may_not_control_it_changes_nothing(said: str, place: Place) -> None:
-    assert set(CALLS) == JUDGED
     before = facts(place.thread)
     number = place.thread.events()[-1]["number"]
-    for verb, calls in CALLS.items():
-        for call in calls:
-            with pytest.raises(ControlRefused, match=r"^solo refuses.*/amps/administrator/") as why:
-                call(place.thread, WRONG[said])
-            assert SECRET not in str(why.value) and KEY[:-1] not in str(why.value), verb
+    asked = [partial(place.thread.control, *call, WRONG[said]) for call in CALLS.items()]
+    asked += [partial(end, place.thread, WRONG[said]) for end in ENDS]
+    for ask in asked:
+        with pytest.raises(ControlRefused, match=r"^solo refuses.*/amps/administrator/") as why:
+            ask()
+        assert SECRET not in str(why.value) and KEY[:-1] not in str(why.value), ask
     assert facts(place.thread) == before
     told = place.thread.events(number)
-    count = sum(map(len, CALLS.values()))
-    assert [each["event"] for each in told].count("control_refused") == count
+    assert [each["event"] for each in told].count("control_refused") == len(asked)
     assert {each["event"] for each in told} <= {"control_refused", "logon_denied"}
     assert SECRET not in json.dumps(place.thread.events())
 
@@ -157,12 +161,12 @@ def test_who_may_not_control_it_changes_nothing(said: str, place: Place) -> None
 @pytest.mark.covers("Configuration", "who may not control an instance changes nothing")
 def test_who_may_control_it_does_and_the_events_say_who_and_what(place: Place) -> None:
     number = place.thread.events()[-1]["number"]
-    assert "is disabled" in place.thread.switch_transport("client", False, AMY)
-    assert "is enabled" in place.thread.switch_transport("client", True, AMY)
-    place.thread.placed(PLACED, AMY)
-    assert place.thread.maintenance("remove", 7, False, AMY) == []
+    assert "is disabled" in place.thread.control("disable_transport", CLIENT, AMY)
+    assert "is enabled" in place.thread.control("enable_transport", CLIENT, AMY)
+    place.thread.control("place", PLACED, AMY)
+    assert place.thread.control("remove", {"segments": 7}, AMY) == []
     with pytest.raises(ConfigurationError, match="no Destination 'B'"):
-        place.thread.downgrade("B", said=AMY)
+        place.thread.control("downgrade", {"destination": "B"}, AMY)
     told = [each for each in place.thread.events(number) if each["event"] == "control"]
     assert [(each["user"], each["path"]) for each in told] == [
         ("amy", "/amps/administrator/transports/client/disable"),
@@ -177,33 +181,33 @@ def test_who_may_control_it_does_and_the_events_say_who_and_what(place: Place) -
 @pytest.mark.covers("Configuration", "who may not control an instance changes nothing")
 def test_what_changes_counts_at_the_next_call(place: Place) -> None:
     """A reset is nobody's to forget: nothing is kept."""
-    assert place.thread.reset_entitlement("", BOB) == 0
+    assert place.thread.control("reset_entitlement", {}, BOB) == 0
     assert place.events("control")[-1]["user"] == "robert"
     with pytest.raises(ControlRefused, match=r"robert may not use .*transports/client/disable"):
-        place.thread.switch_transport("client", False, BOB)
+        place.thread.control("disable_transport", CLIENT, BOB)
     permissions = place.path / "permissions"
     taken = {**PERMISSIONS, "bob": {"admin": []}}
     permissions.write_text(json.dumps(taken))
     with pytest.raises(ControlRefused, match=r"bob may not use .*reset"):
-        place.thread.reset_entitlement("", BOB)
+        place.thread.control("reset_entitlement", {}, BOB)
     # What cannot be read allows nothing.
     permissions.write_text("{")
     with pytest.raises(ControlRefused, match="logon_denied"):
-        place.thread.reset_entitlement("", AMY)
+        place.thread.control("reset_entitlement", {}, AMY)
     assert "neither YAML nor JSON" in place.events("logon_denied")[-1]["text"]
     permissions.write_text(json.dumps(PERMISSIONS))
-    assert place.thread.reset_entitlement("", AMY) == 0
+    assert place.thread.control("reset_entitlement", {}, AMY) == 0
     passwords = place.path / "passwords"
     kept = passwords.read_text()
     passwords.write_text("\n".join(kept.splitlines()[1:]))
     with pytest.raises(ControlRefused):
-        place.thread.reset_entitlement("", AMY)
+        place.thread.control("reset_entitlement", {}, AMY)
     passwords.write_text(kept)
 
 
 def test_a_drill_is_asked_for_once_in_a_while_until_a_reset(place: Place) -> None:
     def renew(said: Caller = AMY, kind: str = "clock") -> int:
-        place.thread.inject(kind, 0.0, {"offset_us": 0}, said)
+        place.thread.control("drill", {**CLOCK, "kind": kind}, said)
         return len(place.events("control"))
 
     count = renew()
@@ -213,7 +217,7 @@ def test_a_drill_is_asked_for_once_in_a_while_until_a_reset(place: Place) -> Non
         with pytest.raises(ControlRefused):
             renew(other)
     assert renew() == count + 1
-    place.thread.reset_entitlement("", AMY)
+    place.thread.control("reset_entitlement", {}, AMY)
     assert renew() == count + 3
 
 
@@ -226,16 +230,16 @@ def test_a_drill_is_asked_for_once_in_a_while_until_a_reset(place: Place) -> Non
 )
 def test_what_is_too_long_is_refused(said: Caller, why: str, place: Place) -> None:
     with pytest.raises(ControlRefused, match=why):
-        place.thread.reset_entitlement("", said)
+        place.thread.control("reset_entitlement", {}, said)
 
 
 def test_no_other_call_is_let_through(place: Place) -> None:
     with pytest.raises(ConfigurationError, match="'explode' is no call"):
         place.thread.authorize("explode", AMY, {})
     with pytest.raises(ConfigurationError, match="'explode' is no call"):
-        place.thread.stop(said=AMY, call="explode")
+        place.thread.stop(caller=AMY, call="explode")
     with pytest.raises(ControlRefused):
-        place.thread.stop(said=Caller(fabric_key=KEY), call="restart")
+        place.thread.stop(caller=Caller(fabric_key=KEY), call="restart")
     assert place.thread.status()["ready"]
 
 
@@ -253,7 +257,7 @@ def test_nobody_stops_it_by_what_else_he_may_do(place: Place) -> None:
     ):
         place.thread.authorize(call, AMY, {"moved": "Z", **details})
         with pytest.raises(ConfigurationError, match="is no call that solo is stopped for"):
-            place.thread.stop(said=AMY, call=call, **details)
+            place.thread.stop(caller=AMY, call=call, **details)
     assert place.thread.status()["ready"]
 
 
@@ -284,7 +288,7 @@ def test_a_file_that_is_broken_is_told_of_before_somebody_is_refused(place: Plac
         and place.thread.status()["control_problem"] == told["text"]
     )
     permissions.write_text(json.dumps(PERMISSIONS))
-    assert place.thread.reset_entitlement("", AMY) == 0
+    assert place.thread.control("reset_entitlement", {}, AMY) == 0
     assert not place.thread.status()["control_problem"]
 
 
@@ -292,15 +296,15 @@ def test_the_process_that_the_fabric_ends_with_needs_no_user(tmp_path: Path) -> 
     admin = AdminConfig(entitlement=ModuleConfig("amps-default-no-entitlement-module"))
     thread = running(tmp_path / "data", replace(configured(tmp_path), admin=admin))
     with pytest.raises(ControlRefused):
-        thread.stop(said=AMY)
+        thread.stop(caller=AMY)
     assert thread.status()["ready"]
-    assert thread.stop(said=Caller(fabric_key=KEY))
+    assert thread.stop(caller=Caller(fabric_key=KEY))
 
 
 def test_without_admin_all_is_as_it_was(tmp_path: Path) -> None:
     thread = running(tmp_path / "data", replace(configured(tmp_path), admin=None))
-    assert "is disabled" in thread.switch_transport("client", False)
-    assert "is enabled" in thread.switch_transport("client", True, WRONG["unknown"])
+    assert "is disabled" in thread.control("disable_transport", CLIENT)
+    assert "is enabled" in thread.control("enable_transport", CLIENT, WRONG["unknown"])
     assert not {"control", "control_refused"} & {each["event"] for each in thread.events()}
     assert thread.stop()
 
@@ -310,7 +314,7 @@ def test_what_has_no_server_cannot_judge(tmp_path: Path) -> None:
     thread = InstanceThread(str(tmp_path), "solo", _no_link)
     thread.start()
     with pytest.raises(FabricError, match="does not serve"):
-        thread.upgrade("B")
+        thread.control("upgrade", {"destination": "B"})
     thread.authorize("kill", None, {})
     assert thread.stop()
     thread.authorize("kill", None, {})

@@ -68,7 +68,7 @@ async def remove(house: House) -> int:
     """Removes all segments but the live one. Returns the first sequence that is left."""
     await house.server.reading.tidy()
     await house.server.reading.tidy()
-    outcomes = await house.server.maintenance("remove", force=True)
+    outcomes = await house.server.calls.maintain("remove", "all", force=True)
     assert outcomes and outcomes[-1]["outcome"].endswith("note='removed')"), outcomes
     reader = house.server.reading.reader
     gone = (await reading(house, reader.removed)).get(P)

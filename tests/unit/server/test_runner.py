@@ -42,8 +42,8 @@ def test_it_tries_until_it_can_start_and_stops(tmp_path: Path) -> None:
     assert [event["event"] for event in thread.events()] == ["started"]
     assert thread.events(after=1) == []
     with pytest.raises(Exception, match="no Destination 'x'"):
-        thread.downgrade("x")
-    assert thread.maintenance("compress") == []
+        thread.control("downgrade", {"destination": "x"})
+    assert thread.control("compress", {"segments": "all"}) == []
     assert thread.stop()
     again = InstanceThread(str(tmp_path), "solo", no_link)
     again.start()

@@ -449,8 +449,8 @@ def test_a_reset_asks_for_what_a_link_may_bring_anew(place: Place) -> None:
         await publish(a, "orders")
         await holds(b, 1)
         (place.path / "permissions").write_text(json.dumps({"links": {"replication-logon": False}}))
-        assert await b.reset_entitlement("nobody") == 0
-        assert await b.reset_entitlement("links") == 1
+        assert await b.calls.reset_entitlement("nobody") == 0
+        assert await b.calls.reset_entitlement("links") == 1
         await told(a, "link_refused", "entitlement_reset")
         await told(a, "link_refused", '"auth"')
         assert not b.runtime.machine.upstreams()

@@ -120,14 +120,14 @@ def test_a_link_with_its_certificate_and_one_that_is_never_handed_over(tmp_path:
         await until(lambda: not policy._is_allowed)
         assert not link(a, "B")["direct"]
         # A transport that is shut ends the link; it comes back when it is opened.
-        await b.switch_transport("links", on=False)
+        await b.calls.switch_transport("links", on=False)
         await until(lambda: not link(a, "B")["connected"])
         refused = ("transport_disabled", "Connect call failed", "efused")
         await until(lambda: any(word in link(a, "B")["why"] for word in refused))
         assert replication(b, "links") == {
             **replication(b, "links"), "enabled": False, "connections": 0, "kind": "replication",
         }  # fmt: skip
-        await b.switch_transport("links", on=True)
+        await b.calls.switch_transport("links", on=True)
         await until(lambda: link(a, "B")["caught_up"])
         await publish(a)
 
@@ -179,7 +179,7 @@ def test_the_line_of_a_drill_lies_above_tls(tmp_path: Path) -> None:
         there = to("B", b.runtime.replication_address, made.dialling(made.client))
         a = await fabric.start(replace(PLAIN, destinations=(there,), drills=True))
         await until(lambda: link(a, "B")["caught_up"])
-        await a.inject("line", 0.3, {"destination": "B", "mode": "cut"})
+        await a.calls.inject("line", 0.3, {"destination": "B", "mode": "cut"})
         await until(lambda: not link(a, "B")["connected"])
         await until(lambda: link(a, "B")["caught_up"])
         await publish(a)
