@@ -79,6 +79,11 @@ class TlsStream(asyncio.Protocol):
     def failed(self, error: TlsError) -> None:
         """Handles a failed handshake, or an end of the connection within it. Called once."""
 
+    def may_shake_hands(self) -> bool:
+        """Returns whether there is time for a step of the handshake now; else it is taken by
+        `shake_hands_later`."""
+        return True
+
     def plain(self) -> bytes:
         """Returns the answer to a peer that does not use TLS."""
         return b""
@@ -158,7 +163,13 @@ class TlsStream(asyncio.Protocol):
             self.give_up(f"its TLS handshake is longer than {HANDSHAKE_BYTES_MAX} bytes")
             return
         self._incoming.write(data)
-        self._shake_hands()
+        if self.may_shake_hands():
+            self._shake_hands()
+
+    def shake_hands_later(self) -> None:
+        """Goes on with the handshake, where `may_shake_hands` said no."""
+        if not self.is_over and self.protocol is None:
+            self._shake_hands()
 
     def _shake_hands(self) -> None:
         try:

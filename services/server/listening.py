@@ -40,6 +40,7 @@ from raylay.services.server.links.node_address import listen_advice, shown
 from raylay.services.server.links.upstream_connection import ConnectedUpstreams, UpstreamConnection
 from raylay.services.server.queues.manager import QueueManager
 from raylay.services.server.runtime import InstanceRuntime
+from raylay.services.server.turns import CommandTurns
 from raylay.storage.files import bind_private
 
 HANDSHAKES_TOLD_S = 1.0
@@ -73,6 +74,8 @@ class InstanceListeners:
         self.transports: dict[str, ClientTransport] = {}
         """Transports by name, those for clients first; the first of a kind is that of the
         instance's port."""
+        self._handshakes = CommandTurns(runtime)
+        """Turns of TLS handshakes."""
         self._told_s = -HANDSHAKES_TOLD_S
         self._kept: dict[str, tuple[TransportConfig, str]] = {}
         """Configuration of each, and the name by which its free port is kept."""
@@ -249,6 +252,7 @@ class InstanceListeners:
             make,
             came_by=transport,
             doorway=doorway,
+            turns=self._handshakes,
             plain_answer=plain_answer,
             refused=self._handshake_failed,
         )

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from raylay.services.net.tls_stream import TlsError, TlsStream, TlsTransport
 from raylay.services.server.clients.connection_limit import ConnectionLimit
 from raylay.services.server.clients.transport import ClientTransport
+from raylay.services.server.turns import CommandTurns
 
 TLS_REQUIRED = "tls_required"
 TLS_REQUIRED_TEXT = (
@@ -22,6 +23,8 @@ class PendingTlsHandshake(TlsStream):
     handshake leads to is made when it is done.
 
     Args:
+        turns: of the handshakes of all connections: a step takes some 0.3 ms, and thousands may be
+            due at once.
         plain_answer: is said to one who speaks no TLS.
         refused: is told why a handshake failed.
     """
@@ -34,12 +37,16 @@ class PendingTlsHandshake(TlsStream):
         *,
         came_by: ClientTransport,
         doorway: ConnectionLimit,
+        turns: CommandTurns,
         plain_answer: bytes,
         refused: Callable[[ClientTransport, str], None],
     ) -> None:
         super().__init__(loop, context, make, server_side=True)
         self._came_by = came_by
         self._doorway = doorway
+        self._turns = turns
+        self._waits = False
+        """Whether its next step waits for a turn."""
         self._plain_answer = plain_answer
         self._refused = refused
         self._is_counted = False
@@ -59,6 +66,21 @@ class PendingTlsHandshake(TlsStream):
     def end(self, reason: str, text: str) -> None:
         """Ends the handshake, as its transport is disabled."""
         self.give_up(text)
+
+    def may_shake_hands(self) -> bool:
+        """Returns whether there is time for a step of the handshake now; else it has a turn."""
+        if not self._turns.is_over():
+            return True
+        if not self._waits:
+            self._waits = True
+            self._turns.add(self)
+        return False
+
+    def take_one(self) -> bool:
+        """Takes the step that waited for its turn. No further one waits."""
+        self._waits = False
+        self.shake_hands_later()
+        return False
 
     def plain(self) -> bytes:
         """Answers one who speaks no TLS."""
