@@ -28,6 +28,7 @@ import msgpack
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.bounded_msgpack import unpack_values
 from raylay.services.messages.ranges import Range
+from raylay.services.messages.records import Command, Record
 
 RANGES_MAX = 4_096
 """Ranges of one acknowledgment or removal, and moves of one transfer: an instance reads as many in
@@ -335,3 +336,16 @@ def _move(said: Any) -> OwnershipChange:
     if not _is_whole(generation, 0) or not _is_name(owner):
         raise _wrong("a move has no generation from 0, or no owner")
     return OwnershipChange(publisher, first, last, generation, owner)
+
+
+def read_record(record: Record) -> Acknowledgment | Transfer | Removal | None:
+    """Reads a record of a queue; None: it is of no command of queues.
+
+    Raises:
+        RemoteProtocolError: it cannot be read.
+    """
+    if record.command == Command.QUEUE_ACKNOWLEDGMENT:
+        return read_acknowledgment(record.body)
+    if record.command == Command.TRANSFER:
+        return read_transfer(record.body)
+    return read_removal(record.body) if record.command == Command.QUEUE_REMOVAL else None

@@ -5,28 +5,27 @@ so all instances come to the same, whatever way the records took.
 
 A message that is available stands in one of two places: with `Dispatcher`, where this instance owns
 it (and each barrier); with `TransferRequests`, where another one does, or nobody knows yet who.
-`_place` puts it there, `_displace` takes it out.
+`_place` puts it there, `displace` takes it out.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from raylay.services.errors import MessageTypeError, RemoteProtocolError
-from raylay.services.expressions.functions.registry import EvalContext, Functions
+from raylay.services.expressions.expression import Expression
+from raylay.services.expressions.functions import BUILT_IN
+from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext, Functions
 from raylay.services.messages.ranges import Range
 from raylay.services.messages.readable import readable_records
 from raylay.services.messages.records import (
-    Command,
     Flag,
     Kind,
     Record,
     Run,
 )
 from raylay.services.messages.types.base import MessageType, MessageTypeTable
-from raylay.services.queues.checkpoint import Arrival, ArrivalLog, RecoveryStart
+from raylay.services.queues.checkpoint import Arrival, ArrivalLog, QueueCheckpoint, RecoveryStart
 from raylay.services.queues.clock_steps import ClockSteps
 from raylay.services.queues.decisions import (
     Consumer,
@@ -37,9 +36,7 @@ from raylay.services.queues.decisions import (
     LeasedDelivery,
     MessageLease,
 )
-from raylay.services.queues.deferred_requests import DeferredRequests
 from raylay.services.queues.definition import QueueDefinition
-from raylay.services.queues.disclaim import DisclaimTimer
 from raylay.services.queues.dispatcher import Dispatcher
 from raylay.services.queues.drafts import Drafts, PendingDraft
 from raylay.services.queues.early_records import early_ranges
@@ -47,7 +44,14 @@ from raylay.services.queues.enqueue_rules import EnqueueRules
 from raylay.services.queues.entry import BodyReader
 from raylay.services.queues.expirations import MessageExpirations
 from raylay.services.queues.leases import LeaseTable
-from raylay.services.queues.message import AVAILABLE, DONE, GONE, LEASED, QueuedMessage
+from raylay.services.queues.message import (
+    AVAILABLE,
+    DONE,
+    GONE,
+    LEASED,
+    QueuedMessage,
+    RangeFinder,
+)
 from raylay.services.queues.ownership import Ownership, OwnershipTable, is_better
 from raylay.services.queues.reappends import Reappends
 from raylay.services.queues.records import (
@@ -55,34 +59,18 @@ from raylay.services.queues.records import (
     Keys,
     Removal,
     Transfer,
-    read_acknowledgment,
-    read_removal,
-    read_transfer,
+    read_record,
 )
 from raylay.services.queues.transfer_requests import TransferRequests
 
-LOOKED_AT_LEAST = 1_024
-"""Sequences of a record's ranges that are looked up one by one, beside as many as twice the
-messages that there are. With more, the messages are sorted."""
+PART_SPANNED = 4_096
+"""Transactions that a part of the queue spans, about: looked at in a turn, in 1 ms."""
 UNNAMED_MIN = 1_024
 """Messages of an incarnation without a name: with more, those that are gone are dropped."""
 
 
 Watch = Callable[[Record, Acknowledgment | Transfer | Removal, Run], None]
 """Is told of each record of the queue's own when it has taken effect."""
-
-
-def read_record(record: Record) -> Acknowledgment | Transfer | Removal | None:
-    """Reads a record of a queue; None: it is of no command of queues.
-
-    Raises:
-        RemoteProtocolError: it cannot be read.
-    """
-    if record.command == Command.QUEUE_ACKNOWLEDGMENT:
-        return read_acknowledgment(record.body)
-    if record.command == Command.TRANSFER:
-        return read_transfer(record.body)
-    return read_removal(record.body) if record.command == Command.QUEUE_REMOVAL else None
 
 
 class NoTypes:
@@ -100,47 +88,54 @@ class NoTypes:
 class ReplicatedQueueState:
     """See the file's docstring.
 
-    Invariants: `_known` has every message of the queue, by publisher and sequence, in no state but
+    Owner: a `QueueMachine`, which works with the parts that have no underscore.
+    Invariants: `known` has every message of the queue, by publisher and sequence, in no state but
         `GONE`. A leased one holds its lease, a frozen one the tag of its draft.
+
+    Args:
+        name, incarnation: of the instance.
+        contents: reads what was not at hand in the fold, for filters of subscriptions.
+        types: what bodies are read by.
+        functions: those that expressions may use.
+        group: of the instance.
+        watch: is told of each record of the queue's own when it has taken effect.
+
+    Raises:
+        ConfigurationError: an expression of the definition is none.
     """
 
     __slots__ = (
-        "_again",
-        "_asking",
-        "_barriers",
-        "_condemned",
-        "_consumers",
         "_contents",
-        "_counted",
-        "_definition",
-        "_drafts",
-        "_entrance",
-        "_expirations",
-        "_fence_txid",
-        "_history",
-        "_holdings",
-        "_is_proxied",
-        "_is_ready",
-        "_is_serving",
-        "_known",
-        "_lacking",
-        "_lease_us",
         "_message_type",
-        "_name",
-        "_now_us",
-        "_owners",
-        "_picking",
-        "_reachable",
-        "_refused",
-        "_said",
-        "_sent",
-        "_steps",
+        "_rules",
         "_tells_names",
-        "_told_leases",
         "_told_txid",
         "_topic",
-        "_unnamed",
         "_watch",
+        "barriers",
+        "clock_steps",
+        "condemned",
+        "consumers",
+        "counts",
+        "decisions",
+        "definition",
+        "dispatcher",
+        "drafts",
+        "expirations",
+        "fence_txid",
+        "history",
+        "is_ready",
+        "is_serving",
+        "known",
+        "leases",
+        "name",
+        "now_us",
+        "owners",
+        "reappends",
+        "requests",
+        "sent",
+        "told_leases",
+        "unnamed",
     )
 
     def __init__(
@@ -150,35 +145,32 @@ class ReplicatedQueueState:
         incarnation: int,
         contents: BodyReader,
         start: RecoveryStart,
-        picking: type[Dispatcher[Any]],
-        types: MessageTypeTable | None,
-        functions: Functions,
-        group: str,
-        watch: Watch | None,
+        *,
+        types: MessageTypeTable | None = None,
+        functions: Functions = BUILT_IN,
+        group: str = "",
+        watch: Watch | None = None,
     ) -> None:
         snapshot = start.snapshot
-        self._definition = definition
+        self.definition = definition
         self._topic = definition.name.encode()
         self._message_type = definition.message_type.encode()
-        self._name = name
-        self._lease_us = definition.lease_us
-        self._entrance = EnqueueRules(definition, types or NoTypes(), functions)
-        self._owners = OwnershipTable(definition, name, incarnation, snapshot.names)
-        self._history = ArrivalLog(snapshot, definition.deferred_ack_us)
+        self.name = name
+        self._rules = EnqueueRules(definition, types or NoTypes(), functions)
+        self.owners = OwnershipTable(definition, name, incarnation, snapshot.names)
+        self.history = ArrivalLog(snapshot, definition.deferred_ack_us)
         surroundings = EvalContext(instance=name, group=group)
         self._contents = contents
-        self._picking: Dispatcher[QueuedMessage] = picking(
+        self.dispatcher: Dispatcher[QueuedMessage] = Dispatcher(
             definition, contents, functions, surroundings
         )
-        self._consumers: set[Consumer] = set()
-        self._asking = TransferRequests()
-        self._refused = DeferredRequests()
-        self._lacking = DisclaimTimer()
-        self._again = Reappends()
-        self._holdings = LeaseTable(definition.deliveries_max, definition.cancels_max)
-        self._expirations = MessageExpirations()
+        self.consumers: set[Consumer] = set()
+        self.requests = TransferRequests()
+        self.reappends = Reappends()
+        self.leases = LeaseTable(definition.deliveries_max, definition.cancels_max)
+        self.expirations = MessageExpirations()
         told = max((lease.number for lease in start.leases), default=0)
-        self._drafts = Drafts(
+        self.drafts = Drafts(
             name,
             incarnation,
             start.life,
@@ -186,50 +178,48 @@ class ReplicatedQueueState:
             told,
             has_letters=bool(definition.dead_letters),
         )
-        self._condemned: set[QueuedMessage] = set()
+        self.condemned: set[QueuedMessage] = set()
         """Messages of which somebody has said expire, where there are dead letters. Their owner
         removes them."""
-        self._known: dict[int, dict[int, QueuedMessage]] = {}
-        self._barriers = 0
-        """Number of barriers among the messages of `_known`."""
-        self._unnamed: dict[int, list[QueuedMessage]] = {}
+        self.known: dict[int, dict[int, QueuedMessage]] = {}
+        self.barriers = 0
+        """Number of barriers among the messages of `known`."""
+        self.unnamed: dict[int, list[QueuedMessage]] = {}
         """Messages by the incarnation that took them in, whose name is not known."""
-        self._sent: dict[Key, tuple[QueuedMessage, Consumer]] = {}
+        self.sent: dict[Key, tuple[QueuedMessage, Consumer]] = {}
         """Messages that have left an at-most-once queue and still take a place of their
         consumer."""
-        self._told_leases = {lease.key: lease for lease in start.leases}
+        self.told_leases = {lease.key: lease for lease in start.leases}
         self._told_txid = snapshot.folded_txid
-        self._fence_txid = start.fence_txid
-        self._is_serving = start.is_serving
-        self._is_ready = False
-        self._is_proxied = False
+        self.fence_txid = start.fence_txid
+        self.is_serving = start.is_serving
+        self.is_ready = False
         self._tells_names = False
-        self._reachable: frozenset[str] = frozenset()
-        self._said: list[Decision] = []
-        self._now_us = 0
-        self._steps = ClockSteps()
+        self.decisions: list[Decision] = []
+        self.now_us = 0
+        self.clock_steps = ClockSteps()
         self._watch = watch
-        self._counted = dict.fromkeys(("came", "left", "transferred_in", "transferred_out"), 0)
+        self.counts = dict.fromkeys(("came", "left", "transferred_in", "transferred_out"), 0)
 
-    def _read(self, runs: Sequence[Run], through_txid: int) -> None:
+    def fold(self, runs: Sequence[Run], through_txid: int) -> None:
         """Takes in what was committed, in order."""
-        history = self._history
+        history = self.history
         for run in runs:
             if run.kind == Kind.RECORDS:
                 if run.flags & Flag.COMMANDS:
                     if run.topic == self._topic and run.message_type == self._message_type:
                         self._obey(run)
-                elif self._entrance.takes(run.topic, run.message_type):
+                elif self._rules.takes(run.topic, run.message_type):
                     self._arrive(run)
             history.folded_txid = max(history.folded_txid, run.last_txid)
         history.folded_txid = max(history.folded_txid, through_txid)
         history.advance()
         if self._tells_names:
             self._tells_names = False
-            self._drafts.tell_names(self._owners.names)
+            self.drafts.tell_names(self.owners.names)
 
     def _arrive(self, run: Run) -> None:
-        history = self._history
+        history = self.history
         publisher, ranges = run.publisher, run.ranges()
         received_us = self._received_us(run)
         gone: list[Range] = []
@@ -237,37 +227,37 @@ class ReplicatedQueueState:
         since_txid = 0
         if history.early:
             gone, moved, since_txid = history.early.arrived(publisher, ranges, received_us)
-        register = self._owners.initial(run.path)
+        register = self.owners.initial(run.path)
         arrival = history.arrived(publisher, ranges, run.first_txid, run.last_txid, received_us)
-        known = self._known.get(publisher)
+        known = self.known.get(publisher)
         if known is None:
-            known = self._known[publisher] = {}
+            known = self.known[publisher] = {}
         plain = None
-        is_plain = not (gone or moved or self._told_leases or self._drafts.waits_for_absent)
+        is_plain = not (gone or moved or self.told_leases or self.drafts.waits_for_absent)
         if is_plain and register.owner:
-            plain = self._entrance.plain(run)
+            plain = self._rules.plain(run)
         if plain is None:
             if moved and not history.reaches_back(arrival, since_txid):
                 for first, last, found in moved:
-                    self._again.moved(publisher, first, last, found)
+                    self.reappends.moved(publisher, first, last, found)
             self._arrive_one_by_one(run, arrival, register, known, gone, moved)
             return
         arrival.live += len(plain)
-        self._counted["came"] += len(plain)
+        self.counts["came"] += len(plain)
         messages = [
             QueuedMessage(arrival, txid, (publisher, sequence), register)
             for txid, sequence in enumerate(plain, run.first_txid)
         ]
         known.update(zip(plain, messages, strict=True))
-        if register.owner == self._name:
-            self._picking.add_all(messages)
+        if register.owner == self.name:
+            self.dispatcher.add_all(messages)
         else:
             for message in messages:
-                self._asking.add(message)
+                self.requests.add(message)
 
     def _received_us(self, run: Run) -> int:
         """Returns when it was received, by the steady clock."""
-        return self._steps.steady_us(run.first_txid, run.receive_time_us, self._now_us)
+        return self.clock_steps.steady_us(run.first_txid, run.receive_time_us, self.now_us)
 
     def _arrive_one_by_one(
         self,
@@ -280,15 +270,15 @@ class ReplicatedQueueState:
     ) -> None:
         left = {sequence for first, last in gone for sequence in range(first, last + 1)}
         registers = {
-            sequence: self._owners.shared(*register)
+            sequence: self.owners.shared(*register)
             for first, last, register in moved
             for sequence in range(first, last + 1)
         }
-        for coming in self._entrance.each(run, self._received_us(run)):
+        for coming in self._rules.each(run, self._received_us(run)):
             # Each instance sends a barrier by itself, whatever was said of it elsewhere.
             if coming.sequence in left and not coming.is_barrier:
-                if self._definition.is_distributed:
-                    self._again.removed(run.publisher, coming.sequence)
+                if self.definition.is_distributed:
+                    self.reappends.removed(run.publisher, coming.sequence)
                 continue
             register = registers.get(coming.sequence, initial)
             message = known[coming.sequence] = QueuedMessage(
@@ -300,22 +290,22 @@ class ReplicatedQueueState:
                 coming.is_barrier,
             )
             arrival.live += 1
-            self._counted["came"] += 1
+            self.counts["came"] += 1
             if coming.expires_us:
-                self._expirations.note(message, coming.expires_us)
+                self.expirations.note(message, coming.expires_us)
             if not register.owner:
                 self._note_unnamed(run.path[0], message)
             if message.is_barrier:
-                self._barriers += 1
-                self._picking.add(message)
-            lease = self._told_leases.pop(message.key, None)
+                self.barriers += 1
+                self.dispatcher.add(message)
+            lease = self.told_leases.pop(message.key, None)
             if lease is not None:
                 self._lease(message, lease)
-            elif not self._drafts.freezes(message):
+            elif not self.drafts.freezes(message):
                 self._place(message)
 
     def _note_unnamed(self, incarnation: int, message: QueuedMessage) -> None:
-        there = self._unnamed.setdefault(incarnation, [])
+        there = self.unnamed.setdefault(incarnation, [])
         if len(there) >= UNNAMED_MIN and not len(there) & (len(there) - 1):
             # Its name may never come: what has left does not wait for it.
             there[:] = [each for each in there if each.state != GONE]
@@ -333,7 +323,7 @@ class ReplicatedQueueState:
             if isinstance(said, Acknowledgment):
                 if said.how != "expire":
                     self._remove(said.keys, txid, run, "")
-                elif self._definition.dead_letters:
+                elif self.definition.dead_letters:
                     self._condemn(said.keys)
                 else:
                     self._remove(said.keys, txid, run, "forced_expire")
@@ -346,32 +336,32 @@ class ReplicatedQueueState:
 
     def _early(self, publisher: int, first: int, last: int) -> list[Range]:
         """Returns the sequences of first..last that have not come yet."""
-        return early_ranges(self._history.held, publisher, first, last)
+        return early_ranges(self.history.held, publisher, first, last)
 
     def _obey_removal(self, said: Removal, txid: int, run: Run) -> None:
-        is_own = said.by == self._name
+        is_own = said.by == self.name
         if said.why == "barrier" and not is_own:
             # Each instance sends it to its own consumers.
             return
-        drafted = self._drafts.take(said.tag) if is_own else None
+        drafted = self.drafts.take(said.tag) if is_own else None
         if drafted is not None:
             self._send(drafted, txid)
         self._remove(said.keys, txid, run, said.why)
 
     def _remove(self, keys: Keys, txid: int, run: Run, reason: str) -> None:
         """Removes these messages from the queue, everywhere (rule 6)."""
-        history = self._history
-        if self._again:
-            self._again.heard_removal(keys)
+        history = self.history
+        if self.reappends:
+            self.reappends.heard_removal(keys)
         for publisher, ranges in keys.items():
-            known = self._known.get(publisher)
+            known = self.known.get(publisher)
             early: list[Range] = []
             within = RangeFinder(known) if known else None
             for first, last in ranges:
                 found: Sequence[QueuedMessage] = (
                     within.find(first, last) if within is not None else ()
                 )
-                if self._barriers and not reason:
+                if self.barriers and not reason:
                     # Who was sent one may acknowledge it; other instances are still to send it.
                     found = [message for message in found if not message.is_barrier]
                 if found:
@@ -381,46 +371,46 @@ class ReplicatedQueueState:
                     self._leave_all(found, txid, reason)
                 if found and run.path and reason in ("", "sent"):
                     age_us = self._received_us(run) - found[0].arrival.received_us
-                    self._asking.acknowledged(age_us)
+                    self.requests.acknowledged(age_us)
                 early += self._early(publisher, first, last)
-                if self._sent and reason not in ("sent", "left"):
-                    self._forget_sent(publisher, first, last)
+                if self.sent and reason not in ("sent", "left"):
+                    self.forget_sent(publisher, first, last)
             if early:
                 history.early.removed(publisher, early, txid, self._received_us(run))
             if known is not None and not known:
-                del self._known[publisher]
+                del self.known[publisher]
 
     def _condemn(self, keys: Keys) -> None:
         """Somebody has said expire of these: nobody is given them any more, and their owner removes
         them behind their dead letters. What has not come yet is not condemned: it has no letter,
         so it is delivered."""
         for publisher, ranges in keys.items():
-            known = self._known.get(publisher)
+            known = self.known.get(publisher)
             if not known:
                 continue
             within = RangeFinder(known)
             for first, last in ranges:
                 for message in within.find(first, last):
-                    if not message.is_barrier and message not in self._condemned:
-                        self._condemned.add(message)
+                    if not message.is_barrier and message not in self.condemned:
+                        self.condemned.add(message)
                         self._take_back(message)
 
     def _take_back(self, message: QueuedMessage) -> None:
         """Whoever has it, has it no more."""
         held = message.held
         if isinstance(held, MessageLease):
-            self._holdings.end(message, held)
+            self.leases.end(message, held)
             if message.state == LEASED:
-                self._picking.freed(held.consumer, message)
-            self._release(message)
-        elif message.state == AVAILABLE and self._is_ours(message):
-            self._displace(message)
+                self.dispatcher.freed(held.consumer, message)
+            self.release(message)
+        elif message.state == AVAILABLE and self.is_ours(message):
+            self.displace(message)
             self._place(message)
 
     def _leave_all(self, messages: Sequence[QueuedMessage], txid: int, reason: str) -> None:
         done: dict[Consumer, list[QueuedMessage]] = {}
         is_plain = not (
-            reason or self._barriers or self._expirations.overdue or self._asking.is_waiting
+            reason or self.barriers or self.expirations.overdue or self.requests.is_waiting
         )
         for message in messages:
             held = message.held
@@ -436,65 +426,65 @@ class ReplicatedQueueState:
             else:
                 self._leave(message, txid, reason)
         for consumer, there in done.items():
-            self._holdings.end_all(consumer, there)
-            self._counted["left"] += len(there)
+            self.leases.end_all(consumer, there)
+            self.counts["left"] += len(there)
 
     def _leave(self, message: QueuedMessage, txid: int, reason: str) -> None:
         held, state = message.held, message.state
         if state in (LEASED, DONE):
             assert isinstance(held, MessageLease)
-            self._holdings.end(message, held)
+            self.leases.end(message, held)
             if state == LEASED:
-                self._picking.freed(held.consumer, message)
+                self.dispatcher.freed(held.consumer, message)
         elif state == AVAILABLE:
-            self._displace(message)
+            self.displace(message)
         if message.is_barrier:
-            self._barriers -= 1
-            self._picking.remove(message)
+            self.barriers -= 1
+            self.dispatcher.remove(message)
         message.state = GONE
         message.held = None
         message.arrival.live -= 1
-        self._counted["left"] += 1
-        self._holdings.forget(message)
-        if self._expirations.overdue:
-            self._expirations.overdue.discard(message)
-        if self._condemned:
-            self._condemned.discard(message)
-        if self._asking.is_waiting:
-            self._asking.got(message.key)
+        self.counts["left"] += 1
+        self.leases.forget(message)
+        if self.expirations.overdue:
+            self.expirations.overdue.discard(message)
+        if self.condemned:
+            self.condemned.discard(message)
+        if self.requests.is_waiting:
+            self.requests.got(message.key)
         is_told = reason not in ("", "sent", "barrier", "left") and txid > self._told_txid
-        if is_told and self._is_ours(message):
-            self._said.append(Expiration(message.txid, message.key, reason))
+        if is_told and self.is_ours(message):
+            self.decisions.append(Expiration(message.txid, message.key, reason))
 
-    def _forget_sent(self, publisher: int, first: int, last: int) -> None:
+    def forget_sent(self, publisher: int, first: int, last: int) -> None:
         keys = ((publisher, sequence) for sequence in range(first, last + 1))
-        if last - first >= len(self._sent):
-            keys = (key for key in list(self._sent) if key[0] == publisher)
+        if last - first >= len(self.sent):
+            keys = (key for key in list(self.sent) if key[0] == publisher)
         for key in keys:
-            if first <= key[1] <= last and key in self._sent:
-                message, consumer = self._sent.pop(key)
-                self._picking.freed(consumer, message)
+            if first <= key[1] <= last and key in self.sent:
+                message, consumer = self.sent.pop(key)
+                self.dispatcher.freed(consumer, message)
 
     def _transfer(self, said: Transfer, txid: int) -> None:
         """Takes registers in by their order, whoever wrote them (rule 1)."""
-        history = self._history
+        history = self.history
         if said.names:
             self.named(said.names)
-            is_herald = said.by != self._name and set(said.names.values()) == {said.by}
-            is_late = self._owners.has_former or bool(history.held.sets)
+            is_herald = said.by != self.name and set(said.names.values()) == {said.by}
+            is_late = self.owners.has_former or bool(history.held.sets)
             if is_herald and txid > self._told_txid and is_late:
                 # Who has lost its disk, or is new, gets the messages that there are, but not the
                 # records that said who took them in: they may be removed everywhere.
-                self._tells_names = self._definition.is_distributed
+                self._tells_names = self.definition.is_distributed
         finders: dict[int, RangeFinder] = {}
         for move in said.moves:
-            if self._definition.kind == "local":
+            if self.definition.kind == "local":
                 break
             publisher, first, last, generation, owner = move
-            if self._again:
-                self._again.heard_move(move)
-            register = self._owners.shared(generation, owner)
-            known = self._known.get(publisher)
+            if self.reappends:
+                self.reappends.heard_move(move)
+            register = self.owners.shared(generation, owner)
+            known = self.known.get(publisher)
             if known:
                 within = finders.get(publisher)
                 if within is None:
@@ -504,10 +494,10 @@ class ReplicatedQueueState:
             early = self._early(publisher, first, last)
             if early:
                 history.early.moved(publisher, early, register, txid)
-        if said.by == self._name:
-            drafted = self._drafts.take(said.tag)
+        if said.by == self.name:
+            drafted = self.drafts.take(said.tag)
             if drafted is not None:
-                self._thaw(drafted)
+                self.thaw(drafted)
 
     def _moved(self, message: QueuedMessage, register: Ownership) -> None:
         before = message.register
@@ -515,22 +505,26 @@ class ReplicatedQueueState:
             return
         is_available = message.state == AVAILABLE
         if is_available:
-            self._displace(message)
+            self.displace(message)
         message.register = register
-        if register.owner == self._name:
-            self._counted["transferred_in"] += before.owner != self._name
-            if self._asking.is_waiting:
-                self._asking.got(message.key, self._now_us)
+        if register.owner == self.name:
+            self.counts["transferred_in"] += before.owner != self.name
+            if self.requests.is_waiting:
+                self.requests.got(message.key, self.now_us)
         else:
-            self._counted["transferred_out"] += before.owner == self._name
+            self.counts["transferred_out"] += before.owner == self.name
         if is_available:
             self._place(message)
 
+    def clock_set(self, after_txid: int, offset_us: int) -> None:
+        """The wall clock of the instance was set: see `ClockSteps`."""
+        self.clock_steps.add(after_txid, offset_us)
+
     def named(self, names: Mapping[int, str]) -> None:
         """Incarnations are known by name: messages that they took in belong to these."""
-        for incarnation in self._owners.named(names):
-            register = self._owners.shared(0, names[incarnation])
-            for message in self._unnamed.pop(incarnation, ()):
+        for incarnation in self.owners.named(names):
+            register = self.owners.shared(0, names[incarnation])
+            for message in self.unnamed.pop(incarnation, ()):
                 if message.state == GONE or message.register.owner:
                     continue
                 message.register = register
@@ -538,55 +532,55 @@ class ReplicatedQueueState:
                     self._place(message)
 
     # -- where messages stand ------------------------------------------------------------------
-    def _is_ours(self, message: QueuedMessage) -> bool:
-        return message.register.owner == self._name
+    def is_ours(self, message: QueuedMessage) -> bool:
+        return message.register.owner == self.name
 
     def _place(self, message: QueuedMessage) -> None:
         """Puts an available message where it is found again. A barrier is with `Dispatcher` for as
         long as it is in the queue."""
         if message.is_barrier:
             return
-        if message.register.owner == self._name:
+        if message.register.owner == self.name:
             # Where the append of its removal has failed, it is removed again.
             why = self._undone(message)
-            if why and self._is_ready:
-                self._drafts.remove(message, why)
+            if why and self.is_ready:
+                self.drafts.remove(message, why)
             else:
-                self._picking.add(message)
+                self.dispatcher.add(message)
         else:
-            self._asking.add(message)
+            self.requests.add(message)
 
     def _undone(self, message: QueuedMessage) -> str:
         """Returns why a message is to leave the queue without being done; empty: it is not."""
-        if message in self._condemned:
+        if message in self.condemned:
             return "forced_expire"
-        if message in self._expirations.overdue:
+        if message in self.expirations.overdue:
             return "time_limit"
-        return self._holdings.spent(message)
+        return self.leases.spent(message)
 
-    def _displace(self, message: QueuedMessage) -> None:
+    def displace(self, message: QueuedMessage) -> None:
         """Takes an available message from there. Asking finds out by itself."""
-        if message.register.owner == self._name and not message.is_barrier:
-            self._picking.remove(message)
+        if message.register.owner == self.name and not message.is_barrier:
+            self.dispatcher.remove(message)
 
-    def _release(self, message: QueuedMessage) -> None:
+    def release(self, message: QueuedMessage) -> None:
         """A message that was leased or frozen is available again."""
         message.state = AVAILABLE
         message.held = None
         self._place(message)
 
-    def _thaw(self, drafted: PendingDraft) -> None:
+    def thaw(self, drafted: PendingDraft) -> None:
         """A draft is over: what still waits for it is available."""
         for message in drafted.messages:
             if drafted.frozen(message):
-                self._release(message)
+                self.release(message)
 
     def _lease(self, message: QueuedMessage, lease: MessageLease) -> None:
         message.state = LEASED
         message.held = lease
-        self._holdings.lease(message, lease)
-        if lease.consumer in self._consumers:
-            self._picking.leased(lease.consumer, message)
+        self.leases.lease(message, lease)
+        if lease.consumer in self.consumers:
+            self.dispatcher.leased(lease.consumer, message)
 
     def _send(self, drafted: PendingDraft, txid: int) -> None:
         """The removal of what is to be sent is in the journal."""
@@ -596,40 +590,131 @@ class ReplicatedQueueState:
             is_held = drafted.why == "sent" and consumers != []
             if not drafted.frozen(message):
                 if is_held:
-                    self._picking.freed(consumers[0], message)
+                    self.dispatcher.freed(consumers[0], message)
                 continue
             for consumer in consumers:
                 found.setdefault(consumer, []).append(leased)
             if is_held:
-                self._sent[message.key] = message, consumers[0]
-        self._said += [DeliverOnce(consumer, there, txid) for consumer, there in found.items()]
+                self.sent[message.key] = message, consumers[0]
+        self.decisions += [DeliverOnce(consumer, there, txid) for consumer, there in found.items()]
 
+    # -- what is asked -------------------------------------------------------------------------
+    @property
+    def depth(self) -> int:
+        """Messages in the queue."""
+        return self.counts["came"] - self.counts["left"]
 
-class RangeFinder:
-    """Finds messages by ranges that somebody else has written: what all of one record cost is
-    bounded by the messages that there are, however many and wide they are.
+    @property
+    def folded_txid(self) -> int:
+        """The transaction up to which the journal has been read."""
+        return self.history.folded_txid
 
-    Args:
-        known: the messages of one publisher; what is found may be taken out of it.
-    """
+    @property
+    def floor_txid(self) -> int:
+        """The queue can be made again from the journal behind this transaction id."""
+        return self.history.floor_txid
 
-    __slots__ = ("_known", "_left", "_sorted")
+    @property
+    def early_size(self) -> int:
+        """The size in memory of acknowledgments whose messages have not come, in ranges."""
+        return self.history.early.size
 
-    def __init__(self, known: dict[int, QueuedMessage]) -> None:
-        self._known = known
-        self._left = 2 * len(known) + LOOKED_AT_LEAST
-        self._sorted: list[int] | None = None
+    def look_up(self, key: Key) -> tuple[QueuedMessage | None, Ownership | None]:
+        """Returns a message that is in the queue, and its owner; of one that has not come yet the
+        owner alone, where a record has named one."""
+        publisher, sequence = key
+        message = self.known.get(publisher, {}).get(sequence)
+        if message is not None:
+            return message, message.register
+        if not self._early(publisher, sequence, sequence):
+            return None, None
+        return None, self.history.early.known_of(publisher, sequence)
 
-    def find(self, first: int, last: int) -> list[QueuedMessage]:
-        """Returns the messages of first..last, in order."""
-        width = last - first + 1
-        known = self._known
-        sequences: Iterable[int] = range(first, last + 1)
-        if width > self._left:
-            if self._sorted is None:
-                self._sorted = sorted(known)
-            begin = bisect_left(self._sorted, first)
-            sequences = self._sorted[begin : bisect_right(self._sorted, last)]
-        else:
-            self._left -= width
-        return [found for found in map(known.get, sequences) if found is not None]
+    def oldest_txid(self) -> int:
+        """The transaction id of the oldest message; 0 when there is none."""
+        arrival = self.history.oldest
+        if arrival is None:
+            return 0
+        found = (
+            known[sequence].txid
+            for publisher, ranges in arrival.parts()
+            if (known := self.known.get(publisher))
+            for first, last in ranges
+            for sequence in range(first, last + 1)
+            if sequence in known
+        )
+        return next(found)
+
+    def message(self, key: Key) -> QueuedMessage | None:
+        """A message, if it is in the queue."""
+        return self.known.get(key[0], {}).get(key[1])
+
+    def part(self, behind_txid: int = 0) -> list[QueuedMessage]:
+        """The next messages of the queue, in order, of about `PART_SPANNED` transactions: none:
+        there are no more. What comes or goes between two calls is there or not.
+
+        Args:
+            behind_txid: that of the last message of the part before.
+        """
+        found: list[QueuedMessage] = []
+        while not found:
+            arrivals = self.history.behind(behind_txid, PART_SPANNED)
+            if not arrivals:
+                break
+            for arrival in arrivals:
+                for publisher, ranges in arrival.parts():
+                    known = self.known.get(publisher)
+                    if known is None:
+                        continue
+                    for first, last in ranges:
+                        found += filter(None, map(known.get, range(first, last + 1)))
+            behind_txid = arrivals[-1].first_txid
+        return found
+
+    def found(
+        self, wanted: Expression | None = None, *, available: bool = False
+    ) -> Iterator[QueuedMessage]:
+        """The messages of the queue, in order: as `part`.
+
+        Args:
+            wanted: those that it fits.
+            available: those that nobody has and that no draft is about.
+        """
+        through_txid = self.folded_txid
+        part = self.part()
+        while part:
+            for message in part:
+                if message.txid > through_txid:
+                    return
+                if message.state == GONE or (available and message.state != AVAILABLE):
+                    continue
+                if wanted is None or self.fits(message, wanted):
+                    yield message
+            part = self.part(part[-1].txid)
+
+    def may_be_said(self, message: QueuedMessage) -> bool:
+        """Returns whether it may be said from outside what becomes of a message. Where leasing is
+        strict that is so of what this instance owns and keeps: who has others is not known here."""
+        if not self.definition.strict:
+            return True
+        return self.is_ours(message) and message.state in (AVAILABLE, LEASED)
+
+    def fits(self, message: QueuedMessage, wanted: Expression) -> bool:
+        """Returns whether a filter is true of a message."""
+        tree = self._contents.tree(message.txid)
+        if tree is None:
+            return False
+        around = self._contents.around(message.txid) if wanted.asks_around else NO_CONTEXT
+        return wanted.matches(tree, around)
+
+    def registers(self) -> dict[Key, Ownership]:
+        """Returns the owner of each message of the queue."""
+        return {message.key: message.register for message in self.found()}
+
+    def snapshot(self) -> QueueCheckpoint:
+        """Returns the state from which the queue can be rebuilt, behind `floor_txid`."""
+        return self.history.snapshot(self.owners.names)
+
+    def stored(self) -> bytes:
+        """The snapshot, for the queue's store."""
+        return self.snapshot().to_bytes()

@@ -95,7 +95,7 @@ def agree(world: World, names: list[str], dead: str) -> None:
         if not world.instances[name].serving:
             raise Violation(f"Q {name} never serves")
     machines = {name: world.instances[name].machine for name in names}
-    views = {name: machine.registers() for name, machine in machines.items()}
+    views = {name: machine.state.registers() for name, machine in machines.items()}
     one = {key: register for view in views.values() for key, register in view.items()}
     holders = {
         key: [name for name in names if not world.narrow or key in world.instances[name].disk.held]
@@ -112,10 +112,10 @@ def agree(world: World, names: list[str], dead: str) -> None:
         if set(found.values()) != {register} and not (is_excused or is_lost):
             raise Violation(f"A owners differ: {key} is {found}")
     available = {
-        name: {message.key for message in machine.found(available=True)}
+        name: {message.key for message in machine.state.found(available=True)}
         for name, machine in machines.items()
     }
-    deliverable = {name: machine.may_deliver() for name, machine in machines.items()}
+    deliverable = {name: machine.state.may_deliver() for name, machine in machines.items()}
     for key, register in one.items():
         there = [available[name] for name in holders[key] if key in views[name]]
         if not all(key in each for each in there) and not dead:
@@ -128,7 +128,7 @@ def agree(world: World, names: list[str], dead: str) -> None:
         if owners != 1 and not (is_lacked or (dead and register.owner in (dead, ""))):
             raise Violation(f"A {key} has {owners} owners: {register}")
     for name, machine in machines.items():
-        for publisher, first, last in machine.early_keys():
+        for publisher, first, last in machine.state.early_keys():
             for sequence in range(first, min(last, first + 100) + 1):
                 if (publisher, sequence) in world.instances[name].disk.held:
                     raise Violation(f"A {name} remembers {publisher, sequence}, which has left")
@@ -146,11 +146,11 @@ def consume(world: World, names: list[str], final: str) -> None:
         for who in everywhere:
             while world.do("ack", who):
                 pass
-        is_empty = not any(world.instances[name].machine.depth for name in names)
+        is_empty = not any(world.instances[name].machine.state.depth for name in names)
         if is_empty and not any(world.instances[name].staged for name in names):
             break
     else:
-        left = {name: list(world.instances[name].machine.found()) for name in names}
+        left = {name: list(world.instances[name].machine.state.found()) for name in names}
         raise Violation(f"V not consumed: {left}")
     for instance in world.instances.values():
         for rec, _ in instance.disk.journal:

@@ -29,6 +29,7 @@ from raylay.services.queues.records import (
     pack_transfer,
     read_transfer,
 )
+from raylay.services.queues.replicated_state import ReplicatedQueueState
 
 from .records import STEP_US, Disk, Entry, Rec, command, keys_of_moves, message
 
@@ -40,29 +41,23 @@ AUTHORS = 10_000
 """Publisher ids of instances' own records begin here."""
 
 
-class ModelMachine(QueueMachine):
-    """The production machine, which asks others only when the schedule says so."""
-
-    asks = False
-
-    def _ask(self) -> None:
-        if self.asks:
-            super()._ask()
+class ModelState(ReplicatedQueueState):
+    """The production state, which is asked about itself."""
 
     def may_deliver(self) -> set[Key]:
         """Messages that could be sent to a consumer of this instance."""
-        if not self._is_ready:
+        if not self.is_ready:
             return set()
         return {
             message.key
-            for known in self._known.values()
+            for known in self.known.values()
             for message in known.values()
-            if message.state != FROZEN and message.register.owner == self._name
+            if message.state != FROZEN and message.register.owner == self.name
         }
 
     def early_keys(self) -> list[tuple[int, int, int]]:
         """What is remembered of messages that have not come: publisher, first, last."""
-        early = self._history.early
+        early = self.history.early
         return [
             (publisher, first, last)
             for book in (early._removals, early._moves)
@@ -71,42 +66,52 @@ class ModelMachine(QueueMachine):
 
     def wrong(self) -> str:
         """What of the machine's own invariants does not hold."""
-        messages = [each for known in self._known.values() for each in known.values()]
+        messages = [each for known in self.known.values() for each in known.values()]
         if len(messages) != self.depth:
             return f"depth is {self.depth}, of {len(messages)} messages"
         arrivals = {each.arrival for each in messages}
         if sum(arrival.live for arrival in arrivals) != len(messages):
             return "arrivals do not count what they have"
         leased = {each for each in messages if each.state == LEASED}
-        held = {
-            each for consumer in self._holdings.consumers() for each in self._holdings.of(consumer)
-        }
+        held = {each for consumer in self.leases.consumers() for each in self.leases.of(consumer)}
         if leased != held:
             return f"{leased} are leased, {held} are held"
         sending = sum(
             drafted.why == "sent" and consumers != []
-            for drafted in self._drafts._out.values()
+            for drafted in self.drafts._out.values()
             for _, consumers in drafted.receivers
         )
-        active = len(held) + len(self._sent) + sending
-        if self._picking.active_count != active:
-            return f"{self._picking.active_count} places are taken, by {active}"
+        active = len(held) + len(self.sent) + sending
+        if self.dispatcher.active_count != active:
+            return f"{self.dispatcher.active_count} places are taken, by {active}"
         for each in messages:
             if not isinstance(each, QueuedMessage) or each.state == GONE:
                 return f"{each} is no message"
-            is_here = each.state == AVAILABLE and each.register.owner == self._name
+            is_here = each.state == AVAILABLE and each.register.owner == self.name
             if (each.standing != ABSENT) != is_here:
                 return f"{each} with register {each.register} stands {each.standing}"
-            waiting = self._asking._by_owner.get(each.register.owner, ())
+            waiting = self.requests._by_owner.get(each.register.owner, ())
             if each.state == AVAILABLE and not is_here and each not in waiting:
                 return f"{each} with register {each.register} is not to be asked for"
         return ""
+
+
+class ModelMachine(QueueMachine):
+    """The production machine, which asks others only when the schedule says so."""
+
+    state: ModelState
+    asks = False
+
+    def _ask(self) -> None:
+        if self.asks:
+            super()._ask()
 
 
 class Rules:
     """How an instance of the world does what the production shell will do. The methods are what
     mistakes are planted in (mistakes.py)."""
 
+    state: type[ModelState] = ModelState
     machine: type[ModelMachine] = ModelMachine
     heralds = True
 
@@ -215,7 +220,7 @@ class Instance:
         start = RecoveryStart(
             snapshot, begin.fence_txid, self.world.tags(), begin.leases, is_serving=self.serving
         )
-        self.machine = rules.machine(
+        state = rules.state(
             self.world.queue,
             self.owner_name,
             self.disk.incarnation,
@@ -223,9 +228,10 @@ class Instance:
             start,
             types=self.world.types,
         )
+        self.machine = rules.machine(state)
         self.read = snapshot.after_txid
         self.folds = 0
-        self.machine.named(self.met)
+        self.machine.state.named(self.met)
         if not rules.heralds:
             self.learn()
         for each in begin.consumers:
@@ -240,12 +246,12 @@ class Instance:
         """Who bears which incarnation, as links tell at logon."""
         name = self.world.rules.owner_name
         bearers = self.world.bearers.items()
-        self.machine.named({each: name(bearer, each) for each, bearer in bearers})
+        self.machine.state.named({each: name(bearer, each) for each, bearer in bearers})
 
     def meets(self, other: Instance) -> None:
         """A link's logon says who the other one is."""
         self.met[other.disk.incarnation] = other.owner_name
-        self.machine.named(self.met)
+        self.machine.state.named(self.met)
 
     def serve(self) -> None:
         """It has what its peers have."""
@@ -321,7 +327,7 @@ class Instance:
         self.read += len(runs)
         self.folds += 1
         if self.folds % self.world.store_every == 0:
-            self.disk.stored = self.machine.stored()
+            self.disk.stored = self.machine.state.stored()
         self.take(0, asks=False)
         return True
 
@@ -355,7 +361,7 @@ class Instance:
             if not isinstance(decision, QueueRecordDraft) or decision.command != Command.TRANSFER:
                 continue
             if self.disk.proxied:
-                owners = self.machine.registers()
+                owners = self.machine.state.registers()
                 keys = keys_of_moves(read_transfer(decision.body).moves)
                 ours = {key for key in keys & owners.keys() if owners[key].owner == own}
                 self.world.exempt |= keys - ours

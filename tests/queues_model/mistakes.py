@@ -27,7 +27,7 @@ from raylay.services.queues.ownership import Ownership
 from raylay.services.queues.records import Keys, OwnershipChange, Transfer, keys_of
 from raylay.services.queues.transfer_requests import TransferRequests
 
-from .instance import AUTHORS, Instance, ModelMachine, Rules
+from .instance import AUTHORS, Instance, ModelMachine, ModelState, Rules
 from .records import STEP_US, Rec, each
 from .world import World
 
@@ -35,7 +35,7 @@ FORGOTTEN_US = 25 * STEP_US
 
 
 # -- rule 1 ------------------------------------------------------------------------------------
-class OnlyFromTheBelievedOwner(ModelMachine):
+class OnlyFromTheBelievedOwner(ModelState):
     granter = ""
 
     def _transfer(self, said: Transfer, txid: int) -> None:
@@ -47,7 +47,7 @@ class OnlyFromTheBelievedOwner(ModelMachine):
             super()._moved(message, register)
 
 
-class TheLastOneRead(ModelMachine):
+class TheLastOneRead(ModelState):
     def _moved(self, message: QueuedMessage, register: Ownership) -> None:
         message.register = message.register._replace(generation=0)
         super()._moved(message, register)
@@ -87,9 +87,9 @@ class OnlyTheFirstRequestCounts(ModelMachine):
     def requested(self, requester: str, count: int, wanted: Sequence[TransferCandidate]) -> None:
         refused = self.__dict__.setdefault("refused", set())
         super().requested(requester, count, [w for w in wanted if w.key not in refused])
-        if self._is_ready:
-            there = {message.key for message in self.found(available=True)}
-            refused.update(w.key for w in wanted if w.key in there & self.may_deliver())
+        if self.state.is_ready:
+            there = {message.key for message in self.state.found(available=True)}
+            refused.update(w.key for w in wanted if w.key in there & self.state.may_deliver())
 
 
 class _AskedOnce(TransferRequests):
@@ -107,10 +107,10 @@ class _AskedOnce(TransferRequests):
         return found
 
 
-class RequestsAreNotRepeated(ModelMachine):
+class RequestsAreNotRepeated(ModelState):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self._asking = _AskedOnce()
+        self.requests = _AskedOnce()
 
 
 class OnlyDirectOwnersAreAsked(Rules):
@@ -124,23 +124,34 @@ class OnlyDirectOwnersAreAsked(Rules):
 # -- rule 5 ------------------------------------------------------------------------------------
 class NotFrozen(ModelMachine):
     def requested(self, requester: str, count: int, wanted: Sequence[TransferCandidate]) -> None:
-        before = {message.key for message in self.found(available=True)}
+        before = {message.key for message in self.state.found(available=True)}
         super().requested(requester, count, wanted)
-        for message in self.found():
+        for message in self.state.found():
             if message.key in before and message.state != AVAILABLE:
                 message.state, message.held = AVAILABLE, None
-                self._picking.add(message)
+                self._dispatcher.add(message)
 
 
-class FailuresAreNotUndone(ModelMachine):
-    def _thaw(self, drafted: PendingDraft) -> None:
-        if self._drafts.take(drafted.tag) is None and not self.__dict__.get("fails"):
-            super()._thaw(drafted)
+class _ThawsWhatIsRead(ModelState):
+    fails = False
+
+    def thaw(self, drafted: PendingDraft) -> None:
+        if self.drafts.take(drafted.tag) is None and not self.fails:
+            super().thaw(drafted)
+
+
+class _Fails(ModelMachine):
+    state: _ThawsWhatIsRead
 
     def failed(self, tags: Any, committed_txid: int) -> None:
-        self.fails = True
+        self.state.fails = True
         super().failed(tags, committed_txid)
-        self.fails = False
+        self.state.fails = False
+
+
+class FailuresAreNotUndone(Rules):
+    machine = _Fails
+    state = _ThawsWhatIsRead
 
 
 class _ToldDrafts(Drafts):
@@ -150,36 +161,44 @@ class _ToldDrafts(Drafts):
         return super().take(tag) if tag in self.told else None
 
 
-class ToldBeside(ModelMachine):
+class ToldBeside(ModelState):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self._drafts = _ToldDrafts(self._name, 0, id(self), 0)
-        self._drafts.told = set()
+        self.drafts = _ToldDrafts(self.name, 0, id(self), 0)
+        self.drafts.told = set()
 
     def authored(self, tag: int) -> None:
-        assert isinstance(self._drafts, _ToldDrafts)
-        self._drafts.told.add(tag)
+        assert isinstance(self.drafts, _ToldDrafts)
+        self.drafts.told.add(tag)
+
+
+class _HearsOfDrafts(ModelMachine):
+    state: ToldBeside
+
+    def authored(self, tag: int) -> None:
+        self.state.authored(tag)
 
 
 class DraftsAreToldBeside(Rules):
-    machine = ToldBeside
+    machine = _HearsOfDrafts
+    state = ToldBeside
 
     def authored(self, instance: Instance, tag: int) -> None:
         instance.to_owner.append(("authored", tag))
 
 
 # -- rule 6 ------------------------------------------------------------------------------------
-class OnlyTheOwnerHeedsAcknowledgments(ModelMachine):
+class OnlyTheOwnerHeedsAcknowledgments(ModelState):
     def _remove(self, keys: Keys, txid: int, run: Run, reason: str) -> None:
         if not reason:
             others = {
-                message.key for message in self.found() if message.register.owner != self._name
+                message.key for message in self.found() if message.register.owner != self.name
             }
             keys = keys_of(key for key in each(keys) if key not in others)
         super()._remove(keys, txid, run, reason)
 
 
-class StrictInTheFold(ModelMachine):
+class StrictInTheFold(ModelState):
     def _remove(self, keys: Keys, txid: int, run: Run, reason: str) -> None:
         if not reason:
             others = {
@@ -195,10 +214,10 @@ class StrictInTheFold(ModelMachine):
 
 class ExpiresLocally(ModelMachine):
     def _expire(self, message: QueuedMessage) -> None:
-        if message.state == AVAILABLE and self._history.folded_txid >= self._fence_txid:
+        if message.state == AVAILABLE and self.state.history.folded_txid >= self.state.fence_txid:
             del self._known[message.publisher][message.sequence]
-            self._leave(message, 0, "")
-            self._contents.expired.add(message.key)  # type: ignore[attr-defined]
+            self.state._leave(message, 0, "")
+            self.state._contents.expired.add(message.key)  # type: ignore[attr-defined]
 
 
 class ExpiryIsLocal(Rules):
@@ -211,39 +230,39 @@ class ForgottenByTime(ModelMachine):
     def fold(self, runs: Sequence[Run], now_us: int, through_txid: int = 0) -> None:
         super().fold(runs, now_us, through_txid)
         since = self.__dict__.setdefault("since", {})
-        for early in self.early_keys():
+        for early in self.state.early_keys():
             since.setdefault(early, now_us)
 
     def tick(self, now_us: int) -> None:
         super().tick(now_us)
-        for early in self.early_keys():
+        for early in self.state.early_keys():
             if now_us - self.__dict__.get("since", {}).get(early, now_us) >= FORGOTTEN_US:
-                for book in (self._history.early._removals, self._history.early._moves):
+                for book in (self.state.history.early._removals, self.state.history.early._moves):
                     book.take(early[0], [early[1:]])  # type: ignore[attr-defined]
 
 
-class WhatLeftIsRemembered(ModelMachine):
+class WhatLeftIsRemembered(ModelState):
     def _early(self, publisher: int, first: int, last: int) -> list[Range]:
-        there = self._known.get(publisher, {})
+        there = self.known.get(publisher, {})
         return [(at, at) for at in range(first, last + 1) if at not in there]
 
 
 class NothingIsSaidAgain(ModelMachine):
     def _say_again(self) -> None:
-        self._again.take()
+        self.state.reappends.take()
 
 
 # -- rule 8 ------------------------------------------------------------------------------------
 class SentFirst(ModelMachine):
     def _draft_sends(self, messages_max: int) -> None:
         for _ in range(messages_max):
-            chosen = self._picking.next()
+            chosen = self._dispatcher.next()
             if chosen is None:
                 return
             message, consumer = chosen
-            self._picking.remove(message)
+            self._dispatcher.remove(message)
             leased = LeasedDelivery(message.txid, message.key, self._drafts.number(), 0)
-            self._said.append(DeliverOnce(consumer, [leased], self.folded_txid))
+            self.state.decisions.append(DeliverOnce(consumer, [leased], self.state.folded_txid))
             self._drafts.remove(message, "sent", (leased, []))
 
 
@@ -279,10 +298,10 @@ class WithoutEarlyEntries(Rules):
         return found
 
 
-class EarlyEntriesOfNow(ModelMachine):
+class EarlyEntriesOfNow(ModelState):
     def snapshot(self) -> QueueCheckpoint:
         found = super().snapshot()
-        early: EarlyRecords = self._history.early
+        early: EarlyRecords = self.history.early
         found.early = {
             "removals": early._removals.pieces(),
             "moves": [(*piece[:3], *piece[3]) for piece in early._moves.pieces()],
@@ -339,10 +358,10 @@ class _FreezesNothingAbsent(Drafts):
         return False
 
 
-class LetsGoAndDelivers(ModelMachine):
+class LetsGoAndDelivers(ModelState):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self._drafts.__class__ = _FreezesNothingAbsent
+        self.drafts.__class__ = _FreezesNothingAbsent
 
 
 class Mistake(NamedTuple):
@@ -360,8 +379,9 @@ class Mistake(NamedTuple):
     without: Sequence[str] = ("losedisk", "rollback", "proxy")
 
 
-def _with(made: type[ModelMachine]) -> type[Rules]:
-    return type(made.__name__, (Rules,), {"machine": made})
+def _with(made: type[ModelMachine | ModelState]) -> type[Rules]:
+    part = "machine" if issubclass(made, ModelMachine) else "state"
+    return type(made.__name__, (Rules,), {part: made})
 
 
 MISTAKES: dict[str, Mistake] = {
@@ -377,7 +397,7 @@ MISTAKES: dict[str, Mistake] = {
     "requests are not repeated": Mistake(_with(RequestsAreNotRepeated), 300),
     "only direct owners are asked": Mistake(OnlyDirectOwnersAreAsked, 100),
     "not frozen": Mistake(_with(NotFrozen), 300),
-    "a failed append is not undone": Mistake(_with(FailuresAreNotUndone), 600),
+    "a failed append is not undone": Mistake(FailuresAreNotUndone, 600),
     "drafts are told beside": Mistake(DraftsAreToldBeside, 100),
     "only the owner heeds acknowledgments": Mistake(_with(OnlyTheOwnerHeedsAcknowledgments), 100),
     "strict in the fold": Mistake(_with(StrictInTheFold), 300),

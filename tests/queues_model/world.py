@@ -206,9 +206,9 @@ class World:
         for instance in self.instances.values():
             if not instance.up:
                 continue
-            if fault := instance.machine.wrong():
+            if fault := instance.machine.state.wrong():
                 raise Violation(f"M {instance.name}: {fault}")
-            for key in instance.machine.may_deliver():
+            for key in instance.machine.state.may_deliver():
                 if key in where and key not in self.exempt:
                     raise Violation(f"L6 {key} is deliverable at {where[key]} and {instance.name}")
                 where[key] = instance.name

@@ -22,6 +22,7 @@ from raylay.services.queues.decisions import (
 )
 from raylay.services.queues.deferred_requests import DeferredRequests
 from raylay.services.queues.definition import QueueDefinition
+from raylay.services.queues.drafts import Drafts
 from raylay.services.queues.frontend import (
     DeliveryCheck,
     OwnerHandshake,
@@ -37,12 +38,13 @@ from raylay.services.queues.records import (
     pack_acknowledgment,
     read_acknowledgment,
 )
+from raylay.services.queues.replicated_state import ReplicatedQueueState
 from raylay.services.queues.transfer_requests import TransferRequests
 from raylay.services.replication.instance.self_publisher import SelfPublisher
 from sim.queues import Keeper, Owner, QueueMachines
 
 
-class LastTransferWins(QueueMachine):
+class LastTransferWins(ReplicatedQueueState):
     """The last one read counts, whatever its generation (rule 1)."""
 
     __slots__ = ()
@@ -52,7 +54,7 @@ class LastTransferWins(QueueMachine):
         super()._moved(message, register)
 
 
-class OwnersOnlyHeed(QueueMachine):
+class OwnersOnlyHeed(ReplicatedQueueState):
     """An acknowledgment counts only where the message is owned (rule 6)."""
 
     __slots__ = ()
@@ -70,8 +72,8 @@ class OwnersOnlyHeed(QueueMachine):
         super()._remove(ours, *arguments)
 
     def _is_heeded(self, publisher: int, sequence: int) -> bool:
-        message = self._known.get(publisher, {}).get(sequence)
-        return message is None or self._is_ours(message)
+        message = self.known.get(publisher, {}).get(sequence)
+        return message is None or self.is_ours(message)
 
 
 class DoesNotFreeze(QueueMachine):
@@ -89,7 +91,7 @@ class DoesNotFreeze(QueueMachine):
         super().requested(requester, count, wanted)
         for message in asked:
             if message.state == FROZEN:
-                self._release(message)
+                self.state.release(message)
 
 
 class SendsFirst(QueueMachine):
@@ -102,7 +104,9 @@ class SendsFirst(QueueMachine):
         for drafted in self._drafts._open.values():
             for leased, consumers in drafted.receivers:
                 for consumer in consumers:
-                    self._said.append(DeliverOnce(consumer, [leased], self.folded_txid))
+                    self.state.decisions.append(
+                        DeliverOnce(consumer, [leased], self.state.folded_txid)
+                    )
 
 
 class LeasesEndEarly(QueueMachine):
@@ -120,8 +124,8 @@ class IgnoresWhoLeft(QueueMachine):
     __slots__ = ()
 
     def left(self, consumer: Any, *, has_said: bool = False) -> None:
-        self._consumers.discard(consumer)
-        self._picking.left(consumer)
+        self.state.consumers.discard(consumer)
+        self._dispatcher.left(consumer)
 
     def tick(self, now_us: int) -> None:
         pass
@@ -150,7 +154,7 @@ class AnswersTheFirstOnly(QueueMachine):
 
     def _is_free(self, publisher: int, sequence: int) -> bool:
         message = self._known.get(publisher, {}).get(sequence)
-        return message is not None and message.state != FROZEN and self._is_ours(message)
+        return message is not None and message.state != FROZEN and self.state.is_ours(message)
 
 
 class _AsksOnce(TransferRequests):
@@ -167,14 +171,14 @@ class _AsksOnce(TransferRequests):
         return found
 
 
-class AsksOnce(QueueMachine):
+class AsksOnce(ReplicatedQueueState):
     """What was asked for once is not asked for again (rule 4)."""
 
     __slots__ = ()
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._asking = _AsksOnce()
+        self.requests = _AsksOnce()
 
 
 class TakesOverUnasked(QueueMachine):
@@ -186,7 +190,7 @@ class TakesOverUnasked(QueueMachine):
         return True
 
 
-class AcknowledgesBarriers(QueueMachine):
+class AcknowledgesBarriers(ReplicatedQueueState):
     """Whom a barrier was sent to here takes it from those elsewhere."""
 
     __slots__ = ()
@@ -214,9 +218,7 @@ class CountsNoTries(QueueMachine):
         super()._end_lease(message)
 
 
-class GivesUpWithoutLetters(QueueMachine):
-    """Messages that a consumer gives up leave the queue without letters."""
-
+class _GivesUpWithoutLetters(Drafts):
     __slots__ = ()
 
     def letters(self, tag: int) -> tuple[str, list[int]]:
@@ -224,8 +226,18 @@ class GivesUpWithoutLetters(QueueMachine):
         return ("", []) if reason == "forced_expire" else (reason, txids)
 
 
-def _without(**changes: Any) -> type[QueueMachine]:
-    class Without(QueueMachine):
+class GivesUpWithoutLetters(ReplicatedQueueState):
+    """Messages that a consumer gives up leave the queue without letters."""
+
+    __slots__ = ()
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.drafts.__class__ = _GivesUpWithoutLetters
+
+
+def _without(**changes: Any) -> type[ReplicatedQueueState]:
+    class Without(ReplicatedQueueState):
         """Of another definition."""
 
         __slots__ = ()
@@ -450,7 +462,7 @@ class GoesByTheWallClock(Owner):
         return self.world.now_us + self.instance.machine.wall_offset_us
 
 
-class AgesByTheWallClock(QueueMachine):
+class AgesByTheWallClock(ReplicatedQueueState):
     """A message is as old as the clock that somebody sets says."""
 
     __slots__ = ()
@@ -465,15 +477,15 @@ MISTAKES: dict[str, tuple[QueueMachines, frozenset[str]]] = {
         frozenset(("queue lease", "queue expiry")),
     ),
     "queue: ages by the wall clock": (
-        QueueMachines(machine=AgesByTheWallClock),
+        QueueMachines(state=AgesByTheWallClock),
         frozenset(("queue expiry",)),
     ),
     "queue: last transfer wins": (
-        QueueMachines(machine=LastTransferWins),
+        QueueMachines(state=LastTransferWins),
         frozenset(("queue journal", "queue agreement", "queue ownership")),
     ),
     "queue: owners only heed": (
-        QueueMachines(machine=OwnersOnlyHeed),
+        QueueMachines(state=OwnersOnlyHeed),
         frozenset(("queue journal", "queue consumed")),
     ),
     "queue: does not freeze": (
@@ -501,15 +513,15 @@ MISTAKES: dict[str, tuple[QueueMachines, frozenset[str]]] = {
         frozenset(("queue ownership",)),
     ),
     "queue: acknowledges barriers": (
-        QueueMachines(machine=AcknowledgesBarriers),
+        QueueMachines(state=AcknowledgesBarriers),
         frozenset(("queue barrier",)),
     ),
     "queue: barriers are overtaken": (
-        QueueMachines(machine=_without(barrier="")),
+        QueueMachines(state=_without(barrier="")),
         frozenset(("queue barrier",)),
     ),
     "queue: forgets priorities": (
-        QueueMachines(machine=_without(priority="")),
+        QueueMachines(state=_without(priority="")),
         frozenset(("queue priority",)),
     ),
     "queue: expires nothing": (
@@ -517,7 +529,7 @@ MISTAKES: dict[str, tuple[QueueMachines, frozenset[str]]] = {
         frozenset(("queue expiry",)),
     ),
     "queue: expires early": (
-        QueueMachines(machine=_without(expiration_us=10_000)),
+        QueueMachines(state=_without(expiration_us=10_000)),
         frozenset(("queue expiry",)),
     ),
     "queue: counts no tries": (
@@ -565,7 +577,7 @@ MISTAKES: dict[str, tuple[QueueMachines, frozenset[str]]] = {
         frozenset(("queue consumed",)),
     ),
     "queue: asks once": (
-        QueueMachines(machine=AsksOnce),
+        QueueMachines(state=AsksOnce),
         frozenset(("queue consumed",)),
     ),
     "queue: serves at once": (
@@ -597,7 +609,7 @@ MISTAKES: dict[str, tuple[QueueMachines, frozenset[str]]] = {
         frozenset(("queue dead letters",)),
     ),
     "queue: gives up without letters": (
-        QueueMachines(machine=GivesUpWithoutLetters),
+        QueueMachines(state=GivesUpWithoutLetters),
         frozenset(("queue dead letters",)),
     ),
     "queue: begins without early": (

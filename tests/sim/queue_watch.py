@@ -92,7 +92,7 @@ class Watch:
         ones."""
         assert owner.machine is not None
         held = [
-            each for each in owner.machine._holdings.of(decision.consumer) if each.state != DONE
+            each for each in owner.machine.state.leases.of(decision.consumer) if each.state != DONE
         ]
         first = min(held, key=lambda each: each.held.number, default=None)
         keys = {key for _, key, _, _ in decision.messages}
@@ -116,13 +116,13 @@ class Watch:
         machine, keeper = owner.machine, self._keeper
         assert machine is not None
         consumer = keeper.door(owner).consumers.get(decision.consumer)
-        if consumer is None or machine._picking.is_searching:
+        if consumer is None or machine.state.dispatcher.is_searching:
             return
         delivered = [self._order(each.key, each.txid) for each in decision.messages]
         if delivered != sorted(delivered):
             self._find("queue priority", f"{decision.messages} are out of order")
         sorts = [sort for sort in range(sow.SORTS) if consumer.filter == f"/sort{sort} = 1"]
-        for message in machine.found(available=True):
+        for message in machine.state.found(available=True):
             if message.register.owner != keeper.instance.disk.member.name:
                 continue
             wanted = not sorts or is_of_sort(self._body(message.key), sorts[0])
@@ -156,7 +156,7 @@ class Watch:
         if not expiration_us or machine is None:
             return
         name, disk = self._keeper.instance.disk.member.name, self._keeper.instance.disk
-        for message in machine.found():
+        for message in machine.state.found():
             age_us = self._world.now_us - disk.received_us[message.key]
             if message.register.owner == name and age_us > expiration_us + OVERDUE_US:
                 self._find("queue expiry", f"{message.key} is {age_us} us old")

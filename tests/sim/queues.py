@@ -36,6 +36,7 @@ from raylay.services.queues.frontend import QueueFrontend, RoutedRequest
 from raylay.services.queues.machine import QueueMachine
 from raylay.services.queues.message import AVAILABLE
 from raylay.services.queues.records import UNDONE, Keys
+from raylay.services.queues.replicated_state import ReplicatedQueueState
 from raylay.services.verification.queue_history import (
     QueueDelivered,
     QueueHolds,
@@ -66,6 +67,7 @@ class QueueMachines:
     """What is under test; the planted mistakes replace one of them."""
 
     queues: type[Queues] = Queues
+    state: type[ReplicatedQueueState] = ReplicatedQueueState
     machine: type[QueueMachine] = QueueMachine
     keeper: type[Keeper] = field(default_factory=lambda: Keeper)
     owner: type[Owner] = field(default_factory=lambda: Owner)
@@ -182,7 +184,7 @@ class Owner:
         if start.snapshot.after_txid:
             self.world.probes["queue made again from its store"] += 1
         instance = self.instance
-        self.machine = self.world.machines.queues.machine(
+        state = self.world.machines.queues.state(
             self.definition,
             self.keeper.own_name,
             instance.disk.incarnation,
@@ -190,9 +192,10 @@ class Owner:
             start,
             types={"json": Words("json")},  # type: ignore[arg-type]
         )
+        self.machine = self.world.machines.queues.machine(state)
         for step in clock_steps:
-            self.machine.clock_set(*step)
-        self.machine.named(names)
+            state.clock_set(*step)
+        state.named(names)
         self.read_txid, self.told_txid = start.snapshot.after_txid, last_txid
         for each in consumers:
             self.machine.subscribed(each)
@@ -206,7 +209,9 @@ class Owner:
     def hear(self, what: str, *said: Any) -> None:
         """The instance says something to the machine."""
         if self.alive and self.machine is not None:
-            getattr(self.machine, what)(*said)
+            machine = self.machine
+            of_state = what in ("clock_set", "named")
+            getattr(machine.state if of_state else machine, what)(*said)
             if what == "done":
                 self.keeper.watch.acknowledged(self, *said)
             self.soon()
@@ -262,9 +267,9 @@ class Owner:
             world.after(max(next_us - now_us, 1), self._wake, next_us)
 
     def _write_letters(self, machine: QueueMachine, decision: Any) -> None:
-        reason, txids = (
-            machine.letters(decision.tag) if isinstance(decision, QueueRecordDraft) else ("", [])
-        )
+        if not isinstance(decision, QueueRecordDraft):
+            return
+        reason, txids = machine.state.drafts.letters(decision.tag)
         if txids:
             records, count = Bodies(self.instance.journal, None).records(txids, 1 << 40)
             assert count == len(txids)
@@ -280,9 +285,9 @@ class Owner:
             return
         if world.queue_rng.random() < SAVE_FAILS and not world.healed:
             world.probes["queue not saved"] += 1
-        elif machine.folded_txid:
-            self.store.save(StoredQueue(machine.floor_txid, b"", machine.stored()))
-            self.outbox.send(self.keeper.floor, self, machine.floor_txid)
+        elif machine.state.folded_txid:
+            self.store.save(StoredQueue(machine.state.floor_txid, b"", machine.state.stored()))
+            self.outbox.send(self.keeper.floor, self, machine.state.floor_txid)
         world.after(world.queue_rng.randint(*SAVE_US), self._save)
 
     def crash(self) -> None:
@@ -299,10 +304,10 @@ class Owner:
     def is_idle(self) -> bool:
         """Whether nothing is under way."""
         machine, world = self.machine, self.world
-        if not self.alive or machine is None or not machine.is_ready:
+        if not self.alive or machine is None or not machine.state.is_ready:
             return False
         on_their_way = max(self.inbox.last_us, self.outbox.last_us) > world.now_us
-        is_behind = machine.folded_txid < self.instance.machine.committed_txid
+        is_behind = machine.state.folded_txid < self.instance.machine.committed_txid
         return not (on_their_way or is_behind or machine.status()["drafts"])
 
 
@@ -433,7 +438,7 @@ class Keeper:
                 index = self.instance.disk.index
                 if any((each[0], each[1]) not in index for each in _moves(decision.body)):
                     world.probes["queue message let go that is not here"] += 1
-                if owner.machine is not None and owner.machine._asking.is_waiting:
+                if owner.machine is not None and owner.machine.state.requests.is_waiting:
                     world.probes["queue grants cross"] += 1
             self._author_soon()
         elif isinstance(decision, TransferRequest):
@@ -609,9 +614,9 @@ class Keeper:
             self.world.probes["queue lease ended"] += machine.status()["expired_leases"]
             registers = tuple(
                 (*key, generation, _bearer(owner_name))
-                for key, (generation, owner_name) in machine.registers().items()
+                for key, (generation, owner_name) in machine.state.registers().items()
             )
-            stuck = tuple(each.key for each in machine.found() if each.state != AVAILABLE)
+            stuck = tuple(each.key for each in machine.state.found() if each.state != AVAILABLE)
             of = self.instance.name, owner.definition.name
             self.world.log(QueueHolds(self.world.now_us, *of, registers, stuck, is_last))
 
@@ -619,13 +624,15 @@ class Keeper:
     def keys(self) -> set[tuple[int, int]]:
         """Messages in all queues."""
         machines = [owner.machine for owner in self.owners.values()]
-        return {key for machine in machines if machine is not None for key in machine.registers()}
+        return {
+            key for machine in machines if machine is not None for key in machine.state.registers()
+        }
 
     @property
     def depth(self) -> int:
         """How many there are."""
         machines = [owner.machine for owner in self.owners.values()]
-        return sum(machine.depth for machine in machines if machine is not None)
+        return sum(machine.state.depth for machine in machines if machine is not None)
 
 
 # -- for the history -----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from raylay.services.processes.child_program import InstanceSocket
 from raylay.services.processes.queue_owner.bodies import DELIVERY_BYTES, Bodies
 from raylay.services.protocol.child import queue_control as control
 from raylay.services.queues.decisions import QueueRecordDraft
-from raylay.services.queues.machine import QueueMachine
+from raylay.services.queues.drafts import Drafts
 
 UNDER_WAY_BYTES = 4 * 1024 * 1024
 """The limit of letters under way: with as much, nothing more is sent."""
@@ -22,8 +22,8 @@ class Letters:
     Owner: the queue's owner. Lifecycle: as long as its machine.
     """
 
-    def __init__(self, machine: QueueMachine, bodies: Bodies, instance: InstanceSocket) -> None:
-        self._machine = machine
+    def __init__(self, drafts: Drafts, bodies: Bodies, instance: InstanceSocket) -> None:
+        self._drafts = drafts
         self._bodies = bodies
         self._instance = instance
         self._waiting: deque[QueueRecordDraft] = deque()
@@ -40,7 +40,7 @@ class Letters:
         Raises:
             StorageError: the journal cannot be read.
         """
-        is_out = self._machine.is_out
+        is_out = self._drafts.is_out
         self._under_way = {tag: size for tag, size in self._under_way.items() if is_out(tag)}
         size_bytes = sum(self._under_way.values())
         while self._waiting and size_bytes < UNDER_WAY_BYTES:
@@ -51,7 +51,7 @@ class Letters:
 
     def _send_letters(self, removal: QueueRecordDraft) -> int:
         """Returns how many bytes they are."""
-        reason, txids = self._machine.letters(removal.tag)
+        reason, txids = self._drafts.letters(removal.tag)
         size_bytes = 0
         while txids:
             records, count = self._bodies.records(txids, DELIVERY_BYTES)

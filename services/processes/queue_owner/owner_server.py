@@ -39,6 +39,7 @@ from raylay.services.queues.decisions import (
     TransferRequest,
 )
 from raylay.services.queues.machine import QueueMachine
+from raylay.services.queues.replicated_state import ReplicatedQueueState
 from raylay.services.telemetry.tracing import start_tracing
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.queue import LmdbQueueStore, StoredQueue
@@ -198,13 +199,13 @@ class OwnerServer(ChildProgram):
             said = control.read_request(header, body)
             machine.requested(control.text(header, "from"), said.count, said.wanted)
         elif command == "names":
-            machine.named(control.read_names(body))
+            machine.state.named(control.read_names(body))
         elif command == "serves":
             machine.serves()
         elif command == "proxied":
             machine.proxied(*control.read_proxied(header))
         elif command == "clock":
-            machine.clock_set(*control.read_clock(header))
+            machine.state.clock_set(*control.read_clock(header))
         elif command == "ask":
             self.loop.create_task(self._answering.answer(header))
 
@@ -226,7 +227,7 @@ class OwnerServer(ChildProgram):
         traces = self._traces = QueueTraces(
             self._tracing, definition, config.instance, snapshot.folded_txid
         )
-        machine = self._machine = QueueMachine(
+        state = ReplicatedQueueState(
             definition,
             config.instance,
             config.incarnation,
@@ -237,16 +238,17 @@ class OwnerServer(ChildProgram):
             group=config.group,
             watch=traces.obeyed if self._tracing.enabled else None,
         )
+        machine = self._machine = QueueMachine(state)
         for step in begin.clock_steps:
-            machine.clock_set(*step)
+            state.clock_set(*step)
         if begin.names:
-            machine.named(begin.names)
+            state.named(begin.names)
         for each in begin.consumers:
             machine.subscribed(each)
             self._traces.subscribed(each)
         self._folded_txid = snapshot.after_txid
         if definition.dead_letters:
-            self._letters = Letters(machine, self._bodies, self._instance)
+            self._letters = Letters(state.drafts, self._bodies, self._instance)
         self._answering = QueueQueries(
             machine,
             self._bodies,
@@ -326,7 +328,7 @@ class OwnerServer(ChildProgram):
         self._bodies.keep(mine)
         self._folded_txid = runs[-1].last_txid
         self._traces.fold(machine, runs, mine, now_us, self._folded_txid)
-        if abs(machine.early_size - self._early_said) >= EARLY_SAID:
+        if abs(machine.state.early_size - self._early_said) >= EARLY_SAID:
             self._say_counts(machine)
         return True
 
@@ -368,17 +370,17 @@ class OwnerServer(ChildProgram):
         while True:
             await asyncio.sleep(SAVE_S)
             machine = self._machine
-            if machine is not None and machine.floor_txid != self._saved_txid:
+            if machine is not None and machine.state.floor_txid != self._saved_txid:
                 await self._save()
 
     async def _save(self) -> None:
         machine = self._machine
         assert machine is not None
-        floor_txid = machine.floor_txid
+        floor_txid = machine.state.floor_txid
         stored = StoredQueue(
             floor_txid,
             rules_of(self._definition, self._config.incarnation),
-            machine.stored(),
+            machine.state.stored(),
         )
         self._saving = self.loop.run_in_executor(None, self._store.save, stored)
         try:
@@ -406,5 +408,5 @@ class OwnerServer(ChildProgram):
         counts = machine.status()
         if counts != self._counts_said:
             self._counts_said = counts
-            self._early_said = machine.early_size
+            self._early_said = machine.state.early_size
             self._instance.send(control.counts(self._folded_txid, counts))

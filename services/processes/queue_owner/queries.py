@@ -120,9 +120,10 @@ class QueueQueries:
         Args:
             reads: whether a message that passes is read.
         """
-        machine, through_txid, seen = self._machine, self._machine.folded_txid, 0
+        state, seen = self._machine.state, 0
+        through_txid = state.folded_txid
         await self._turns.next()
-        part = machine.part()
+        part = state.part()
         while part:
             for message in part:
                 if wanted is not None or reads():
@@ -133,15 +134,15 @@ class QueueQueries:
                     return
                 if message.state == GONE or (available and message.state != AVAILABLE):
                     continue
-                if wanted is None or machine.fits(message, wanted):
+                if wanted is None or state.fits(message, wanted):
                     yield message
             await self._turns.next()
-            part = machine.part(part[-1].txid)
+            part = state.part(part[-1].txid)
 
     async def _keys(self, number: int, wanted: Expression | None) -> None:
         found: list[tuple[int, int]] = []
         async for message in self._each(wanted, available=False, reads=bool):
-            if not self._machine.may_be_said(message):
+            if not self._machine.state.may_be_said(message):
                 continue
             found.append(message.key)
             if len(found) >= KEYS_AT_ONCE:

@@ -108,7 +108,7 @@ class QueueTraces:
         is_new = run.last_txid > self._told_txid
         for message in traced(run.payload):
             key = message.publisher, message.sequence
-            there = machine.message(key)
+            there = machine.state.message(key)
             if there is None or self._marks.get(key) is not None:
                 # Its filter keeps it out, or what ends it was here before it.
                 continue

@@ -38,6 +38,7 @@ from raylay.services.queues.decisions import (
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.machine import QueueMachine
 from raylay.services.queues.records import Acknowledgment, OwnershipChange, Removal, Transfer
+from raylay.services.queues.replicated_state import ReplicatedQueueState
 from raylay.services.replication.values import Identity
 
 OWN = Identity("a", "g", 0xA, life=7)
@@ -325,7 +326,9 @@ def test_acknowledgments_of_what_never_comes_are_bounded(monkeypatch: pytest.Mon
     here = queues()
     (door,) = here.doors.values()
     (topics,) = here.topics()
-    machine = QueueMachine(door.definition, "a", OWN.incarnation, Nothing(), RecoveryStart())
+    machine = QueueMachine(
+        ReplicatedQueueState(door.definition, "a", OWN.incarnation, Nothing(), RecoveryStart())
+    )
     sizes, refusals, txid = [], 0, 1
     for at in range(200):
         prepared = topics.state.prepare(published(every_second(at)), 0, 0)
@@ -337,9 +340,9 @@ def test_acknowledgments_of_what_never_comes_are_bounded(monkeypatch: pytest.Mon
             # Its owner reads late.
             machine.fold([run], 0)
             if not at % 7:
-                door.early_size = machine.early_size
+                door.early_size = machine.state.early_size
                 door.folded(run.last_txid)
-        sizes.append(machine.early_size)
+        sizes.append(machine.state.early_size)
     assert refusals > 150
     # What is refused says why, and nothing of it is journaled.
     (refused,) = topics.state.prepare(published(every_second(999)), 0, 0).refused

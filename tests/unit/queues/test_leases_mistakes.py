@@ -141,7 +141,7 @@ MISTAKES: list[tuple[Any, str, Callable[..., Any], Callable[[], None]]] = [
     (LeaseTable, "of", of_nobody, machine.test_leases_end_by_time_and_by_their_consumers_end),
     (
         ReplicatedQueueState,
-        "_release",
+        "release",
         no_place,
         machine.test_leases_end_by_time_and_by_their_consumers_end,
     ),

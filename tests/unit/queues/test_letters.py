@@ -182,17 +182,17 @@ def test_who_gives_a_message_up_has_it_removed_by_its_owner_behind_its_letter() 
     here.publish(1, 2)
     here.take()
     expire(here, 1)
-    assert here.machine.depth == 2, "its letter is not in the journal"
+    assert here.machine.state.depth == 2, "its letter is not in the journal"
     decisions = here.take()
     draft = the_draft([each for each in decisions if isinstance(each, QueueRecordDraft)])
     assert delivered(decisions) == {ONE: [2]}, "the consumer has room for the next one"
     assert read_removal(draft.body)[2:] == ({P: [(1, 1)]}, "forced_expire")
-    assert here.machine.letters(draft.tag) == ("forced_expire", [1])
-    assert here.machine.is_out(draft.tag)
+    assert here.machine.state.drafts.letters(draft.tag) == ("forced_expire", [1])
+    assert here.machine.state.drafts.is_out(draft.tag)
     here.write([draft])
     assert here.take() == [Expiration(1, (P, 1), "forced_expire")]
-    assert here.machine.depth == 1 and not here.machine.is_out(draft.tag)
-    assert here.machine.letters(draft.tag) == ("", [])
+    assert here.machine.state.depth == 1 and not here.machine.state.drafts.is_out(draft.tag)
+    assert here.machine.state.drafts.letters(draft.tag) == ("", [])
 
 
 def test_whose_message_it_is_not_waits_for_its_owner() -> None:
@@ -201,7 +201,7 @@ def test_whose_message_it_is_not_waits_for_its_owner() -> None:
     here.publish(1, path=(21,))
     expire(here, 1)
     assert not [each for each in here.take() if isinstance(each, QueueRecordDraft)]
-    assert here.machine.depth == 1
+    assert here.machine.state.depth == 1
     # It comes to be this instance's: then it is this one that writes the letter.
     body = pack_transfer(Transfer("B", 1, [OwnershipChange(P, 1, 1, 1, "A")]))
     here.command(Command.TRANSFER, body)
@@ -228,7 +228,7 @@ def test_a_removal_that_could_not_be_written_is_drafted_again_with_its_letters()
     first = the_draft(here.take())
     here.machine.failed([first.tag], here.runs[-1].last_txid)
     again = the_draft(here.take())
-    assert here.machine.letters(again.tag) == ("forced_expire", [1])
+    assert here.machine.state.drafts.letters(again.tag) == ("forced_expire", [1])
 
 
 def test_what_was_given_up_before_a_restart_is_removed_behind_it() -> None:
@@ -261,10 +261,10 @@ def test_what_was_given_up_and_has_left_is_forgotten() -> None:
     here.join(backlog=9)
     here.publish(1, 3, path=(21,))
     expire(here, 1, 2)
-    assert len(here.machine._condemned) == 2
+    assert len(here.machine.state.condemned) == 2
     said = pack_acknowledgment(Acknowledgment(keys_of([(P, 1), (P, 2)])))
     here.command(Command.QUEUE_ACKNOWLEDGMENT, said)
-    assert not here.machine._condemned
+    assert not here.machine.state.condemned
 
 
 def test_who_acknowledges_it_in_time_needs_no_letter() -> None:
@@ -274,7 +274,7 @@ def test_who_acknowledges_it_in_time_needs_no_letter() -> None:
     draft = the_draft(here.take())
     said = pack_acknowledgment(Acknowledgment(keys_of([(P, 1)])))
     here.command(Command.QUEUE_ACKNOWLEDGMENT, said)
-    assert here.machine.letters(draft.tag) == ("forced_expire", [2])
+    assert here.machine.state.drafts.letters(draft.tag) == ("forced_expire", [2])
 
 
 def test_what_is_given_up_before_it_came_is_delivered() -> None:
@@ -291,7 +291,10 @@ def test_a_record_removes_as_many_as_their_letters_may_be() -> None:
     here.publish(1, LETTERS_MAX + 1)
     expire(here, *range(1, LETTERS_MAX + 2))
     drafts = [each for each in here.take() if isinstance(each, QueueRecordDraft)]
-    assert [len(here.machine.letters(each.tag)[1]) for each in drafts] == [LETTERS_MAX, 1]
+    assert [len(here.machine.state.drafts.letters(each.tag)[1]) for each in drafts] == [
+        LETTERS_MAX,
+        1,
+    ]
     assert DRAFT_MESSAGES_MAX > LETTERS_MAX
 
 

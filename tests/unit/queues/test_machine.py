@@ -30,6 +30,7 @@ from raylay.services.queues.decisions import (
 )
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.machine import QueueMachine
+from raylay.services.queues.message import RangeFinder
 from raylay.services.queues.records import (
     Acknowledgment,
     OwnershipChange,
@@ -41,7 +42,7 @@ from raylay.services.queues.records import (
     read_removal,
     read_transfer,
 )
-from raylay.services.queues.replicated_state import UNNAMED_MIN, RangeFinder
+from raylay.services.queues.replicated_state import UNNAMED_MIN, ReplicatedQueueState
 
 A, B, C = 11, 21, 31
 """Incarnations of the instances of these names; the machine is A's."""
@@ -72,9 +73,10 @@ class Instance:
 
     def restart(self, **start: Any) -> QueueMachine:
         """Another machine on the same journal; it reads nothing yet."""
-        self.machine = QueueMachine(
+        state = ReplicatedQueueState(
             self.definition, "A", A, self, RecoveryStart(**start), types=MessageTypes()
         )
+        self.machine = QueueMachine(state)
         return self.machine
 
     # What the machine asks.
@@ -93,7 +95,7 @@ class Instance:
     def set_clock(self, ahead_us: int) -> None:
         """The wall clock of the instance is set."""
         self.clock_us = ahead_us
-        self.machine.clock_set(self.runs[-1].last_txid if self.runs else 0, ahead_us)
+        self.machine.state.clock_set(self.runs[-1].last_txid if self.runs else 0, ahead_us)
 
     # What is committed.
     def commit(self, run: Run) -> Run:
@@ -182,7 +184,7 @@ class Instance:
     @property
     def register(self) -> tuple[int, str]:
         """Of the only message."""
-        (found,) = self.machine.registers().values()
+        (found,) = self.machine.state.registers().values()
         return found
 
 
@@ -223,7 +225,7 @@ def test_messages_go_in_order_to_who_has_room_and_end_with_their_acknowledgment(
     here.ack(1, 2)
     assert delivered(here.take()) == {ONE: [3]}
     here.ack(3)
-    assert (here.machine.depth, here.machine.floor_txid) == (0, 5)
+    assert (here.machine.state.depth, here.machine.state.floor_txid) == (0, 5)
 
 
 @pytest.mark.covers("Queues", "`UnderlyingTopic`")
@@ -236,7 +238,7 @@ def test_a_queue_takes_what_its_topic_type_and_filter_let_in() -> None:
         other.topic, other.message_type, other.first_txid = topic, message_type, 5
         here.machine.fold([other], here.now_us, through_txid=5)
     assert delivered(here.take()) == {ONE: [2]}
-    assert here.machine.folded_txid == 5
+    assert here.machine.state.folded_txid == 5
     # What it did not let in has left it: an acknowledgment of that is not remembered.
     here.ack(1)
     assert here.machine.status()["deferred_ack_count"] == 0
@@ -280,7 +282,7 @@ def test_messages_that_are_given_back_too_often_expire() -> None:
     assert read_removal(draft.body).why == "max_cancels"
     here.write([draft])
     assert here.take() == [Expiration(1, (P, 1), "max_cancels")]
-    assert here.machine.depth == 0
+    assert here.machine.state.depth == 0
 
 
 @pytest.mark.covers("Queues", "leases end by time")
@@ -380,7 +382,7 @@ def test_whatever_is_said_of_messages_their_places_come_back(verb: str, mode: st
         said = here.take()
         if at_most_once:
             if verb == "failed":
-                here.machine.failed([the_draft(said).tag], here.machine.folded_txid)
+                here.machine.failed([the_draft(said).tag], here.machine.state.folded_txid)
                 said = here.take()
             here.write([the_draft(said)])
             said = here.take()
@@ -404,7 +406,7 @@ def test_whatever_is_said_of_messages_their_places_come_back(verb: str, mode: st
             here.machine.done({P: [(keys[0], keys[1])]})
         here.ack(keys[0], keys[1], "expire" if verb == "expire" else "ack")
         here.take()
-    assert here.machine.status()["backlog"] == 0 and here.machine.depth == 0
+    assert here.machine.status()["backlog"] == 0 and here.machine.state.depth == 0
 
 
 @pytest.mark.parametrize("how", ["max_cancels", "max_deliveries", "time_limit"])
@@ -427,10 +429,10 @@ def test_where_the_append_of_its_removal_fails_it_is_removed_again_and_not_deliv
     for _ in range(2):
         (draft,) = said
         assert isinstance(draft, QueueRecordDraft) and read_removal(draft.body).why == how
-        here.machine.failed([draft.tag], here.machine.folded_txid)
+        here.machine.failed([draft.tag], here.machine.state.folded_txid)
         said = here.take()
     here.write([the_draft(said)])
-    assert here.machine.depth == 0
+    assert here.machine.state.depth == 0
 
 
 @pytest.mark.covers("Queues", "`Expiration`, `ExpirationModel`")
@@ -528,12 +530,12 @@ def test_what_was_done_in_vain_with_a_message_is_forgotten_with_it(ends: str) ->
     here.join()
     here.publish(1)
     here.machine.cancelled(ONE, [the_lease(here.take())])
-    assert len(here.machine._holdings._tries) == 1
+    assert len(here.machine.state.leases._tries) == 1
     if ends == "ack":
         here.ack(1)
     else:
         here.removal(1, "left")
-    assert not here.machine._holdings._tries and not here.machine.depth
+    assert not here.machine.state.leases._tries and not here.machine.state.depth
 
 
 def test_at_most_once_is_sent_when_its_removal_is_in_the_journal() -> None:
@@ -545,7 +547,7 @@ def test_at_most_once_is_sent_when_its_removal_is_in_the_journal() -> None:
     assert here.take() == []
     here.write([draft])
     assert delivered(here.take()) == {ONE: [1]}
-    assert here.machine.depth == 1
+    assert here.machine.state.depth == 1
     # The acknowledgment makes room for the next one.
     assert here.take() == []
     here.ack(1)
@@ -556,7 +558,7 @@ def test_at_most_once_frees_the_place_of_what_came_to_nothing() -> None:
     here = Instance(queue(at_most_once=True))
     here.join(backlog=1)
     here.publish(1, 2)
-    here.machine.failed([the_draft(here.take()).tag], here.machine.folded_txid)
+    here.machine.failed([the_draft(here.take()).tag], here.machine.state.folded_txid)
     draft = the_draft(here.take())
     assert read_removal(draft.body).keys == {P: [(1, 1)]}
     here.ack(1)
@@ -605,7 +607,7 @@ def test_barriers_wait_for_all_before_them_and_go_to_everybody() -> None:
     draft = the_draft(here.take())
     assert read_removal(draft.body)[2:] == ({P: [(2, 2)]}, "barrier")
     assert here.take() == []
-    here.machine.failed([draft.tag], here.machine.folded_txid)
+    here.machine.failed([draft.tag], here.machine.state.folded_txid)
     draft = the_draft(here.take())
     here.write([draft])
     said = here.take()
@@ -627,11 +629,11 @@ def test_a_barrier_of_another_instance_stays_here_until_its_turn() -> None:
     here = Instance(queue(barrier="/b = 1"))
     here.publish(1, 1, path=(B,), bodies=[{"b": 1}])
     here.removal(1, "barrier")
-    assert here.machine.depth == 1
+    assert here.machine.state.depth == 1
     here.join()
     here.write(here.take())
     assert delivered(here.take()) == {ONE: [1]}
-    assert here.machine.depth == 0
+    assert here.machine.state.depth == 0
 
 
 # -- rules 1 and 2 -----------------------------------------------------------------------------
@@ -663,7 +665,7 @@ def test_nobody_delivers_or_asks_until_the_owners_incarnation_has_a_name() -> No
             said = Transfer("A", 0, (), {20: "A"})
             here.command(Command.TRANSFER, pack_transfer(said))
         else:
-            here.machine.named({20: "A"})
+            here.machine.state.named({20: "A"})
         assert here.register == (0, "A")
         assert delivered(here.take()) == {ONE: [1]}
 
@@ -685,7 +687,7 @@ def test_an_instance_with_a_new_disk_is_told_who_it_was_before() -> None:
     (again,) = [each for each in here.take() if isinstance(each, QueueRecordDraft)]
     here.command(again.command, again.body)
     assert not here.machine.status()["drafts"] and not here.take()
-    here.restart(snapshot=here.machine.snapshot())
+    here.restart(snapshot=here.machine.state.snapshot())
     here.machine.fold(here.runs, here.now_us)
     assert not here.take(), "it is told once"
 
@@ -711,18 +713,18 @@ def test_a_claim_directly_before_its_message_counts() -> None:
     here = Instance()
     here.move(1, 1, "B")
     here.publish(1, 2)
-    assert here.machine.registers() == {(P, 1): (1, "B"), (P, 2): (0, "A")}
+    assert here.machine.state.registers() == {(P, 1): (1, "B"), (P, 2): (0, "A")}
 
 
 def test_who_was_first_given_a_message_that_is_sent_again_counts_instead_of_its_path() -> None:
     here = Instance(queue(at_most_once=True))
     here.move(1, 0, "D")
     here.publish(1, 2, path=(B,))
-    assert here.machine.registers() == {(P, 1): (0, "D"), (P, 2): (0, "B")}
+    assert here.machine.state.registers() == {(P, 1): (0, "D"), (P, 2): (0, "B")}
     here.move(2, 0, "C")
     here.move(1, 1, "C")
     here.move(1, 0, "A")
-    assert here.machine.registers() == {(P, 1): (1, "C"), (P, 2): (0, "C")}
+    assert here.machine.state.registers() == {(P, 1): (1, "C"), (P, 2): (0, "C")}
 
 
 @pytest.mark.covers("Queues", "the register: higher generation")
@@ -733,7 +735,7 @@ def test_acknowledgments_win_everywhere_whoever_sent_them() -> None:
     here.move(2, 1, "A")
     assert delivered(here.take()) == {ONE: [2]}
     here.ack(1, 3)
-    assert set(here.machine.registers()) == {(P, 4)}
+    assert set(here.machine.state.registers()) == {(P, 4)}
 
 
 def test_an_acknowledgment_of_all_that_there_can_be_is_counted() -> None:
@@ -745,7 +747,7 @@ def test_an_acknowledgment_of_all_that_there_can_be_is_counted() -> None:
     status = here.machine.status()
     assert status["deferred_ack_count"] == (1 << 63) - 1
     control.counts(1, status)
-    assert QueueCheckpoint.from_bytes(here.machine.stored())
+    assert QueueCheckpoint.from_bytes(here.machine.state.stored())
 
 
 @pytest.mark.covers("Queues", "the register: higher generation")
@@ -753,10 +755,10 @@ def test_what_comes_before_its_message_is_kept_and_what_left_is_not() -> None:
     here = Instance()
     here.ack(1)
     here.publish(1, 2)
-    assert set(here.machine.registers()) == {(P, 2)}
+    assert set(here.machine.state.registers()) == {(P, 2)}
     here.ack(1, 2)
     assert here.machine.status()["deferred_ack_count"] == 0
-    assert here.machine.depth == 0
+    assert here.machine.state.depth == 0
 
 
 def test_what_clients_expire_is_told_where_it_belonged() -> None:
@@ -775,12 +777,12 @@ def test_ranges_are_as_wide_as_somebody_else_likes() -> None:
         OwnershipChange(P, 10 + at * wide, 10 + (at + 1) * wide - 1, 1, "B") for at in range(4_000)
     ]
     here.command(Command.TRANSFER, pack_transfer(Transfer("B", 0, moves)))
-    found = here.machine.registers()
+    found = here.machine.state.registers()
     assert (found[P, 9], found[P, 10], found[P, 2_000]) == ((0, "A"), (1, "B"), (1, "B"))
     keys = {P: [(5 + at * wide, 2 + (at + 1) * wide) for at in range(4_000)]}
     said = pack_acknowledgment(Acknowledgment(keys))
     here.command(Command.QUEUE_ACKNOWLEDGMENT, said)
-    assert [key[1] for key in here.machine.registers()] == [1, 2, 3, 4]
+    assert [key[1] for key in here.machine.state.registers()] == [1, 2, 3, 4]
 
 
 def test_wide_ranges_cost_one_walk_over_the_messages() -> None:
@@ -803,7 +805,7 @@ def test_records_that_cannot_be_read_say_nothing() -> None:
     here.publish(1)
     for number in (Command.QUEUE_ACKNOWLEDGMENT, Command.TRANSFER, Command.QUEUE_REMOVAL):
         here.command(number, b"\xc1")
-    assert here.machine.depth == 1
+    assert here.machine.state.depth == 1
 
 
 # -- rules 4 and 5 -----------------------------------------------------------------------------
@@ -891,7 +893,7 @@ def test_what_a_message_costs_is_for_all_of_a_batch() -> None:
             here.command(Command.QUEUE_ACKNOWLEDGMENT, pack_acknowledgment(each))
     finally:
         sys.setprofile(None)
-    assert not here.machine.depth and run.count == 1_000
+    assert not here.machine.state.depth and run.count == 1_000
     # Of each message there are its record, which the test builds, the message and its two leases;
     # nothing that the machine decides is decided for one alone.
     assert calls < 6 * 1_000
@@ -934,7 +936,7 @@ def test_who_leaves_behind_his_acknowledgment_has_it_given_to_nobody_else() -> N
     here.ack(1)
     assert here.take() == []
     here.ack(2)
-    assert here.machine.depth == 0 and here.tick(LEASE_US) == []
+    assert here.machine.state.depth == 0 and here.tick(LEASE_US) == []
 
 
 def test_without_a_lease_period_who_leaves_gives_all_back() -> None:
@@ -978,7 +980,7 @@ def test_what_is_free_and_nobody_here_can_take_is_granted_once() -> None:
     here.join()
     assert delivered(here.take()) == {ONE: [3]}
     here.write([draft])
-    assert here.machine.registers()[P, 1] == (1, "B")
+    assert here.machine.state.registers()[P, 1] == (1, "B")
     here.machine.requested("C", 2, wanted(1, 2))
     assert here.take() == []
 
@@ -1035,7 +1037,7 @@ def test_where_the_append_fails_the_message_is_free_again() -> None:
     here.publish(1)
     here.machine.requested("B", 1, wanted(1))
     draft = the_draft(here.take())
-    here.machine.failed([draft.tag, 12345], here.machine.folded_txid)
+    here.machine.failed([draft.tag, 12345], here.machine.state.folded_txid)
     here.join()
     assert delivered(here.take()) == {ONE: [1]}
 
@@ -1048,9 +1050,9 @@ def test_a_draft_is_known_by_the_tag_in_its_record() -> None:
     said = read_transfer(draft.body)
     for other in (said._replace(tag=said.tag + 1), said._replace(by="B")):
         here.command(Command.TRANSFER, pack_transfer(other._replace(moves=[])))
-        assert not list(here.machine.found(available=True))
+        assert not list(here.machine.state.found(available=True))
     here.command(Command.TRANSFER, pack_transfer(said._replace(moves=[])))
-    assert list(here.machine.found(available=True))
+    assert list(here.machine.state.found(available=True))
 
 
 def test_tags_of_two_lives_are_different() -> None:
@@ -1102,9 +1104,9 @@ def test_what_an_owner_let_go_in_vain_is_its_own_when_it_comes() -> None:
     draft = the_draft(asked_for_a_while(here, *wanted(1))[:1])
     here.publish(1)
     drafts = [each.tag for each in here.take() if isinstance(each, QueueRecordDraft)]
-    here.machine.failed([draft.tag, *drafts], here.machine.folded_txid)
+    here.machine.failed([draft.tag, *drafts], here.machine.state.folded_txid)
     here.join()
-    here.machine.failed(range(draft.tag, draft.tag + 9), here.machine.folded_txid)
+    here.machine.failed(range(draft.tag, draft.tag + 9), here.machine.state.folded_txid)
     assert delivered(here.take()) == {ONE: [1]}
 
 
@@ -1151,7 +1153,7 @@ def test_an_acknowledgment_that_came_before_its_message_is_said_behind_it() -> N
     here.publish(1, 2)
     draft = the_draft(here.take())
     assert read_removal(draft.body)[2:] == ({P: [(1, 2)]}, "left")
-    here.machine.failed([draft.tag], here.machine.folded_txid)
+    here.machine.failed([draft.tag], here.machine.state.folded_txid)
     draft = the_draft(here.take())
     here.write([draft])
     assert here.take() == [], "once"
@@ -1164,7 +1166,7 @@ def test_an_acknowledgment_that_came_before_its_message_is_said_behind_it() -> N
 def test_a_transfer_that_came_before_its_message_is_said_behind_it_if_it_may_be_removed() -> None:
     here = Instance()
     here.move(1, 1, "B")
-    assert here.machine.floor_txid == 1
+    assert here.machine.state.floor_txid == 1
     here.publish(1)
     (said,) = [
         read_transfer(each.body) for each in here.take() if isinstance(each, QueueRecordDraft)
@@ -1177,7 +1179,7 @@ def test_a_transfer_that_came_before_its_message_is_said_behind_it_if_it_may_be_
     together.publish(1)
     together.machine = machine
     machine.fold(together.runs, together.now_us)
-    assert together.take() == [] and machine.floor_txid == 0
+    assert together.take() == [] and machine.state.floor_txid == 0
 
 
 # -- rule 9 ------------------------------------------------------------------------------------
@@ -1187,15 +1189,15 @@ def test_a_restarted_owner_waits_for_the_fence_and_begins_at_the_floor() -> None
     here.publish(1, 2)
     here.ack(1, 2)
     here.publish(3)
-    stored = QueueCheckpoint.from_bytes(here.machine.stored())
+    stored = QueueCheckpoint.from_bytes(here.machine.state.stored())
     assert stored.after_txid == 3
     machine = here.restart(snapshot=stored, fence_txid=5)
     here.join()
     machine.fold([here.runs[-1]], here.now_us)
     machine.requested("B", 1, wanted(3))
-    assert (here.take(), machine.is_ready) == ([], False)
+    assert (here.take(), machine.state.is_ready) == ([], False)
     here.ack(9)
-    assert machine.is_ready
+    assert machine.state.is_ready
     assert delivered(here.take()) == {ONE: [3]}
     here.ack(1)  # it knows what it had
     assert machine.status()["deferred_ack_count"] == 1  # of message 9
@@ -1207,7 +1209,7 @@ def test_a_fence_that_failed_is_not_waited_for() -> None:
     machine = here.restart(snapshot=QueueCheckpoint(), fence_txid=5)
     machine.fold(here.runs, here.now_us)
     machine.failed([77], 1)
-    assert machine.is_ready
+    assert machine.state.is_ready
 
 
 @pytest.mark.covers("Queues", "a restarted owner begins at its floor")
@@ -1244,11 +1246,11 @@ def test_an_early_entry_is_used_again_when_the_queue_is_made_again() -> None:
     here.move(2, 4, "B")
     here.ack(3)
     here.publish(1, 3)
-    stored = QueueCheckpoint.from_bytes(here.machine.stored())
+    stored = QueueCheckpoint.from_bytes(here.machine.state.stored())
     assert stored.after_txid == 2
     machine = here.restart(snapshot=stored)
     machine.fold(here.runs[2:], here.now_us)
-    assert machine.registers() == {(P, 1): (0, "A"), (P, 2): (4, "B")}
+    assert machine.state.registers() == {(P, 1): (0, "A"), (P, 2): (4, "B")}
 
 
 def test_numbers_of_leases_are_above_those_that_were_told() -> None:
@@ -1267,7 +1269,7 @@ def test_what_was_told_before_a_restart_is_not_told_again() -> None:
     here.publish(1, 2)
     here.ack(1, how="expire")
     assert len(here.take()) == 1
-    machine = here.restart(snapshot=QueueCheckpoint.from_bytes(here.machine.stored()))
+    machine = here.restart(snapshot=QueueCheckpoint.from_bytes(here.machine.state.stored()))
     machine.fold(here.runs, here.now_us)
     assert here.take() == []
     here.ack(2, how="expire")
@@ -1312,7 +1314,7 @@ def test_messages_of_who_is_not_reachable_are_claimed_where_that_is_allowed() ->
     here.machine.requested("C", 1, wanted(1))
     draft = the_draft(here.take())
     assert read_transfer(draft.body).moves == [OwnershipChange(P, 1, 1, 1, "C")]
-    here.machine.failed([draft.tag], here.machine.folded_txid)
+    here.machine.failed([draft.tag], here.machine.state.folded_txid)
     here.join()
     decisions = here.take()
     assert read_transfer(the_draft(decisions).body).moves == [OwnershipChange(P, 1, 1, 1, "A")]
@@ -1330,7 +1332,7 @@ def test_messages_whose_owner_nobody_knows_may_be_claimed() -> None:
     here.machine.proxied(True, frozenset("A"))
     decisions = here.take()
     assert read_transfer(the_draft(decisions).body).moves == [OwnershipChange(P, 1, 1, 1, "A")]
-    here.machine.named({20: "B"})
+    here.machine.state.named({20: "B"})
     here.write(decisions)
     assert (here.register, delivered(here.take())) == ((1, "A"), {ONE: [1]})
 
@@ -1340,7 +1342,7 @@ def test_what_has_left_does_not_wait_for_the_name_of_its_owner() -> None:
     for first in range(1, 6 * UNNAMED_MIN, 512):
         here.publish(first, first + 511, path=(20,))
         here.ack(first, first + 511)
-    assert len(here.machine._unnamed[20]) <= 2 * UNNAMED_MIN
+    assert len(here.machine.state.unnamed[20]) <= 2 * UNNAMED_MIN
 
 
 # -- what is asked -----------------------------------------------------------------------------
@@ -1351,9 +1353,9 @@ def test_messages_are_found_in_order_by_what_they_say_and_whether_they_are_avail
     here.publish(1, 3, path=(B,), bodies=[{"a": 1}, {"a": 2}, {"a": 1}])
     here.take()
     one = expression("/a = 1")
-    assert [each.key for each in here.machine.found(one)] == [(7, 5), (P, 1), (P, 3)]
-    assert [each.key[1] for each in here.machine.found(one, available=True)] == [1, 3]
-    assert len(list(here.machine.found())) == 4
+    assert [each.key for each in here.machine.state.found(one)] == [(7, 5), (P, 1), (P, 3)]
+    assert [each.key[1] for each in here.machine.state.found(one, available=True)] == [1, 3]
+    assert len(list(here.machine.state.found())) == 4
 
 
 def test_status_counts() -> None:
@@ -1390,12 +1392,12 @@ def test_who_was_sent_a_barrier_and_acknowledges_it_takes_it_from_nobody() -> No
     here.ack(1)
     here.publish(1, 1, path=(B,), bodies=[{"b": 1}])
     here.ack(1, path=(B,))
-    assert here.machine.depth == 1
+    assert here.machine.state.depth == 1
     here.write(here.take())
     assert delivered(here.take()) == {ONE: [1]}
     here.ack(1)
-    assert here.machine.depth == 0
+    assert here.machine.state.depth == 0
     # It may be expired, everywhere.
     here.publish(2, 2, bodies=[{"b": 1}])
     here.ack(2, how="expire")
-    assert here.machine.depth == 0
+    assert here.machine.state.depth == 0

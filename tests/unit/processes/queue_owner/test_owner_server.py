@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ from raylay.services.queues.checkpoint import QueueCheckpoint, RecoveryStart
 from raylay.services.queues.decisions import DeliverLeased, DeliverOnce, LeasedDelivery
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.drafts import Drafts
-from raylay.services.queues.machine import PART_SPANNED, QueueMachine
+from raylay.services.queues.machine import QueueMachine
 from raylay.services.queues.records import (
     Acknowledgment,
     OwnershipChange,
@@ -51,6 +52,7 @@ from raylay.services.queues.records import (
     pack_acknowledgment,
     pack_transfer,
 )
+from raylay.services.queues.replicated_state import PART_SPANNED, ReplicatedQueueState
 from raylay.services.sow.query.queue_rows import QueueRows
 from raylay.storage.queue import MemoryQueueStore, StoredQueue
 
@@ -339,7 +341,9 @@ class Owner:
 
         found.record = record  # type: ignore[method-assign]
         types = MessageTypes()
-        self.machine = QueueMachine(definition, "a", OWN, found, RecoveryStart(), types=types)
+        self.machine = QueueMachine(
+            ReplicatedQueueState(definition, "a", OWN, found, RecoveryStart(), types=types)
+        )
         self.machine.fold(self.journal.runs, 0)
         self.told = Told()
         told: Any = self.told
@@ -375,7 +379,7 @@ def test_a_query_of_a_queue_is_as_one_of_a_topic() -> None:
 def test_however_many_messages_and_questions_there_are_a_pass_of_the_loop_is_short() -> None:
     owner = Owner(8_000)
     parts, behind_txid = [], 0
-    while part := owner.machine.part(behind_txid):
+    while part := owner.machine.state.part(behind_txid):
         parts.append(len(part))
         behind_txid = part[-1].txid
     assert sum(parts) == 8_000
@@ -431,12 +435,12 @@ def test_where_leasing_is_strict_only_what_the_instance_owns_is_found_to_be_said
     owner.machine.fold([run], 0)
     owner.told.messages = 0
     assert owner.ask(control.QueueQuestion("keys")).messages == 496
-    assert len(list(owner.machine.found())) == 500
+    assert len(list(owner.machine.state.found())) == 500
 
 
 def test_what_goes_while_a_query_runs_is_not_in_the_next_part() -> None:
     owner = Owner(10_000)
-    first = owner.machine.part()
+    first = owner.machine.state.part()
     assert len(first) < 6_000
     said = pack_acknowledgment(Acknowledgment({PUBLISHER: [(1, 6_000)]}))
     command = Command.QUEUE_ACKNOWLEDGMENT
@@ -444,7 +448,7 @@ def test_what_goes_while_a_query_runs_is_not_in_the_next_part() -> None:
     run = run_of(scan(record)[0], record)
     run.first_txid = owner.journal.runs[-1].last_txid + 1
     owner.machine.fold([run], 0)
-    assert owner.machine.part(first[-1].txid)[0].sequence == 6_001
+    assert owner.machine.state.part(first[-1].txid)[0].sequence == 6_001
 
 
 class Shell:
@@ -510,7 +514,7 @@ def test_what_could_not_be_saved_is_saved_at_the_next_time() -> None:
         def send(self, frame: bytes) -> None:
             said.extend(each.header for each in reader.feed(frame))
 
-    class Machine:
+    class State:
         floor_txid = 7
 
         def stored(self) -> bytes:
@@ -520,11 +524,12 @@ def test_what_could_not_be_saved_is_saved_at_the_next_time() -> None:
         owner: Any = OwnerServer(config)
         store = MemoryQueueStore()
         owner.loop = asyncio.get_running_loop()
-        owner._instance, owner._machine, owner._store = Instance(), Machine(), store
+        owner._instance, owner._store = Instance(), store
+        owner._machine = SimpleNamespace(state=State())
         for _ in range(2):
             store.fail_next(StorageError("full"))
             await owner._save()
-            assert owner._saved_txid != owner._machine.floor_txid
+            assert owner._saved_txid != owner._machine.state.floor_txid
         assert [each["c"] for each in said] == ["event"], "said once"
         assert (said.pop()["event"], store.load()) == ("queue_store_failed", None)
         await owner._save()

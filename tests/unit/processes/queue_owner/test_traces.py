@@ -27,6 +27,7 @@ from raylay.services.queues.decisions import (
 )
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.machine import QueueMachine
+from raylay.services.queues.replicated_state import ReplicatedQueueState
 from raylay.services.telemetry.tracing import Tracing, derived, new_context
 
 pytestmark = pytest.mark.covers("Fabrics and tracing", "a sampled message of a queue shows enqueue")
@@ -68,7 +69,7 @@ class Owner(Instance):
 
     def restart(self, **start: Any) -> QueueMachine:
         self.traces = QueueTraces(cast(Tracing, self.spans), self.definition, "A", self.told_txid)
-        self.machine = QueueMachine(
+        state = ReplicatedQueueState(
             self.definition,
             "A",
             A,
@@ -77,6 +78,7 @@ class Owner(Instance):
             types=MessageTypes(),
             watch=self.traces.obeyed,
         )
+        self.machine = QueueMachine(state)
         return self.machine
 
     def commit(self, run: Run) -> Run:
@@ -295,11 +297,14 @@ def test_in_one_reading_it_comes_and_goes() -> None:
     runs = [owner.publish(20), owner.sampled(5), owner.move(5, 1, "B"), owner.ack(5)]
     expected = owner.spans.take()
     assert expected == ["enqueue", "transfer A B 1", "acknowledgment", "removal ack"]
-    depth = owner.machine.depth
+    depth = owner.machine.state.depth
     owner.restart(snapshot=QueueCheckpoint(names=NAMES))
     owner.fold(runs)
     assert owner.spans.take() == expected
-    assert (owner.machine.depth, owner.machine.folded_txid) == (depth, runs[-1].last_txid)
+    assert (owner.machine.state.depth, owner.machine.state.folded_txid) == (
+        depth,
+        runs[-1].last_txid,
+    )
 
 
 def test_who_reads_the_journal_again_repeats_no_span() -> None:
@@ -367,7 +372,7 @@ def test_a_message_that_is_not_sampled_costs_no_call() -> None:
                 owner.sampled(5, path=(B,))
             owner.spans.take()
             found.append(calls_of(lambda owner=owner, count=count: load(owner, count)))
-            assert owner.machine.depth == (3 if is_one_sampled else 0)
+            assert owner.machine.state.depth == (3 if is_one_sampled else 0)
             assert owner.spans.take() == []
         assert found[0] == found[1]
         if not is_one_sampled:
