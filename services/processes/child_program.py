@@ -1,11 +1,11 @@
-"""The start and end of a child program: the Unix socket to the instance, whose closing ends the
-program, and the handling of faults. (A link has the instance's socket for its threads as well:
-link/runtime.py.)"""
+"""The part that all child programs of an instance have in common: the loop that they run on, the
+Unix socket to the instance, whose closing ends the program, and the handling of faults."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
 
 from raylay.services.errors import RaylayError
 from raylay.services.net.framed import FramedConnection, WriteQueue
@@ -13,33 +13,85 @@ from raylay.services.protocol.child.control import CONTROL_FRAME_BYTES_MAX, PONG
 from raylay.services.protocol.frames import FrameReader, Header
 
 
+def _no_turn() -> None:
+    """Nothing is done behind the frames of a read."""
+
+
+class ChildHandler(Protocol):
+    """What tells one child program from another."""
+
+    def instance_said(self, header: Header, body: bytes) -> None:
+        """A frame of the instance's."""
+
+    def failed(self, text: str) -> None:
+        """A fault ends the program: whoever is to know is told."""
+
+
 class ChildProgram:
     """A child program of an instance, from its start to its end.
 
-    Owner: the program's actor. Lifecycle: `begin`, then until `gone` is done.
+    Owner: its handler. Lifecycle: `begin`, `connect`, `run`, once each.
+
+    Args:
+        handler: takes the frames of the instance.
+        turn: called behind the frames of each read, once for all of them, and when the socket takes
+            more again.
     """
 
     loop: asyncio.AbstractEventLoop
+    outbox: WriteQueue
     gone: asyncio.Future[str]
     """Done with the reason why the program is over."""
+
+    def __init__(self, handler: ChildHandler, turn: Callable[[], None] = _no_turn) -> None:
+        self._handler = handler
+        self._turn = turn
 
     def begin(self) -> asyncio.AbstractEventLoop:
         """Takes the loop that runs."""
         loop = self.loop = asyncio.get_running_loop()
-        loop.set_exception_handler(self.loop_exception)
+        loop.set_exception_handler(self._loop_exception)
+        self.outbox = WriteQueue(loop)
         self.gone = loop.create_future()
         return loop
 
-    def instance_said(self, header: Header, body: bytes) -> None:
-        """A frame of the instance's."""
-        raise NotImplementedError
+    async def connect(self, unix_path: str, hello: bytes) -> InstanceSocket:
+        """Connects to the instance, and says which program this is.
 
-    def instance_lost(self, why: str) -> None:
-        """The instance's socket closed, or it is over for another reason."""
+        Raises:
+            OSError: the instance's socket cannot be connected.
+        """
+        _, socket = await self.loop.create_unix_connection(
+            lambda: InstanceSocket(self, self._handler, self._turn), unix_path
+        )
+        socket.send(hello)
+        return socket
+
+    async def run(self, *works: Coroutine[Any, Any, None]) -> str:
+        """Runs until the program is over; returns why.
+
+        Args:
+            works: run as long as the program. One that raises ends it: the process ends, and the
+                instance starts another one.
+        """
+        tasks = [self.loop.create_task(work) for work in works]
+        try:
+            over: list[asyncio.Future[Any]] = [*tasks, self.gone]
+            await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    await task
+            return await self.gone
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def end(self, why: str) -> None:
+        """Ends the program: the instance's socket closed, or it is over for another reason."""
         if not self.gone.done():
             self.gone.set_result(why)
 
-    def loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A callback of the loop raised. A socket's error ends its connection and no more. With
         anything else the process ends, and the instance starts another one."""
         error = context.get("exception")
@@ -47,29 +99,38 @@ class ChildProgram:
             return
         if not isinstance(error, RaylayError):
             loop.default_exception_handler(context)
-        self.failed(str(error) or repr(error))
-        self.instance_lost(f"a fault: {error!r}")
-
-    def failed(self, text: str) -> None:
-        """A fault ends it: who is to know is told."""
+        self._handler.failed(str(error) or repr(error))
+        self.end(f"a fault: {error!r}")
 
 
 class InstanceSocket(FramedConnection):
     """The Unix socket to the program's own instance. Owner: the program."""
 
     def __init__(
-        self, program: ChildProgram, outbox: WriteQueue, loop: asyncio.AbstractEventLoop
+        self, program: ChildProgram, handler: ChildHandler, turn: Callable[[], None]
     ) -> None:
-        super().__init__(outbox, loop, FrameReader(frame_bytes_max=CONTROL_FRAME_BYTES_MAX))
+        reader = FrameReader(frame_bytes_max=CONTROL_FRAME_BYTES_MAX)
+        super().__init__(program.outbox, program.loop, reader)
         self._program = program
+        self._handler = handler
+        self._turn = turn
+
+    def data_received(self, data: bytes) -> None:
+        """Frames came; what they change is acted upon once for all of them."""
+        super().data_received(data)
+        self._turn()
 
     def frame_received(self, header: Header, body: bytes) -> None:
         """A frame of the instance's."""
         if header["c"] == "ping":
             self.send(PONG)
         else:
-            self._program.instance_said(header, body)
+            self._handler.instance_said(header, body)
+
+    def writable(self) -> None:
+        """There is room to write again."""
+        self._turn()
 
     def ended(self, why: str) -> None:
         """The instance is gone."""
-        self._program.instance_lost(why)
+        self._program.end(why)

@@ -384,7 +384,7 @@ class SimProcess:
         server: Any = BufferServer(config)
         here: Any = Pipe(world, control.frame_received)
         there: Any = Pipe(world, server.instance_said)
-        server.loop, server._store, server._instance = world.loop, SimStore(world), here
+        server._loop, server._store, server._instance = world.loop, SimStore(world), here
         self.server, self.pipes = server, [here, there]
         header = {"start": self.number, "pid": 1, "buffer": "clients"}
         assert control.greeted(there, header)

@@ -12,43 +12,18 @@ import os
 from typing import Any, cast
 
 from raylay.services.config.instance import LinkConfig
-from raylay.services.net.framed import FramedConnection, WriteQueue
+from raylay.services.processes.child_program import ChildProgram
 from raylay.services.processes.link.dialling import LinkDialler
 from raylay.services.processes.link.pump import Pump
 from raylay.services.processes.link.runtime import LinkRuntime
 from raylay.services.protocol.child import control
-from raylay.services.protocol.frames import FrameReader, Header, encode_frame
+from raylay.services.protocol.frames import Header, encode_frame
 from raylay.services.replication.membership.placement import from_wire
+from raylay.services.telemetry import logs
 
 COUNTS_S = 0.5
 COUNTS_DIRECT_S = 2.0
 """While the instance sends, a link has nothing to count; each look wakes its process."""
-
-
-class _InstanceSocket(FramedConnection):
-    """The Unix socket to the link's own instance."""
-
-    def __init__(self, link: LinkServer) -> None:
-        runtime = link.runtime
-        reader = FrameReader(frame_bytes_max=control.CONTROL_FRAME_BYTES_MAX)
-        super().__init__(runtime.outbox, runtime.loop, reader)
-        self.link = link
-
-    def data_received(self, data: bytes) -> None:
-        """Frames came; what they brought is read and sent once for all of them."""
-        super().data_received(data)
-        self.link.pump.pump()
-
-    def frame_received(self, header: Header, body: bytes) -> None:
-        """A frame of the instance's."""
-        if header["c"] == "ping":
-            self.send(control.PONG)
-        else:
-            self.link.instance_said(header, body)
-
-    def ended(self, why: str) -> None:
-        """The instance is gone."""
-        self.link.instance_lost(why)
 
 
 class _WakeSocket(asyncio.Protocol):
@@ -87,7 +62,7 @@ class LinkServer:
         self.runtime = LinkRuntime(config)
         self.pump = Pump(self.runtime)
         self.dialling = LinkDialler(self.runtime, self.pump)
-        self._instance_gone: asyncio.Future[str]
+        self._program = ChildProgram(self, self.pump.pump)
 
     async def run(self) -> str:
         """Runs until the instance is gone; returns why.
@@ -98,53 +73,30 @@ class LinkServer:
         """
         runtime, pump = self.runtime, self.pump
         config = runtime.config
-        loop = runtime.loop = asyncio.get_running_loop()
-        loop.set_exception_handler(self._loop_exception)
-        runtime.outbox = WriteQueue(loop)
+        program = self._program
+        loop = runtime.loop = program.begin()
+        runtime.outbox = program.outbox
         if config.drills:
             self.dialling.open_line()
-        self._instance_gone = loop.create_future()
         pump.open()
-        _, instance = await loop.create_unix_connection(
-            lambda: _InstanceSocket(self), config.unix_path
-        )
-        runtime.instance = instance
-        runtime.tell(control.hello(config.destination.name, config.start_number, os.getpid()))
+        hello = control.hello(config.destination.name, config.start_number, os.getpid())
+        instance = runtime.instance = await program.connect(config.unix_path, hello)
         _, waking = await loop.create_unix_connection(lambda: _WakeSocket(pump), config.unix_path)
         waking.say(control.wake(config.destination.name, config.start_number))
-        dialling = loop.create_task(self.dialling.connect_forever())
-        counting = loop.create_task(self._count_forever())
         try:
-            await asyncio.wait(
-                (dialling, counting, self._instance_gone), return_when=asyncio.FIRST_COMPLETED
-            )
-            for task in (dialling, counting):
-                if task.done():
-                    # A fault of ours: the process ends, the instance starts another one.
-                    await task
-            return await self._instance_gone
+            return await program.run(self.dialling.connect_forever(), self._count_forever())
         finally:
-            for task in (dialling, counting):
-                task.cancel()
             if pump.downstream is not None:
                 pump.downstream.abort("the link ends")
             if instance.is_open:
                 instance.abort("the link ends")
             pump.close()
 
-    def _loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A callback of the loop raised. A socket's error ends its connection and no more; with
-        anything else the link ends, and the instance starts another one, which begins with what the
-        two sides have."""
-        error = context.get("exception")
-        if error is not None and not isinstance(error, OSError | asyncio.CancelledError):
-            loop.default_exception_handler(context)
-            self.instance_lost(f"a fault of the link: {error!r}")
-
-    def instance_lost(self, why: str) -> None:
-        """The instance's socket closed."""
-        if not self._instance_gone.done():
-            self._instance_gone.set_result(why)
+    def failed(self, text: str) -> None:
+        """Says in the log that a fault ends the link. The one that its instance starts then begins
+        with what the two sides have."""
+        config = self.runtime.config
+        logs.get("link").error("link_failed", name=config.process_name, text=text)
 
     def instance_said(self, header: Header, body: bytes) -> None:
         """A frame of the instance's. `pump` is called behind the last one of a read."""
@@ -183,7 +135,7 @@ class LinkServer:
         elif command == "impair":
             dialling.impair(header["state"], header["seconds"])
         elif command == "stop":
-            self.instance_lost("the instance said stop")
+            self._program.end("the instance said stop")
 
     async def _count_forever(self) -> None:
         before: dict[str, Any] = {}

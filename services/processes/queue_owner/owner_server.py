@@ -55,22 +55,7 @@ EARLY_SAID = 10_000
 """Ranges of acknowledgments whose messages have not come: as many more are told of at once."""
 
 
-class _OwnerSocket(InstanceSocket):
-    """The Unix socket to the queue's own instance."""
-
-    _program: OwnerServer
-
-    def data_received(self, data: bytes) -> None:
-        """Frames came; what they change is decided on once for all of them."""
-        super().data_received(data)
-        self._program.turn()
-
-    def writable(self) -> None:
-        """There is room to write again."""
-        self._program.turn()
-
-
-class OwnerServer(ChildProgram):
+class OwnerServer:
     """One queue's owner, running. Owner: the QueueOwner actor. Lifecycle: `run` until the instance
     is gone or says stop."""
 
@@ -93,8 +78,10 @@ class OwnerServer(ChildProgram):
         self._is_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._save_failure = ""
+        self._program = ChildProgram(self, self.turn)
+        self._loop: asyncio.AbstractEventLoop
         self._outbox: WriteQueue
-        self._instance: _OwnerSocket
+        self._instance: InstanceSocket
 
     async def run(self) -> str:
         """Runs until the instance is gone; returns why.
@@ -104,31 +91,19 @@ class OwnerServer(ChildProgram):
             RaylayError: the journal or the store cannot be used; names the file.
         """
         config = self._config
-        loop = self.begin()
-        self._outbox = WriteQueue(loop)
+        program = self._program
+        self._loop = program.begin()
+        self._outbox = program.outbox
         self._types, self._functions = queue_language(config.type_definitions, config.instance)
         self._reader = LmdbJournalReader(config.journal_directory, config.archive_directory)
         self._store = LmdbQueueStore(config.store_path)
         kind = self._types[config.definition.message_type]
         self._bodies = Bodies(self._reader, kind)
-        _, self._instance = await loop.create_unix_connection(
-            lambda: _OwnerSocket(self, self._outbox, loop), config.unix_path
-        )
-        self._instance.send(
-            control.hello(self._definition.stored_as, config.start_number, os.getpid())
-        )
-        saving = loop.create_task(self._save_forever())
-        counting = loop.create_task(self._count_forever())
+        hello = control.hello(self._definition.stored_as, config.start_number, os.getpid())
+        self._instance = await program.connect(config.unix_path, hello)
         try:
-            await asyncio.wait((saving, counting, self.gone), return_when=asyncio.FIRST_COMPLETED)
-            for task in (saving, counting):
-                if task.done():
-                    # A fault of ours: the process ends, the instance starts another one.
-                    await task
-            return await self.gone
+            return await program.run(self._save_forever(), self._count_forever())
         finally:
-            for task in (saving, counting):
-                task.cancel()
             await self._close()
 
     async def _close(self) -> None:
@@ -168,7 +143,7 @@ class OwnerServer(ChildProgram):
         if command == "begin":
             self._begin(header, body)
         elif command == "stop":
-            self.instance_lost("the instance said stop")
+            self._program.end("the instance said stop")
         elif machine is None:
             raise RemoteProtocolError(f"{command} came before begin", "bad_command")
         elif command == "told":
@@ -207,7 +182,7 @@ class OwnerServer(ChildProgram):
         elif command == "clock":
             machine.state.clock_set(*control.read_clock(header))
         elif command == "ask":
-            self.loop.create_task(self._answering.answer(header))
+            self._loop.create_task(self._answering.answer(header))
 
     def _begin(self, header: Header, body: bytes) -> None:
         config, definition = self._config, self._definition
@@ -262,14 +237,14 @@ class OwnerServer(ChildProgram):
     def turn(self) -> None:
         """Reads what was committed, one batch, and says what is decided then."""
         machine = self._machine
-        if machine is None or self.gone.done():
+        if machine is None or self._program.gone.done():
             return
         now_us = self._now_us()
         # Who has room waits: he is given what there is before what was committed meanwhile is read.
         decided = self._decide(machine, now_us)
         if self._folded_txid < self._told_txid:
             if not self._read(machine, now_us):
-                self.loop.call_later(REREAD_S, self._again)
+                self._loop.call_later(REREAD_S, self._again)
             decided |= self._decide(machine, now_us)
         if decided or self._folded_txid < self._told_txid:
             # What comes from the instance comes in between.
@@ -293,7 +268,7 @@ class OwnerServer(ChildProgram):
     def _soon(self) -> None:
         if not self._is_due:
             self._is_due = True
-            self.loop.call_soon(self._again)
+            self._loop.call_soon(self._again)
 
     def _again(self) -> None:
         self._is_due = False
@@ -307,7 +282,7 @@ class OwnerServer(ChildProgram):
         next_us = machine.next_us(now_us)
         if next_us:
             delay_s = max(next_us - now_us, 1_000) / 1e6
-            self._timer = self.loop.call_later(delay_s, self._again)
+            self._timer = self._loop.call_later(delay_s, self._again)
 
     def _read(self, machine: QueueMachine, now_us: int) -> bool:
         """Returns whether there was anything to be read."""
@@ -382,7 +357,7 @@ class OwnerServer(ChildProgram):
             rules_of(self._definition, self._config.incarnation),
             machine.state.stored(),
         )
-        self._saving = self.loop.run_in_executor(None, self._store.save, stored)
+        self._saving = self._loop.run_in_executor(None, self._store.save, stored)
         try:
             await asyncio.shield(self._saving)
         except StorageError as error:

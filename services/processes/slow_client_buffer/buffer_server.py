@@ -12,7 +12,6 @@ import os
 
 from raylay.services.config.buffer import SlowClientBufferConfig
 from raylay.services.errors import StorageError, StorageFull
-from raylay.services.net.framed import WriteQueue
 from raylay.services.processes.child_program import ChildProgram, InstanceSocket
 from raylay.services.protocol.child import buffer_control as control
 from raylay.services.protocol.frames import Header
@@ -24,7 +23,7 @@ BATCH_S = 0.02
 """Time for which what is put waits for more, unless it is BATCH_BYTES before."""
 
 
-class BufferServer(ChildProgram):
+class BufferServer:
     """One buffer, running. Owner: the SlowClientBuffer actor. Lifecycle: `run` until the instance
     is gone or says stop."""
 
@@ -37,6 +36,8 @@ class BufferServer(ChildProgram):
         self._unsaid: dict[int, int] = {}
         """The last frame of each client that is stored and of which the instance was not told."""
         self._timer: asyncio.TimerHandle | None = None
+        self._program = ChildProgram(self)
+        self._loop: asyncio.AbstractEventLoop
         self._store: OfflineStore
         self._instance: InstanceSocket
 
@@ -48,15 +49,13 @@ class BufferServer(ChildProgram):
             StorageError: the file cannot be used; names it.
         """
         config = self._config
-        loop = self.begin()
+        program = self._program
+        self._loop = program.begin()
         self._store = LmdbOfflineStore(config.path, config.disk_bytes_max)
         try:
-            outbox = WriteQueue(loop)
-            _, self._instance = await loop.create_unix_connection(
-                lambda: InstanceSocket(self, outbox, loop), config.unix_path
-            )
-            self._instance.send(control.hello(config.pool, config.start_number, os.getpid()))
-            return await self.gone
+            hello = control.hello(config.pool, config.start_number, os.getpid())
+            self._instance = await program.connect(config.unix_path, hello)
+            return await program.run()
         finally:
             self._store.close()
 
@@ -65,7 +64,7 @@ class BufferServer(ChildProgram):
         logs.get("slow_client_buffer").error(
             "buffer_failed", name=self._config.process_name, text=text
         )
-        self.instance_lost(f"a fault: {text}")
+        self._program.end(f"a fault: {text}")
         self._instance.abort("a fault of the buffer")
 
     # -- what the instance says ----------------------------------------------------------------
@@ -80,7 +79,7 @@ class BufferServer(ChildProgram):
             if self._puts_bytes >= BATCH_BYTES:
                 self._write()
             elif self._timer is None:
-                self._timer = self.loop.call_later(BATCH_S, self._write)
+                self._timer = self._loop.call_later(BATCH_S, self._write)
         elif command == "take":
             self._write()
             self._take(control.whole(header, "k"), control.whole(header, "max"))
@@ -91,7 +90,7 @@ class BufferServer(ChildProgram):
             self._unsaid.pop(client, None)
             self._store.drop(client)
         elif command == "stop":
-            self.instance_lost("the instance said stop")
+            self._program.end("the instance said stop")
 
     def _write(self) -> None:
         """Stores what was put, and says so."""

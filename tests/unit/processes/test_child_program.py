@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from raylay.services.errors import StorageError
-from raylay.services.net.framed import WriteQueue
-from raylay.services.processes.child_program import ChildProgram, InstanceSocket
+from raylay.services.processes.child_program import ChildProgram
 from raylay.services.protocol.frames import Header, encode_frame
 
 
-class Program(ChildProgram):
-    """One that ends when it is told to, and says what of a fault."""
+class Handler:
+    """Keeps what it is told."""
 
     def __init__(self) -> None:
+        self.program = ChildProgram(self, self.turn)
+        self.turns = 0
         self.said: list[tuple[Header, bytes]] = []
         self.faults: list[str] = []
         self.logged: list[str] = []
 
-    async def run(self, path: str) -> str:
-        loop = self.begin()
-        await loop.create_unix_connection(
-            lambda: InstanceSocket(self, WriteQueue(loop), loop), path
-        )
-        return await self.gone
+    async def run(self, path: str, *works: Coroutine[Any, Any, None]) -> str:
+        self.program.begin()
+        await self.program.connect(path, encode_frame({"c": "hello"}))
+        return await self.program.run(*works)
+
+    def turn(self) -> None:
+        self.turns += 1
 
     def instance_said(self, header: Header, body: bytes) -> None:
         self.said.append((header, body))
@@ -40,13 +44,30 @@ def test_the_instances_socket_closing_ends_it(tmp_path: Path) -> None:
 
     async def work() -> None:
         async def instance(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(len(encode_frame({"c": "hello"})))
             writer.write(encode_frame({"c": "hello"}, b"there"))
             writer.close()
 
-        program = Program()
+        handler = Handler()
         async with await asyncio.start_unix_server(instance, path):
-            assert await program.run(path) == "connection closed by the other side"
-        assert program.said == [({"c": "hello"}, b"there")] and not program.faults
+            assert await handler.run(path) == "connection closed by the other side"
+        assert handler.said == [({"c": "hello"}, b"there")] and not handler.faults
+        assert handler.turns == 1
+
+    asyncio.run(work())
+
+
+def test_a_work_that_raises_ends_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "socket")
+
+    async def fails() -> None:
+        raise StorageError("no space", "/x")
+
+    async def work() -> None:
+        server = await asyncio.start_unix_server(lambda reader, writer: None, path)
+        with pytest.raises(StorageError, match="no space"):
+            await Handler().run(path, asyncio.sleep(3_600), fails())
+        server.close()
 
     asyncio.run(work())
 
@@ -65,15 +86,15 @@ def test_a_fault_ends_it_and_a_sockets_error_does_not(
     error: BaseException | None, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
-        program = Program()
-        loop = program.begin()
+        handler = Handler()
+        program, loop = handler.program, handler.program.begin()
         told: list[str] = []
         monkeypatch.setattr(loop, "default_exception_handler", lambda context: told.append("it"))
         loop.call_exception_handler({"message": "a callback raised", "exception": error})
-        assert (program.faults, program.gone.done()) == ([fault] if fault else [], bool(fault))
+        assert (handler.faults, program.gone.done()) == ([fault] if fault else [], bool(fault))
         # What is no fault of the program's has no traceback.
         assert bool(told) is isinstance(error, KeyError)
-        program.instance_lost("later")
+        program.end("later")
         assert (await program.gone == "later") is not bool(fault)
 
     asyncio.run(work())

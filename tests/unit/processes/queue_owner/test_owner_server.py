@@ -491,7 +491,7 @@ def test_who_has_room_is_given_what_there_is_before_the_journal_is_read() -> Non
         owner: Any = OwnerServer(config)
         told = Shell()
         owner._machine = owner._traces = owner._reader = owner._instance = owner._outbox = told
-        owner.loop, owner.gone = loop, loop.create_future()
+        owner._loop, owner._program.gone = loop, loop.create_future()
         owner._folded_txid = owner._told_txid = 5
         owner.turn()
         assert told.calls == ["take", "flush"]
@@ -499,7 +499,7 @@ def test_who_has_room_is_given_what_there_is_before_the_journal_is_read() -> Non
         told.calls.clear()
         owner.turn()
         assert told.calls == ["take", "flush", "read", "take", "flush"]
-        owner.gone.set_result("the test ends")
+        owner._program.gone.set_result("the test ends")
 
     asyncio.run(turns())
 
@@ -523,7 +523,7 @@ def test_what_could_not_be_saved_is_saved_at_the_next_time() -> None:
     async def saves() -> None:
         owner: Any = OwnerServer(config)
         store = MemoryQueueStore()
-        owner.loop = asyncio.get_running_loop()
+        owner._loop = asyncio.get_running_loop()
         owner._instance, owner._store = Instance(), store
         owner._machine = SimpleNamespace(state=State())
         for _ in range(2):

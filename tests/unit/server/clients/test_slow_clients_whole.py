@@ -81,7 +81,7 @@ class RunningBuffer:
 
     def die(self) -> None:
         """As a kill ends it."""
-        self.server.loop.call_soon_threadsafe(self.server._instance.abort, "killed")
+        self.server._loop.call_soon_threadsafe(self.server._instance.abort, "killed")
 
     def kill(self) -> None:
         self._thread.join(10)
