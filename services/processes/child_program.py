@@ -18,7 +18,7 @@ def _no_turn() -> None:
 
 
 class ChildHandler(Protocol):
-    """What tells one child program from another."""
+    """The part of a child program that differs from the others: what it does with each frame."""
 
     def instance_said(self, header: Header, body: bytes) -> None:
         """A frame of the instance's."""

@@ -179,12 +179,12 @@ class PeriodicChecks:
             self._writes_names = False
 
     def _look_at_children(self, now_s: float) -> None:
-        for name, link in self._links.controls.items():
-            link.process.look(link.connection, now_s, destination=name)
-        for name, queue in self._queues.controls.items():
-            queue.process.look(queue.connection, now_s, queue=name)
+        for link in self._links.controls.values():
+            link.process.look(now_s)
+        for queue in self._queues.controls.values():
+            queue.process.look(now_s)
         for pool in self._clients.pools.all:
-            pool.buffer.process.look(pool.buffer.connection, now_s, pool=pool.name)
+            pool.buffer.process.look(now_s)
 
     def _say_if_set(self, offset_us: int) -> None:
         by_us, self._offset_us = offset_us - self._offset_us, offset_us

@@ -210,7 +210,7 @@ class InstanceStatus:
             "address": link.address,
             "client_name": link.client_name,
             "incarnation": f"{ledger.incarnation:016x}",
-            "pid": link.pid,
+            "pid": link.process.pid,
             "starts": link.process.starts,
             "why": link.why,
             "direct": link.direct_link.is_direct,

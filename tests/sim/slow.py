@@ -43,6 +43,7 @@ from raylay.services.net.framed import WriteQueue
 from raylay.services.processes.slow_client_buffer.buffer_server import BufferServer
 from raylay.services.protocol.child.control import CONTROL_FRAME_BYTES_MAX
 from raylay.services.protocol.frames import FrameReader
+from raylay.services.server.children.supervisor import Supervisor
 from raylay.services.server.clients import buffered_connection
 from raylay.services.server.clients.buffered_connection import BufferedConnection
 from raylay.services.server.clients.slow_clients import SLOW_CLIENT, BufferControl, ClientPool
@@ -362,15 +363,19 @@ class SimStore(MemoryOfflineStore):
         super().put(frames)
 
 
-class SimProcess:
-    """In the place of the supervisor: the process of a buffer, and what starts it again."""
+class SimProcess(Supervisor):
+    """The supervisor of a buffer's process that is simulated, and what starts it again."""
 
     def __init__(self, world: SlowWorld) -> None:
+        runtime: Any = SimpleNamespace(loop=world.loop)
+        super().__init__(runtime, self._no_start, str, kill_failed="", of={})
         self._world = world
-        self.starts = 0
-        self.number = 0
         self.server: BufferServer | None = None
         self.pipes: list[Pipe] = []
+
+    @staticmethod
+    def _no_start(number: int) -> Any:
+        """What starts it is simulated, too."""
 
     def run(self) -> None:
         """Starts it, which takes its time."""
@@ -379,7 +384,6 @@ class SimProcess:
     def _begin(self) -> None:
         world, control = self._world, self._world.control
         self.starts += 1
-        self.number += 1
         config = SlowClientBufferConfig("A", "clients", self.number, "", "", 1 << 40)
         server: Any = BufferServer(config)
         here: Any = Pipe(world, control.frame_received)
@@ -389,7 +393,7 @@ class SimProcess:
         header = {"start": self.number, "pid": 1, "buffer": "clients"}
         assert control.greeted(there, header)
 
-    def kill(self) -> None:
+    def die(self) -> None:
         """SIGKILL: all that it holds is gone, and so is what is on its way."""
         if self.server is None:
             return
@@ -400,11 +404,14 @@ class SimProcess:
         self._world.killed(self._world.control.members)
         self._world.control.lost(there, "killed")  # type: ignore[arg-type]
 
-    def greeted(self) -> None:
-        """It is there."""
-
-    def lost(self) -> None:
+    def lost(self, connection: Any) -> bool:
         """It is started again."""
+        is_of_last_start = super().lost(connection)
+        if is_of_last_start:
+            self._world.loop.call_soon(self._start_again)
+        return is_of_last_start
+
+    def _start_again(self) -> None:
         self._world.control._process_ended("")
         self.run()
 
@@ -443,7 +450,7 @@ class SlowWorld:
         self.pool = ClientPool(here, "clients", self.limits, self.path, start)
         self.control: BufferControl = self.pool.buffer
         self.process = SimProcess(self)
-        self.control.process = self.process  # type: ignore[assignment]
+        self.control.process = self.process
         self.losing: set[int] = set()
         """Numbers of clients whose data the buffer has thrown away, as its disk was full: that is
         in no memory and on no disk, and the instance is about to hear of it."""
@@ -501,7 +508,7 @@ class SlowWorld:
                 client.query(self._frames(rng.randrange(1, 60), ROW_BYTES))
         if rng.random() < 0.01:
             self.met.add("killed")
-            self.process.kill()
+            self.process.die()
         if rng.random() < 0.01:
             self.is_disk_full = True
             self.loop.call_later(0.1, self._has_room)

@@ -120,6 +120,12 @@ def without(limit: str) -> Callable[[Pool], list[Any]]:
     return decided
 
 
+def ends_who_came_since(control: BufferControl, why: str) -> None:
+    """Who went offline behind the end of a buffer is ended with it."""
+    process_ended(control, why)
+    control._lose_all()
+
+
 def forgets_unsaid(control: BufferControl, connection: Any, header: Any) -> bool:
     """What came before the buffer was there is not given to it."""
     control._unsaid.clear()
@@ -129,7 +135,7 @@ def forgets_unsaid(control: BufferControl, connection: Any, header: Any) -> bool
 def gives_back_the_last(control: BufferControl, client: int, bytes_max: int) -> None:
     """What waits here is taken from its end."""
     frames = control._unsaid.get(client)
-    if frames is not None and control.connection is None and len(frames) > 1:
+    if frames is not None and control.process.connection is None and len(frames) > 1:
         control._unsaid[client] = deque((frames[0][0], *frames[-1][1:]) for _ in (0,))
     give_back(control, client, bytes_max)
 
@@ -155,6 +161,7 @@ def twice(behind: DeferredDeliveries, sink: Any) -> None:
 
 go_offline, decide = BufferedConnection.go_offline, Pool.decide
 greeted, give_back = BufferControl.greeted, BufferControl._give_back
+process_ended = BufferControl._process_ended
 release = DeferredDeliveries.release
 # Where it is planted, and the laws that may find it.
 MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
@@ -167,6 +174,12 @@ MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
     "no age": (Pool, "look", lambda *_: [], "age"),
     "nobody goes": (ClientPool, "_perform", lambda *_: None, "memory"),
     "those of a killed buffer stay": (BufferControl, "_lose_all", lambda *_: None, "order whole"),
+    "a buffer ends who came since": (
+        BufferControl,
+        "_process_ended",
+        ends_who_came_since,
+        "reason",
+    ),
     "who is gone leaves its data": (BufferControl, "drop", lambda *_: None, "removed"),
     "the pool keeps who came back": (Pool, "back_online", lambda *_: None, "counted"),
     "the pool keeps who left": (ClientPool, "left", lambda *_: None, "counted reason"),

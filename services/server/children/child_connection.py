@@ -59,7 +59,7 @@ class ChildConnection(FramedConnection):
         """Gives the socket to whoever reads it: what follows is no frames of ours."""
         link = self._links.controls.get(str(header.get("destination")))
         transport = self.transport
-        if link is None or transport is None or not link.is_of_last_start(header):
+        if link is None or transport is None or not link.process.is_of_last_start(header):
             self.abort("not the link of the last start")
             return
         protocol = link.stream_of(header)

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from raylay.services.net.framed import FramedConnection
 from raylay.services.protocol.child.control import PING
+from raylay.services.protocol.frames import Header
 from raylay.services.server.children.liveness import ChildLiveness
 from raylay.services.server.runtime import InstanceRuntime
 
@@ -48,7 +49,8 @@ class Supervisor:
         start: starts it, with its number. Called in a thread; may block; may raise: it is then
             tried again.
         ended: called each time when one has ended; with why, where it never was there.
-        kill_failed: called with why one could not be killed.
+        kill_failed: the event that says why one could not be killed.
+        of: what each event says of which child it is.
     """
 
     def __init__(
@@ -56,12 +58,18 @@ class Supervisor:
         runtime: InstanceRuntime,
         start: Callable[[int], ChildHandle],
         ended: Callable[[str], None],
-        kill_failed: Callable[[str], None],
+        *,
+        kill_failed: str,
+        of: dict[str, str],
     ) -> None:
         self._runtime = runtime
         self._start = start
         self._told_ended = ended
-        self._told_kill_failed = kill_failed
+        self._kill_failed = kill_failed
+        self._of = of
+        self.connection: FramedConnection | None = None
+        """Connection of the child of the last start; None: it has none."""
+        self.pid = 0
         self.starts = 0
         # Random, so that a child that an earlier life of this instance started is not mistaken for
         # one of this life.
@@ -81,26 +89,43 @@ class Supervisor:
         """Starts the child and keeps one running from now on."""
         self._task = self._runtime.loop.create_task(self._run())
 
-    def greeted(self) -> None:
-        """The child of the last start has connected."""
+    def is_of_last_start(self, header: Header) -> bool:
+        """Returns whether the child that says this is the one that was last started."""
+        return bool(header.get("start") == self.number)
+
+    def greeted(self, connection: FramedConnection, header: Header) -> bool:
+        """A child has connected. Returns whether it is that of the last start: the socket of its
+        predecessor is closed."""
+        if not self.is_of_last_start(header) or self.connection is not None:
+            return False
+        self._ended.clear()
+        self.connection = connection
+        self.pid = int(header.get("pid") or 0)
         self._greeted.set()
+        return True
 
     async def came(self) -> None:
         """Waits until the child of the last start has connected."""
         await self._greeted.wait()
 
-    def lost(self) -> None:
-        """Notes that the child's socket closed."""
+    def lost(self, connection: FramedConnection) -> bool:
+        """Notes that a child's socket closed. Returns whether it was that of the last start."""
+        if self.connection is not connection:
+            return False
+        self.connection = None
+        self.pid = 0
         self._ended.set()
+        return True
 
-    def look(self, connection: FramedConnection | None, now_s: float, **of: str) -> None:
+    def say(self, frame: bytes) -> None:
+        """Tells the child, if there is one."""
+        if self.connection is not None:
+            self.connection.send(frame)
+
+    def look(self, now_s: float) -> None:
         """Called now and then. Asks a child that is silent whether it is there, and ends one that
-        does not answer: its connection, and the process, wherever that hangs.
-
-        Args:
-            connection: of the child of the last start; None: it has none.
-            of: what the event has to say of it.
-        """
+        does not answer: its connection, and the process, wherever that hangs."""
+        connection = self.connection
         if connection is None or not connection.is_open:
             return
         found = self._answering.look(now_s, connection.received_at_s)
@@ -110,7 +135,7 @@ class Supervisor:
             pid = _pid_of(connection)
             silent_s = round(self._answering.silent_s)
             self._answering = ChildLiveness()
-            self._runtime.report("child_hung", **of, pid=pid, silent_s=silent_s)
+            self._runtime.report("child_hung", **self._of, pid=pid, silent_s=silent_s)
             if pid:
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
@@ -120,7 +145,6 @@ class Supervisor:
         runtime = self._runtime
         pause_s = RESTART_S_MIN
         while True:
-            self._ended.clear()
             self._greeted.clear()
             self.starts += 1
             began_s = runtime.loop.time()
@@ -148,6 +172,22 @@ class Supervisor:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    async def end(self, stop: bytes, leave_s: float = 0.0) -> None:
+        """Ends the child for good.
+
+        Args:
+            stop: the frame that tells it to stop.
+            leave_s: time that it has to close its socket by itself.
+        """
+        await self.stop()
+        self.say(stop)
+        if leave_s and self.connection is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), leave_s)
+        if self.connection is not None:
+            self.connection.close("the instance stops")
+        await self.kill()
+
     async def kill(self) -> None:
         """Ends the one that runs, if one does."""
         handle, self._handle = self._handle, None
@@ -155,7 +195,7 @@ class Supervisor:
             try:
                 await self._runtime.in_thread(handle.kill)
             except Exception as error:  # it is gone as far as anybody can tell
-                self._told_kill_failed(str(error))
+                self._runtime.report(self._kill_failed, **self._of, why=str(error))
 
 
 def _pid_of(connection: FramedConnection) -> int:

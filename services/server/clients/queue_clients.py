@@ -186,7 +186,7 @@ class QueueClients:
         self._counted.subscriptions.remove(consumer)
         door.left(consumer)
         frame = queue_control.left(consumer, has_said=has_said)
-        self._keeper.controls[door.definition.stored_as].say(frame)
+        self._keeper.controls[door.definition.stored_as].process.say(frame)
 
     # -- full sockets --------------------------------------------------------------------------
     def went_offline(self, client: QueueClient) -> None:

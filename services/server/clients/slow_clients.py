@@ -73,8 +73,6 @@ class BufferControl:
     ) -> None:
         self.name = name
         self.path = path
-        self.connection: FramedConnection | None = None
-        self.pid = 0
         self.why = ""
         self.members: dict[int, BufferedConnection] = {}
         """Clients that are offline."""
@@ -90,7 +88,8 @@ class BufferControl:
             runtime,
             lambda number: start(name, number, str(path), disk_bytes_max),
             self._process_ended,
-            self._kill_failed,
+            kill_failed="slow_client_buffer_kill_failed",
+            of={"pool": name},
         )
 
     # -- the process ---------------------------------------------------------------------------
@@ -103,10 +102,10 @@ class BufferControl:
     def _process_ended(self, why: str) -> None:
         self.why = why or self.why
         self._runtime.report("slow_client_buffer_ended", pool=self.name, why=self.why)
-        self._lose_all()
-
-    def _kill_failed(self, why: str) -> None:
-        self._runtime.report("slow_client_buffer_kill_failed", pool=self.name, why=why)
+        if why:
+            # It never was there. Those whose frames it had were ended as its socket closed: who
+            # went offline since waits for the next one.
+            self._lose_all()
 
     def _lose_all(self) -> None:
         self._unsaid.clear()
@@ -117,12 +116,9 @@ class BufferControl:
 
     def greeted(self, connection: FramedConnection, header: Header) -> bool:
         """A buffer connected. Whether it is the right one."""
-        if header.get("start") != self.process.number or self.connection is not None:
+        if not self.process.greeted(connection, header):
             return False
-        self.connection = connection
-        self.pid = int(header.get("pid") or 0)
         self.why = ""
-        self.process.greeted()
         unsaid, self._unsaid = self._unsaid, {}
         for client, frames in unsaid.items():
             for frame in frames:
@@ -131,20 +127,13 @@ class BufferControl:
 
     def lost(self, connection: FramedConnection, why: str) -> None:
         """The buffer is gone: so is what it held."""
-        if self.connection is connection:
-            self.connection = None
-            self.pid = 0
+        if self.process.lost(connection):
             self.why = f"its process ended: {why}"
             self._lose_all()
-            self.process.lost()
 
     async def stop(self) -> None:
         """Ends it for good."""
-        await self.process.stop()
-        if self.connection is not None:
-            self.connection.send(control.STOP)
-            self.connection.close("the instance stops")
-        await self.process.kill()
+        await self.process.end(control.STOP)
         self.remove()
 
     def remove(self) -> None:
@@ -171,8 +160,8 @@ class BufferControl:
         if client not in self.members:
             # It was lost, and is about to be ended.
             return
-        if self.connection is not None:
-            self._put(self.connection, client, number, parts, size_bytes)
+        if self.process.connection is not None:
+            self._put(self.process.connection, client, number, parts, size_bytes)
         else:
             self._unsaid.setdefault(client, deque()).append((number, parts, size_bytes))
 
@@ -180,8 +169,8 @@ class BufferControl:
         """Asks for what came first for a client."""
         if client not in self.members:
             return
-        if self.connection is not None:
-            self.connection.send(control.take(client, bytes_max))
+        if self.process.connection is not None:
+            self.process.connection.send(control.take(client, bytes_max))
         else:
             # A process takes seconds to start. Who reads on meanwhile need not wait for it.
             self._runtime.loop.call_soon(self._give_back, client, bytes_max)
@@ -190,7 +179,7 @@ class BufferControl:
         """Returns what came first for a client, of what lies here as the buffer is not there
         yet."""
         member = self.members.get(client)
-        if member is None or self.connection is not None:
+        if member is None or self.process.connection is not None:
             # It is there by now.
             self.take(client, bytes_max)
             return
@@ -210,8 +199,7 @@ class BufferControl:
         if self.members.pop(client, None) is not None:
             self._unsaid.pop(client, None)
             self._given_back.pop(client, None)
-            if self.connection is not None:
-                self.connection.send(control.drop(client))
+            self.process.say(control.drop(client))
 
     # -- what it says --------------------------------------------------------------------------
     def frame_received(self, header: Header, body: bytes) -> None:
@@ -385,7 +373,7 @@ class ClientPool:
             "went_offline": self.went_offline,
             "disconnected": self.disconnected,
             "path": str(buffer.path),
-            "pid": buffer.pid,
+            "pid": buffer.process.pid,
             "starts": buffer.process.starts,
             "why": buffer.why,
         }

@@ -125,19 +125,21 @@ class LinkControl:
     def __init__(self, links: Links, config: DestinationConfig) -> None:
         self.config = config
         self.name = config.name
-        self.connection: FramedConnection | None = None
         self.is_connected = False
         self.peer_name = ""
         self._peer_client_address = ""
         self.address = ""
         self.client_name = client_name(links.runtime.config.name, config)
-        self.pid = 0
         self.why = "starting"
         self.counts: dict[str, Any] = {}
         self._links = links
         self._runtime = links.runtime
         self.process = Supervisor(
-            links.runtime, self._start, self._process_ended, self._kill_failed
+            links.runtime,
+            self._start,
+            self._process_ended,
+            kill_failed="link_kill_failed",
+            of={"destination": config.name},
         )
         self._description = pack_description(describe(links.runtime.config, config.name))
         self.wake_fd = -1
@@ -177,26 +179,16 @@ class LinkControl:
         self.why = why or self.why
         self._runtime.report("link_process_ended", destination=self.name, why=self.why)
 
-    def _kill_failed(self, why: str) -> None:
-        self._runtime.report("link_kill_failed", destination=self.name, why=why)
-
     async def stop(self) -> None:
         """Ends the link for good."""
-        await self.process.stop()
-        if self.connection is not None:
-            self.connection.send(encode_frame({"c": "stop"}))
-            self.connection.close("the instance stops")
-        await self.process.kill()
+        await self.process.end(encode_frame({"c": "stop"}))
 
     def greeted(self, connection: FramedConnection, header: Header) -> bool:
         """A link process connected. Whether it is the right one."""
-        if not self.is_of_last_start(header) or self.connection is not None:
+        if not self.process.greeted(connection, header):
             return False
-        self.connection = connection
         self._offered = 0
-        self.pid = int(header.get("pid") or 0)
         self.why = "connecting"
-        self.process.greeted()
         self._links.greeted(self.name)
         if self.config.addresses != self._started_with:
             connection.send(control.aim(self.config.addresses, {}))
@@ -205,20 +197,12 @@ class LinkControl:
 
     def impair(self, state: dict[str, Any], seconds: float) -> None:
         """Sets the state of the line to the destination for so long, for a drill."""
-        if self.connection is not None:
-            self.connection.send(encode_frame({"c": "impair", "state": state, "seconds": seconds}))
-
-    def is_of_last_start(self, header: Header) -> bool:
-        """Returns whether the process that says this is the one that was last started."""
-        return bool(header.get("start") == self.process.number)
+        self.process.say(encode_frame({"c": "impair", "state": state, "seconds": seconds}))
 
     def lost(self, connection: FramedConnection, why: str) -> None:
         """The link process is gone."""
-        if self.connection is connection:
-            self.connection = None
-            self.pid = 0
+        if self.process.lost(connection):
             self._disconnected(f"link process ended: {why}")
-            self.process.lost()
 
     # -- what the link says ------------------------------------------------------------------
     def frame_received(self, header: Header, body: bytes) -> None:
@@ -271,7 +255,7 @@ class LinkControl:
             self._links.keep_refused()
 
     async def _dial(self) -> None:
-        connection = self.connection
+        connection = self.process.connection
         self._dial_number += 1
         dial_number = self._dial_number
         self._parts = []
@@ -284,7 +268,7 @@ class LinkControl:
             return
         held = self._runtime.machine.held()
         digest = await self._links.digest.of(held)
-        if connection is None or connection is not self.connection:
+        if connection is None or connection is not self.process.connection:
             return
         if dial_number == self._dial_number:
             self._held_at_dial, self._epoch = held, epoch
@@ -320,13 +304,12 @@ class LinkControl:
         )
         if not refused and runtime.is_serving:
             return False
-        if self.connection is not None:
-            self.connection.send(control.refuse(refused))
+        self.process.say(control.refuse(refused))
         return True
 
     async def _connected(self, header: Header, parts: list[tuple[str, int, bytes]]) -> None:
         runtime = self._runtime
-        connection = self.connection
+        connection = self.process.connection
         dial_number = self._dial_number
         theirs, waited = self._held_at_dial, RootedRanges()
         if header["epoch"] != self._epoch:
@@ -367,14 +350,14 @@ class LinkControl:
             return
         plan, more = ResyncPlan(theirs, waited), True
         while more:
-            if connection is None or connection is not self.connection:
+            if connection is None or connection is not self.process.connection:
                 return
             if dial_number != self._dial_number:
                 return  # It has lost what it had reached.
             effects, more = runtime.machine.compare(self.name, plan)
             runtime.perform(effects)
             await asyncio.sleep(0)
-        if connection is not self.connection or dial_number != self._dial_number:
+        if connection is not self.process.connection or dial_number != self._dial_number:
             return
         assert connection is not None
         if self._is_refused(header):
@@ -410,10 +393,10 @@ class LinkControl:
         await self._tell_start(control.start_frames(start, theirs if header["same"] else None))
 
     async def _tell_start(self, frames: Iterator[bytes]) -> None:
-        connection, dial_number = self.connection, self._dial_number
+        connection, dial_number = self.process.connection, self._dial_number
         assert connection is not None
         async for frame in yield_between(frames):
-            if connection is not self.connection or dial_number != self._dial_number:
+            if connection is not self.process.connection or dial_number != self._dial_number:
                 return
             connection.send(frame)
         if dial_number == self._dial_number and self._behind_start is not None:
@@ -427,7 +410,7 @@ class LinkControl:
         runtime = self._runtime
         if runtime.journal.floor_is_written:
             return True
-        connection = self.connection
+        connection = self.process.connection
         try:
             await runtime.in_thread(runtime.journal.write_floor)
         except RaylayError as error:
@@ -448,8 +431,7 @@ class LinkControl:
         self.config = resolve_addresses(self.config, news)
         self._destination = self.config.destination()
         self.direct_link.return_it("instances were moved")
-        if self.connection is not None:
-            self.connection.send(control.aim(self.config.addresses, news))
+        self.process.say(control.aim(self.config.addresses, news))
 
     def _disconnected(self, why: str) -> None:
         self._dial_number += 1
@@ -482,7 +464,7 @@ class LinkControl:
 
     def offer_incoming(self) -> None:
         """Tells the link of the incoming connection that it may use, where that is another one."""
-        if self.connection is None or not uses_incoming(self._destination):
+        if self.process.connection is None or not uses_incoming(self._destination):
             return
         found = self._incoming()
         number = found.number if found is not None else 0
@@ -490,9 +472,9 @@ class LinkControl:
             return
         self._offered = number
         if found is None:
-            self.connection.send(control.incoming(0, "", 0))
+            self.process.connection.send(control.incoming(0, "", 0))
         else:
-            self.connection.send(
+            self.process.connection.send(
                 control.incoming(number, found.name, found.incarnation, proven=found.proven)
             )
 
@@ -512,8 +494,8 @@ class LinkControl:
     def told(self, last_txid: int) -> None:
         """Tells of a commit."""
         self._told_later, self._told_txid = 0, last_txid
-        if self.connection is not None and self.is_connected:
-            self.connection.send(encode_frame({"c": "told", "tx": last_txid}))
+        if self.process.connection is not None and self.is_connected:
+            self.process.connection.send(encode_frame({"c": "told", "tx": last_txid}))
 
     def told_later(self, last_txid: int) -> None:
         """Tells of a commit of which nothing is routed there; see `Tell.LATER`."""
@@ -546,7 +528,7 @@ class LinkControl:
         """The second connection of the link's process: only commits are told over it, by the writer
         thread. False when it is not the link of the last start."""
         transport = connection.transport
-        if not self.is_of_last_start(header) or transport is None:
+        if not self.process.is_of_last_start(header) or transport is None:
             return False
         self.wakes_no_more(self._wake_connection)
         with self._wake_lock:
@@ -610,9 +592,9 @@ class LinkControl:
 
     def _say(self, frame: bytes) -> None:
         """Tells a link that has begun; one that begins, behind what it begins with."""
-        if self.connection is None or not self.is_connected:
+        if self.process.connection is None or not self.is_connected:
             return
         if self._behind_start is not None:
             self._behind_start.append(frame)
         else:
-            self.connection.send(frame)
+            self.process.connection.send(frame)

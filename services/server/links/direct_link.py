@@ -39,6 +39,7 @@ from raylay.services.replication.link.direct_link import DirectLink, DirectLinkP
 from raylay.services.replication.link.outbound import OutboundLink
 from raylay.services.replication.link.report_coalescer import ReportCoalescer, Told
 from raylay.services.replication.values import DirectLinkState
+from raylay.services.server.children.supervisor import Supervisor
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.telemetry.link_traces import LinkTraces
 from raylay.storage.files import bind_private
@@ -120,7 +121,7 @@ class LinkHost(Protocol):
 
     name: str
     config: DestinationConfig
-    connection: FramedConnection | None
+    process: Supervisor
 
     def take_told(self, told: Told) -> None:
         """Takes what the destination answered."""
@@ -166,7 +167,7 @@ class DirectLinkControl:
 
     def tick(self, *, caught_up: bool) -> None:
         """Called regularly: asks for the connection, or keeps it alive."""
-        runtime, connection = self._runtime, self._link.connection
+        runtime, connection = self._runtime, self._link.process.connection
         if self._socket is not None:
             self._socket.tick()
             if self._socket is not None and runtime.steady_us() >= self._tells_us:
@@ -259,14 +260,13 @@ class DirectLinkControl:
 
     def _tell_beside(self, direct_socket: DirectLinkSocket) -> None:
         """Tells the link what the filters left out, which it need not read again."""
-        connection, beside = self._link.connection, direct_socket.direct.machine.beside
+        connection, beside = self._link.process.connection, direct_socket.direct.machine.beside
         if beside and connection is not None:
             for stretch, ranges in beside.taken().items():
                 connection.send(control.beside(stretch, ranges))
 
     def _say_over(self, why: str) -> None:
-        if self._link.connection is not None:
-            self._link.connection.send(encode_frame({"c": "returned", "why": why}))
+        self._link.process.say(encode_frame({"c": "returned", "why": why}))
 
     def ended(self, why: str) -> None:
         """The link is disconnected, or its process is gone."""

@@ -80,8 +80,6 @@ class QueueControl:
         self._control = queue_control
         self.door = door
         self.name = door.definition.stored_as
-        self.connection: FramedConnection | None = None
-        self.pid = 0
         self.why = "starting"
         self.counts: dict[str, Any] = {}
         self.floor_txid = 0
@@ -97,9 +95,12 @@ class QueueControl:
         """Messages whose dead letters are drafted with the removal that comes next, and why they
         leave. Drafted before, they could fail without it."""
         self._waiting: list[tuple[QueueQuestion, Callable[[QueueAnswer], None]]] = []
-        self._left = asyncio.Event()
         self.process = Supervisor(
-            keeper.runtime, self._start, self._process_ended, self._kill_failed
+            keeper.runtime,
+            self._start,
+            self._process_ended,
+            kill_failed="queue_owner_kill_failed",
+            of={"queue": self.name},
         )
 
     # -- the process ---------------------------------------------------------------------------
@@ -111,31 +112,17 @@ class QueueControl:
         self.why = why or self.why
         self._runtime.report("queue_owner_ended", queue=self.name, why=self.why)
 
-    def _kill_failed(self, why: str) -> None:
-        self._runtime.report("queue_owner_kill_failed", queue=self.name, why=why)
-
     async def stop(self) -> None:
         """Ends it for good."""
-        await self.process.stop()
-        if self.connection is not None:
-            self.connection.send(self._control.STOP)
-            # It saves what it has, and says what it has traced.
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._left.wait(), STOP_S_MAX)
-        if self.connection is not None:
-            self.connection.close("the instance stops")
-        await self.process.kill()
+        # It saves what it has, and says what it has traced.
+        await self.process.end(self._control.STOP, STOP_S_MAX)
 
     def greeted(self, connection: FramedConnection, header: Header) -> bool:
         """An owner connected. Whether it is the right one: its predecessor's socket is closed."""
-        if header.get("start") != self.process.number or self.connection is not None:
+        if not self.process.greeted(connection, header):
             return False
         runtime = self._runtime
-        self.connection = connection
-        self._left.clear()
-        self.pid = int(header.get("pid") or 0)
         self.why = ""
-        self.process.greeted()
         # What its predecessor drafted is on its way: the fence is behind it.
         self._keeper.author_now()
         self._keeper.owner_came(self.name)
@@ -159,10 +146,7 @@ class QueueControl:
 
     def lost(self, connection: FramedConnection, why: str) -> None:
         """The owner is gone."""
-        if self.connection is connection:
-            self.connection = None
-            self._left.set()
-            self.pid = 0
+        if self.process.lost(connection):
             self.why = f"its process ended: {why}"
             self.door.owner_left()
             self._to_judge.clear()
@@ -172,21 +156,15 @@ class QueueControl:
             for told in asked.values():
                 why = f"the owner of queue {self.name} has ended: try again"
                 told(self._control.QueueAnswer(b"", False, why, "not_ready"))
-            self.process.lost()
 
     def consumes(self, each: ConsumerSubscription) -> None:
         """Tells the owner, and one that is started later, the terms of a consumer."""
         self.door.subscribed(each)
-        self.say(self._control.sub(each))
+        self.process.say(self._control.sub(each))
 
     def acknowledging(self, keys: Keys) -> None:
         """Tells the owner of acknowledgments that are on their way to the disk."""
-        self.say(self._control.done(keys))
-
-    def say(self, frame: bytes) -> None:
-        """Tells the owner, if there is one. One that comes later is told what holds then."""
-        if self.connection is not None:
-            self.connection.send(frame)
+        self.process.say(self._control.done(keys))
 
     # -- what the owner says -------------------------------------------------------------------
     def frame_received(self, header: Header, body: bytes) -> None:
@@ -254,7 +232,7 @@ class QueueControl:
             if full is not None:
                 self.consumes(full)
         if decided.bounced:
-            self.say(control.bounce(decision.consumer, decided.bounced))
+            self.process.say(control.bounce(decision.consumer, decided.bounced))
 
     # -- questions -----------------------------------------------------------------------------
     def ask(self, question: QueueQuestion, told: Callable[[QueueAnswer], None]) -> None:
@@ -266,7 +244,7 @@ class QueueControl:
         Raises:
             RemoteProtocolError: it cannot be asked now; with reason `not_ready`.
         """
-        if self.connection is None or len(self._asked) >= QUESTIONS_MAX:
+        if self.process.connection is None or len(self._asked) >= QUESTIONS_MAX:
             why = self.why or "it is asked too much at one time"
             raise RemoteProtocolError(
                 f"the owner of queue {self.name} does not answer now ({why}): try again",
@@ -274,7 +252,7 @@ class QueueControl:
             )
         self._asked_last += 1
         self._asked[self._asked_last] = told
-        self.connection.send(self._control.ask(self._asked_last, question))
+        self.process.connection.send(self._control.ask(self._asked_last, question))
 
     def ask_when_started(
         self, question: QueueQuestion, told: Callable[[QueueAnswer], None]
@@ -284,7 +262,7 @@ class QueueControl:
         Raises:
             RemoteProtocolError: it is asked too much; with reason `not_ready`.
         """
-        if self.connection is not None or len(self._waiting) >= QUESTIONS_MAX:
+        if self.process.connection is not None or len(self._waiting) >= QUESTIONS_MAX:
             self.ask(question, told)
             return
         waiting = (question, told)
@@ -313,7 +291,7 @@ class QueueControl:
             "topic": definition.name,
             "message_type": definition.message_type,
             "kind": definition.kind,
-            "pid": self.pid,
+            "pid": self.process.pid,
             "why": self.why,
             "subscriptions": len(door.consumers),
             "leases": door.lease_count,
@@ -462,7 +440,7 @@ class QueueManager:
 
         frame = queue_control.told(batch.last_txid)
         for control in self.controls.values():
-            control.say(frame)
+            control.process.say(frame)
             control.judge()
         if self._unheralded:
             self._note_heralds()
@@ -488,7 +466,7 @@ class QueueManager:
         tags = self.queues.failed(committed_txid)
         self.clock_steps.failed(committed_txid)
         for name, control in self.controls.items():
-            control.say(queue_control.failed(tags.get(name, ()), committed_txid))
+            control.process.say(queue_control.failed(tags.get(name, ()), committed_txid))
         if self._unheralded and self.queues.herald(self.runtime.now_us()):
             self.author_soon()
 
@@ -579,7 +557,7 @@ class QueueManager:
             from raylay.services.queues.decisions import TransferRequest
 
             request = TransferRequest(asked.count, asked.wanted)
-            control.say(queue_control.request(request, asked.name))
+            control.process.say(queue_control.request(request, asked.name))
         return True
 
     # -- what owners are told ------------------------------------------------------------------
@@ -591,7 +569,7 @@ class QueueManager:
 
         self.names.update(names)
         for control in self.controls.values():
-            control.say(queue_control.names(names))
+            control.process.say(queue_control.names(names))
 
     def steady_us(self) -> int:
         """The time by which leases end and messages expire. It goes on over a restart."""
@@ -611,14 +589,14 @@ class QueueManager:
             # Messages that are older than the next start of this instance age by it, too.
             self.runtime.spawn(self._remember({CLOCK_KEY: msgpack.packb(self.clock_steps.all())}))
             for control in self.controls.values():
-                control.say(queue_control.clock(after_txid, offset_us))
+                control.process.say(queue_control.clock(after_txid, offset_us))
 
     def became_ready(self) -> None:
         """The instance serves: it has what its peers have."""
         for control in self.controls.values():
             from raylay.services.protocol.child import queue_control
 
-            control.say(queue_control.SERVES)
+            control.process.say(queue_control.SERVES)
 
     def cancelled(
         self, door: QueueFrontend, session: int | None, keys: Any, *, unseen: bool = False
@@ -635,13 +613,13 @@ class QueueManager:
         if door.definition.at_most_once:
             # They have left the queue before they were sent. What there is to give back is the
             # place of the consumer.
-            control.say(queue_control.done(keys))
+            control.process.say(queue_control.done(keys))
             return 0
         count = 0
         found: dict[Consumer, list[tuple[Key, int]]] = door.cancelled(session, keys)
         for consumer, leases in found.items():
             count += len(leases)
-            control.say(queue_control.cancel(consumer, leases, unseen=unseen))
+            control.process.say(queue_control.cancel(consumer, leases, unseen=unseen))
         return count
 
     # -- what is due ---------------------------------------------------------------------------
@@ -660,9 +638,9 @@ class QueueManager:
         links = self._links.values()
         reachable = frozenset(link.peer_name for link in links if link.is_connected)
         for name, told in self._proxied.items():
-            if told != reachable and self.controls[name].connection is not None:
+            if told != reachable and self.controls[name].process.connection is not None:
                 self._proxied[name] = reachable
-                self.controls[name].say(queue_control.proxied(True, reachable))
+                self.controls[name].process.say(queue_control.proxied(True, reachable))
 
     async def proxied(self, queue: str, *, on: bool) -> str:
         """Lets a queue take over, for consumers here, messages of instances that this one is not
@@ -695,7 +673,7 @@ class QueueManager:
             if on:
                 self._proxied[name] = None
             elif self._proxied.pop(name, None) is not None:
-                self.controls[name].say(queue_control.proxied(False, ()))
+                self.controls[name].process.say(queue_control.proxied(False, ()))
         self.runtime.report("queue_proxied", queue=queue, on=on)
         self.check()
         if not on:

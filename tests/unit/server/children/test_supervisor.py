@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -23,14 +25,31 @@ class Children:
     def __init__(self, directory: Path) -> None:
         runtime = InstanceRuntime(InstanceConfig("A", "G"), directory, folding())
         runtime.begin()
+        runtime.report = self.note  # type: ignore[method-assign]
         self.started: list[int] = []
         self.killed: list[int] = []
         self.told: list[str] = []
+        self.said: list[Any] = []
+        self.connection: Any = SimpleNamespace(send=self.said.append, close=self.said.append)
+        self.events: list[tuple[str, dict[str, Any]]] = []
         self.refuses = False
         self.cannot_be_killed = False
         self._changed = asyncio.Event()
         self._loop = runtime.loop
-        self.supervisor = Supervisor(runtime, self.start, self.tell, self.tell)
+        self.supervisor = Supervisor(
+            runtime, self.start, self.tell, kill_failed="child_kill_failed", of={"child": "one"}
+        )
+
+    def greet(self) -> None:
+        """The child of the last start connects."""
+        number = self.supervisor.number
+        assert self.supervisor.greeted(self.connection, {"start": number, "pid": 7})
+        assert not self.supervisor.greeted(self.connection, {"start": number}), "it is there"
+
+    def lose(self) -> None:
+        """Its socket closes."""
+        assert not self.supervisor.lost(SimpleNamespace())  # type: ignore[arg-type]
+        assert self.supervisor.lost(self.connection) and not self.supervisor.pid
 
     def start(self, number: int) -> Child:
         self.started.append(number)
@@ -38,6 +57,10 @@ class Children:
         if self.refuses:
             raise OSError("no memory")
         return Child(self, number)
+
+    def note(self, event: str, **details: Any) -> None:
+        self.events.append((event, details))
+        self._changed.set()
 
     def tell(self, why: str) -> None:
         self.told.append(why)
@@ -86,9 +109,11 @@ def test_one_that_ends_is_killed_and_another_one_started_with_another_number(
         for starts in (1, 2, 3):
             await children.until(lambda: len(children.started) == starts)  # noqa: B023
             assert children.supervisor.number == children.started[-1]
+            earlier = {"start": children.supervisor.number - 1}
+            assert not children.supervisor.greeted(children.connection, earlier)
             assert children.killed == children.started[:-1], "never two at once"
-            children.supervisor.greeted()
-            children.supervisor.lost()
+            children.greet()
+            children.lose()
         await children.until(lambda: len(children.told) >= 3)
         assert set(children.told) == {""}, "each was there"
         first, *others = children.started
@@ -113,9 +138,9 @@ def test_that_the_one_before_had_come_says_nothing_of_the_next(
 ) -> None:
     async def work(children: Children) -> None:
         await children.until(lambda: len(children.started) == 1)
-        children.supervisor.greeted()
+        children.greet()
         monkeypatch.setattr(supervisor, "HELLO_TIMEOUT_S", 0.001)
-        children.supervisor.lost()
+        children.lose()
         await children.until(lambda: len(children.told) >= 2)
         assert children.told[:2] == ["", "its process did not connect within 0.001 s"]
 
@@ -160,10 +185,12 @@ def test_one_that_cannot_be_killed_is_told_of_and_forgotten(tmp_path: Path) -> N
     async def work(children: Children) -> None:
         children.cannot_be_killed = True
         await children.until(lambda: len(children.started) == 1)
-        children.supervisor.greeted()
-        children.supervisor.lost()
+        children.greet()
+        children.lose()
         await children.until(lambda: len(children.started) == 2)
-        assert children.told == ["", "no such process"]
+        assert children.told == [""]
+        (killed,) = children.events
+        assert killed == ("child_kill_failed", {"child": "one", "why": "no such process"})
 
     run(tmp_path, work)
 
@@ -173,12 +200,31 @@ def test_once_stopped_it_starts_none_and_leaves_the_last_to_be_killed(tmp_path: 
         async with asyncio.timeout(DEADLINE_S):
             while children.supervisor._handle is None:
                 await asyncio.sleep(0)
-        children.supervisor.greeted()
+        children.greet()
         await children.supervisor.stop()
         assert not children.killed
         await children.supervisor.kill()
         assert children.killed == children.started and len(children.started) == 1
         await children.supervisor.kill()
         assert len(children.killed) == 1
+
+    run(tmp_path, work)
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_one_that_is_ended_is_told_and_has_time_to_leave(tmp_path: Path, leaves: bool) -> None:
+    async def work(children: Children) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while children.supervisor._handle is None:
+                await asyncio.sleep(0)
+        children.greet()
+        ending = asyncio.create_task(children.supervisor.end(b"stop", DEADLINE_S if leaves else 0))
+        if leaves:
+            while not children.said:
+                await asyncio.sleep(0)
+            children.lose()
+        await ending
+        assert children.said == [b"stop", *([] if leaves else ["the instance stops"])]
+        assert children.killed == children.started
 
     run(tmp_path, work)

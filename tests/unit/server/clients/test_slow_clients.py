@@ -55,7 +55,6 @@ class Bench:
         self.buffer = BufferControl(
             runtime, "clients", Path("none"), 0, cast(Any, None), cast(Any, None)
         )
-        self.buffer.process = cast(Any, SimpleNamespace(number=1, greeted=lambda: None))
         self.process = Process()
 
     def offline(self) -> Member:
@@ -73,7 +72,9 @@ class Bench:
             self.due.pop(0)()
 
     def comes(self) -> None:
-        assert self.buffer.greeted(cast(Any, self.process), {"start": 1, "pid": 1})
+        assert self.buffer.greeted(
+            cast(Any, self.process), {"start": self.buffer.process.number, "pid": 1}
+        )
 
     def taken(self, seen: int, data: bytes = b"", *, is_empty: bool = True) -> None:
         """What the process says it has given back, having seen all up to there."""

@@ -310,7 +310,7 @@ def test_a_buffer_that_dies_costs_its_clients_their_connections_and_nobody_else(
         transport: Any = slow.transport
         transport.takes = False
         await stream.publish(600)
-        await until(lambda: pool_of(house).buffer.pid)
+        await until(lambda: pool_of(house).buffer.process.pid)
         buffers.started[0].die()
         await until(lambda: not slow.connection.is_open)
         (event,) = events(house, "slow_client")
@@ -324,7 +324,7 @@ def test_a_buffer_that_dies_costs_its_clients_their_connections_and_nobody_else(
         again.transport.takes = False  # type: ignore[attr-defined]
         await stream.publish(600)
         # One that reads on before it is there waits for none, and this is about that one.
-        await until(lambda: pool_of(house).buffer.pid)
+        await until(lambda: pool_of(house).buffer.process.pid)
         assert len(buffers.started) == 2
         await drained(again)
         assert messages(await seen(again)) == list(range(600, 1_200))
@@ -356,7 +356,7 @@ def test_who_reads_on_waits_for_no_buffer_to_be_started(tmp_path: Path, is_soon:
             transport.drain()
             transport.takes = False
             slow.connection.pause_writing()
-            await until(lambda: pool.buffer.pid)
+            await until(lambda: pool.buffer.process.pid)
             assert slow.connection.is_offline
             transport.is_paused = True
         await drained(slow)
@@ -367,7 +367,7 @@ def test_who_reads_on_waits_for_no_buffer_to_be_started(tmp_path: Path, is_soon:
         await stream.publish(50)
         assert messages(await seen(slow, "direct")) == list(range(600, 650))
         buffers.may_start.set()
-        await until(lambda: pool_of(house).buffer.pid)
+        await until(lambda: pool_of(house).buffer.process.pid)
 
     in_slow_house(tmp_path, visit)
 
@@ -449,7 +449,7 @@ def test_a_full_disk_costs_its_clients_their_connections(tmp_path: Path) -> None
         await subscribe(slow)
         slow.transport.takes = False  # type: ignore[attr-defined]
         await stream.publish(600)
-        await until(lambda: pool_of(house).buffer.pid)
+        await until(lambda: pool_of(house).buffer.process.pid)
 
         def full(frames: Any) -> None:
             raise StorageFull("offline/clients.lmdb: no space left", "offline/clients.lmdb")
@@ -459,7 +459,7 @@ def test_a_full_disk_costs_its_clients_their_connections(tmp_path: Path) -> None
         await until(lambda: not slow.connection.is_open)
         (event,) = events(house, "slow_client")
         assert event["limit"] == "buffer" and "no space left" in event["text"]
-        assert pool_of(house).buffer.pid, "it serves the others"
+        assert pool_of(house).buffer.process.pid, "it serves the others"
 
     in_slow_house(tmp_path, visit)
 
@@ -567,7 +567,7 @@ def test_who_leaves_while_it_is_offline_leaves_nothing(tmp_path: Path) -> None:
         await subscribe(slow)
         slow.transport.takes = False  # type: ignore[attr-defined]
         await stream.publish(600)
-        await until(lambda: pool_of(house).buffer.pid)
+        await until(lambda: pool_of(house).buffer.process.pid)
         slow.connection.end("name_in_use", "another one has its name")  # type: ignore[attr-defined]
         assert not slow.connection.is_open and not pool_of(house).pool.clients
         (store,) = (each.server._store for each in buffers.started)

@@ -80,7 +80,7 @@ def connected_link() -> tuple[LinkControl, Connection, Later]:
     links: Any = SimpleNamespace(runtime=runtime, descriptors=None)
     link = LinkControl(links, to)
     connection = Connection()
-    link.connection = connection  # type: ignore[assignment]
+    link.process.connection = connection  # type: ignore[assignment]
     link.is_connected = True
     return link, connection, loop
 
@@ -131,6 +131,7 @@ async def started(*, comes: bool) -> list[list[str]]:
         greeted=nothing,
         keep_refused=nothing,
     )
+    connection: Any = SimpleNamespace()
     names: list[str] = []
     stages: list[list[str]] = []
     for each in config.destinations:
@@ -144,7 +145,8 @@ async def started(*, comes: bool) -> list[list[str]]:
     for name in ("local", "awaited") if comes else ("local",):
         await asyncio.sleep(0)
         assert len(names) == 2
-        links.controls[name].process.greeted()
+        process = links.controls[name].process
+        assert process.greeted(connection, {"start": process.number})
     await task
     return [*stages, names[2:]]
 

@@ -40,10 +40,15 @@ class Link:
     def __init__(self) -> None:
         self.config = DestinationConfig("B", "g", True, ("127.0.0.1:1",), timeout_ms=60_000)
         self.connection: Any = self
+        self.process: Any = self
         self.said: list[Frame] = []
         self.told: list[Any] = []
         self.wakes = 0
         self._reader = FrameReader()
+
+    def say(self, frame: bytes) -> None:
+        if self.connection is not None:
+            self.send(frame)
 
     def send(self, frame: bytes) -> None:
         self.said += self._reader.feed(frame)
