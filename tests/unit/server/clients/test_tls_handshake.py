@@ -13,7 +13,7 @@ from support.tls_files import tls_files
 from raylay.services.net.tls_files import server_context
 from raylay.services.server.clients.tls_handshake import PendingTlsHandshake
 
-pytestmark = pytest.mark.covers("Configuration", "TLS on any transport")
+pytestmark = pytest.mark.covers("Configuration", "TLS between clients and instances")
 
 
 class Turns:
