@@ -39,16 +39,19 @@ from raylay.services.protocol.link.replication import (
     batch_front,
     lacks_frames,
     link_logon,
+    names_frame,
     pack_rooted,
     placed,
 )
 from raylay.services.queues.records import REASONS
+from raylay.services.replication.publisher_names import PublisherNames
 
 pytestmark = pytest.mark.covers(
     "Configuration", "a link that is let in and proves nothing says anything"
 )
 
-TRUE = 77
+TRUE, FORGED = 77, 78
+FORGED_NAMES = PublisherNames([(FORGED, b"n" * 16)]).part(0)
 PUBLISHERS = (publisher_id("good"), publisher_id("other"), 5)
 HIGHEST = (1 << 63) - 2
 SEQUENCES = st.one_of(st.integers(1, 40), st.integers(0, HIGHEST), st.just(HIGHEST))
@@ -115,6 +118,7 @@ class FabricBench(Bench):
         assert machine.ready and not machine.went_back and not machine.retired
         assert not len(machine.placements) and not machine.missing.is_judging
         assert not machine.missing.ranges.sets
+        assert machine.publisher_names.get(FORGED) is None
         keys = [
             key for key, _ in server.runtime.state.items("") if "epoch" in key or "proven" in key
         ]
@@ -226,7 +230,7 @@ def lies(draw: Any, run: Run) -> Run:
 def sayings(draw: Any) -> list[bytes]:
     """Frames of one connection, its batches numbered as they must be, or nearly so."""
     frames, number = [], 0
-    for kind in draw(st.lists(st.sampled_from("bbbblpqw"), min_size=1, max_size=8)):
+    for kind in draw(st.lists(st.sampled_from("bbbblnpqw"), min_size=1, max_size=8)):
         if kind == "b":
             number += draw(st.sampled_from([1, 1, 1, 1, 1, 2]))
             block = b"".join(draw(runs())) if draw(st.booleans()) else b""
@@ -241,6 +245,8 @@ def sayings(draw: Any) -> list[bytes]:
             for publisher, pairs in draw(RANGES).items():
                 missing.add_ranges(publisher, pairs)
             frames += lacks_frames(missing, draw(st.booleans()))
+        elif kind == "n":
+            frames.append(names_frame(draw(st.sampled_from([FORGED_NAMES, b"", b"x" * 25]))))
         elif kind == "p":
             frames.append(placed(MOVED))
         else:

@@ -351,9 +351,9 @@ def test_whom_ids_belong_to_says_only_who_proves_it(place: Place) -> None:
 
 
 @pytest.mark.covers("Configuration", "a publisher id belongs to one client name")
-@pytest.mark.parametrize("key", ["", "a key"])
+@pytest.mark.parametrize(("key", "is_direct"), [("", False), ("a key", False), ("a key", True)])
 def test_who_never_saw_a_client_knows_its_id(
-    place: Place, key: str, monkeypatch: pytest.MonkeyPatch
+    place: Place, key: str, is_direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody logs on with a name that has the id of a client of another instance."""
     of = records.publisher_id
@@ -373,6 +373,8 @@ def test_who_never_saw_a_client_knows_its_id(
     async def visit() -> None:
         b = await place.start(replace(place.guarded(), fabric_key=key))
         a = await place.start(replace(place.sender(b, place.says()), fabric_key=key))
+        if is_direct:
+            await told(a, "link_direct")
         await publish(a, "orders")
         await holds(b, 1)
         await forge(a)
