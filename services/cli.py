@@ -88,8 +88,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{_COMMANDS}.messages:delete",
         "Delete records of a SOW topic, and return when that is persisted.",
     ),
-    "sow": (f"{_COMMANDS}.sow:sow_app", "Print the current records of a SOW topic, one a line."),
-    "subscribe": (f"{_COMMANDS}.messages:subscribe", "Print messages as they come, one a line."),
+    "sow": (
+        f"{_COMMANDS}.sow:sow_app",
+        "Print the current records of a SOW topic, one on each line.",
+    ),
+    "subscribe": (
+        f"{_COMMANDS}.messages:subscribe",
+        "Print messages as they arrive, one on each line.",
+    ),
     "queue": (
         f"{_COMMANDS}.queues:queue_app",
         "Show queues, and acknowledge, expire or give back their messages.",

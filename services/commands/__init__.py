@@ -1,1 +1,1 @@
-"""The commands of `raylay`, one file a group; services/cli.py puts them together."""
+"""The commands of `raylay`, one file for each group. services/cli.py puts them together."""

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 RESTART_TIMEOUT_S = 300.0
 WATCH_S = 5.0
-"""Pause between two looks for instances that are away."""
+"""Pause between two looks for instances whose host is away."""
 
 
 def downgrade(
     instance: Annotated[
         str, typer.Argument(help="The instance whose acks wait for the destination.")
     ],
-    destination: Annotated[str, typer.Argument(help="The destination it waits for.")],
+    destination: Annotated[str, typer.Argument(help="The destination that its acks wait for.")],
     fabric: FabricOption = "",
     force: Annotated[
-        bool, typer.Option("--force", help="Allow it below MinSyncDestinations, too.")
+        bool, typer.Option("--force", help="Allow it even below MinSyncDestinations.")
     ] = False,
 ) -> None:
     """Stop waiting for a destination before acknowledging publishers. Lasts until `raylay upgrade`
@@ -66,7 +66,9 @@ def admit(
     fabric: FabricOption = "",
     force: Annotated[
         bool,
-        typer.Option("--force", help="Admit clients even if its group may hold what it lacks."),
+        typer.Option(
+            "--force", help=("Admit clients even if its group may hold messages that it lacks.")
+        ),
     ] = False,
 ) -> None:
     """Let an instance admit clients although no peer of its group has brought it up to date."""
@@ -103,10 +105,13 @@ def relocate(
     ] = "",
     fabric: FabricOption = "",
     force: Annotated[
-        bool, typer.Option("--force", help="Move it even if it lives, or no instance can fill it.")
+        bool,
+        typer.Option(
+            "--force", help=("Move it even if it still runs, or if no instance can fill it.")
+        ),
     ] = False,
     timeout: Annotated[
-        float, typer.Option(help="Seconds until it is ready; a large journal takes longer.")
+        float, typer.Option(help="Seconds to wait until it is ready; a large journal takes longer.")
     ] = RESTART_TIMEOUT_S,
 ) -> None:
     """Move an instance to another node of its region: it gets a new data directory, filled from its
@@ -140,9 +145,13 @@ def watch(fabric: FabricOption = "") -> None:
         after_ms = attached.declared.relocate_after_ms
         if after_ms is None:
             raise ConfigurationError(
-                f"fabric {attached.name} has no `relocate_after`: nothing is to be moved by itself"
+                f"fabric {attached.name} has no `relocate_after`: set it, or move an instance "
+                "with `raylay relocate`"
             )
-        echo(f"watching {attached.name}: moved is who is away for {after_ms / 1000:g} s")
+        echo(
+            f"watching {attached.name}: an instance is moved when its host is away for "
+            f"{after_ms / 1000:g} s"
+        )
         while not stopping.wait(WATCH_S):
             try:
                 attached.relocate_due(_show_relocation)

@@ -1,4 +1,4 @@
-"""`raylay certificates`: a CA of one's own, and certificates by it."""
+"""`raylay certificates`: creates a certificate authority and certificates signed by it."""
 
 from __future__ import annotations
 

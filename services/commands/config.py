@@ -1,4 +1,4 @@
-"""`raylay config`: what is wrong in a fabric's files, and what they say with their defaults."""
+"""`raylay config`: checks a fabric's files, and shows their values with the defaults."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def check(files: FilesArgument, define: DefineOption = None) -> None:
     echo(
         f"{_counted(instances, 'instance')}, {_counted(links, 'destination')}: "
         + (
-            f"{_counted(refused, 'thing')} of it would not run: start refuses that without "
+            f"{_counted(refused, 'thing')} of it would not run: `raylay up` refuses that without "
             "--ignore-unsupported"
             if refused
             else "all of it runs"
@@ -78,7 +78,7 @@ def show(
 
 
 def _outside(documents: list[Document], settings: FabricSettings) -> Iterator[ElementFinding]:
-    """A note for each address that is of none of the files' instances."""
+    """Yields a note for each address that belongs to none of the files' instances."""
     for document in documents:
         links = {link.name: link for link in settings.instance(document.config.name).destinations}
         for number, destination in enumerate(document.config.destinations()):
@@ -87,7 +87,8 @@ def _outside(documents: list[Document], settings: FabricSettings) -> Iterator[El
                 if ":" in target:
                     yield ElementFinding(
                         document.origin(("Replication", "Destination", number, "Transport", 0)),
-                        f"{target} is of no instance of these files: it is dialled as it is",
+                        f"{target} belongs to no instance of these files: links dial it as it is "
+                        "written",
                         False,
                     )
 

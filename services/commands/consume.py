@@ -1,4 +1,4 @@
-"""`raylay subscribe QUEUE --backlog N`: the messages of a queue, one a line."""
+"""`raylay subscribe QUEUE --backlog N`: prints the messages of a queue, one on each line."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ async def consume(
     count: int,
     as_json: bool,
 ) -> None:
-    """Prints messages of a queue, one a line, as a consumer of it.
+    """Prints messages of a queue, one on each line, as a consumer of the queue.
 
     Args:
         ack: `auto`: a message is acknowledged when its line was printed; `none`: none is, and the
             messages go back to the queue at the end.
-        count: ends after as many; 0: never.
+        count: number of messages after which the command ends; 0: never.
     """
     from raylay.services.client import Client
 

@@ -1,4 +1,4 @@
-"""`raylay drill`: break a running fabric on purpose, and read what happened (docs/drills.md)."""
+"""`raylay drill`: breaks a running fabric on purpose and reports what happened (docs/drills.md)."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ def drill_command(
             "--fabric",
             "-f",
             envvar=FABRIC_VARIABLE,
-            help="A running fabric by name; or its file: where that one does not run, the drill "
-            "starts it, and stops it when it is done.",
+            help=(
+                "A running fabric by name, or a fabric's file. A fabric that does not run is "
+                "started for the drill and stopped after it."
+            ),
         ),
     ] = "",
     target: Annotated[
@@ -78,13 +80,13 @@ def drill_command(
         echo(f"raylay drill: {error}", err=True)
         code = EXIT_COULD_NOT_RUN
     except KeyboardInterrupt:
-        echo("raylay drill: interrupted; what was broken is mended", err=True)
+        echo("raylay drill: interrupted; every fault is healed", err=True)
         code = EXIT_COULD_NOT_RUN
     raise typer.Exit(code)
 
 
 def print_list() -> None:
-    """The scenarios that come with Raylay, a line each."""
+    """Prints the scenarios that come with Raylay, one on each line."""
     from raylay.services.drills.scenario import built_in
 
     print_table(
@@ -98,7 +100,7 @@ def _changed(name: str | None, target: str, rate: float | None, own_load: bool) 
     from raylay.services.drills.scenario import find
 
     if name is None:
-        raise ConfigurationError("say which scenario; `raylay drill --list` shows them")
+        raise ConfigurationError("give a scenario; `raylay drill --list` shows them")
     scenario = find(name)
     if target:
         scenario = scenario.with_target(target)
@@ -143,7 +145,7 @@ def _drill(scenario: DrillScenario, fabric: str, topic: str, output: Path | None
 
 @contextmanager
 def _found(fabric: str, tell: object = None) -> Iterator[Fabric]:
-    """The fabric: attached to, or started for the drill alone where a file is given."""
+    """Yields the fabric: the running one, or one that is started for this drill from a file."""
     from raylay.services.configuration.files import load_fabric
     from raylay.services.drills.drill import check_allowed
     from raylay.services.fabric import Fabric, find_running
@@ -167,7 +169,8 @@ def _found(fabric: str, tell: object = None) -> Iterator[Fabric]:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM ends it like Ctrl-C does, so that what was started is stopped."""
+    """Makes SIGTERM end the command as Ctrl-C does, so that everything that was started is
+    stopped."""
 
     def end(*_: object) -> None:
         raise KeyboardInterrupt
@@ -191,8 +194,8 @@ def _mend(scenario: str | None, fabric: str) -> int:
 
     if scenario is not None:
         raise ConfigurationError(
-            f"--clean takes no scenario: `raylay drill --clean --fabric {scenario}` if that is the "
-            "fabric"
+            f"--clean takes no scenario: if {scenario} is a fabric, use `raylay drill --clean "
+            f"--fabric {scenario}`"
         )
     name = load_fabric([Path(fabric)]).name if Path(fabric).is_file() else fabric
     found = find_running(name)

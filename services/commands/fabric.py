@@ -1,4 +1,4 @@
-"""`raylay fabric`: looks at a fabric before it runs."""
+"""`raylay fabric`: checks a fabric before it runs."""
 
 from __future__ import annotations
 

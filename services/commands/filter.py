@@ -1,4 +1,4 @@
-"""`raylay filter`: which messages of a file pass a filter, and why. It asks no fabric."""
+"""`raylay filter`: shows which messages of a file pass a filter, and why. It needs no fabric."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def filter_command(
     expression: Annotated[str, typer.Argument(help="The filter, such as \"/status = 'open'\".")],
     file: Annotated[
         Path | None,
-        typer.Argument(help="Messages, one a line; without it they are read from the input."),
+        typer.Argument(help="A file of messages, one on each line; default: the standard input."),
     ] = None,
     message_type: Annotated[str, typer.Option("--type", help="The message type.")] = "json",
     explain: Annotated[
@@ -56,10 +56,9 @@ def filter_command(
 
 
 def _filter(found: Expression, lines: BinaryIO, message_type: str, explain: bool, name: str) -> int:
-    """Writes what passes, or what each part gave.
+    """Prints the messages that pass, or the value of each part of the filter.
 
-    Returns:
-        How many messages could not be read.
+    Returns: The number of messages that could not be read.
     """
     from raylay.services.expressions.functions.registry import EvalContext
     from raylay.services.messages.types.registry import message_type as type_of
@@ -108,7 +107,8 @@ def _chance(count: int) -> bytes:
 
 
 def _pointed(error: ExpressionError) -> str:
-    """The filter, and below it an arrow to the column; of a long one what stands around that."""
+    """Returns the filter with an arrow below it that points at the column; of a long filter only
+    the text around that."""
     begin = max(0, error.column - 1 - SHOWN_CHARACTERS_MAX // 2)
     part = error.expression[begin : begin + SHOWN_CHARACTERS_MAX]
     shown = "".join(each if each.isprintable() else " " for each in part)

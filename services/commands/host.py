@@ -1,4 +1,4 @@
-"""`raylay check host`: gathers what `hosts/check.py` judges."""
+"""`raylay check host`: gathers the facts that `hosts/check.py` judges."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from raylay.services.hosts.check import HostFacts, HostFinding, OpenPath, examin
 FSYNC_TIMES = 21
 FSYNC_BYTES = 16 * 1024
 FSYNC_SECONDS_MAX = 3.0
-"""However slow the disk, the measurement ends."""
+"""Most time that the measurement takes, however slow the disk."""
 COMMAND_TIMEOUT_S = 5.0
 PORT_MAX = 65_535
 KERNEL_SETTINGS = (
@@ -86,7 +86,7 @@ def check_host(
 
 
 def lines_of(finding: HostFinding) -> list[str]:
-    """Describes the finding for people: one line, and two more where something is to be changed."""
+    """Formats a finding: one line, and two more where something should be changed."""
     lines = [f"{MARKS[finding.level]:<6} {finding.what}: {finding.found} (wanted {finding.wanted})"]
     if finding.level != "ok":
         lines += [f"       why: {finding.why}", f"       do:  {finding.change}"]
@@ -94,7 +94,7 @@ def lines_of(finding: HostFinding) -> list[str]:
 
 
 def gather(directory: Path, instances: int, clients: int, ports: list[int]) -> HostFacts:
-    """Collects the facts that can be found out here."""
+    """Gathers the facts of this host that can be found out."""
     from raylay.services.fabric import exposure  # late: it takes half a second
 
     facts = HostFacts(instances=instances, clients=clients, directory=str(directory))
@@ -166,7 +166,7 @@ def _gather_disk(facts: HostFacts, directory: Path) -> None:
 
 
 def _file_system(place: Path) -> str:
-    """The type of the mount that a path is on, as /proc/self/mountinfo says."""
+    """Returns the type of the file system that holds a path, from /proc/self/mountinfo."""
     device = place.stat().st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     for line in (_read(Path("/proc/self/mountinfo")) or "").splitlines():
@@ -177,7 +177,8 @@ def _file_system(place: Path) -> str:
 
 
 def _fsync_ms(place: Path) -> float | None:
-    """The slowest but one of a few syncs: one may meet somebody else's."""
+    """Returns the second slowest of a few syncs, because the slowest may have waited for another
+    process."""
     took_ms = []
     deadline_s = time.monotonic() + FSYNC_SECONDS_MAX
     with tempfile.TemporaryFile(dir=place) as file:
@@ -193,7 +194,7 @@ def _fsync_ms(place: Path) -> float | None:
 
 
 def _clock_is_synchronised() -> bool | None:
-    """Asks the kernel's own clock discipline; None where it cannot be asked."""
+    """Asks the kernel whether the clock is synchronised; None where it cannot be asked."""
     try:
         libc = ctypes.CDLL(None)
         # struct timex is 208 bytes here and grows with nothing that is read.
@@ -204,7 +205,7 @@ def _clock_is_synchronised() -> bool | None:
 
 
 def _clock_offset_ms() -> float | None:
-    """Returns the offset of the clock as chrony knows it; None where there is none."""
+    """Returns the offset of the clock that chrony reports; None where there is none."""
     tool = shutil.which("chronyc")
     if tool is None:
         return None

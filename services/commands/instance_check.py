@@ -50,8 +50,7 @@ def check_instance(
 def refusal(config: InstanceConfig, timeout_s: float) -> str:
     """Asks an instance of this host whether it admits clients.
 
-    Returns:
-        Why it does not; empty: it does.
+    Returns: The reason why it does not; empty: it does.
     """
     transport = config.client_transports[0]
     host = _ANY_ADDRESS.get(transport.host, transport.host)
@@ -78,7 +77,8 @@ def _ask(connection: socket.socket) -> str:
 
 
 def _context(transport: TransportConfig) -> ssl.SSLContext | None:
-    """Makes a context that verifies nothing: the probe talks to its own host and says no secret."""
+    """Makes a context that verifies nothing, because the probe talks to its own host and sends no
+    secret."""
     if transport.tls is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

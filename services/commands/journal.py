@@ -1,8 +1,8 @@
-"""`raylay journal dump|grep|verify|repair|compress|archive|remove|salvage`: a journal beside its
-instance.
+"""`raylay journal dump|grep|verify|repair|compress|archive|remove|salvage`: works on a journal
+while its instance runs.
 
-Reading needs no lock and disturbs nobody. Compressing, archiving and removing touch sealed
-segments that no reader uses; what may be removed, the instance has written down.
+Reading needs no lock and disturbs nobody. Compressing, archiving and removing touch only sealed
+segments that no reader uses. The instance has written down which segments may be removed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from raylay.storage.verify import VerifyResult, verify_journal
 
 BODY_SHOWN_CHARACTERS = 120
 READERS_AWAITED_S = 5.0
-"""An instance and its processes let go of a segment two seconds after they last read of it."""
+"""Most time to wait for readers: an instance and its processes release a segment two seconds after
+they last read it."""
 READERS_ASKED_S = 0.25
 _BOOKMARK = re.compile(r"^(\d{1,20})\|(\d{1,19})\|?$")
 
@@ -55,7 +56,7 @@ JournalArgument = Annotated[
 ArchiveOption = Annotated[
     Path | None, typer.Option("--archive", help="The directory of archived segments.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on each line.")]
 BeforeOption = Annotated[
     int | None,
     typer.Option("--before", help="Only segments wholly below this transaction id."),
@@ -63,7 +64,8 @@ BeforeOption = Annotated[
 
 
 class _Target:
-    """The directory, and the transaction ids where one segment's file was named."""
+    """The directory of a journal, and a range of transaction ids where one segment's file was
+    named."""
 
     def __init__(self, path: Path, archive: Path | None) -> None:
         self.archive = archive
@@ -75,7 +77,7 @@ class _Target:
             files = list_segments(self.directory, archive)
             at = [index for index, file in enumerate(files) if file.path == path]
             if not at:
-                _fail(f"{path} is no segment of a journal")
+                _fail(f"{path} is not a segment of a journal")
             self.only = frozenset([path])
             self.first_txid = files[at[0]].first_txid
             if at[0] + 1 < len(files):
@@ -83,12 +85,12 @@ class _Target:
             return
         self.directory = path
         if not path.is_dir():
-            _fail(f"{path}: no such directory")
+            _fail(f"{path} does not exist")
         # Without the archive: an archived segment says nothing about which directory this is.
         if not list_segments(path, None) and (path / "journal").is_dir():
             self.directory = path / "journal"
         if not list_segments(self.directory, archive):
-            _fail(f"{self.directory} holds no journal")
+            _fail(f"{self.directory} does not hold a journal")
 
 
 def _fail(text: str) -> None:
@@ -173,7 +175,7 @@ def _show(line: dict[str, Any], as_json: bool) -> None:
 
 
 def _runs(reader: LmdbJournalReader, first_txid: int, end_txid: int | None) -> Iterator[Run]:
-    """Runs from `first_txid` on, up to but without `end_txid`."""
+    """Yields the runs from `first_txid` (inclusive) to `end_txid` (exclusive)."""
     at = first_txid - 1
     while runs := reader.read(at):
         for run in runs:
@@ -293,7 +295,7 @@ def grep(
             except re.error as error:
                 wrong = error.pattern
                 shown = wrong.decode(errors="replace") if isinstance(wrong, bytes) else wrong
-                _fail(f"{shown!r} is no regular expression: {error}")
+                _fail(f"{shown!r} is not a valid regular expression: {error}")
             for line, record in _lines(reader, target.first_txid, target.end_txid, True):
                 if (
                     record is None
@@ -353,8 +355,8 @@ def repair(journal: JournalArgument, archive: ArchiveOption = None) -> None:
 
 
 def behind_readers(change: Callable[[], list[Outcome]]) -> list[Outcome]:
-    """Changes segments, and once more as long as some are in use, for some seconds: what an
-    instance has read a moment ago is in its hands although nobody needs it."""
+    """Changes segments, and tries again for some seconds while some are in use, because an instance
+    keeps a segment open for a moment after it has read it."""
     deadline_s = time.monotonic() + READERS_AWAITED_S
     done: list[Outcome] = []
     while True:
@@ -371,7 +373,7 @@ def behind_readers(change: Callable[[], list[Outcome]]) -> list[Outcome]:
 
 
 def _report(outcomes: list[Outcome], as_json: bool) -> None:
-    """Prints what was done; exits 2 when nothing was, though something was asked for."""
+    """Prints what was done. Exits with code 2 when something was asked for and nothing was done."""
     for outcome in outcomes:
         if as_json:
             echo(
@@ -415,7 +417,7 @@ def compress(
 @journal_app.command("archive")
 def archive_segments(
     journal: JournalArgument,
-    archive: Annotated[Path, typer.Option("--archive", help="Where to move segments to.")],
+    archive: Annotated[Path, typer.Option("--archive", help="The directory to move segments to.")],
     before: BeforeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -436,7 +438,8 @@ def remove(
     ],
     archive: ArchiveOption = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Remove what the instance has not released, too.")
+        bool,
+        typer.Option("--force", help=("Remove also segments that the instance has not released.")),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -459,7 +462,7 @@ def salvage(
         bool, typer.Option("--check", help="Send nothing: show what the fabric lacks.")
     ] = False,
     timeout_s: Annotated[
-        float, typer.Option("--timeout", min=1, help="Seconds to reach every destination.")
+        float, typer.Option("--timeout", min=1, help="Seconds to wait for every destination.")
     ] = TIMEOUT_S_DEFAULT,
     forget: Annotated[
         bool,
@@ -488,7 +491,7 @@ def salvage(
 
 
 def salvage_lines(report: SalvageReport) -> list[str]:
-    """A salvage for people, a line for each destination."""
+    """Returns the lines on a salvage, one for each destination."""
     lines = [
         f"{report.instance}, generation {report.generation}, incarnation {report.incarnation}: "
         f"{report.messages:,} messages in {report.directory}"
@@ -501,26 +504,28 @@ def salvage_lines(report: SalvageReport) -> list[str]:
             lines.append(f"  {name}: {report.servers[name]} {verb} {sent:,} messages")
     if report.conflicts:
         lines.append(
-            f"  {report.conflicts:,} messages are held there with another content: they stay here, "
-            "compare them with `raylay journal dump`"
+            f"  {report.conflicts:,} messages are held there with another content: they were not "
+            "sent; compare them with `raylay journal dump`"
         )
     if report.waiting:
-        lines.append("do it again when those are back; nothing is sent twice")
+        lines.append("run it again when those instances are back; no message is sent twice")
     elif report.is_done:
-        lines.append("the fabric lacks nothing of it: the directory may be archived or removed")
+        lines.append("the fabric has all its messages: the directory may be archived or removed")
     return lines
 
 
 def known_record(fabric: str, directory: Path) -> FabricRecord | None:
-    """The record of the fabric of this name, of the one that the directory lies in, or of the only
-    one that runs here. None where there is none.
+    """Returns the record of the fabric of this name, of the fabric that the directory belongs to,
+    or of the only one that runs here. None where there is none.
 
     Raises:
         FabricError: no fabric of that name runs here.
     """
     entry = registry.find(fabric) if fabric else None
     if fabric and entry is None:
-        raise FabricError(f"no fabric {fabric} runs here: without a name its last addresses serve")
+        raise FabricError(
+            f"no fabric {fabric} runs here: leave --fabric out to use the last known addresses"
+        )
     places = [entry.directory] if entry is not None else [str(directory.absolute().parent)]
     running = registry.running()
     if entry is None and len(running) == 1:
@@ -541,7 +546,8 @@ def replication_addresses(record: FabricRecord | None) -> dict[str, str]:
 
 
 def note_salvage(record: FabricRecord | None, report: SalvageReport) -> bool:
-    """Tells the fabric, where it runs, what came of a salvage. Says why it could not."""
+    """Reports the result of a salvage to the fabric, where it runs. Prints the reason where that
+    fails."""
     if record is None or registry.find(record.name) is None:
         return False
     from raylay.services.fabric import Fabric
@@ -557,34 +563,38 @@ def note_salvage(record: FabricRecord | None, report: SalvageReport) -> bool:
             )
     except FabricError as error:
         echo(
-            "raylay: `raylay status` on other hosts does not know of this salvage, do it again "
-            f"later: {error}",
+            "raylay: `raylay status` on other hosts does not show this salvage yet, run it "
+            f"again later: {error}",
             err=True,
         )
         return False
 
 
 def forget_directory(directory: Path, fabric: str) -> str:
-    """Lets the fabric forget a left-over directory; what to say of it.
+    """Makes the fabric forget a left-over directory. Returns a sentence about it.
 
     Raises:
-        FabricError: it is still there, or the fabric knows of none.
+        FabricError: the directory still exists, or the fabric knows of none.
     """
     from raylay.services.fabric import Fabric, find_running
 
     with Fabric.attach(find_running(fabric).name) as attached:
         left_over = attached.forget_left_over(str(directory))
     if left_over.salvaged:
-        lacked = "the fabric lacks nothing of it"
+        lacked = "the fabric has all its messages"
     elif left_over.lacking:
-        lacked = f"the fabric lacked {left_over.lacking:,} messages of it"
+        lacked = f"the fabric lacked {left_over.lacking:,} of its messages"
     else:
-        lacked = "it is not known whether the fabric lacks something of it"
-    return f"{directory} on {left_over.host} of {left_over.name} is forgotten: {lacked}"
+        lacked = "whether the fabric has all its messages is unknown"
+    return (
+        f"{directory} on {left_over.host} of {left_over.name} is removed from `raylay status`: "
+        f"{lacked}"
+    )
 
 
 def _before(target: _Target, before: int | None) -> int | None:
-    """The bound; naming a segment's file means that one and the older ones."""
+    """Returns the transaction id below which segments are meant. A segment's file stands for itself
+    and all older segments."""
     if target.end_txid is None:
         return before
     return target.end_txid if before is None else min(before, target.end_txid)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 STOP_TIMEOUT_S = 60.0
 DETACH_TIMEOUT_S = 300.0
-"""Longer than a start takes to give up, which says why."""
+"""Most time to wait for a detached start. A start gives up sooner than that, with a reason."""
 PROGRESS = re.compile(r"^ *[0-9.]+ s  (.*)", re.MULTILINE)
 """A line of progress, as `shown_progress` writes it to a file."""
 UP_PROGRAM = [sys.executable, "-m", "raylay.services.entry", "up"]
@@ -72,7 +72,10 @@ def up(
         typer.Option(help="Put instances on nodes whose label of this name is their group."),
     ] = "",
     drills: Annotated[
-        bool, typer.Option("--drills", help="Let drills break it: `drills: allowed` of a file.")
+        bool,
+        typer.Option(
+            "--drills", help=("Allow drills on the fabric, as `drills: allowed` in its file does.")
+        ),
     ] = False,
     define: DefineOption = None,
     name: NameOption = "",
@@ -132,7 +135,7 @@ def _start(fabric: Fabric, place: Path, address: str, node_label: str) -> None:
         try:
             fabric.wait_connected(CONNECT_TIMEOUT_S)
         except FabricError as error:  # a link to a fabric that is down, for one
-            unconnected = f"; not connected {error}"
+            unconnected = f"; not connected: {error}"
         except BaseException:
             fabric.stop()
             raise
@@ -214,7 +217,7 @@ def _up_in_background(name: str, arguments: list[str], place: Path) -> None:
 
 
 def _end_start(process: subprocess.Popen[bytes]) -> None:
-    """Ends a start that goes on in a session of its own, where Ctrl-C does not come."""
+    """Ends a start that runs in a session of its own, which Ctrl-C does not reach."""
     process.terminate()
     try:
         process.wait(GRACE_S)
@@ -224,7 +227,7 @@ def _end_start(process: subprocess.Popen[bytes]) -> None:
 
 
 def _await_ready(name: str, process: subprocess.Popen[bytes], log: Path) -> str:
-    """Returns what the process says when it is up; its progress is shown until then."""
+    """Shows the progress of a process until its fabric is up, and returns its last lines."""
     from rich.console import Console
 
     deadline_s = time.monotonic() + DETACH_TIMEOUT_S
@@ -255,8 +258,8 @@ def _read(log: Path) -> str:
 
 
 def _ready_lines(text: str) -> str:
-    """Returns the lines from the one that says that it is up to the one that says what is next;
-    empty: they are not complete yet."""
+    """Returns the lines from the one that reports that the fabric is up to the one that names the
+    next command; empty: they are not complete yet."""
     found = re.search(rf"^{READY_LINE}.*\n(?:.*\n)*?{NEXT_LINE}.*(?=\n)", text, re.MULTILINE)
     return found[0] if found else ""
 
@@ -286,11 +289,11 @@ def down(fabric: FabricOption = "") -> None:
 
 
 def _ask_for_the_end(entry: registry.RegistryEntry) -> None:
-    """Asks the instances, where they have `admin`, whether this user may stop them: a signal to the
-    process that holds them asks nobody.
+    """Asks the instances that have the module `admin` whether this user may stop them, because a
+    signal to their process would ask nobody.
 
     Raises:
-        FabricError: some refuse: nothing is stopped.
+        FabricError: an instance refuses; nothing is stopped.
     """
     from raylay.services.configuration.model import FabricSettings
     from raylay.services.fabric import Fabric
@@ -309,7 +312,7 @@ def _ask_for_the_end(entry: registry.RegistryEntry) -> None:
 
 
 def _end_owners(name: str, owners: list[LockOwner]) -> None:
-    """Ends processes that start or hold a fabric, and returns when all are gone."""
+    """Ends the processes that start or hold a fabric, and returns when all are gone."""
     from raylay.services.fabric.ray_access import await_process_end
 
     left = {each.pid: each for each in owners if each.alive}
@@ -322,6 +325,6 @@ def _end_owners(name: str, owners: list[LockOwner]) -> None:
     still = [str(pid) for pid, each in left.items() if each.alive]
     if still:
         raise FabricError(
-            f"{name}: process {', '.join(still)} did not end within {STOP_TIMEOUT_S:.0f} s; "
-            f"`kill -9 {' '.join(still)}` ends it at once, and what was acknowledged stays"
+            f"{name}: process {', '.join(still)} did not end within {STOP_TIMEOUT_S:.0f} s; `kill "
+            f"-9 {' '.join(still)}` ends it at once, and acknowledged messages stay"
         )

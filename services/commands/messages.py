@@ -1,4 +1,4 @@
-"""`raylay publish`, `delete` and `subscribe`: they talk to instances only and never to Ray."""
+"""`raylay publish`, `delete` and `subscribe`: commands that talk to instances and never to Ray."""
 
 from __future__ import annotations
 
@@ -40,12 +40,14 @@ TypeOption = Annotated[str, typer.Option("--type", help="The message type.")]
 def client_options(
     fabric: str, group: str, servers: list[str] | None, name: str, *, trace_all: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Arguments of a client, from the fabric's own record: no Ray is asked. On leaving, what the
-    client traced is written."""
+    """Yields the options of a client, from the fabric's own record, without asking Ray. Writes the
+    client's traces at the end."""
     servers = servers_meant(fabric, servers)
     if servers:
         if trace_all:
-            raise ConfigurationError("--trace needs a fabric: where traces go is in its settings")
+            raise ConfigurationError(
+                "--trace needs a fabric, whose settings name the directory of traces: give --fabric"
+            )
         found = {"tls": tls_given(), **credentials()}
         yield {"name": name, "servers": servers, "group": group, **found}
         return
@@ -66,7 +68,7 @@ def client_options(
     if not tracing.enabled:
         if trace_all:
             raise ConfigurationError(
-                f"fabric {entry.name} traces nothing: add `tracing: {{directory: traces}}`"
+                f"fabric {entry.name} does not write traces: add `tracing: {{directory: traces}}`"
             )
         yield options
         return
@@ -82,12 +84,12 @@ def client_options(
 def publish(
     topic: Annotated[str, typer.Argument(help="The topic.")],
     body: Annotated[
-        str | None, typer.Argument(help="The message; without it each line of the input is one.")
+        str | None, typer.Argument(help="The message; default: each line of the standard input.")
     ] = None,
     message_type: TypeOption = "json",
     delta: Annotated[
         bool,
-        typer.Option("--delta", help="The messages are deltas: fields of SOW records that change."),
+        typer.Option("--delta", help="The messages are deltas: changed fields of SOW records."),
     ] = False,
     key: Annotated[
         str, typer.Option(help="The SOW key, on a topic whose publishers choose it.")
@@ -99,7 +101,9 @@ def publish(
     trace: Annotated[
         bool, typer.Option("--trace", help="Trace every message; then see `raylay trace`.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as one object.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help=("Print the result as one JSON object."))
+    ] = False,
 ) -> None:
     """Publish, and return when everything is persisted. Prints the last message's bookmark. Ctrl-C
     ends it with the sum so far."""
@@ -116,7 +120,7 @@ def delete(
     topic: Annotated[str, typer.Argument(help="The SOW topic.")],
     content: Annotated[
         str | None,
-        typer.Option("--filter", help="Delete the records that pass this filter; 1=1: all."),
+        typer.Option("--filter", help="Delete the records that pass this filter; 1=1 passes all."),
     ] = None,
     key: Annotated[
         list[str] | None, typer.Option(help="Delete the record of this SOW key; repeatable.")
@@ -129,7 +133,9 @@ def delete(
     fabric: FabricOption = "",
     group: GroupOption = "",
     server: ServerOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as one object.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help=("Print the result as one JSON object."))
+    ] = False,
 ) -> None:
     """Delete records of a SOW topic, and return when that is persisted. Give one of --filter, --key
     and --data, or --filter with --key to delete only those of the keys that pass. More than 50,000
@@ -184,7 +190,10 @@ def subscribe(
         str, typer.Option("--filter", help="Only messages that pass this filter.")
     ] = "",
     bookmark: Annotated[
-        str, typer.Option(help="Where to begin: 0 for the first message, a bookmark, a time, …")
+        str,
+        typer.Option(
+            help=("The position to start at: 0 for the first message, a bookmark, a time, …")
+        ),
     ] = "",
     not_found: Annotated[
         str,
@@ -202,35 +211,42 @@ def subscribe(
         bool, typer.Option("--delta", help="Print only the key and the changed fields of a record.")
     ] = False,
     oof: Annotated[
-        bool, typer.Option("--oof", help="Print records that are gone, or no longer pass, too.")
+        bool,
+        typer.Option(
+            "--oof", help=("Print also records that are deleted or no longer pass the filter.")
+        ),
     ] = False,
     select: Annotated[str, typer.Option(help="The fields to print: `[-/,+/price]`.")] = "",
     backlog: Annotated[
         int,
-        typer.Option(min=0, help="Consume a queue, with so many messages at a time at most."),
+        typer.Option(min=0, help="Consume a queue, with at most this many messages at a time."),
     ] = 0,
     ack: Annotated[
         str,
         typer.Option(
-            help="Acknowledge a queue's messages: `auto` as each is printed; `none`: they go back."
+            help="Acknowledge a queue's messages: `auto`: when printed; `none`: they go back."
         ),
     ] = "auto",
-    count: Annotated[int, typer.Option(min=0, help="End after so many messages; 0: never.")] = 0,
+    count: Annotated[int, typer.Option(min=0, help="End after this many messages; 0: never.")] = 0,
     client: Annotated[str, typer.Option(help="The client name.")] = "",
     fabric: FabricOption = "",
     group: GroupOption = "",
     server: ServerOption = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one object a line, with topic and bookmark.")
+        bool,
+        typer.Option(
+            "--json", help=("Print one JSON object on each line, with topic and bookmark.")
+        ),
     ] = False,
 ) -> None:
-    """Print messages as they come, one a line."""
+    """Print messages as they arrive, one on each line."""
     name = client or f"raylay-subscribe-{os.getpid()}"
     if ack not in ("auto", "none"):
         raise typer.BadParameter(f"--ack {ack}: give auto or none")
     if backlog and (bookmark or sow or delta or oof or select):
         raise typer.BadParameter(
-            "--backlog consumes a queue, which has no bookmark, --sow, --delta, --oof or --select"
+            "--backlog consumes a queue, and cannot be combined with --bookmark, --sow, --delta, "
+            "--oof or --select"
         )
     wanted: dict[str, Any] = {"filter": content}
     given = {"oof": oof, "delta": delta, "select": select}

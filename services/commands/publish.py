@@ -1,4 +1,5 @@
-"""The run of `raylay publish`: lines in, one client, a sum at the end, however it ends."""
+"""The run of `raylay publish`: reads lines, publishes them with one client, and prints a summary,
+however it ends."""
 
 from __future__ import annotations
 
@@ -20,15 +21,15 @@ if TYPE_CHECKING:
     from raylay.services.client import Client, PublishFailed
 
 INTERRUPTED = 130
-"""The exit code after Ctrl-C, as shells have it."""
+"""Exit code after Ctrl-C, as in shells."""
 WAIT_TOLD_S = 5.0
-"""Time without the last acknowledgment after which a command says why it waits."""
+"""Time without an acknowledgment after which the command prints why it waits."""
 WAIT_TOLD_AGAIN_S = 60.0
 LAST_ACKS_S = 1.0
-"""Time for which the acks of what is on its way are waited for after Ctrl-C."""
+"""Time after Ctrl-C in which the command still waits for acknowledgments."""
 INPUT_BYTES = 64 * 1024
 INPUTS_WAITING_MAX = 16
-"""Pieces of input that are read ahead of what the client takes."""
+"""Most pieces of input that are read ahead of the client."""
 
 
 @dataclass(slots=True)
@@ -36,20 +37,21 @@ class PublishResult:
     """The result of the command."""
 
     published: int = 0
-    """Messages handed to the client."""
+    """Number of messages that were passed to the client."""
     persisted: int = 0
     unjournaled: int = 0
-    """Delivered to those who listened, as the topic is declared: they are in no journal."""
+    """Number of messages that were delivered to live subscribers only, because no instance journals
+    their topic."""
     refused: int = 0
     seconds: float = 0.0
     bookmark: str = ""
-    """Bookmark of the last message that is persisted; empty: none is."""
+    """Bookmark of the last persisted message; empty: none is."""
     interrupted: bool = False
     refusal: RaylayError | None = None
-    """Refusal of the first message that was refused."""
+    """Error of the first message that was refused."""
 
     def line(self) -> str:
-        """Describes the result for people."""
+        """Formats the result as one line."""
         told = f"{self.persisted:,} persisted"
         if self.unjournaled:
             aside = f"{self.unjournaled:,} delivered to live subscribers, not journaled"
@@ -63,7 +65,7 @@ class PublishResult:
             told += f"; {self.refused:,} refused"
         left = self.published - self.persisted - self.unjournaled - self.refused
         if left:
-            told += f"; {left:,} were not answered, they may be persisted or not"
+            told += f"; {left:,} were not answered, and may be persisted or not"
         return f"interrupted: {told}" if self.interrupted else told
 
     def as_json(self) -> dict[str, Any]:
@@ -87,16 +89,17 @@ async def publish_lines(
     *,
     delta: bool = False,
 ) -> PublishResult:
-    """Publishes the body, or each line of the standard input as it comes, and waits until all is
-    answered. After Ctrl-C no line is taken any more, and what was sent is waited for a second.
+    """Publishes the body, or each line of the standard input as it arrives, and waits until all is
+    answered. After Ctrl-C no further line is taken, and the command waits a second for what was
+    sent.
 
     Args:
-        options: the client's.
-        values: of each publish: message type, key.
-        delta: whether they are fields that change of the records of a SOW topic.
+        options: the options of the client.
+        values: the message type and the key of each publish.
+        delta: whether the messages are deltas: changed fields of SOW records.
 
     Raises:
-        RaylayError: no server took the client, or it ended; what was published is told before.
+        RaylayError: no server accepted the client, or it ended; a summary was printed before.
     """
 
     async def publish(client: Client, done: PublishResult) -> None:
@@ -110,8 +113,8 @@ async def publish_lines(
 async def send_once(
     options: dict[str, Any], send: Callable[[Client], Awaitable[object]]
 ) -> PublishResult:
-    """Sends one command that is acknowledged as a publish is, and waits for the answer, as
-    `publish_lines` does. Raises as that."""
+    """Sends one command that is acknowledged as a publish is, and waits for the answer. Raises as
+    `publish_lines`."""
 
     async def once(client: Client, done: PublishResult) -> None:
         await send(client)
@@ -123,7 +126,7 @@ async def send_once(
 async def send_several(
     options: dict[str, Any], send: Callable[[Client], Awaitable[int]]
 ) -> PublishResult:
-    """Sends commands that say how many they were, and waits for the answers, as `send_once`
+    """Sends commands that return how many they were, and waits for the answers, as `send_once`
     does."""
 
     async def several(client: Client, done: PublishResult) -> None:
@@ -137,7 +140,7 @@ async def send_several(
 
 
 async def _flush_and_tell(client: Client) -> None:
-    """Waits for the last acknowledgment; says that it waits, and why."""
+    """Waits for the last acknowledgment, and prints the reason of a long wait."""
     for wait_s in itertools.chain((WAIT_TOLD_S,), itertools.repeat(WAIT_TOLD_AGAIN_S)):
         try:
             return await client.flush(wait_s)
@@ -195,8 +198,8 @@ def _of_many(first: CommandFailed, refused: int) -> CommandFailed:
 
 
 def _take_back_cancel() -> None:
-    """Takes back the cancel of Ctrl-C, so that what it cancelled goes on to its end, which is near.
-    A second Ctrl-C ends it."""
+    """Takes back the cancellation by Ctrl-C, so that the cancelled work, which is nearly done, ends
+    by itself. A second Ctrl-C ends it."""
     task = asyncio.current_task()
     assert task is not None
     task.uncancel()
@@ -229,11 +232,11 @@ async def _publish_all(
 
 
 async def _input_lines() -> AsyncIterator[list[bytes]]:
-    """The whole lines of each piece of the standard input, as it comes.
+    """Yields the whole lines of each piece of the standard input, as it arrives.
 
-    A thread reads it: whoever waits for input must not keep the client from its socket. It is a
-    daemon, and reads the descriptor itself: nothing waits for it, or holds a lock with it, when
-    the process ends in the middle of a line.
+    A thread reads the input, because waiting for it must not keep the client from its socket. The
+    thread is a daemon and reads the descriptor itself, so that no lock is held when the process
+    ends in the middle of a line.
     """
     loop = asyncio.get_running_loop()
     pieces: asyncio.Queue[bytes | OSError] = asyncio.Queue()

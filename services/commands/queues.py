@@ -1,5 +1,5 @@
-"""`raylay queue`: how a queue stands, and what is to become of its messages. To consume one is
-`raylay subscribe QUEUE --backlog N`."""
+"""`raylay queue`: shows a queue, and acknowledges, expires or gives back its messages. `raylay
+subscribe QUEUE --backlog N` consumes one."""
 
 from __future__ import annotations
 
@@ -105,9 +105,9 @@ def cancel(
 @queue_app.command("proxied")
 def proxied(
     queue: QueueArgument,
-    instance: Annotated[str, typer.Argument(help="The instance that takes them over.")],
+    instance: Annotated[str, typer.Argument(help="The instance that takes the messages over.")],
     fabric: FabricOption = "",
-    off: Annotated[bool, typer.Option("--off", help="Turn it off again.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Turn the takeover off again.")] = False,
 ) -> None:
     """Let one instance take over messages of instances that it cannot reach, until --off; this
     lasts over restarts. An instance that is only cut off may deliver them too, so let no consumers
@@ -128,7 +128,7 @@ def _say(
 ) -> None:
     if bool(bookmarks) == bool(content):
         ways = "--filter" if how == "cancel" else "either bookmarks or --filter"
-        raise typer.BadParameter(f"say which messages: give {ways}; --filter 1=1 is all of them")
+        raise typer.BadParameter(f"name the messages: give {ways}; --filter 1=1 passes all of them")
 
     async def say(client: Client) -> None:
         if bookmarks:

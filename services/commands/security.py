@@ -1,4 +1,4 @@
-"""`raylay password` and `raylay entitlement`: who is let in, and what he may do."""
+"""`raylay password` and `raylay entitlement`: users, and what they may do."""
 
 from __future__ import annotations
 
@@ -33,13 +33,16 @@ def password(
     from raylay.services.plugins.authentication import hasher, read_passwords
 
     if not user or ":" in user or user.strip() != user or user.startswith("#"):
-        raise ConfigurationError(f"{user!r} can be no user: no colon, no spaces around, no # first")
+        raise ConfigurationError(
+            f"{user!r} is not allowed as a user name: use no colon, no leading or trailing spaces, "
+            "and no # at the beginning"
+        )
     text = ""
     if file.exists():
         try:
             text = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+            why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
             raise ConfigurationError(f"{file} cannot be read: {why}") from None
     known = read_passwords(text, str(file))
     lines = [line for line in text.splitlines() if line.strip().partition(":")[0] != user]
@@ -100,14 +103,14 @@ def show(
 
 @entitlement_app.command("reset")
 def reset(
-    instance: Annotated[str, typer.Argument(help="The instance whose modules are asked.")],
+    instance: Annotated[str, typer.Argument(help="The instance whose modules are asked again.")],
     user: Annotated[str, typer.Option("--user", help="Only this user's sessions.")] = "",
     fabric: FabricOption = "",
 ) -> None:
-    """Make an instance ask again what its users may do: their clients are disconnected, and come
-    back at once."""
+    """Make an instance ask its modules again what its users may do: their clients are disconnected,
+    and connect again at once."""
     from raylay.services.fabric import Fabric
 
     with Fabric.attach(running(fabric).name) as attached:
         count = attached.reset_entitlement(instance, user)
-    echo(f"{instance}: {count} sessions are asked anew")
+    echo(f"{instance}: {count} sessions log on again")

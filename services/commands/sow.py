@@ -25,8 +25,8 @@ def sow(
         str, typer.Option("--filter", help="Only records that pass this filter.")
     ] = "",
     order_by: Annotated[str, typer.Option(help="The order: `/price DESC, /symbol`.")] = "",
-    top: Annotated[int, typer.Option(min=0, help="Print so many records at most; 0: all.")] = 0,
-    skip: Annotated[int, typer.Option(min=0, help="Skip so many records first; with --top.")] = 0,
+    top: Annotated[int, typer.Option(min=0, help="Print at most this many records; 0: all.")] = 0,
+    skip: Annotated[int, typer.Option(min=0, help="Skip this many records first; with --top.")] = 0,
     select: Annotated[str, typer.Option(help="The fields to print: `[-/,+/price]`.")] = "",
     at: Annotated[
         str, typer.Option(help="Print the records of this time (UTC), on a topic with history.")
@@ -39,10 +39,13 @@ def sow(
     group: GroupOption = "",
     server: ServerOption = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one object a line, with topic, key and bookmark.")
+        bool,
+        typer.Option(
+            "--json", help=("Print one JSON object on each line, with topic, key and bookmark.")
+        ),
     ] = False,
 ) -> None:
-    """Print the current records of a SOW topic, one a line. `raylay sow diff` compares two
+    """Print the current records of a SOW topic, one on each line. `raylay sow diff` compares two
     instances."""
     asked: dict[str, Any] = {
         "filter": content,
@@ -74,11 +77,11 @@ async def _print_records(
 
 
 class SowGroup(TyperGroup):
-    """`raylay sow`: what is no command below it is a topic."""
+    """The group `raylay sow`, in which a name that is no subcommand is a topic."""
 
     @property
     def alone(self) -> TyperCommand:
-        """The command that is meant where none is named."""
+        """Returns the command that runs where no subcommand is named."""
         one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         one.command("sow")(sow)
         found: Any = typer.main.get_command(one)
@@ -88,13 +91,13 @@ class SowGroup(TyperGroup):
         return command
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of this name; of a topic: what prints its records."""
+        """Returns the subcommand of this name; for a topic, the command that prints its records."""
         return super().get_command(ctx, cmd_name) or self.alone
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
-        """Tells a subcommand from a topic, and parses the arguments for it."""
+        """Distinguishes a subcommand from a topic, and parses the arguments for it."""
         if args and super().get_command(parent, args[0]) is not None:
             return super().make_context(info_name, args, parent, **extra)
         return self.alone.make_context(info_name, args, parent, **extra)

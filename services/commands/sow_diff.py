@@ -1,4 +1,4 @@
-"""`raylay sow diff`: where two instances of a running fabric have other records of a SOW topic."""
+"""`raylay sow diff`: compares the records of a SOW topic at two instances of a running fabric."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ WAIT_S_DEFAULT = 5.0
 SHOWN_DEFAULT = 20
 
 Ask = Callable[[str, str, list[bytes] | None], AsyncIterator[Any]]
-"""The rows of a topic of a message type; None: of all keys."""
+"""Yields the rows of a topic (name, message type) under these keys; None: all keys."""
 Topic = tuple[str, str]
-"""Name and message type."""
+"""Name and message type of a topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class TopicDiff:
     """The differences of one topic.
 
     Attributes:
-        counts: records of each instance in the first look.
-        only: the instance that has the topic, where the other one has none.
+        counts: the number of records at each instance in the first look.
+        only: the instance that has the topic, where the other one does not.
     """
 
     topic: Topic
@@ -49,19 +49,20 @@ class TopicDiff:
 
     @property
     def is_equal(self) -> bool:
-        """Returns whether nothing differs but what was changing all the time."""
+        """Returns whether no record differs, except those that changed at each look."""
         return not self.only and not differ(self.differences)
 
 
 async def compare_topic(here: Ask, there: Ask, topic: Topic, wait_s: float) -> TopicDiff:
-    """Compares one topic of two instances, and looks again at what differs as long as it may take
-    to arrive.
+    """Compares one topic of two instances, and compares differing records again for as long as they
+    may take to arrive.
 
     Args:
-        wait_s: for what is on its way.
+        wait_s: most time that a message may be on its way.
 
     Raises:
-        CommandFailed: an instance refused the query; ConnectionLost: one is gone.
+        CommandFailed: an instance refused the query.
+        ConnectionLost: the connection to an instance ended.
     """
     loop = asyncio.get_running_loop()
     found = TopicComparison()
@@ -89,7 +90,7 @@ async def _look(
 
 
 def _options(settings: FabricSettings, record: FabricRecord, server: Server) -> dict[str, Any]:
-    """Arguments of a client of the fabric that asks this instance and no other."""
+    """Returns the options of a client of the fabric that asks only this instance."""
     from raylay.services.fabric.plan import client_options
 
     name = f"raylay-sow-diff-{os.getpid()}-{server.instance}"
@@ -108,13 +109,16 @@ def diff_command(
         str, typer.Option(help="Only this SOW topic; default: all that either instance has.")
     ] = "",
     wait_s: Annotated[
-        float, typer.Option("--wait", min=0, help="Seconds to wait for what is on its way.")
+        float,
+        typer.Option("--wait", min=0, help=("Seconds to wait for messages that are on their way.")),
     ] = WAIT_S_DEFAULT,
     show: Annotated[
         int, typer.Option(min=0, help="The number of keys to show for each topic; 0: all.")
     ] = SHOWN_DEFAULT,
     fabric: FabricOption = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one object a topic.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help=("Print one JSON object for each topic."))
+    ] = False,
 ) -> None:
     """Compare the SOW topics of two instances of a running fabric, record by record. Exit code 1 if
     they differ."""
@@ -143,9 +147,10 @@ def diff_command(
 def _topics(
     settings: FabricSettings, names: tuple[str, str], wanted: str
 ) -> list[tuple[Topic, str]]:
-    """The topics that either has, and the one instance that has it where the other has not."""
+    """Returns the topics that either instance has, each with the name of the only instance that has
+    it; empty: both do."""
     if names[0] == names[1]:
-        raise ConfigurationError(f"{names[0]} is one instance: name two")
+        raise ConfigurationError(f"{names[0]} is given twice: name two instances")
     have = [
         [(each.name, each.message_type) for each in settings.sow_of(settings.instance(name))]
         for name in names
@@ -167,7 +172,7 @@ def _topics(
 async def _compare(
     two: list[dict[str, Any]], topics: list[tuple[Topic, str]], wait_s: float
 ) -> list[TopicDiff]:
-    """Compares the topics, by clients of these options: of each instance one."""
+    """Compares the topics, with one client for each instance."""
     from raylay.services.client import Client
 
     async with AsyncExitStack() as stack:
@@ -201,7 +206,7 @@ def lines(found: TopicDiff, here: str, there: str, show: int) -> list[str]:
     """Returns the lines on a topic.
 
     Args:
-        show: keys that are shown; 0: all.
+        show: number of keys to show; 0: all.
     """
     name = f"{found.topic[0]} ({found.topic[1]})"
     if found.only:
@@ -212,7 +217,9 @@ def lines(found: TopicDiff, here: str, there: str, show: int) -> list[str]:
     what = f"{len(different):,} keys differ" if different else "no key differs"
     told = [f"{name}: {what}; {counts}"]
     if changing:
-        told.append(f"  {changing:,} keys changed at each look: look again when it is quieter")
+        told.append(
+            f"  {changing:,} keys changed at each look: run it again when there is less traffic"
+        )
     shown = different[: show or None]
     for each in shown:
         key = each.key.decode("utf-8", "replace")
@@ -229,7 +236,7 @@ def _said(held: object) -> str:
 
 
 def as_object(found: TopicDiff, here: str, there: str) -> dict[str, Any]:
-    """Returns the difference as JSON: all keys that differ."""
+    """Returns the differences as JSON, with all keys that differ."""
     return {
         "topic": found.topic[0],
         "message_type": found.topic[1],

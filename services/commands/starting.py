@@ -26,8 +26,8 @@ _EXPRESSION = re.compile(r"[][().*+?^$|{}\\]")
 def shown_progress(
     console: Console, now_s: Callable[[], float] = time.monotonic
 ) -> Iterator[Callable[[str], None]]:
-    """Returns a callable that shows progress: on a terminal one line that moves, elsewhere plain
-    lines with the seconds since the beginning. Repeated words are shown once."""
+    """Yields a callable that shows progress: on a terminal one line that is overwritten, elsewhere
+    plain lines with the seconds since the beginning. A repeated text is shown once."""
     began_s = now_s()
     over = False
     last = ""
@@ -58,12 +58,12 @@ def shown_progress(
 def up_lines(
     settings: FabricSettings, directory: str, servers: Mapping[str, list[str]], note: str = ""
 ) -> list[str]:
-    """Returns the lines on a fabric that is up: where it is, where clients find it, what to type
-    next.
+    """Returns the lines on a fabric that is up: its directory, its servers for clients, and the
+    next command.
 
     Args:
         servers: host:port of the instances, by group.
-        note: what is not as it should be.
+        note: faults that were found.
     """
     return [
         f"{READY_LINE}: {settings.name} in {directory}{note}",
@@ -73,8 +73,8 @@ def up_lines(
 
 
 def next_command(settings: FabricSettings) -> str:
-    """A command that publishes a first message: to the first topic that is a name, else to what the
-    first simple expression means."""
+    """Returns a command that publishes a first message: to the first topic that has a plain name,
+    else to a topic that matches the first simple expression."""
     options = f" --fabric {settings.name}"
     groups = list(dict.fromkeys(instance.group for instance in settings.instances))
     if len(groups) > 1:

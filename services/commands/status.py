@@ -81,7 +81,7 @@ def status(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
         whole &= all(instance["ready"] for instance in found["instances"])
     for each in idle if not as_json else ():
         echo(
-            f"fabric {each.name} is stopped, its data is in {each.directory}: start it with "
+            f"fabric {each.name} is stopped; its data is in {each.directory}: start it with "
             f"`{each.command}`"
         )
     if not whole:
@@ -117,7 +117,7 @@ def subscribers(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
             echo_json(row)
         return
     if not rows:
-        echo(f"nobody subscribes to fabric {found['fabric']}")
+        echo(f"no client subscribes to fabric {found['fabric']}")
         return
     print_table(
         f"subscribers of fabric {found['fabric']}",
@@ -185,7 +185,7 @@ def topics(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
     )
     others = max((int(each.get("topics_of_others", 0)) for each in after), default=0)
     if others:
-        echo(f"{others:,} messages more of topics that are too many to be shown each")
+        echo(f"{others:,} more messages on topics beyond the number that is shown")
 
 
 def list_fabrics(as_json: JsonOption = False) -> None:
@@ -230,7 +230,7 @@ def regions(directory: str | Path) -> dict[str, int]:
 
 
 def print_status(found: dict[str, Any], as_json: bool) -> None:
-    """Prints what `Fabric.status` told."""
+    """Prints the result of `Fabric.status`."""
     if as_json:
         echo_json(found, default=str)
         return
@@ -268,15 +268,16 @@ def print_status(found: dict[str, Any], as_json: bool) -> None:
 
 
 def logged(instance: dict[str, Any]) -> tuple[str, str]:
-    """Messages that an instance ever logged, and the notes that it keeps beside them (who waits for
-    what, conflicts, what is unavailable). Nothing of one that does not serve yet."""
+    """Returns the number of messages that an instance ever journaled, and the number of notes
+    beside them (waiters, conflicts, unavailable messages). Both are empty for an instance that does
+    not answer."""
     if "messages" not in instance:
         return ("", "")
     return f"{instance['messages']:,}", f"{instance['notes']:,}" if instance["notes"] else ""
 
 
 def disconnected_lines(instances: list[dict[str, Any]]) -> list[str]:
-    """Returns why destinations are not connected, a line each."""
+    """Returns a line for each destination that is not connected, with the reason."""
     return [
         f"{instance['name']} to {name}: {destination['why']}"
         for instance in instances
@@ -286,18 +287,18 @@ def disconnected_lines(instances: list[dict[str, Any]]) -> list[str]:
 
 
 def unavailable_lines(instances: list[dict[str, Any]]) -> list[str]:
-    """Returns the messages that instances lack and no upstream has any more, a line each."""
+    """Returns a line for each instance that lacks messages which no upstream has any more."""
     return [
-        f"{instance['name']}: {instance['unavailable']:,} messages are unavailable, "
-        "no upstream has them any more"
+        f"{instance['name']}: {instance['unavailable']:,} messages are unavailable: no upstream "
+        "has them any more"
         for instance in instances
         if instance.get("unavailable")
     ]
 
 
 def front_log_lines(instances: list[dict[str, Any]]) -> list[str]:
-    """Returns where commits do not, or not all, become durable in the front log, and why, a line
-    each."""
+    """Returns a line for each instance whose commits do not, or not all, become durable in the
+    front log, with the reason."""
     return [
         f"{instance['name']}: {instance['front_log_failure']}"
         for instance in instances
@@ -306,17 +307,18 @@ def front_log_lines(instances: list[dict[str, Any]]) -> list[str]:
 
 
 def retention_lines(instances: list[dict[str, Any]]) -> list[str]:
-    """Says where a journal is above its bounds of size or age, and what holds it, a line each."""
+    """Returns a line for each journal that is above its limits of size or age, with what holds
+    it."""
     return [
-        f"{instance['name']}: retention waits, {instance['retention_held']}"
+        f"{instance['name']}: retention waits: {instance['retention_held']}"
         for instance in instances
         if instance.get("retention_held")
     ]
 
 
 def security_file_lines(instances: list[dict[str, Any]]) -> list[str]:
-    """Returns the files of passwords or permissions that are not in use as they stand, and why, a
-    line each."""
+    """Returns a line for each password or permissions file whose current content is not in use,
+    with the reason."""
     return [
         f"{instance['name']}: {where}: {problem}"
         for instance in instances
@@ -332,8 +334,8 @@ def security_file_lines(instances: list[dict[str, Any]]) -> list[str]:
 
 
 def slow_client_lines(instances: list[dict[str, Any]]) -> list[str]:
-    """Returns what waits for clients that do not read as fast as they are sent: a line a pool, and
-    one for each client that is offline."""
+    """Returns a line for each pool in which messages wait for slow clients, and one for each client
+    that is offline."""
     from raylay.services.messages.units import about_bytes
 
     lines = []
@@ -361,7 +363,7 @@ def slow_client_lines(instances: list[dict[str, Any]]) -> list[str]:
 
 
 def destination_row(name: str, destination: dict[str, Any]) -> tuple[str, str, str, str, str]:
-    """Name, address, mode, unacked messages and age of one destination, for a table."""
+    """Returns name, address, mode, unacked messages and age of a destination, for a table."""
     mode = "sync" if destination.get("sync") else "async"
     if destination.get("downgraded"):
         by_hand = destination.get("downgraded_by_hand")
@@ -380,7 +382,7 @@ def destination_row(name: str, destination: dict[str, Any]) -> tuple[str, str, s
 
 def events(
     fabric: FabricOption = "",
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with new messages.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with new events.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show events: connects, downgrades, resyncs, late or conflicting records, …"""
@@ -398,7 +400,7 @@ def events(
 
 
 def event_line(event: dict[str, Any]) -> str:
-    """One event as a line for people."""
+    """Formats an event as one line."""
     moment = datetime.fromtimestamp(event["time_us"] / 1e6, UTC)
     details = " ".join(
         f"{key}={plain_value(value)}"

@@ -1,4 +1,4 @@
-"""`raylay transport`: where instances let clients and one another in."""
+"""`raylay transport`: shows, opens and closes the transports of instances."""
 
 from __future__ import annotations
 

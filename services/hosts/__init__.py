@@ -1,1 +1,1 @@
-"""Requirements on a machine before a node of a fabric runs on it."""
+"""Requirements on a host before a node of a fabric runs on it."""

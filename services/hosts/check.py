@@ -1,7 +1,7 @@
 """The check of a host before instances run on it: facts in, findings out.
 
-Each finding says what was found, what is wanted, why, and the command that changes it. Nothing here
-looks at a machine: `commands/host.py` gathers the facts.
+Each finding has the value that was found, the wanted value, the reason, and the command that
+changes it. Nothing here looks at a host: `commands/host.py` gathers the facts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 Level = Literal["ok", "change", "wrong"]
-"""`change`: it runs, and not as it could. `wrong`: it fails, sooner or later."""
+"""`change`: instances run, but not as well as they could. `wrong`: they fail sooner or later."""
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
@@ -19,9 +19,10 @@ PYTHON_MIN = (3, 11)
 RAY_MIN = (2, 54)
 FILES_BASE = 1_024
 FILES_AN_INSTANCE = 512
-"""Segments, links, and what Ray itself opens."""
+"""Files that an instance opens: segments, links, and those of Ray."""
 PROCESSES_AN_INSTANCE = 64
-"""Threads count as processes: Ray's worker has about 30, and each link is one more."""
+"""Processes of an instance. Threads count as processes: Ray's worker has about 30, and each link is
+one more."""
 MEMORY_BASE_BYTES = GIB
 MEMORY_AN_INSTANCE_BYTES = 512 * MIB
 DISK_FREE_MIN_BYTES = 10 * GIB
@@ -31,15 +32,15 @@ CLOCK_OFFSET_MAX_MS = 100.0
 BACKLOG_MIN = 1_024
 SOCKET_BUFFER_MIN_BYTES = 4 * MIB
 EPHEMERAL_PORT_MIN = 32_768
-"""Ports of instances are chosen below it."""
+"""Lower end of the wanted range of ephemeral ports; the ports of instances are chosen below it."""
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs"})
 NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "glusterfs"})
 COPYING_FILE_SYSTEMS = frozenset({"btrfs", "zfs", "bcachefs"})
 _WHY_NO_FILE_SYSTEM = {
-    "overlay": "an overlay may be thrown away with its container",
+    "overlay": "an overlay may be removed with its container",
     **dict.fromkeys(
         COPYING_FILE_SYSTEMS,
-        "it copies what is overwritten: acks take longer, and where its disk is full behind a "
+        "it copies overwritten blocks: acks take longer, and where its disk is full behind a "
         "snapshot or a restore, writes through a mapping end the process (SIGBUS)",
     ),
 }
@@ -47,15 +48,17 @@ _WHY_NO_FILE_SYSTEM = {
 
 @dataclass(slots=True)
 class HostFacts:
-    """The facts observed on a host. None: it could not be found out.
+    """The facts about a host. None: unknown.
 
     Attributes:
-        clients: connections that its instances are to hold.
-        fsync_ms: the slowest but one of a few, in the data directory.
-        clock_synchronised: as the kernel says.
-        ports_taken: of those that were asked for, with what is known of who has them.
-        kernel: the settings that matter, by the name that sysctl knows.
-        open_paths: what others may read or change of the data, the secrets and Ray's token.
+        clients: the number of client connections that its instances are to hold.
+        fsync_ms: the second slowest of a few syncs in the data directory.
+        clock_synchronised: whether the kernel reports a synchronised clock.
+        ports_taken: the wanted ports that are taken, each with what is known of the process that
+            has it.
+        kernel: the kernel settings that matter, by their sysctl names.
+        open_paths: the files of the data, the secrets and Ray's token that others may read or
+            change.
     """
 
     instances: int = 1
@@ -84,8 +87,8 @@ class OpenPath(NamedTuple):
     """A file or directory that is open to others.
 
     Attributes:
-        change: the command that mends it.
-        changes: whether others may change it, or what is in it; else they may read it.
+        change: the command that closes it.
+        changes: whether others may change it or its content; otherwise they may read it.
     """
 
     path: str
@@ -103,17 +106,17 @@ class HostFinding(NamedTuple):
     wanted: str
     why: str
     change: str = ""
-    """The command, or what to do; empty where nothing is to be done."""
+    """The command to run, or what to do; empty: nothing."""
 
 
 def examine(facts: HostFacts) -> list[HostFinding]:
-    """All findings, in a fixed order. What could not be found out is left out."""
+    """Returns all findings, in a fixed order. Facts that are unknown are left out."""
     return [*_limits(facts), *_memory(facts), *_disk(facts), *_access(facts),
             *_clock(facts), *_network(facts),            *_software(facts)]  # fmt: skip
 
 
 def worst(findings: list[HostFinding]) -> Level:
-    """The level that decides the exit status."""
+    """Returns the worst level, which decides the exit code."""
     levels = {finding.level for finding in findings}
     return "wrong" if "wrong" in levels else "change" if "change" in levels else "ok"
 
@@ -129,7 +132,7 @@ def _least(
     unit: int = 1,
     name: str = "",
 ) -> list[HostFinding]:
-    """A value that should be as large at least."""
+    """Returns the finding on a value that should be at least `wanted`."""
     if found is None:
         return []
     enough = found >= wanted
@@ -168,7 +171,7 @@ def _limits(facts: HostFacts) -> list[HostFinding]:
             "processors",
             facts.processors,
             2,
-            "one for instances, one for what else the host does",
+            "one for instances, one for everything else on the host",
             "a host with two or more",
             level="change",
         ),
@@ -206,7 +209,7 @@ def _memory(facts: HostFacts) -> list[HostFinding]:
                 "wrong" if strict else "ok",
                 overcommit,
                 "0 or 1",
-                "journal segments are maps larger than what is in them",
+                "journal segments are memory maps that are larger than their content",
                 "sudo sysctl -w vm.overcommit_memory=0" if strict else "",
             )
         )
@@ -216,7 +219,7 @@ def _memory(facts: HostFacts) -> list[HostFinding]:
             "vm.max_map_count",
             int(maps),
             65_530,
-            "each journal segment that is open is a map",
+            "each open journal segment is a memory map",
             "sudo sysctl -w vm.max_map_count=262144",
             level="change",
         )
@@ -228,7 +231,7 @@ def _disk(facts: HostFacts) -> list[HostFinding]:
         return [
             HostFinding(
                 "data directory", "wrong", facts.disk_error, "a directory that can be written",
-                f"{facts.directory} is to hold the journals",
+                f"{facts.directory} will hold the journals",
                 f"sudo mkdir -p {facts.directory} && sudo chown $USER {facts.directory}",
             )
         ]  # fmt: skip
@@ -257,7 +260,8 @@ def _disk(facts: HostFacts) -> list[HostFinding]:
                 "ext4 or xfs on a disk of this host",
                 _WHY_NO_FILE_SYSTEM.get(
                     kind,
-                    "what is acknowledged must outlive a power cut, and LMDB needs shared maps",
+                    "acknowledged messages must survive a power failure, and LMDB needs shared "
+                    "memory maps",
                 ),
                 "" if level == "ok" else "another data directory: --directory of `raylay up`",
             )
@@ -289,7 +293,7 @@ def _access(facts: HostFacts) -> list[HostFinding]:
     if not facts.open_paths:
         return [
             HostFinding(
-                "access", "ok", wanted, wanted, "messages and secrets lie there as they are"
+                "access", "ok", wanted, wanted, "messages and secrets lie there unencrypted"
             )
         ]
     return [
@@ -298,8 +302,8 @@ def _access(facts: HostFacts) -> list[HostFinding]:
             "wrong" if each.changes else "change",
             each.text,
             wanted,
-            "who changes it decides what instances do" if each.changes
-            else "messages, or secrets, lie there as they are",
+            "a user who can change it controls the instances" if each.changes
+            else "messages or secrets lie there unencrypted",
             each.change,
         )
         for each in facts.open_paths
@@ -366,7 +370,8 @@ def _network(facts: HostFacts) -> list[HostFinding]:
             "net.ipv4.ip_local_port_range (first)",
             int(ports.split()[0]),
             EPHEMERAL_PORT_MIN,
-            "instances listen below it; an outgoing connection could take a port of theirs",
+            "instances listen on ports below this range; an outgoing connection could take one "
+            "of theirs",
             "sudo sysctl -w net.ipv4.ip_local_port_range='32768 60999'",
             level="change",
         )
@@ -376,7 +381,7 @@ def _network(facts: HostFacts) -> list[HostFinding]:
             "wrong",
             f"taken{f' by {who}' if who else ''}",
             "free",
-            "it was asked for",
+            "an instance is to listen on it",
             f"end what listens on it (`sudo ss -ltnp sport = :{port}`), or give another port",
         )
         for port, who in sorted(facts.ports_taken.items())
@@ -389,7 +394,9 @@ def _software(facts: HostFacts) -> list[HostFinding]:
     for what, version, wanted, why, change in (
         ("Python", facts.python, PYTHON_MIN, "the same on all hosts of a Ray cluster",
          "sudo apt-get install python3 python3-venv"),
-        ("Ray", facts.ray, RAY_MIN, "labels on nodes, tokens; the same on all hosts",
+        ("Ray", facts.ray, RAY_MIN, (
+            "Raylay needs node labels and tokens; the version must be the same on all hosts"
+        ),
          "pip install --upgrade 'ray[default]'"),
     ):  # fmt: skip
         if version:

@@ -1,7 +1,7 @@
-"""Charts as SVG to stand in a page: lines over time, bars, lanes of a timeline.
+"""Charts as SVG for a page: lines over time, bars, lanes of a timeline.
 
-Drawn by matplotlib; text stays text, and ink takes the page's colours, so that a chart follows it
-into the dark.
+matplotlib draws them. Text stays text, and lines and text take the page's colours, so that a chart
+also fits the dark theme.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ VARIABLES = {INK: "var(--ink)", SOFT: "var(--soft)", LINE: "var(--line)"}
 PALETTE = (
     "#2f7ed8", "#e8833a", "#2aa198", "#c2498f", "#8a6fdf", "#b58900", "#5a9e3d", "#d9534f",
 )  # fmt: skip
-"""Told apart on white and on black; the first five also by those who see red and green alike."""
+"""Colours that differ on white and on black; the first five also for readers with red-green
+blindness."""
 TONES = {"good": "#2f9e57", "bad": "#d64541", "warn": "#e39a25", "": "#8794a5"}
 
 
@@ -50,7 +51,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class MomentMark:
-    """A moment: an upright line with a word."""
+    """A vertical line with a label at one moment."""
 
     x: Any
     text: str = ""
@@ -59,7 +60,7 @@ class MomentMark:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A stretch of time, shaded."""
+    """A shaded stretch of time."""
 
     start: Any
     end: Any
@@ -69,7 +70,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A stretch in a lane of `lanes`."""
+    """A bar in a lane of `lanes`."""
 
     start: float
     end: float
@@ -89,7 +90,7 @@ def lines(
     log_y: bool = False,
     height_in: float = LINES_HEIGHT_IN,
 ) -> str:
-    """Lines, steps, areas or points over a common x, as SVG."""
+    """Returns lines, steps, areas or points over a common x, as SVG."""
     columns = _columns([each.name for each in series])
     legend_rows = -(-len(series) // columns)
     figure, axes = _axes(height_in + LEGEND_ROW_IN * (legend_rows - 1))
@@ -121,7 +122,7 @@ def lines(
 
 
 def bars(values: Sequence[tuple[str, float]], *, x_label: str = "", color: str = PALETTE[0]) -> str:
-    """A lying bar for each (label, value), with its value, as SVG."""
+    """Returns a horizontal bar for each (label, value), with its value, as SVG."""
     figure, axes = _axes(_height_of(len(values)))
     drawn = axes.barh(range(len(values)), [each for _, each in values], BAR_SHARE, color=color)
     _names(axes, [name for name, _ in values])
@@ -133,7 +134,7 @@ def bars(values: Sequence[tuple[str, float]], *, x_label: str = "", color: str =
 def stacked(
     labels: Sequence[str], parts: Mapping[str, Sequence[float]], *, x_label: str = ""
 ) -> str:
-    """Lying bars, each made of the parts' values at its place, as SVG."""
+    """Returns horizontal bars, each made of the values of the parts at its place, as SVG."""
     figure, axes = _axes(_height_of(len(labels)) + ROW_HEIGHT_IN)
     lefts = [0.0] * len(labels)
     for number, values in enumerate(parts.values()):
@@ -157,9 +158,9 @@ def lanes(
     bands: Sequence[Band] = (),
     x_range: tuple[float, float] | None = None,
 ) -> str:
-    """A lane for each (label, bars), from the top down, over a common x, as SVG.
+    """Returns a lane for each (label, bars), from the top down, over a common x, as SVG.
 
-    A bar without length is a dot. What a bar's text says stands in it or right of it.
+    A bar without length is a dot. The text of a bar stands inside it, or to the right of it.
     """
     figure, axes = _axes(_height_of(len(rows)))
     ends = [edge for _, row in rows for bar in row for edge in (bar.start, bar.end)]
@@ -236,13 +237,14 @@ def _columns(names: Sequence[str]) -> int:
 
 
 def _word(text: str) -> str:
-    """A text as matplotlib shows it as it is: a pair of `$` would begin a formula, and one that is
-    none ends the report."""
+    """Escapes a text for matplotlib, in which a pair of `$` would begin a formula, and an invalid
+    formula would end the report."""
     return plain(text).replace("$", r"\$")
 
 
 def _label_of(number: int) -> str:
-    """The label of a line until the legend names it: one that begins with `_` would be left out."""
+    """Returns a line's label until the legend names it. A label that begins with `_` would be left
+    out."""
     return f"label {number}"
 
 

@@ -1,4 +1,4 @@
-"""A report as a page: parts are added in order, `html` gives the one file."""
+"""A report as a page: parts are added in order, and `html` returns one file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from raylay.services.messages.plain_text import plain_lines
 Tone = Literal["good", "bad", "warn", ""]
 TEMPLATE = "page.html"
 ROWS_OPEN_MAX = 40
-"""A longer table is folded."""
+"""Most rows of a table that is shown open; a longer one is folded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of a table with a colour, or in the type of code."""
+    """A cell of a table with a colour, or in a fixed-width font."""
 
     value: Any
     tone: Tone = ""
@@ -27,10 +27,10 @@ class Cell:
 
 
 def check_reports() -> None:
-    """Refuses where the packages of the extra `reports` are missing.
+    """Checks that the packages of the extra `reports` are installed.
 
     Raises:
-        ConfigurationError: one is missing; says what to install.
+        ConfigurationError: one is missing; the error says what to install.
     """
     for name in ("jinja2", "matplotlib"):
         if importlib.util.find_spec(name) is None:
@@ -42,9 +42,9 @@ class Page:
     """A report.
 
     Attributes:
-        title: what was done, in a few words.
-        subtitle: of which fabric, when.
-        footer: how it can be made again.
+        title: the title, in a few words.
+        subtitle: the fabric and the time.
+        footer: the command that makes the report again.
     """
 
     title: str
@@ -54,11 +54,15 @@ class Page:
 
     @property
     def headings(self) -> list[tuple[int, str]]:
-        """(number of the part, heading) of the parts that have one."""
+        """Returns (number of the part, heading) of the parts that have a heading."""
         return [(at, part["heading"]) for at, part in enumerate(self.parts, 1) if part["heading"]]
 
     def verdict(self, good: bool, text: str, *, word: str = "") -> None:
-        """The judgement in one sentence; `word` before it is `Clean.` or `Failed.` by default."""
+        """Adds the verdict in one sentence.
+
+        Args:
+            word: the word before it; default: `Clean.` or `Failed.`
+        """
         self._add(
             "verdict",
             tone="good" if good else "bad",
@@ -67,11 +71,11 @@ class Page:
         )
 
     def figures(self, items: Iterable[tuple[str, Any, str]], heading: str = "") -> None:
-        """Tiles: (label, value, note)."""
+        """Adds tiles: (label, value, note)."""
         self._add("figures", heading, tiles=[(label, show(v), note) for label, v, note in items])
 
     def text(self, heading: str, *paragraphs: str) -> None:
-        """Paragraphs of plain text."""
+        """Adds paragraphs of plain text."""
         self._add("text", heading, paragraphs=paragraphs)
 
     def table(
@@ -83,10 +87,10 @@ class Page:
         *,
         folded: bool | None = None,
     ) -> None:
-        """A table of values and `Cell`s; a column of numbers stands to the right.
+        """Adds a table of values and `Cell`s. A column of numbers is aligned to the right.
 
         Args:
-            folded: whether the reader has to open it; by default where it is long.
+            folded: whether the reader has to open the table; default: whether it is long.
         """
         cells = [[each if isinstance(each, Cell) else Cell(each) for each in row] for row in rows]
         numeric = [
@@ -111,11 +115,11 @@ class Page:
         )
 
     def chart(self, heading: str, svg: str, note: str = "") -> None:
-        """A chart of `charts`."""
+        """Adds a chart that `charts` made."""
         self._add("chart", heading, svg=svg, note=note)
 
     def html(self) -> str:
-        """The page.
+        """Returns the page as HTML.
 
         Raises:
             ConfigurationError: the extra `reports` is not installed.
@@ -148,7 +152,7 @@ def _css(cell: Cell, numeric: bool) -> str:
 
 
 def show(value: Any) -> str:
-    """A value as a reader wants it: thousands apart, three digits of a fraction."""
+    """Formats a value for readers: with separators of thousands, and three digits of a fraction."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""Files of lines that a process appends to for ever within a bound of bytes: traces and logs."""
+"""Files of lines, traces and logs, to which a process appends for ever, within a limit of bytes."""
 
 from __future__ import annotations
 

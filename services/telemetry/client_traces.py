@@ -1,5 +1,5 @@
-"""Spans that a client writes of its sampled messages: of its publishes, of what it was delivered,
-and of what it acknowledged (docs/tracing.md)."""
+"""Spans of a client's sampled messages: of its publishes, its deliveries and its acknowledgments
+(docs/tracing.md)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from raylay.services.telemetry.tracing import (
 
 
 class _PendingAcknowledgment(NamedTuple):
-    """An acknowledgment that is not durable yet. `sequence`: of the record that says it."""
+    """An acknowledgment that is not durable yet. `sequence`: the sequence of its record."""
 
     sequence: int
     parent: bytes
@@ -31,10 +31,10 @@ class _PendingAcknowledgment(NamedTuple):
 
 
 class ClientTracer:
-    """Records a client's calls about its sampled messages. Bounded in messages that wait for their
-    ack.
+    """Records spans of a client's sampled messages. The number of messages that wait for their ack
+    is limited.
 
-    One owner: the client's event loop. Publishes come in ascending sequences.
+    Owner: the client's event loop. Publishes come in ascending sequences.
     """
 
     def __init__(
@@ -49,11 +49,10 @@ class ClientTracer:
         self._outstanding_max = outstanding_max
         self._outstanding: OrderedDict[int, tuple[bytes, str, int]] = OrderedDict()
         self._taken: OrderedDict[str, bytes] = OrderedDict()
-        """Deliveries of queues that were not acknowledged: their spans, by bookmark."""
+        """By bookmark, the spans of deliveries from queues that were not acknowledged."""
         self._acknowledged: deque[_PendingAcknowledgment] = deque()
         self.sample_every = tracing.sample_every
-        """Interval of the publishes that are to be reported to `publish_started`: one in this many;
-        0: none."""
+        """One in this many publishes is to be reported to `publish_started`; 0: none."""
 
     def publish_started(self, sequence: int, topic: str) -> bytes:
         """Begins the trace of a publish. Returns the 25 bytes that its record carries."""
@@ -64,8 +63,8 @@ class ClientTracer:
         return context
 
     def publish_persisted(self, sequence: int) -> None:
-        """Ends the spans of all sequences up to `sequence`, publishes and acknowledgments: they are
-        durable."""
+        """Ends the spans of all publishes and acknowledgments up to `sequence`, which are durable
+        now."""
         while self._acknowledged and self._acknowledged[0].sequence <= sequence:
             self._end(self._acknowledged.popleft(), "persisted")
         outstanding = self._outstanding
@@ -76,7 +75,7 @@ class ClientTracer:
             self._finish(lowest, {"outcome": "persisted"})
 
     def publish_failed(self, sequence: int, reason: str) -> None:
-        """Ends the spans of one sequence, if it has some: the server refused it."""
+        """Ends the spans of one sequence, if it has any, because the server refused it."""
         for each in [each for each in self._acknowledged if each.sequence == sequence]:
             self._acknowledged.remove(each)
             self._end(each, "failed", reason)
@@ -100,11 +99,11 @@ class ClientTracer:
 
         Args:
             trace: the 25 bytes of the record.
-            attributes: `bookmark`, `topic`, `instance`, the one that delivered it, and
-                `subscription`; of a queue's message `queue`.
-            start_ns: when the instance received the message, and of a queue's when it sent it; 0:
-                now.
-            end_ns: when the consumer got it; 0: now.
+            attributes: `bookmark`, `topic`, `instance` (the one that delivered it) and
+                `subscription`; for a queue's message also `queue`.
+            start_ns: the time at which the instance received the message, or sent it from a queue;
+                0: now.
+            end_ns: the time at which the consumer got it; 0: now.
         """
         now_ns = time.time_ns()
         instance = str(attributes.get("instance", ""))
@@ -130,14 +129,14 @@ class ClientTracer:
     def acknowledged(
         self, sequence: int, trace: bytes, attributes: Attributes, start_ns: int
     ) -> None:
-        """Begins the span of an acknowledgment, which ends when it is persisted. What waits beyond
-        the limit is forgotten, the oldest first.
+        """Begins the span of an acknowledgment, which ends when the acknowledgment is persisted.
+        Beyond the limit the oldest waiting ones are forgotten.
 
         Args:
-            sequence: of the record that says it. They come in ascending order.
+            sequence: the sequence of the acknowledgment's record; ascending.
             trace: the 25 bytes of the message's record.
-            attributes: `bookmark` and `topic` of the message, `queue`.
-            start_ns: when the application said so.
+            attributes: `bookmark` and `topic` of the message, and `queue`.
+            start_ns: the time at which the application acknowledged.
         """
         parent = self._taken.pop(str(attributes["bookmark"]), trace)
         said = {"client": self._client_name, "by": f"{self._publisher}|{sequence}|"}
@@ -154,7 +153,8 @@ class ClientTracer:
         self._tracing.span(ACKNOWLEDGMENT, parent, start_ns, now_ns, {**attributes, **became})
 
     def close(self) -> None:
-        """Ends the spans of what no ack came for; what became of it is unknown."""
+        """Ends the spans of publishes and acknowledgments without an ack, whose outcome is
+        unknown."""
         while self._outstanding:
             self._finish(next(iter(self._outstanding)), {"outcome": "unknown"})
         while self._acknowledged:

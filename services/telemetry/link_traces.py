@@ -1,4 +1,5 @@
-"""Spans of what a link sends: from read to stored, and from there to the persisted answer."""
+"""Spans of the batches that a link sends: from the read to the stored answer, and from there to the
+persisted one."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ _TRACED = int(Flag.TRACED)
 class LinkTraces:
     """The spans of one destination's messages.
 
-    Owner: who sends for one destination. Lifecycle: one connection.
+    Owner: the sender to one destination. Lifecycle: one connection.
 
     Args:
-        instance, peer: who sends to whom.
-        epoch: of the connection.
+        instance, peer: the sending and the receiving instance.
+        epoch: the epoch of the connection.
     """
 
     def __init__(self, tracing: Tracing, instance: str, peer: str, epoch: int) -> None:
@@ -32,7 +33,7 @@ class LinkTraces:
         self._outstanding = OutstandingSamples()
 
     def sent(self, number: int, runs: Sequence[Run]) -> None:
-        """A batch goes out."""
+        """Begins the spans of a batch that is sent."""
         if self._tracing.enabled:
             found = [m for run in runs if run.flags & _TRACED for m in traced(run.payload)]
             if found:
@@ -44,8 +45,8 @@ class LinkTraces:
         persisted: Mapping[int, Mapping[int, Sequence[Range]]],
         at_ns: int,
     ) -> None:
-        """Batches up to `number` are stored, these are persisted; said at `at_ns`, or it is not
-        known when."""
+        """Ends the spans of stored batches up to `number`, and of persisted messages. `at_ns`: the
+        time of the answer; 0: unknown."""
         if not self._sends and not self._outstanding:
             return
         now_ns = time.time_ns()

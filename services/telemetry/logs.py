@@ -1,13 +1,12 @@
-"""Structured logs: one line an event, with fields instead of prose.
+"""Structured logs: one line for each event, with fields instead of prose.
 
-    logger = logs.get("instance")
-    logger.event("downgrade", destination="London-1", age_ms=512)
+logger = logs.get("instance") logger.event("downgrade", destination="London-1", age_ms=512)
 
-    2026-01-02T03:04:05.123456Z info Chicago-1 instance downgrade destination=London-1 age_ms=512
+2026-01-02T03:04:05.123456Z info Chicago-1 instance downgrade destination=London-1 age_ms=512
 
-A process says once where its events go (`configure`); until then warnings and errors go to stderr.
-Each line is one write, so lines of threads and processes do not mix. Logging never raises: a line
-that the disk does not take is counted in `lost_lines`. Nothing is logged per message.
+A process sets the target of its events once (`configure`); until then warnings and errors go to
+stderr. Each line is one write, so lines of threads and processes do not mix. Logging never raises:
+a line that cannot be written is counted in `lost_lines`. Nothing is logged for each message.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ class LogOptions:
     target: str = "stderr"
     """`stderr`, `file` or `none`."""
     directory: str = ""
-    """Directory for the target `file`: one file a process in it, `PROCESS-PID.log`."""
+    """Directory for the target `file`, with one file for each process, `PROCESS-PID.log`."""
     format: str = "text"
     """`text`: time, level, process, logger, event, key=value …; `json`: one object a line."""
     file_bytes_max: int = FILE_BYTES_MAX_DEFAULT
-    """Size of one file; all files of a process name have at most four times as much."""
+    """Most bytes of one file; all files of a process name have at most four times as much."""
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -58,13 +57,15 @@ class LogOptions:
             ("format", self.format, FORMATS),
         ):
             if value not in known:
-                raise ConfigurationError(f"log {name} {value!r} is none of {', '.join(known)}")
+                raise ConfigurationError(
+                    f"log {name} {value!r} is unknown: choose from {', '.join(known)}"
+                )
         if self.target == "file" and not self.directory:
-            raise ConfigurationError("the log target is file: give its directory")
+            raise ConfigurationError("the log target is `file`, which needs a directory: give it")
 
 
 class _Sink:
-    """The target of all loggers of the process. One a process; replaced whole by `configure`."""
+    """The target of all loggers of the process. `configure` replaces it."""
 
     __slots__ = ("_file", "_json", "_process", "level")
 
@@ -118,7 +119,7 @@ class _Sink:
 
 
 def _free(key: str) -> str:
-    """A field of an event does not replace one of the line."""
+    """Renames a field of an event that has the name of a field of the line."""
     return f"{key}_" if key in ("time", "level", "process", "logger", "event") else key
 
 
@@ -160,26 +161,26 @@ class Logger:
 
     @property
     def debugging(self) -> bool:
-        """Returns whether debug events are written: ask it before fields are computed for one."""
+        """Returns whether debug events are written. Ask this before fields are computed for one."""
         return _sink.level <= DEBUG
 
     def event(self, event: str, /, **fields: object) -> None:
-        """Something that happened and that an operator may want to know."""
+        """Writes an event that an operator may want to know."""
         if _sink.level <= INFO:
             _write(INFO, self.name, event, fields)
 
     def debug(self, event: str, /, **fields: object) -> None:
-        """Something that only helps to find a fault."""
+        """Writes an event that only helps to find a fault."""
         if _sink.level <= DEBUG:
             _write(DEBUG, self.name, event, fields)
 
     def warning(self, event: str, /, **fields: object) -> None:
-        """Something that goes on, but not as it should."""
+        """Writes an event after which the work goes on, but not as it should."""
         if _sink.level <= WARNING:
             _write(WARNING, self.name, event, fields)
 
     def error(self, event: str, /, **fields: object) -> None:
-        """Something that failed and that a person should look at."""
+        """Writes an event of a failure that somebody should look at."""
         if _sink.level <= ERROR:
             _write(ERROR, self.name, event, fields)
 
@@ -193,12 +194,13 @@ def _write(level: int, name: str, event: str, fields: Mapping[str, object]) -> N
 
 
 def get(name: str) -> Logger:
-    """The logger of a part, such as `instance`, `link` or `client`."""
+    """Returns the logger of a part, such as `instance`, `link` or `client`."""
     return Logger(name)
 
 
 def configure(process_name: str, options: LogOptions | None = None) -> None:
-    """Says under which name and where this process logs; without options: `from_environment`.
+    """Sets the name and the target of this process's logs; without options those of
+    `from_environment`.
 
     Raises:
         ConfigurationError: an option is wrong or the directory cannot be written.
@@ -210,10 +212,10 @@ def configure(process_name: str, options: LogOptions | None = None) -> None:
 
 
 def from_environment(environment: Mapping[str, str] | None = None) -> LogOptions:
-    """The options that `RAYLAY_LOG_LEVEL`, `_TARGET`, `_DIRECTORY` and `_FORMAT` give.
+    """Returns the options that `RAYLAY_LOG_LEVEL`, `_TARGET`, `_DIRECTORY` and `_FORMAT` give.
 
     Raises:
-        ConfigurationError: a variable has a value that is not known.
+        ConfigurationError: a variable has an unknown value.
     """
     values = os.environ if environment is None else environment
     return LogOptions(
@@ -225,7 +227,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> LogOptions
 
 
 def to_environment(options: LogOptions) -> dict[str, str]:
-    """The inverse of `from_environment`, for processes that are started by this one."""
+    """Returns the variables that give these options, for processes that this one starts."""
     return {
         "RAYLAY_LOG_LEVEL": options.level,
         "RAYLAY_LOG_TARGET": options.target,

@@ -1,8 +1,8 @@
 """Metrics of one instance, through the OpenTelemetry SDK, readable by Prometheus over HTTP.
 
-Nothing is counted here: the instance keeps plain integers anyway, and a scrape asks it for a
-snapshot of them. So metrics cost nothing between scrapes. Off unless a port is given; on loopback
-unless an address is given. Needs the extra `raylay[prometheus]`.
+Nothing is counted here: the instance keeps plain integers, and a scrape asks it for a snapshot of
+them. So metrics cost nothing between scrapes. Off unless a port is given; on loopback unless an
+address is given. Needs the extra `raylay[prometheus]`.
 
 The snapshot is a flat dict; a key that is missing is left out of the scrape:
 
@@ -54,7 +54,8 @@ SNAPSHOT_ATTEMPTS = 3
 
 
 class LatencyHistogram:
-    """Counts durations in buckets: one addition into a list each, cheap enough for every commit."""
+    """Counts durations in buckets. A count is one addition into a list, cheap enough for every
+    commit."""
 
     __slots__ = ("_bounds_ns", "bounds_ms", "counts", "sum_ns")
 
@@ -62,7 +63,7 @@ class LatencyHistogram:
         self.bounds_ms = bounds_ms
         self._bounds_ns = [round(bound * 1e6) for bound in bounds_ms]
         self.counts = [0] * (len(bounds_ms) + 1)
-        """Count of each bucket, its upper bound included; the last one has no bound."""
+        """Count of each bucket, whose upper bound belongs to it; the last one has no bound."""
         self.sum_ns = 0
 
     def record(self, duration_ns: int) -> None:
@@ -76,7 +77,8 @@ class LatencyHistogram:
         return sum(self.counts)
 
     def percentile_ms(self, fraction: float) -> float:
-        """The upper bound of the bucket that holds this fraction; 0 when nothing was counted."""
+        """Returns the upper bound of the bucket that holds this fraction; 0: nothing was
+        counted."""
         total = self.count
         if not total:
             return 0.0
@@ -89,8 +91,8 @@ class LatencyHistogram:
 
 
 class _MetricDescription(NamedTuple):
-    """The description of a metric for a scrape. A key of a time ends with `_ms`, its metric has the
-    unit `s`."""
+    """The description of a metric. A key of the snapshot that ends with `_ms` gives a metric in
+    seconds."""
 
     key: str
     name: str
@@ -99,7 +101,7 @@ class _MetricDescription(NamedTuple):
     counter: bool = False
 
     def told(self, value: Any) -> int | float:
-        """A value of the snapshot in the metric's unit: Prometheus has times in seconds."""
+        """Returns a value of the snapshot in the metric's unit."""
         if self.unit == "s":
             return float(value) / 1_000
         return int(value) if isinstance(value, bool) else value
@@ -124,7 +126,11 @@ _OF_INSTANCE = (
         True,
     ),
     _MetricDescription(
-        "duplicates_skipped", "duplicates_skipped", "", "records that were held", True
+        "duplicates_skipped",
+        "duplicates_skipped",
+        "",
+        "records that were skipped as duplicates",
+        True,
     ),
     _MetricDescription(
         "passed_over_records", "passed_over_records", "", "records of topics not in the log", True
@@ -136,14 +142,21 @@ _OF_INSTANCE = (
         "filters_given_up",
         "filters_given_up",
         "",
-        "messages that a filter worked too much for",
+        "messages whose filter exceeded its work budget",
         True,
     ),
     _MetricDescription(
-        "runs_unreadable", "runs_unreadable", "", "journaled runs not read to their end", True
+        "runs_unreadable",
+        "runs_unreadable",
+        "",
+        "journaled runs that could not be read to their end",
+        True,
     ),
     _MetricDescription(
-        "unavailable_records", "unavailable_records", "", "removed at every upstream"
+        "unavailable_records",
+        "unavailable_records",
+        "",
+        "messages that were removed at every upstream",
     ),
     _MetricDescription(
         "ranges_held", "ranges_held", "", "ranges of sequences held, all publishers"
@@ -154,20 +167,20 @@ _OF_INSTANCE = (
     ),
     _MetricDescription("offline_bytes", "offline", "By", "bytes waiting on disk for clients"),
     _MetricDescription(
-        "clients_offline", "clients_offline", "", "clients whose messages wait on disk"
+        "clients_offline", "clients_offline", "", "clients with messages that wait on disk"
     ),
     _MetricDescription(
-        "client_age_ms", "client_age", "s", "for how long the oldest waits for a client"
+        "client_age_ms", "client_age", "s", "age of the oldest message that waits for a client"
     ),
     _MetricDescription(
         "slow_clients", "slow_clients", "", "clients disconnected as too slow", True
     ),
     _MetricDescription("clients", "clients", "", "clients connected"),
     _MetricDescription("subscriptions", "subscriptions", "", "subscriptions open"),
-    _MetricDescription("front_log_failed", "front_log_failed", "", "1 while it is not all used"),
     _MetricDescription(
-        "disk_waits_ms", "disk_waits", "s", "for how long a commit waits for the disk"
+        "front_log_failed", "front_log_failed", "", ("1 while the front log is not in full use")
     ),
+    _MetricDescription("disk_waits_ms", "disk_waits", "s", "time that a commit waits for the disk"),
 )
 _OF_DESTINATION = (
     _MetricDescription("sent", "destination_sent", "", "messages sent to a destination", True),
@@ -186,7 +199,7 @@ _OF_DESTINATION = (
 _OF_SOW_TOPIC = (
     _MetricDescription("records", "sow_records", "", "records of a SOW topic"),
     _MetricDescription(
-        "pending_bytes", "sow_pending", "By", "of a SOW topic, not in its store yet"
+        "pending_bytes", "sow_pending", "By", "records of a SOW topic that are not in its store yet"
     ),
     _MetricDescription(
         "deleted", "sow_deleted", "", "records of a SOW topic that were deleted", True
@@ -195,7 +208,7 @@ _OF_SOW_TOPIC = (
 )
 _OF_SHARE = (
     _MetricDescription(
-        "reached", "shares_reached", "", "connections refused or ended as over it", True
+        "reached", "shares_reached", "", "connections refused or ended because of the limit", True
     ),
 )
 _OF_EACH = (
@@ -203,7 +216,7 @@ _OF_EACH = (
     ("sow_topics", "topic", _OF_SOW_TOPIC),
     ("shares", "limit", _OF_SHARE),
 )
-"""Key of the snapshot, label, and what is told of each."""
+"""Key of the snapshot, label, and the descriptions of its metrics."""
 KEYS = frozenset(item.key for item in _OF_INSTANCE) | {
     "commit_latency",
     *(key for key, _, _ in _OF_EACH),
@@ -214,12 +227,12 @@ SHARE_KEYS = frozenset(item.key for item in _OF_SHARE)
 
 
 class Metrics:
-    """Serves one instance's metrics. Made by its instance; `start` opens the port.
+    """Serves one instance's metrics. The instance creates it; `start` opens the port.
 
-    `snapshot` is called on the thread of the scrape, once a scrape, and must only read; an
-    instance has its event loop take it, between two turns. One that raises RuntimeError (the loop
-    was busy) is called again; then the last good snapshot is served and
-    `raylay_snapshot_failures_total` counts it.
+    `snapshot` is called on the thread of the scrape, once for each scrape, and must only read. An
+    instance lets its event loop take the snapshot, between two turns. If it raises RuntimeError
+    (the loop was busy), it is called again; then the last good snapshot is served and
+    `raylay_snapshot_failures_total` counts that.
     """
 
     def __init__(self, instance_name: str, snapshot: Callable[[], Mapping[str, Any]]) -> None:
@@ -289,7 +302,7 @@ class Metrics:
         metrics = self
 
         class Reader(PrometheusMetricReader):
-            """Adds the histogram that the instance kept."""
+            """Adds the histogram that the instance keeps."""
 
             def _receive_metrics(
                 self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any

@@ -1,8 +1,8 @@
 """HTTP server of an instance's metrics: few requests at a time, each within seconds.
 
-Whoever reaches the port can ask, so nothing that he does may cost the instance its threads, its
-files or its processor: the oldest connection gives way to a new one, and one scrape is made at a
-time. Import it late: with the standard library's server it takes some 20 ms.
+Anybody who reaches the port can ask, so no request may cost the instance its threads, its files or
+its processor: the oldest connection gives way to a new one, and one scrape is made at a time.
+Import it late, because the standard library's server takes some 20 ms.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 CONNECTIONS_MAX = 8
-"""Connections at once; with more, the one that was opened first ends."""
+"""Most connections at once; a further one ends the oldest."""
 SILENCE_S_MAX = 5.0
-"""Time between two pieces of a request, or of its answer."""
+"""Most seconds between two pieces of a request or of its answer."""
 
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
@@ -28,11 +28,11 @@ class _Handler(WSGIRequestHandler):
     timeout = SILENCE_S_MAX
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Logs nothing: who asks could fill the log."""
+        """Logs nothing, because requests could fill the log."""
 
 
 class MetricsServer(ThreadingMixIn, WSGIServer):
-    """See the file's docstring.
+    """HTTP server of the metrics; see the file's docstring.
 
     Owner: `Metrics`. Lifecycle: `serve_forever` in a thread, then `shutdown` and `server_close`.
 
@@ -59,7 +59,8 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         self.set_app(one_at_a_time)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Takes a connection, in a thread of its own; the oldest gives way where there are many."""
+        """Serves a connection in a thread of its own. Ends the oldest connection where there are
+        many."""
         with self._lock:
             self._open[request] = None
             oldest = None
@@ -78,4 +79,4 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Says nothing of a connection that broke off."""
+        """Logs nothing about a connection that broke off."""

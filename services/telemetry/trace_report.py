@@ -1,11 +1,10 @@
-"""Reads the trace files of all processes and prints one message's way (docs/tracing.md).
+"""Reads the trace files of all processes and prints the path of one message (docs/tracing.md).
 
-Files are JSON lines as tracing.py beside it writes them. A killed process may leave a torn last
-line, and its spans of the last moments are missing: what is there is shown, spans whose parent is
-missing stand below the publish (or at the top, where that is missing too).
+The files are JSON lines as tracing.py writes them. A killed process may leave a torn last line, and
+its last spans are missing. The report shows what is there; spans whose parent is missing stand
+below the publish, or at the top where that is missing too.
 
-Times are those of the machines that wrote them: across machines an offset is as good as their
-clocks.
+Times are those of the hosts that wrote them: between hosts an offset is as good as their clocks.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from raylay.services.messages.plain_text import json_line, plain
 _BOOKMARK = re.compile(r"\d+\|\d+\|?")
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
 BESIDE_MAX = 40
-"""Spans of one parent that are shown: half of them the first, half the last. A message of a queue
-may be delivered for ever."""
+"""Most spans of one parent that are shown: half of them the first, half the last. A message of a
+queue may be delivered again and again."""
 LAST_DEFAULT = 20
-"""Traces that the list shows people when they say nothing else; JSON has all."""
+"""Number of traces that the list shows by default; JSON has all."""
 
 
 @dataclass(slots=True)
 class TraceSpan:
-    """One span, as it was read."""
+    """One span, as it was read from a file."""
 
     trace_id: str
     span_id: str
@@ -47,13 +46,13 @@ class TraceSpan:
 
     @property
     def duration_ms(self) -> float:
-        """Time from start to end."""
+        """Milliseconds from start to end."""
         return (self.end_ns - self.start_ns) / 1e6
 
 
 @dataclass(slots=True)
 class TraceSummary:
-    """A line of the list of traces."""
+    """One trace in the list of traces."""
 
     trace_id: str
     bookmark: str = ""
@@ -62,16 +61,16 @@ class TraceSummary:
     start_ns: int = 0
     end_ns: int = 0
     publish_ms: float | None = None
-    """Time from publish() to the persisted acknowledgment; None when that span is missing."""
+    """Milliseconds from publish() to the persisted acknowledgment; None: that span is missing."""
     instances: set[str] = field(default_factory=set)
 
     @property
     def duration_ms(self) -> float:
-        """Time from the first start to the last end."""
+        """Milliseconds from the first start to the last end."""
         return (self.end_ns - self.start_ns) / 1e6
 
     def add(self, span: TraceSpan) -> None:
-        """Takes one span in."""
+        """Adds a span to the summary."""
         self.start_ns = min(self.start_ns, span.start_ns) if self.spans else span.start_ns
         self.end_ns = max(self.end_ns, span.end_ns)
         self.spans += 1
@@ -87,7 +86,7 @@ class TraceFiles:
     """The trace files of a path: the file itself, or all `*.jsonl` below a directory.
 
     Raises:
-        ConfigurationError: there is no such path, or no trace file in it.
+        ConfigurationError: the path does not exist, or has no trace file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -96,15 +95,16 @@ class TraceFiles:
         else:
             self.paths = [path] if path.is_file() else []
         if not self.paths:
-            raise ConfigurationError(f"{path}: no trace file (*.jsonl) is there")
+            raise ConfigurationError(f"{path} holds no trace file (*.jsonl)")
         self.bad_lines = 0
-        """Lines that are no span, of the last pass over the files."""
+        """Number of lines that are no span, in the last pass over the files."""
 
     def spans(self, *containing: str, since_ns: int = 0) -> Iterator[TraceSpan]:
-        """All spans whose line contains one of the texts, where any is given, file by file.
+        """Yields, file by file, the spans whose line contains one of the texts, or all where none
+        is given.
 
         Args:
-            since_ns: files that were written to the last time before it are passed over.
+            since_ns: files that were last written before this time are skipped.
         """
         self.bad_lines = 0
         for path in self.paths:
@@ -121,7 +121,7 @@ class TraceFiles:
                         self.bad_lines += 1
 
     def summaries(self) -> list[TraceSummary]:
-        """One summary a trace, in the order of their starts."""
+        """Returns one summary for each trace, in the order of their starts."""
         found: dict[str, TraceSummary] = {}
         for span in self.spans():
             summary = found.get(span.trace_id)
@@ -131,7 +131,7 @@ class TraceFiles:
         return sorted(found.values(), key=lambda summary: summary.start_ns)
 
     def traces_of(self, message: str) -> list[list[TraceSpan]]:
-        """The spans of each trace of a message: its bookmark or its trace id.
+        """Returns the spans of each trace of a message, by its bookmark or its trace id.
 
         A message has several traces where its publisher published it more than once.
 
@@ -149,7 +149,8 @@ class TraceFiles:
             }
         else:
             raise ConfigurationError(
-                f"{message!r} is no message: give its bookmark, publisher|sequence|, or a trace id"
+                f"{message!r} is neither a bookmark nor a trace id: give the message's bookmark, "
+                "publisher|sequence|, or its trace id"
             )
         traces = ([span for span in self.spans(i) if span.trace_id == i] for i in trace_ids)
         found = [spans for spans in traces if spans]
@@ -174,7 +175,7 @@ def _parse(line: str) -> TraceSpan | None:
 
 
 def tree(spans: Iterable[TraceSpan]) -> list[TraceSpan]:
-    """The roots of a trace, with children below their parents in the order of their ends.
+    """Returns the roots of a trace, with children below their parents in the order of their ends.
 
     A span id that was written twice is one parent, the earlier span; both are shown.
     """
@@ -208,7 +209,7 @@ def _is_below(span: TraceSpan, ancestor: TraceSpan) -> bool:
 
 
 def where_of(span: TraceSpan) -> str:
-    """The place of a span, for people: an instance, a client, or the two ends of a link."""
+    """Returns the place of a span: an instance, a client, or the two ends of a link."""
     attributes = span.attributes
     if "to" in attributes:
         return f"{attributes.get('from', '?')} → {attributes['to']}"
@@ -223,7 +224,7 @@ def where_of(span: TraceSpan) -> str:
 
 
 def _note(span: TraceSpan) -> str:
-    """Returns the note on a span beside its name."""
+    """Returns the note beside a span's name."""
     attributes = span.attributes
     if "to" in attributes:
         return f" [generation {attributes.get('generation', '?')}]"
@@ -301,7 +302,9 @@ def _as_json(span: TraceSpan, origin_ns: int) -> dict[str, Any]:
 def _print_message(files: TraceFiles, message: str, out: TextIO, as_json: bool) -> None:
     traces = files.traces_of(message)
     if not traces:
-        raise ConfigurationError(f"no trace of {message}: it was not sampled, or is not in here")
+        raise ConfigurationError(
+            f"there is no trace of {message}: it was not sampled, or its files are elsewhere"
+        )
     for index, spans in enumerate(traces):
         if as_json:
             roots = tree(spans)
@@ -371,18 +374,18 @@ def print_trace(
     slowest: int = 0,
     last: int | None = None,
 ) -> None:
-    """Prints one message's way, or without a message the list of traces.
+    """Prints the path of one message, or without a message the list of traces.
 
     Args:
         path: a trace file, or a directory of the files of all processes.
         message: `publisher|sequence|`, or a trace id.
-        as_json: JSON instead of text, one object a line.
-        slowest: of the list, only so many, the slowest first; 0: all, in the order of time.
-        last: only so many, those that began last; 0: all. None: 20 as text, all as JSON and
+        as_json: whether to print JSON, one object on each line.
+        slowest: most traces of the list, the slowest first; 0: all, in the order of time.
+        last: most traces of the list, the newest ones; 0: all. None: 20 as text, all as JSON and
             where the slowest are asked for.
 
     Raises:
-        ConfigurationError: no file, or no trace of the message.
+        ConfigurationError: there is no file, or no trace of the message.
     """
     files = TraceFiles(path)
     if message:
@@ -398,7 +401,9 @@ def trace_command(
     message: Annotated[
         str | None, typer.Option(help="One message: publisher|sequence| or a trace id.")
     ] = None,
-    slowest: Annotated[int, typer.Option(min=0, help="List only the slowest N; 0: all.")] = 0,
+    slowest: Annotated[
+        int, typer.Option(min=0, help=("List only the N slowest traces; 0: all."))
+    ] = 0,
     last: Annotated[
         int | None,
         typer.Option(
@@ -407,7 +412,9 @@ def trace_command(
             "all.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON, one object a line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help=("Print JSON, one object on each line."))
+    ] = False,
 ) -> None:
     """Show the path of one message through all instances, or list the traces."""
     try:

@@ -1,11 +1,11 @@
 """Traces of sampled messages through every instance (docs/tracing.md).
 
-A sampled publish carries its trace context in its record: 25 bytes, the trace id (16), the span
-id of the publish span (8) and the trace flags (1), big-endian. Whoever handles the record adds
-spans to that trace. The bytes of a record never change on their way, so a hop cannot write its own
-span id into it; instead the ids of the hops' spans are *derived* from the trace id, the span's name
-and the places (`derived`): the process that continues the trace computes its parent's id and needs
-nothing from the wire. That makes one tree of spans that are written in many processes:
+A sampled publish carries its trace context in its record: 25 bytes, the trace id (16), the span id
+of the publish span (8) and the trace flags (1), big-endian. Each process that handles the record
+adds spans to that trace. The bytes of a record never change on their way, so a hop cannot write its
+own span id into it; instead the ids of the hops' spans are *derived* from the trace id, the span's
+name and the places (`derived`): the process that continues the trace computes its parent's id and
+needs nothing from the wire. That makes one tree of spans that are written in many processes:
 
     publish                      client          publish() to persisted acknowledgment
      ├─ commit                   instance        received from the client to synced
@@ -93,7 +93,7 @@ _SAMPLED = 1
 
 
 class TracedMessage(NamedTuple):
-    """One sampled message: what a span about it needs."""
+    """A sampled message, with the values that its spans need."""
 
     context: bytes
     """The 25 bytes that the record carries."""
@@ -118,11 +118,11 @@ class TracingOptions:
     console: bool = False
     """Whether each span is written as one JSON line on stderr."""
     file_directory: str = ""
-    """Directory with one file of JSON lines a process."""
+    """Directory with one file of JSON lines for each process."""
     file_bytes_max: int = FILE_BYTES_MAX_DEFAULT
-    """Size of one file; then the next one is begun."""
+    """Most bytes of one file; then the next one is begun."""
     process_bytes_max: int = PROCESS_BYTES_MAX_DEFAULT
-    """Size of all files of one process name; the oldest are removed."""
+    """Most bytes of all files of one process name; the oldest files are removed."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.sampling_ratio <= 1.0:
@@ -146,9 +146,9 @@ class TracingOptions:
 
 
 def traced(payload: bytes | memoryview, limit: int = 64) -> list[TracedMessage]:
-    """The sampled messages of a payload of records, at most `limit`.
+    """Returns the sampled messages in a payload of records, at most `limit`.
 
-    Call it for runs that have `Flag.TRACED` only: it walks the whole payload.
+    Call it only for runs that have `Flag.TRACED`: it walks the whole payload.
     """
     found: list[TracedMessage] = []
     offset, end = 0, len(payload)
@@ -172,10 +172,10 @@ def _traced_at(payload: bytes | memoryview, offset: int, length: int) -> TracedM
 
 
 def derived(context: bytes, name: str, *places: str | int) -> bytes:
-    """The context of the span `name` at these places in the trace of `context`.
+    """Returns the context of the span `name` at these places in the trace of `context`.
 
-    The same in every process. Places are what makes the span unique in its trace: an instance's
-    name, for a link both names and the connection's epoch.
+    It is the same in every process. The places make the span unique in its trace: an instance's
+    name, or for a link both names and the connection's epoch.
     """
     key = "\0".join((name, *map(str, places))).encode()
     return context[:16] + _span_id(context[:16] + key) + context[24:]
@@ -186,7 +186,7 @@ def _span_id(key: bytes) -> bytes:
 
 
 def new_context() -> bytes:
-    """The context of a new, sampled trace."""
+    """Returns the context of a new, sampled trace."""
     random = os.urandom(24)
     if not any(random[:16]) or not any(random[16:]):  # ids of all zeros are invalid (W3C)
         return new_context()
@@ -214,7 +214,8 @@ class OutstandingSamples:
         return sum(map(len, self._items.values()))
 
     def add(self, messages: Iterable[TracedMessage], since_ns: int) -> None:
-        """Keeps messages whose wait began at `since_ns`; one already kept stays as it is."""
+        """Adds messages whose wait began at `since_ns`; a message that is there already stays as it
+        is."""
         for message in messages:
             self._items.setdefault(message.publisher, {}).setdefault(
                 message.sequence, (message, since_ns)
@@ -230,7 +231,7 @@ class OutstandingSamples:
     def take(
         self, publisher: int, ranges: Iterable[tuple[int, int]]
     ) -> list[tuple[TracedMessage, int]]:
-        """Takes out and returns (message, since_ns) of those in the inclusive ranges."""
+        """Removes and returns (message, since_ns) of the messages in the inclusive ranges."""
         kept = self._items.get(publisher)
         if not kept:
             return []
@@ -244,10 +245,10 @@ class OutstandingSamples:
 
 
 class Tracing:
-    """The spans of one process. Made by `start_tracing`; `close` flushes and ends it.
+    """The spans of one process. `start_tracing` creates it; `close` flushes and ends it.
 
     All methods may be called from any thread and return without waiting: a span is appended to a
-    bounded queue that a thread of the SDK empties. A full queue drops its oldest span.
+    bounded queue, which a thread of the SDK empties. A full queue drops its oldest span.
     """
 
     enabled = True
@@ -279,8 +280,8 @@ class Tracing:
         atexit.register(self.close)
 
     def _start(self) -> None:
-        """Starts the processors at the first span: who reports none has no thread that wakes to
-        look for some."""
+        """Starts the processors at the first span, so that a process without spans has no thread
+        that wakes up for them."""
         from opentelemetry.sdk.trace.export import BatchSpanProcessor as Batch
 
         limits = QUEUE_SPANS_MAX, EXPORT_INTERVAL_MS, EXPORT_SPANS_MAX
@@ -403,10 +404,8 @@ class Tracing:
         upstream: str = "",
         epoch: int = 0,
     ) -> None:
-        """Reports that `instance`'s persisted answer, given at `start_ns`, was known above it.
-
-        Above it is the `upstream` instance, or the publishing client without one.
-        """
+        """Reports that `instance`'s persisted answer, given at `start_ns`, has arrived: at the
+        `upstream` instance, or without one at the publishing client."""
         for message in messages:
             attributes = _of(message, instance)
             parent = message.context
@@ -447,10 +446,10 @@ class Tracing:
         """Reports that messages of a queue were written to a client.
 
         Args:
-            numbers: of their leases, by publisher and sequence.
-            start_us: when it was decided.
-            sent_us: as their frame says. It is a place of the spans, below which the client
-                reports.
+            numbers: the numbers of their leases, by publisher and sequence.
+            start_us: the time of the decision.
+            sent_us: the time in their frame. It is a place of the spans, and the client reports
+                below them.
         """
         for message in messages:
             attributes = _of(message, instance)
@@ -464,12 +463,12 @@ class Tracing:
     # -- the end -------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Hands all spans to the exporters. Blocks while they write."""
+        """Passes all spans to the exporters. Blocks while they write."""
         for processor in self._processors:
             processor.force_flush(CLOSE_TIMEOUT_MS)
 
     def close(self) -> None:
-        """Flushes and ends. Called at exit too; a second call does nothing."""
+        """Flushes and ends the tracing. Called at exit too; a second call does nothing."""
         atexit.unregister(self.close)
         ending: list[Any] = [*self._processors, *self._exporters]
         self._processors, self._exporters = [], []
@@ -506,7 +505,7 @@ def _of(message: TracedMessage, instance: str) -> dict[str, str | int | float | 
 
 
 def span_line(span: ReadableSpan, process_name: str) -> str:
-    """A span as one line of JSON: what the file and console exporters write."""
+    """Formats a span as one line of JSON, as the file and console exporters write it."""
     context, parent = span.context, span.parent
     assert context is not None
     return json.dumps(
@@ -537,7 +536,8 @@ def _file_exporter(process_name: str, options: TracingOptions) -> SpanExporter:
     )
 
     class FileSpanExporter(SpanExporter):
-        """Writes spans as JSON lines; on disk errors spans are lost, never the broker's work."""
+        """Writes spans as JSON lines. On disk errors spans are lost, and the broker's work is not
+        disturbed."""
 
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
             """Writes and flushes one batch."""
@@ -575,12 +575,12 @@ def _otlp_exporter(endpoint: str) -> SpanExporter:
 
 
 def start_tracing(process_name: str, options: TracingOptions | None = None) -> Tracing:
-    """The tracing of this process, named as in the traces: an instance, a link, a client.
+    """Returns the tracing of this process, named as in the traces: an instance, a link, a client.
 
     Without an exporter nothing is imported, started or written.
 
     Raises:
-        ConfigurationError: an exporter cannot be had: its package is missing, its directory
+        ConfigurationError: an exporter is not available: its package is missing, or its directory
             cannot be written.
     """
     options = options or TracingOptions()

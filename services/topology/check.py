@@ -54,15 +54,15 @@ NAMES_SHOWN = 6
 
 @dataclass(frozen=True, slots=True)
 class TopologyFinding:
-    """One thing that is wrong.
+    """One fault of a topology.
 
     Attributes:
         kind: a word from the list at the top of this file.
-        instances: those it is about; whoever is to be changed is in `repair`.
-        topic: names or expressions of the topics concerned; empty: whatever the topic.
-        repair: the smallest change that rights it.
-        subject: an instance, and a destination of it, that the files declare; empty: it is of no
-            one place.
+        instances: the instances that are affected; `repair` names those to be changed.
+        topic: names or expressions of the topics concerned; empty: all topics.
+        repair: the smallest change that repairs it.
+        subject: an instance and a destination of it that the files declare; empty: the finding has
+            no single place.
     """
 
     severity: Severity
@@ -74,7 +74,8 @@ class TopologyFinding:
     subject: tuple[str, ...] = ()
 
     def at(self, origins: Mapping[tuple[str, ...], str]) -> TopologyFinding:
-        """Returns the finding with its place before the explanation, where that is known."""
+        """Returns the finding with its place in the files before the explanation, where that is
+        known."""
         place = origins.get(self.subject)
         return replace(self, explanation=f"{place}: {self.explanation}") if place else self
 
@@ -84,7 +85,7 @@ class CheckResult:
     """The result of a check.
 
     Attributes:
-        surveys: where messages arrive, for each class of topics.
+        surveys: the routes of messages, for each class of topics.
     """
 
     members: tuple[TopologyMember, ...]
@@ -108,7 +109,7 @@ class CheckResult:
 
 
 def check(members: Sequence[TopologyMember]) -> CheckResult:
-    """Everything that is wrong with a topology, errors first."""
+    """Returns all findings on a topology, errors first."""
     checked = CheckResult(tuple(members))
     for topic in topic_classes(members):
         survey = FailureAnalysis(Routes(members, topic))
@@ -128,7 +129,8 @@ def check(members: Sequence[TopologyMember]) -> CheckResult:
 def _per_topic(
     surveys: Iterable[FailureAnalysis], rule: Callable[[FailureAnalysis], Iterator[TopologyFinding]]
 ) -> list[TopologyFinding]:
-    """The findings of a rule; one that several classes of topics have in common is told once."""
+    """Returns the findings of a rule. A finding that several classes of topics share is returned
+    once."""
     topics: dict[TopologyFinding, list[str]] = {}
     for survey in surveys:
         for finding in rule(survey):
@@ -140,7 +142,7 @@ def _per_topic(
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names for a sentence, the first few of many."""
+    """Lists names for a sentence, the first few of many."""
     every = list(names)
     shown = every[:NAMES_SHOWN]
     if len(every) > len(shown):
@@ -153,7 +155,7 @@ def _names(survey: FailureAnalysis, mask: int) -> tuple[str, ...]:
 
 
 def _gathered(missing: dict[int, int]) -> dict[int, int]:
-    """Publisher to targets, turned round: targets with the same publishers together."""
+    """Inverts a map of publishers to targets: groups the targets that lack the same publishers."""
     publishers: dict[int, int] = {}
     for publisher, targets in missing.items():
         for target in bits(targets):
@@ -175,7 +177,7 @@ def _reach(survey: FailureAnalysis) -> Iterator[TopologyFinding]:
             "unreachable",
             _names(survey, targets),
             "",
-            f"what is published at {listed(_names(survey, publishers))} never arrives at "
+            f"messages published at {listed(_names(survey, publishers))} never arrive at "
             f"{listed(_names(survey, targets))}",
             repair.to_reach(survey, publishers, targets),
         )
@@ -185,9 +187,9 @@ def _reach(survey: FailureAnalysis) -> Iterator[TopologyFinding]:
             "depends_on_order",
             _names(survey, targets),
             "",
-            f"whether what is published at {listed(_names(survey, publishers))} arrives at "
-            f"{listed(_names(survey, targets))} depends on which copy comes first on the way: "
-            "PassThrough asks who sent that one",
+            f"whether a message published at {listed(_names(survey, publishers))} arrives at "
+            f"{listed(_names(survey, targets))} depends on which copy arrives first on the way, "
+            "because PassThrough depends on the sender of that copy",
             repair.to_reach(survey, publishers, targets),
         )
 
@@ -217,8 +219,8 @@ def _down(survey: FailureAnalysis) -> Iterator[TopologyFinding]:
                     _names(survey, targets),
                     "",
                     f"while links with several servers are at number {scenario.name} of their "
-                    f"lists, what is published at {whose} does not arrive at {who}: the servers of "
-                    "a list do not pass the same on",
+                    f"lists, messages published at {whose} do not arrive at {who}: the servers "
+                    "of a list do not pass on the same messages",
                     repair.to_reach(survey, publishers, targets, s),
                 )
             else:
@@ -230,7 +232,7 @@ def _down(survey: FailureAnalysis) -> Iterator[TopologyFinding]:
                     if scenario.kind == "instance"
                     else _names(survey, scenario.down),
                     "",
-                    f"while {what}{scenario.name} is down, what is published at {whose} does not "
+                    f"while {what}{scenario.name} is down, messages published at {whose} do not "
                     f"arrive at {who}",
                     repair.to_reach(survey, publishers, targets, s),
                 )
@@ -248,9 +250,9 @@ def _stranded(survey: FailureAnalysis) -> Iterator[TopologyFinding]:
             "stranded",
             _names(survey, publishers),
             "",
-            f"what {listed(_names(survey, publishers))} acknowledged just before going down does "
-            f"not reach {listed(_names(survey, targets))} until it is back: its sync destinations "
-            "have it and do not pass it on",
+            f"messages that {listed(_names(survey, publishers))} acknowledged just before going "
+            f"down do not reach {listed(_names(survey, targets))} until it is back: its sync "
+            "destinations have them and do not pass them on",
             repair.to_pass_on(survey, publishers, targets),
         )
 
@@ -270,12 +272,12 @@ def _failover(survey: FailureAnalysis) -> Iterator[TopologyFinding]:
                 "unsafe_failover",
                 (name, other),
                 "",
-                f"a client may not fail over from {name} to {other}, though both are of group "
+                f"a client may not fail over from {name} to {other}, though both are in group "
                 f"{routes.members[mate].group}: "
                 + (
                     "the link between them is async, so"
                     if direct
-                    else "no sync link surely brings it there, so"
+                    else "no sync link surely brings the messages there, so"
                 )
                 + f" {other} may lack what {name} acknowledged",
                 repair.to_be_safe(survey, publisher, mate),
@@ -332,15 +334,15 @@ def _alone(members: tuple[TopologyMember, ...]) -> list[TopologyFinding]:
                 f"{member.name}'s destination {member.destinations[0].name} sync"
             )
         else:
-            change = f"give {member.name} a sync destination, or let no client publish there"
+            change = f"give {member.name} a sync destination, or keep clients from publishing there"
         found.append(
             TopologyFinding(
                 "warning",
                 "no_sync_destination",
                 (member.name,),
                 "",
-                f"{member.name} takes publishes and has no sync destination: what it acknowledges "
-                "is on its own disk only",
+                f"{member.name} takes publishes and has no sync destination: messages that it "
+                "acknowledges are on its own disk only",
                 change,
             )
         )
@@ -400,7 +402,7 @@ def _rules(topics: Iterable[object]) -> str:
 
 
 def _described(destination: DestinationRoute, names: set[str]) -> str:
-    """A destination as a sentence that is equal for equal members of a group."""
+    """Describes a destination in a way that is equal for equal members of a group."""
     inside = bool(names & set(destination.addresses))
     to = "its own group" if inside else f"[{', '.join(sorted(destination.addresses))}]"
     mode = "sync" if destination.sync else "async"
@@ -413,7 +415,8 @@ def _described(destination: DestinationRoute, names: set[str]) -> str:
 
 
 def _relative(member: TopologyMember, destination: DestinationRoute) -> tuple[object, ...]:
-    """A destination as it would be said of any group."""
+    """Returns a destination relative to its member, so that equal members of a group compare
+    equal."""
     pattern = destination.pass_through
     own = pattern is not None and pattern.strip("^$").replace("\\", "") == member.group
     return (
@@ -449,7 +452,7 @@ def _pass_through(members: tuple[TopologyMember, ...]) -> list[TopologyFinding]:
                         (member.name,),
                         "",
                         f"PassThrough {pattern!r} of {where} matches no group of the fabric "
-                        f"({listed(groups)}): nothing that comes by replication is passed on",
+                        f"({listed(groups)}): no message that comes by replication is passed on",
                         f"write PassThrough '{close}' at {where}",
                     )
                 )
@@ -487,7 +490,7 @@ def _overlap(members: tuple[TopologyMember, ...]) -> list[TopologyFinding]:
                         f"destinations {other.name} and {destination.name} of {member.name} both "
                         f"name {address}: there is one link from an instance to an instance, so "
                         "whichever connects first keeps the other one away",
-                        f"take {address} out of destination "
+                        f"remove {address} from destination "
                         f"{(destination if len(destination.addresses) > 1 else other).name} of "
                         f"{member.name}, or join the two",
                     )

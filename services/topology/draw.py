@@ -1,5 +1,5 @@
-"""A fabric as a picture: sites as boxes, sync links drawn through, async ones dashed, the further
-servers of a list thin; what a finding is about is red (error) or amber (warning)."""
+"""Draws a fabric as a picture: sites as boxes, sync links as solid lines, async links dashed, the
+further servers of a list thin. The subject of a finding is red (error) or amber (warning)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ MARGIN = 70
 TITLE_HEIGHT = 12
 LETTER_WIDTH = 7.5
 RING_MIN = 4
-"""Instances of a site that are put into a ring: in rows some would be between others."""
+"""Number of instances of a site from which on they are put in a ring: in rows, some would stand
+between others."""
 SPREADS = (1.0, 1.25, 1.5, 1.8, 2.2)
-"""Factors by which everything is tried to be spread apart, until no arrow runs through an
+"""Factors by which the picture is spread, one after the other, until no arrow runs through an
 instance."""
 ARROWS_ROUTED_MAX = 1_500
-"""More take too long, and nobody can follow them."""
+"""Most arrows that are routed around instances; routing more takes too long, and nobody could
+follow them."""
 COLOURS = {"error": "#c0392b", "warning": "#d68910", "": "#34495e"}
 FACES = {"error": "#fadbd8", "warning": "#fcf3cf", "": "#eaf2f8"}
 
@@ -37,7 +39,7 @@ _STYLE = (
 
 
 def svg(checked: CheckResult, name: str) -> str:
-    """The picture as SVG, complete with its size; the same input gives the same picture."""
+    """Returns the picture as a complete SVG. The same input gives the same picture."""
     made = layout(checked.members)
     left, top, width, height = made.extent()
     marked = _marked(checked.findings)
@@ -74,7 +76,7 @@ def svg(checked: CheckResult, name: str) -> str:
 
 
 def html(checked: CheckResult, name: str) -> str:
-    """A page with the picture, its legend, and the findings."""
+    """Returns a page with the picture, its legend and the findings."""
     rows = "\n".join(
         f'<tr class="{f.severity}"><td>{f.severity}</td><td>{_word(f.kind)}</td>'
         f"<td>{_word(f.topic)}</td><td>{_word(f.explanation)}</td>"
@@ -119,15 +121,15 @@ def _marked(findings: Sequence[TopologyFinding]) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Layout:
-    """The layout of a picture: boxes of instances and of sites by name, and every arrow by the
-    instance that it comes from, its destination and the instance that it goes to."""
+    """The layout of a picture: boxes of instances and sites by name, and arrows by (source
+    instance, destination, target instance)."""
 
     places: dict[str, Box]
     sites: dict[str, Box]
     arrows: dict[tuple[str, int, str], Arrow] = field(default_factory=dict)
 
     def extent(self) -> Box:
-        """All of it, with a margin."""
+        """The box around everything, with a margin."""
         corners = [point for arrow in self.arrows.values() for point in arrow.points()]
         for box in self.sites.values():
             corners += [(box.x, box.y), (box.x + box.width, box.y + box.height)]
@@ -136,8 +138,8 @@ class Layout:
 
 
 def layout(members: Sequence[TopologyMember]) -> Layout:
-    """Sites on a circle, instances within them, and arrows that run through no instance: what is
-    too close for that is spread."""
+    """Places sites on a circle, instances within them, and arrows that run through no instance. The
+    picture is spread where it is too dense for that."""
     wanted = [
         (member.name, number, address)
         for member in members
@@ -154,7 +156,7 @@ def layout(members: Sequence[TopologyMember]) -> Layout:
 
 
 def _connect(made: Layout, wanted: Sequence[tuple[str, int, str]]) -> bool:
-    """Draws the arrows; whether none runs through an instance."""
+    """Places the arrows. Returns whether none runs through an instance."""
     titles = [
         Box(box.x + 8, box.y + 5, LETTER_WIDTH * len(group) + 4, 15)
         for group, box in made.sites.items()
@@ -210,7 +212,8 @@ def _placed(members: Sequence[TopologyMember], spread: float) -> Layout:
 
 
 def _within(count: int, spread: float) -> list[Point]:
-    """Places of a site's instances: few in rows; more in a ring, none between two others."""
+    """Returns the places of a site's instances: a few in rows; more in a ring, so that none stands
+    between two others."""
     if count < RING_MIN:
         columns = max(1, math.ceil(math.sqrt(count / 2)))
         return [

@@ -1,4 +1,4 @@
-"""Routes of every publisher (reach.py), with each instance that may be down."""
+"""The routes of every publisher (reach.py), for each instance that may be down."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ EXACT_MAX = 5_000
 
 
 class FailureAnalysis:
-    """All publishers of a fabric in all scenarios, for one class of topics."""
+    """The routes of all publishers of a fabric in all failure scenarios, for one class of
+    topics."""
 
     def __init__(self, routes: Routes) -> None:
         self.routes = routes
@@ -39,7 +40,8 @@ class FailureAnalysis:
         self.any_server = {i: routes.flow([routes.published(i)], None) for i in self.publishers}
         self.nominal = {i: self.exact(i, 0) for i in self.publishers}
         self.undecided = 0
-        """Number of scenarios that were left to the quick pass, which may see too little."""
+        """Number of scenarios that only the quick pass has seen, which may report too few
+        routes."""
         self._exact_left = EXACT_MAX
         self._passed_on: dict[int, int] = {}
         self._down_alone = {
@@ -64,7 +66,7 @@ class FailureAnalysis:
         return found
 
     def active(self, link: LinkPath) -> list[tuple[int, int]]:
-        """(server, the scenarios in which the link is at it, as bits)."""
+        """Returns (server, scenarios in which the link is connected to it, as bits)."""
         key = link.source, link.place
         found = self._active.get(key)
         if found is not None:
@@ -92,8 +94,8 @@ class FailureAnalysis:
         return found
 
     def alive(self, publisher: int) -> list[int]:
-        """Returns, for each instance, the scenarios in which it surely gets what is published
-        there, by one pass that leaves out what it cannot tell at once."""
+        """Returns, for each instance, the scenarios in which it surely gets the messages published
+        there. This is the quick pass, which leaves out what it cannot decide at once."""
         found = [0] * len(self.routes.members)
         found[publisher] = self._up[publisher]
         offers: dict[int, list[tuple[int, int]]] = {}
@@ -116,7 +118,7 @@ class FailureAnalysis:
         offers: dict[int, list[tuple[int, int]]],
         full: dict[int, int],
     ) -> None:
-        """Passes scenarios on until nothing more comes, or all that can come has."""
+        """Passes scenarios on until nothing more arrives, or everything that can has arrived."""
         left = {target for target, mask in full.items() if mask & ~found[target]}
         flow = self.any_server[publisher]
         queue = deque(i for i, mask in enumerate(found) if mask)
@@ -138,7 +140,8 @@ class FailureAnalysis:
                         queue.append(target)
 
     def _offers(self, flow: MessageFlow, at: int) -> list[tuple[int, int]]:
-        """(target, scenarios) of what the instance passes on in whatever state it has it."""
+        """Returns (target, scenarios) of the messages that the instance passes on, whatever state
+        they have there."""
         routes = self.routes
         states = flow.by_instance.get(at, [])
         # A target is left out where some state, not come through it, does not pass to it.
@@ -158,8 +161,8 @@ class FailureAnalysis:
         ]
 
     def missing(self) -> dict[int, dict[int, int]]:
-        """Scenario to publisher to the instances that do not surely get what is published there
-        and would with all instances up. What is down itself does not count."""
+        """Returns, by scenario and publisher, the instances that do not surely get its messages and
+        would with all instances up. Instances that are down do not count."""
         found: dict[int, dict[int, int]] = {}
         for publisher in self.publishers:
             alive = self.alive(publisher)
@@ -180,8 +183,8 @@ class FailureAnalysis:
         return found
 
     def wanted(self, publisher: int) -> int:
-        """The instances that are meant to get what is published at one, as bits: all that journal
-        the topic, but those from which only links lead here that exclude `replicate`."""
+        """Returns the instances that should get the messages published at one, as bits: all that
+        journal the topic, except those from which only links lead here that exclude `replicate`."""
         routes = self.routes
         found = routes.journaling & ~(1 << publisher)
         if not any(member.one_way for member in routes.members):
@@ -190,7 +193,7 @@ class FailureAnalysis:
         return found & ~above
 
     def _above(self, at: int, *, one_way: bool) -> int:
-        """The instances from which links lead to one, with or without those that are one-way."""
+        """Returns the instances from which links lead to one, with or without one-way links."""
         routes = self.routes
         found = 1 << at
         grown = True
@@ -208,9 +211,9 @@ class FailureAnalysis:
 
     # -- acknowledgments ---------------------------------------------------------------------
     def durable(self, publisher: int) -> int:
-        """The instances that surely have what an instance acknowledged to its publisher, as bits:
-        the closure of sync links (design.md, law 1), whichever servers of their lists they are at,
-        until all of its own group are in it."""
+        """Returns the instances that surely have what an instance acknowledged to its publisher, as
+        bits: the closure of sync links (design.md, law 1), whichever servers of their lists they
+        are connected to, until all instances of its own group are in it."""
         routes = self.routes
         flow = self.any_server[publisher]
         mates = routes.group_mask[routes.group_of[publisher]] & routes.journaling
@@ -233,8 +236,8 @@ class FailureAnalysis:
         return found
 
     def stranded(self, publisher: int) -> int:
-        """The instances that do not surely get what an instance acknowledged before it went down,
-        as long as it is down, though its sync destinations have it."""
+        """Returns the instances that do not surely get what an instance acknowledged before it went
+        down, until it is back, although its sync destinations have it."""
         if publisher not in self._passed_on:
             self.alive(publisher)
         wanted = self.nominal[publisher].certain & ~(1 << publisher)
@@ -248,7 +251,8 @@ class FailureAnalysis:
         return wanted & ~flow.certain
 
     def _acknowledged(self, publisher: int) -> list[tuple[ReachState, int]]:
-        """The states and chains in which sync destinations have what is published there."""
+        """Returns the states and chains in which sync destinations have the messages published
+        there."""
         routes = self.routes
         state, chain = routes.published(publisher)
         servers = self.placement(0).servers[publisher]
@@ -262,9 +266,8 @@ class FailureAnalysis:
 
     # -- routes ------------------------------------------------------------------------------
     def all_senders(self, publisher: int) -> dict[int, list[tuple[int, bool]]]:
-        """Returns, for each instance, (sender, whether always) of those that send it an
-        instance's publishes: the first that comes is journaled, of the others it is found that
-        they are there."""
+        """Returns, for each instance, (sender, whether always) of the instances that send it a
+        publisher's messages. It journals the first copy, and finds that it has the others."""
         routes = self.routes
         flow = self.nominal[publisher]
         placed = self.placement(0)
@@ -281,7 +284,8 @@ class FailureAnalysis:
         return found
 
     def _ways(self, publisher: int) -> dict[ReachState, ReachState | None]:
-        """The states of a publish on shortest ways, nearest first, each with the one before."""
+        """Returns the states of a publish on shortest paths, nearest first, each with the one
+        before."""
         routes = self.routes
         start = routes.published(publisher)[0]
         before: dict[ReachState, ReachState | None] = {start: None}
@@ -297,7 +301,7 @@ class FailureAnalysis:
         return before
 
     def route(self, publisher: int, target: int) -> list[int]:
-        """A shortest way from an instance to another one; empty where there is none."""
+        """Returns a shortest route from an instance to another one; empty where there is none."""
         before = self._ways(publisher)
         step = next((state for state in before if state.at == target), None)
         way = []
@@ -307,8 +311,8 @@ class FailureAnalysis:
         return way[::-1]
 
     def hops(self, publisher: int) -> dict[int, int]:
-        """Returns, for each instance that an instance's publishes may arrive at, the number of
-        links on a shortest way."""
+        """Returns, for each instance at which an instance's publishes may arrive, the number of
+        links on a shortest route."""
         before = self._ways(publisher)
         depth: dict[ReachState, int] = {}
         found: dict[int, int] = {}
@@ -318,11 +322,12 @@ class FailureAnalysis:
         return found
 
     def partly(self, group: int) -> dict[int, list[LinkPath]]:
-        """Instance to the links that bring it a part of what a site publishes, where another link
-        brings it more: there a message may come behind a later one of its publisher (law 3).
+        """Returns, by instance, the links that bring it only a part of a site's publishes where
+        another link brings more: a message may then arrive after a later one of its publisher (law
+        3).
 
-        A publisher may go on at any instance of the site, so the site is looked at as a whole.
-        Where it goes on the new instance has everything, or it is sent again.
+        A publisher may continue at any instance of its site, so the site is considered as a whole.
+        The instance at which it continues has everything, or the messages are sent again.
         """
         routes = self.routes
         inside = [i for i in self.publishers if routes.group_of[i] == group]

@@ -1,7 +1,7 @@
-"""Links that would be refused when they connect (seed: "Replication Configuration Validation";
-behaviour.md 1.5): the validation that runs at a logon, made of the files before anything runs.
+"""Finds links that instances would refuse at their logon (seed: "Replication Configuration
+Validation"; behaviour.md 1.5), from the files, before anything runs.
 
-In a large fabric most pairs look alike to the checks. They are looked at once.
+In a large fabric most pairs look alike to the checks, so equal pairs are checked once.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from raylay.services.replication.membership.validation import (
 from raylay.services.topology.check import TopologyFinding, listed
 
 Link = tuple[str, DestinationTerms, tuple[str, ...]]
-"""An instance, a destination of it, the instances that this one may reach."""
+"""An instance, a destination of it, and the instances that the destination may reach."""
 
 
 def validate_links(
     descriptions: Mapping[str, InstanceDescription], links: Iterable[Link]
 ) -> list[TopologyFinding]:
-    """A finding for each check that fails at a destination, of all its servers and topics for which
-    it says the same.
+    """Returns a finding for each check that fails at a destination, for all servers and topics with
+    the same result.
 
     Args:
-        descriptions: of every instance of the fabric, by name.
-        links: servers that have no description belong to another fabric and are left out.
+        descriptions: the description of every instance of the fabric, by name.
+        links: the links to check. Servers without a description belong to another fabric and are
+            left out.
     """
     shapes = {name: _Shape(description) for name, description in descriptions.items()}
     clean: set[tuple[object, ...]] = set()
@@ -80,8 +81,8 @@ def _finding(
 
 
 class _Shape:
-    """The properties of a downstream instance that the checks read, equal where they come out
-    alike: its log, its definitions, what its destinations carry, and what of it goes back."""
+    """The properties of a downstream instance that the checks read: its log, its definitions, what
+    its destinations carry, and what of it comes back. Equal shapes give equal results."""
 
     def __init__(self, description: InstanceDescription) -> None:
         self._common = (

@@ -29,7 +29,7 @@ from raylay.services.messages.topics import (
 from raylay.services.replication.link.routing import DestinationRoute
 
 ANY_TYPE = "json"
-"""Tried where no message type is named."""
+"""Message type that is tried where none is named."""
 REPEATS_MAX = 3
 EXAMPLES_MAX = 16
 PAIRS_MAX = 2_000
@@ -44,12 +44,13 @@ class TopologyMember:
     """An instance as the check sees it.
 
     Attributes:
-        destinations: their addresses are names of members; others belong to another fabric.
+        destinations: its destinations, whose addresses are names of members; others belong to
+            another fabric.
         journaled: the topics in its transaction log.
         publishes: whether clients publish there.
-        one_way: names of destinations from which nothing is meant to come back: they exclude the
-            `replicate` check.
-        local: names of the queues of this instance alone: no destination may take them.
+        one_way: the names of destinations from which nothing is meant to come back, because they
+            exclude the `replicate` check.
+        local: the names of the queues of this instance alone; no destination may take them.
     """
 
     name: str
@@ -66,8 +67,8 @@ class TopicClass:
     """Topics that every rule of the fabric treats alike.
 
     Attributes:
-        topic, message_type: one of them.
-        names: as they are called in the files: names and expressions.
+        topic, message_type: an example.
+        names: the names and expressions in the files.
     """
 
     topic: str
@@ -76,12 +77,12 @@ class TopicClass:
 
     @property
     def shown(self) -> str:
-        """Names of the topics for people."""
+        """The topics' names for readers."""
         return ", ".join(self.names)
 
 
 def topic_classes(members: Iterable[TopologyMember]) -> list[TopicClass]:
-    """The topics to look at: one of each class that some member journals."""
+    """Returns one topic of each class that some member journals."""
     journaled: dict[TopicRule, None] = {}
     sets: dict[tuple[TopicRule, ...], None] = {}
     for member in members:
@@ -138,8 +139,8 @@ def _tried(rules: list[TopicRule], pairs: set[str]) -> Iterator[tuple[str, str, 
 
 
 def examples(pattern: str) -> list[str]:
-    """Topics that a regular expression matches, one for each of its alternatives, none of them
-    empty; none where none was found."""
+    """Returns topics that a regular expression matches, one for each of its alternatives, none of
+    them empty; no topic where none was found."""
     compiled = compile_regex(pattern, "topic")
     found: dict[str, None] = {}
     for text in _texts(parts(pattern)):
@@ -160,8 +161,8 @@ def _in_both(one: str, other: str) -> str | None:
 
 
 def _texts(rest: Iterator[PatternPart]) -> list[str]:
-    """Short texts of an expression, up to the end of the group that is open; places and
-    look-aheads left out."""
+    """Returns short texts that match an expression, up to the end of the open group, without
+    anchors and look-aheads."""
     found: list[str] = []
     before, last = [""], [""]
     for part in rest:
@@ -206,7 +207,8 @@ def _texts_of(part: PatternPart) -> list[str]:
 
 
 def _some(characters: str) -> list[str]:
-    """One that RE2 takes for them; of a letter of other scripts, say, none is tried."""
+    """Returns a character that RE2 accepts for a set; none for letters of other scripts, for
+    instance."""
     return [next((c for c in _TRIED if _is_one_of(c, characters)), "a")]
 
 

@@ -1,4 +1,5 @@
-"""The ways of arrows between boxes: bows that run through no box but the two that they join."""
+"""The paths of arrows between boxes: curves that run through no box except the two that they
+join."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 CLEARANCE = 3.0
-"""So far an arrow keeps from what it does not end at, in pixels."""
+"""Least distance in pixels between an arrow and a box that it does not end at."""
 BOWS = (0.14, 0.02, 0.25, 0.4, 0.6, 0.8, 1.1, 1.5, 2.0)
-"""Distances of a control point from the way, relative to the arrow's length."""
+"""Distances of a control point from the straight line, relative to the arrow's length."""
 ALONG = (0.5, 0.25, 0.75, 0.0, 1.0, -0.3, 1.3)
-"""Positions of the control point along the way."""
+"""Positions of the control point along the straight line."""
 FIRST_BOW_MAX = 40.0
 """Most pixels of the bow that is tried first."""
 
@@ -33,15 +34,15 @@ class Box(NamedTuple):
         return self.x + self.width / 2, self.y + self.height / 2
 
     def wider(self, by: float) -> Box:
-        """Returns the box with a rim."""
+        """Returns the box with a margin."""
         return Box(self.x - by, self.y - by, self.width + 2 * by, self.height + 2 * by)
 
     def holds(self, point: Point) -> bool:
-        """Returns whether a point is inside."""
+        """Returns whether a point is inside the box."""
         return 0 < point[0] - self.x < self.width and 0 < point[1] - self.y < self.height
 
     def edge(self, towards: Point) -> Point:
-        """Returns the point at which a line from the middle leaves the box."""
+        """Returns the point at which a line from the middle of the box leaves it."""
         x, y = self.middle
         dx, dy = towards[0] - x, towards[1] - y
         scale = min(
@@ -53,10 +54,10 @@ class Box(NamedTuple):
 
 
 class Arrow(NamedTuple):
-    """A quadratic curve.
+    """An arrow as a quadratic curve.
 
     Attributes:
-        blocked: how many boxes it runs through that it does not end at.
+        blocked: the number of boxes that it runs through and does not end at.
     """
 
     start: Point
@@ -65,7 +66,7 @@ class Arrow(NamedTuple):
     blocked: int = 0
 
     def at(self, t: float) -> Point:
-        """The point at 0 (start) to 1 (end)."""
+        """Returns the point at 0 (start) to 1 (end) of the curve."""
         a, b, c = (1 - t) * (1 - t), 2 * t * (1 - t), t * t
         return (
             a * self.start[0] + b * self.control[0] + c * self.end[0],
@@ -73,7 +74,7 @@ class Arrow(NamedTuple):
         )
 
     def points(self, count: int = 16) -> list[Point]:
-        """So many and one more, from its start to its end."""
+        """Returns `count` + 1 points from the start to the end."""
         return [self.at(number / count) for number in range(count + 1)]
 
     def path(self) -> str:
@@ -82,14 +83,14 @@ class Arrow(NamedTuple):
         return f"M{sx:.1f} {sy:.1f}Q{x:.1f} {y:.1f} {ex:.1f} {ey:.1f}"
 
     def extent(self) -> Box:
-        """Returns a box around its corners, which it surely does not leave."""
+        """Returns a box that holds the whole curve."""
         xs = (self.start[0], self.control[0], self.end[0])
         ys = (self.start[1], self.control[1], self.end[1])
         return Box(min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys))
 
     def meets(self, box: Box) -> bool:
-        """Returns whether it runs through a box. Exact: between two meetings with the lines of the
-        box's edges it is inside or outside all the way."""
+        """Returns whether the arrow runs through a box. The result is exact: between two crossings
+        of the lines of the box's edges the curve stays inside or outside."""
         around = self.extent()
         if (
             box.x >= around.x + around.width
@@ -121,12 +122,12 @@ def _times(start: float, control: float, end: float, line: float) -> Iterator[fl
 
 
 def arrow(start: Box, end: Box, others: Iterable[Box], shy: Sequence[Box] = ()) -> Arrow:
-    """The first of some bows that runs through no other box, nor over what it had better leave
-    free. To the left first, so that the two directions of a pair lie apart.
+    """Returns the first of some curves that runs through no other box, nor over `shy`. Curves to
+    the left are tried first, so that the two directions of a pair lie apart.
 
     Args:
-        others: boxes that it may not run through; none of the two is among them.
-        shy: what it had better not run over, such as a text.
+        others: boxes that the arrow may not run through; neither end is among them.
+        shy: boxes that it should not run over, such as a text.
     """
     hard = [box.wider(CLEARANCE) for box in others]
     # Its own two it only touches: a bow that comes back into one looks as if it ended elsewhere.
@@ -148,7 +149,7 @@ def arrow(start: Box, end: Box, others: Iterable[Box], shy: Sequence[Box] = ()) 
 
 
 def _controls(start: Point, end: Point) -> Iterator[Point]:
-    """Control points of bows, the slightest first."""
+    """Yields control points of curves, the flattest first."""
     dx, dy = end[0] - start[0], end[1] - start[1]
     length = math.hypot(dx, dy) or 1.0
     for bow in BOWS:

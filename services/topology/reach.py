@@ -43,16 +43,17 @@ from raylay.services.topology.members import TopicClass, TopologyMember
 CHAINS_MAX = 4
 ROTATIONS_MAX = 3
 LOCAL = -1
-"""Number in place of a group: published here."""
+"""Stands for the group of a message that was published here."""
 
 
 class ReachState(NamedTuple):
-    """The way in which an instance has a message.
+    """The state in which an instance has a message.
 
     Attributes:
-        at: number of the instance.
-        behaviour: number of the set of its links that pass it on.
-        crossed: whether it was ever in another group, where any link of the fabric asks for that.
+        at: the number of the instance.
+        behaviour: the number of the set of its links that pass the message on.
+        crossed: whether the message was ever in another group, where any link of the fabric asks
+            for that.
     """
 
     at: int
@@ -65,9 +66,10 @@ class FailureScenario(NamedTuple):
 
     Attributes:
         kind: `all up`, `instance`, `site` or `lists`.
-        name: of the instance or site that is down; for `lists` the place in the list, from 1.
-        down: numbers of the instances, as bits.
-        rotation: at which server of their lists links are, from 0; the first that is up from there.
+        name: the instance or site that is down; for `lists` the place in the list, from 1.
+        down: the numbers of the instances that are down, as bits.
+        rotation: the position in their lists, from 0, of the servers to which links are connected;
+            the first one from there that is up.
     """
 
     kind: str
@@ -78,23 +80,25 @@ class FailureScenario(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LinkPath:
-    """A destination of an instance; `servers`: numbers of those of this fabric, in its order."""
+    """A destination of an instance. `servers`: the numbers of its servers that belong to this
+    fabric, in its order."""
 
     source: int
     place: int
     destination: DestinationRoute
     servers: tuple[int, ...]
     rule: int
-    """Number of its topics, PassThrough and `own_group_only`: links with the same pass the same."""
+    """Number of its topics, PassThrough and `own_group_only`. Links of the same number pass the
+    same messages."""
 
 
 @dataclass(slots=True)
 class MessageFlow:
-    """The fate of the messages published at one instance.
+    """The spread of the messages published at one instance.
 
     Attributes:
-        chains: each state that is possible, with the smallest sets of instances on its way.
-        possible, certain: instances that may have them, that surely have them; as bits.
+        chains: each possible state, with the smallest sets of instances on the way to it.
+        possible, certain: the instances that may have them and that surely have them, as bits.
     """
 
     chains: dict[ReachState, list[int]]
@@ -102,21 +106,20 @@ class MessageFlow:
     certain: int = 0
     by_instance: dict[int, list[ReachState]] = field(default_factory=dict)
     through: dict[ReachState, int] = field(default_factory=dict)
-    """The instances on every way to a state, itself included, as bits: nothing that they lack."""
+    """The instances on every way to a state, itself included, as bits."""
 
 
 @dataclass(slots=True)
 class LinkPlacement:
-    """The servers to which links are connected: for each instance and link a server, -1 for
-    none."""
+    """The servers to which links are connected: a server for each instance and link; -1: none."""
 
     servers: list[list[int]]
     targets: dict[ReachState, int] = field(default_factory=dict)
-    """Instances, as bits, to which a state is passed on."""
+    """The instances to which a state is passed on, as bits."""
 
 
 def bits(mask: int) -> Iterator[int]:
-    """The numbers of the bits that are set, ascending."""
+    """Yields the numbers of the bits that are set, ascending."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
@@ -124,7 +127,7 @@ def bits(mask: int) -> Iterator[int]:
 
 
 class Routes:
-    """A fabric as one class of topics sees it."""
+    """The links of a fabric for one class of topics."""
 
     def __init__(self, members: Sequence[TopologyMember], topic: TopicClass) -> None:
         self.members = tuple(members)
@@ -177,8 +180,8 @@ class Routes:
 
     # -- routing -----------------------------------------------------------------------------
     def _passes(self, rule: int, group: int, crossed: bool) -> bool:
-        """Returns whether a link of this rule takes a copy that came from a group, the loop test
-        aside: asks the router that runs."""
+        """Returns whether a link of this rule takes a copy that came from a group, apart from the
+        loop test. Asks the production router."""
         key = rule, group, crossed
         found = self._routed.get(key)
         if found is None:
@@ -192,16 +195,17 @@ class Routes:
         return found
 
     def passes_topic(self, destination: DestinationRoute) -> bool:
-        """Returns whether a destination takes what clients publish on the topic at its instance."""
+        """Returns whether a destination takes the messages that clients publish on the topic at its
+        instance."""
         topic, message_type = self._topic
         return Router(destination).routed(Run(0, 0, 0, 0, b"", topic, message_type), 0)
 
     def state(self, at: int, group: int, crossed: bool) -> ReachState:
-        """The state of a copy at an instance.
+        """Returns the state of a copy at an instance.
 
         Args:
-            group: number of the sender's group, or LOCAL.
-            crossed: whether it was ever in another group.
+            group: the number of the sender's group, or LOCAL.
+            crossed: whether the copy was ever in another group.
         """
         crossed = crossed and self._asks_crossed
         key = at, group, crossed
@@ -217,7 +221,7 @@ class Routes:
         return found
 
     def passing_rules(self, state: ReachState) -> frozenset[int]:
-        """The rules of the links that pass a copy in this state on."""
+        """Returns the rules of the links that pass a copy in this state on."""
         found = self._passing_rules.get(state)
         if found is None:
             found = frozenset(link.rule for link in self._passing[state])
@@ -225,15 +229,15 @@ class Routes:
         return found
 
     def passing(self, state: ReachState) -> tuple[LinkPath, ...]:
-        """The links that pass a copy in this state on, the loop test aside."""
+        """Returns the links that pass a copy in this state on, apart from the loop test."""
         return self._passing[state]
 
     def placement(self, scenario: FailureScenario) -> LinkPlacement:
-        """The servers that links are connected to.
+        """Returns the servers to which links are connected.
 
-        There is one link from a given instance to a given instance: one with a single server has
-        it before lists, and these one after the other in the order declared. One that does not dial
-        is where a server's own link has come.
+        There is one link from a given instance to a given instance: destinations with a single
+        server come before those with a list, and these follow in the order of their declaration. A
+        destination that does not dial is connected where a server's own link has arrived.
         """
         usual = self._placements.get(scenario.rotation)
         if usual is None:
@@ -251,7 +255,7 @@ class Routes:
         return LinkPlacement(self._with_waiting(dialled))
 
     def _with_waiting(self, dialled: list[list[int]]) -> list[list[int]]:
-        """A placement with the links that do not dial."""
+        """Returns a placement with the links that do not dial."""
         if not self._waiting:
             return dialled
         placed = [list(servers) for servers in dialled]
@@ -278,7 +282,8 @@ class Routes:
         return chosen
 
     def arrived(self, state: ReachState, at: int) -> ReachState:
-        """The state in which an instance has what came from another one in this state."""
+        """Returns the state of a message at an instance that got it from another one in this
+        state."""
         group = self.group_of[state.at]
         return self.state(at, group, state.crossed or group != self.group_of[at])
 
@@ -289,12 +294,12 @@ class Routes:
         placed: LinkPlacement | None,
         down: int = 0,
     ) -> MessageFlow:
-        """Everything that can happen from these states on.
+        """Returns everything that can happen from these states on.
 
         Args:
             starts: states and their chains, which hold the instance itself.
-            placed: where links are; None: each may be at any server of its list.
-            down: instances that are not there, as bits.
+            placed: the servers of links; None: each may be at any server of its list.
+            down: the instances that are down, as bits.
         """
         self.searches += 1
         flow = MessageFlow({})
@@ -333,8 +338,8 @@ class Routes:
         return flow
 
     def targets(self, state: ReachState, placed: LinkPlacement | None) -> int:
-        """Returns the instances, as bits, to which a copy is passed on from there, the loop test
-        aside."""
+        """Returns the instances, as bits, to which a copy is passed on from there, apart from the
+        loop test."""
         known = self._anywhere if placed is None else placed.targets
         found = known.get(state)
         if found is None:
@@ -364,7 +369,7 @@ class Routes:
         return True
 
     def published(self, at: int) -> tuple[ReachState, int]:
-        """The state of what a client publishes at an instance, and its chain."""
+        """Returns the state and the chain of a message that a client publishes at an instance."""
         return self.state(at, LOCAL, False), 1 << at
 
     # -- what is certain ---------------------------------------------------------------------
@@ -372,8 +377,8 @@ class Routes:
         """Fills in what is certain.
 
         Args:
-            flow: from `flow`, with links at the same servers.
-            start: the instances that have it to begin with, as bits.
+            flow: the result of `flow`, with links at the same servers.
+            start: the instances that have the message to begin with, as bits.
         """
         certain = start
         queue = deque(bits(start))
@@ -421,7 +426,8 @@ class Routes:
 
     # -- scenarios ---------------------------------------------------------------------------
     def scenarios(self) -> list[FailureScenario]:
-        """All up; each instance down; each site of several instances down; lists elsewhere."""
+        """Returns the scenarios: all up; each instance down; each site of several instances down;
+        links at later servers of their lists."""
         found = [FailureScenario("all up", "")]
         found += [
             FailureScenario("instance", member.name, 1 << i)

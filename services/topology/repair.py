@@ -1,5 +1,6 @@
-"""The smallest change that rights a finding: each is tried on a copy of the fabric and looked at
-again, a wider rule of a destination that is there before a new destination."""
+"""The smallest change that repairs a finding. Each candidate is tried on a copy of the fabric,
+which is checked again; a wider rule of an existing destination is tried before a new
+destination."""
 
 from __future__ import annotations
 
@@ -21,17 +22,18 @@ PUBLISHERS_TRIED_MAX = 4
 TARGETS_TRIED_MAX = 8
 
 Change = tuple[str, int, tuple[DestinationRoute, ...]]
-"""Repair: the change in words, the number of the instance, its destinations afterwards."""
+"""A repair: the change in words, the number of the instance, and its destinations afterwards."""
 
 
 def closest(name: str, names: Sequence[str]) -> str:
-    """The most similar of several names, or `.*`, which matches all."""
+    """Returns the most similar of several names; `.*`, which matches all, where there is none."""
     found = difflib.get_close_matches(name, names, 1)
     return found[0] if found else ".*"
 
 
 def to_reach(survey: FailureAnalysis, publishers: int, targets: int, scenario: int = 0) -> str:
-    """So that these targets surely get what is published there, in a scenario."""
+    """Returns a repair after which these targets surely get what is published there, in a
+    scenario."""
     some = list(bits(publishers))[:PUBLISHERS_TRIED_MAX]
     wanted = sum(1 << i for i in list(bits(targets))[:TARGETS_TRIED_MAX])
     full = sum((wanted & ~(1 << i)).bit_count() for i in some)
@@ -52,7 +54,7 @@ def to_reach(survey: FailureAnalysis, publishers: int, targets: int, scenario: i
         if righted == full:
             return text
     if best_text:
-        return f"{best_text}; that rights a part of it, then check again"
+        return f"{best_text}; that repairs a part of it, then check again"
     members = survey.routes.members
     target, source = next(bits(wanted)), some[0]
     return (
@@ -78,7 +80,8 @@ def _instead(
 def _candidates(
     survey: FailureAnalysis, publishers: list[int], wanted: int, scenario: int
 ) -> Iterator[Change]:
-    """Changes to try, the smallest first; of equals first those that lead to the targets."""
+    """Yields changes to try, the smallest first; of equal ones first those that lead to the
+    targets."""
     routes = survey.routes
     has = certain = 0
     for publisher in publishers:
@@ -107,18 +110,18 @@ def _candidates(
 
 
 def _all_of(member: TopologyMember) -> tuple[TopicRule, ...]:
-    """All topics that a destination of an instance may take."""
+    """Returns all topics that a destination of an instance may take."""
     return (TopicRule(all_but(member.local) if member.local else ".*"),)
 
 
 def topics_clause(member: TopologyMember) -> str:
-    """Returns the clause, behind the rest of an advice, about the topics that a new destination of
-    an instance must leave out."""
+    """Returns the clause of an advice about the topics that a new destination of an instance must
+    leave out."""
     return f", topics '{all_but(member.local)}'" if member.local else ""
 
 
 def _shown(routes: Routes, member: TopologyMember) -> str:
-    """The topics to be added to a destination of an instance."""
+    """Returns the topics to be added to a destination of an instance."""
     if member.local and ".*" in routes.topic.names:
         return all_but(member.local)
     return routes.topic.shown
@@ -140,10 +143,10 @@ def _wider(
         yield "write PassThrough '.*' at {}", replace(destination, pass_through=".*")
     if destination.own_group_only:
         made = replace(destination, own_group_only=False)
-        yield "take own_group_only from {}", made
+        yield "remove own_group_only at {}", made
         if destination.pass_through != ".*":
             made = replace(made, pass_through=".*")
-            yield "write PassThrough '.*' at {} and take own_group_only from it", made
+            yield "write PassThrough '.*' at {} and remove own_group_only there", made
 
 
 def _longer_lists(survey: FailureAnalysis, has: int, wanted: int) -> Iterator[Change]:
@@ -198,7 +201,7 @@ def _new(
 
 
 def to_be_safe(survey: FailureAnalysis, publisher: int, mate: int) -> str:
-    """So that a client may fail over from one instance to the other."""
+    """Returns a repair after which a client may fail over from one instance to the other."""
     routes = survey.routes
     member, other = routes.members[publisher], routes.members[mate]
     for place, destination in enumerate(member.destinations):
@@ -223,7 +226,8 @@ def to_be_safe(survey: FailureAnalysis, publisher: int, mate: int) -> str:
 
 
 def to_pass_on(survey: FailureAnalysis, publishers: int, targets: int) -> str:
-    """So that the sync destinations of instances pass on what those acknowledged."""
+    """Returns a repair after which the sync destinations of instances pass on what those
+    acknowledged."""
     routes = survey.routes
     publisher = next(bits(publishers))
     group = routes.members[publisher].group
@@ -257,7 +261,7 @@ def to_pass_on(survey: FailureAnalysis, publishers: int, targets: int) -> str:
             if not again.stranded(publisher) & targets:
                 return text
     if first:
-        return f"{first}; that rights a part of it, then check again"
+        return f"{first}; that repairs a part of it, then check again"
     return (
         f"let the sync destinations of {routes.members[publisher].name} replicate to "
         f"{routes.members[next(bits(targets))].name}, with a PassThrough that matches {group}"
@@ -265,10 +269,10 @@ def to_pass_on(survey: FailureAnalysis, publishers: int, targets: int) -> str:
 
 
 def to_be_in_order(survey: FailureAnalysis, links: Sequence[tuple[int, int]]) -> str:
-    """So that every link brings the same part.
+    """Returns a repair after which every link brings the same part.
 
     Args:
-        links: (instance, place of the destination) of those that bring a part.
+        links: (instance, place of the destination) of the links that bring a part.
     """
     routes = survey.routes
     before = {p: flow.certain for p, flow in survey.nominal.items()}
@@ -299,5 +303,5 @@ def to_be_in_order(survey: FailureAnalysis, links: Sequence[tuple[int, int]]) ->
             return text + ", ".join(names)
     return (
         "give every link that brings these instances the topic the same topics and a PassThrough "
-        f"that lets everything on; those of {', '.join(names)} let on a part"
+        f"that passes everything on; those of {', '.join(names)} pass on a part"
     )

@@ -1,4 +1,4 @@
-"""A check as data, and as rows of tables."""
+"""The result of a check as data, and as rows of tables."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def as_data(checked: CheckResult, name: str, *, routes: bool) -> dict[str, Any]:
     """Returns the data that `--json` prints.
 
     Args:
-        name: of the fabric.
-        routes: every publisher and instance, too, with route and senders.
+        name: the name of the fabric.
+        routes: whether to add every publisher and instance, with route and senders.
     """
     found: dict[str, Any] = {
         "fabric": name,
@@ -50,8 +50,9 @@ def as_data(checked: CheckResult, name: str, *, routes: bool) -> dict[str, Any]:
 
 def summary(survey: FailureAnalysis, publisher: int) -> dict[str, Any]:
     """Summarizes in one row how far an instance's publishes get: `wanted` instances journal the
-    topic, `certain` of them surely get it, `hops` is the longest of the shortest ways in links, and
-    `copies` how often it is sent to one instance at most, which journals the first."""
+    topic, `certain` of them surely get it, `hops` is the number of links on the longest of the
+    shortest routes, and `copies` the most copies that are sent to one instance, which journals the
+    first."""
     routes = survey.routes
     flow = survey.nominal[publisher]
     others = survey.wanted(publisher)
@@ -69,8 +70,8 @@ def summary(survey: FailureAnalysis, publisher: int) -> dict[str, Any]:
 
 
 def route_rows(survey: FailureAnalysis, publisher: int) -> list[dict[str, Any]]:
-    """Each instance that an instance's publishes may arrive at: a shortest route, and who sends
-    them, always or sometimes."""
+    """Returns a row for each instance at which an instance's publishes may arrive: a shortest
+    route, and the senders, always or sometimes."""
     routes = survey.routes
     senders = survey.all_senders(publisher)
     flow = survey.nominal[publisher]

@@ -77,7 +77,7 @@ def test_a_drill_is_judged_and_reported(whole: Fabric, tmp_path: Path) -> None:
     assert queue["instances"] == ["near-1", "near-2", "far-1"]
     (taken,) = queue["taken_over"]
     assert taken["region"] == "far" and taken["moved"] > 5 and queue["done_elsewhere"] > 5, queue
-    assert "each was given to a consumer and has left the queue at all 3 instances" in text
+    assert "each was delivered to a consumer, has left the queue at all 3 instances" in text
     # Its records are gone with it.
     with whole.sync_client("asks", group="near") as client:
         deadline_s = time.monotonic() + WAIT_S

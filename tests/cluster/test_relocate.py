@@ -39,5 +39,5 @@ def test_an_instance_whose_node_is_lost_is_moved_by_policy(tmp_path: Path) -> No
     assert told["salvaged"]["done"] and told["salvaged"]["messages"] == 20
     assert told["status"][0]["salvaged"] and told["again"] == []
     assert told["salvaged"]["noted"] and told["gone"][0]["salvaged"]
-    assert "is forgotten: the fabric lacks nothing of it" in told["forgotten"]
+    assert "is removed from `raylay status`: the fabric has all its messages" in told["forgotten"]
     assert told["silence"] == []

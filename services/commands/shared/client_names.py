@@ -1,9 +1,9 @@
-"""The client names of commands that publish, where the user gives none.
+"""Client names for publishing commands, where the user gives none.
 
-An instance remembers each name that ever published, for good. So a command takes a name that an
-earlier one of this host and user has given back, and numbers on where that one ended; commands that
-run at once have names of their own. A name is held as an abstract socket, which ends with the
-process, and which all processes of a host see, whatever directory for temporary files they have.
+An instance remembers each name that ever published, for good. So a command reuses a name that an
+earlier command of the same host and user has released, and continues its sequences. Commands that
+run at the same time have different names. A name is held as an abstract socket, which ends with the
+process, and which all processes of a host see, whatever directory for temporary files they use.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 AT_ONCE_MAX = 1_000
-"""Commands of one user and kind; more have names by their process ids."""
+"""Most commands of one user and kind that share names; further ones have names with their process
+ids."""
 
 
 @contextmanager
 def client_name(command: str) -> Iterator[str]:
-    """A name that no other command of this host has meanwhile."""
+    """Yields a name that no other command of this host has meanwhile."""
     common = f"raylay-{command}-{os.uname().nodename}-{os.getuid()}"
     for number in range(1, AT_ONCE_MAX + 1):
         name = f"{common}-{number}"

@@ -1,5 +1,5 @@
-"""The reasons for which a command's client waits, on stderr: each reason once, with the number of
-repetitions."""
+"""Prints, on stderr, the reasons for which a command's client waits: each reason once, with the
+number of repetitions."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Callable
 from raylay.services.commands.shared.printing import echo
 
 STEADY_S = 10.0
-"""A connection that lasted as long was a good one: what ends it is news again."""
+"""Time after which a connection counts as stable; its end is printed again then."""
 
 
 class ConnectionLog:
-    """Handler for a client's `on_event`. A line that comes again while no connection lasts is
-    counted, and said again with its count the 10th, 100th, … time and by `finish`.
+    """Handler for a client's `on_event`. A line that is repeated while no connection lasts is
+    counted, and printed again with its count the 10th, 100th, … time and by `finish`.
 
     Args:
-        now_s: a clock in seconds, which only goes on.
+        now_s: returns the time of a monotonic clock in seconds.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -27,7 +27,7 @@ class ConnectionLog:
         self._said: dict[str, int] = {}
 
     def __call__(self, event: object) -> None:
-        """Says what the event means for somebody who waits, if anything."""
+        """Prints what the event means for a waiting user, if anything."""
         from raylay.services.client.events import (
             ClockDiffers,
             Connected,
@@ -45,7 +45,7 @@ class ConnectionLog:
             side = "ahead of" if event.ahead_s > 0 else "behind"
             self._count(
                 f"the clock of this host is {abs(event.ahead_s):.0f} s {side} that of "
-                f"{event.instance}: set it, or what is published here expires at the wrong time "
+                f"{event.instance}: set it, or messages published here expire at the wrong time "
                 "and may be refused",
                 "",
             )
@@ -79,7 +79,7 @@ class ConnectionLog:
         self._said[line] = count
 
     def finish(self) -> None:
-        """Says how often came what came more often than it was said."""
+        """Prints the lines whose count has changed since they were printed."""
         for line, count in self._counts.items():
             if count != self._said[line]:
                 echo(f"raylay: {line} ({count:,} times)", err=True)

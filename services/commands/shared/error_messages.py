@@ -1,4 +1,4 @@
-"""Error lines of commands where the machine, or the input, does not let them go on."""
+"""Error lines for failures that the machine or the input causes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _OF_WRITES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 def error_line(error: BaseException) -> str | None:
-    """The line, or the lines of a configuration, that an error is for the person who typed the
-    command. None: it is nobody's but ours, and its traceback belongs into a report."""
+    """Returns the line, or the lines of a configuration error, for the user who typed the command.
+    None: the error is a fault of Raylay's own, and its traceback belongs in a report."""
     if isinstance(error, RaylayError):
         # What stands in a file begins with its place, where editors look for it.
         return str(error) if _PLACE.match(str(error)) else f"raylay: {error}"
@@ -44,7 +44,7 @@ def _of_the_machine(error: BaseException) -> str | None:
             "command needs (`make setup`, or pip)"
         )
     if isinstance(error, UnicodeError):
-        return f"a text that was given is no UTF-8: {error}"
+        return f"an argument or a file is not text in UTF-8: {error}"
     if isinstance(error, MemoryError):
         return "this host is out of memory"
     if not isinstance(error, OSError):

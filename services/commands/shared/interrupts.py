@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM while a command waits, or does what cannot be left half done silently."""
+"""Handling of Ctrl-C and SIGTERM while a command waits, or does something that must not be left
+half done."""
 
 from __future__ import annotations
 
@@ -14,21 +15,21 @@ from typing import Any, TypeVar
 from raylay.services.messages.plain_text import plain
 
 INTERRUPTED = 130
-"""The exit code, as shells have it."""
+"""Exit code after an interrupt, as in shells."""
 GRACE_S = 10.0
-"""So long may take what is put in order after the first one."""
+"""Most time that the cleanup after the first interrupt may take."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ENDING = b"raylay: ended at once\n"
 Result = TypeVar("Result")
 
 
 def run_async(work: Coroutine[Any, Any, Result]) -> Result:
-    """`asyncio.run`, and a Ctrl-C is heard at once whenever it comes. Asyncio alone hears at once
-    what comes while it waits; one that comes just before it waits, or to another thread, only when
-    something else happens: on an idle connection, seconds later.
+    """Runs a coroutine like `asyncio.run`, and notices Ctrl-C at once, whenever it comes. Asyncio
+    alone notices it at once only while it waits. A signal that comes just before, or to another
+    thread, is noticed when something else happens, which takes seconds on an idle connection.
 
     Raises:
-        KeyboardInterrupt: it came, and `work` ended by it.
+        KeyboardInterrupt: Ctrl-C came and ended `work`.
     """
     if threading.current_thread() is not threading.main_thread():
         return asyncio.run(work)  # It is not told of Ctrl-C.
@@ -51,16 +52,17 @@ def run_async(work: Coroutine[Any, Any, Result]) -> Result:
 
 @contextmanager
 def interruptible(say: str, grace_s: float = GRACE_S) -> Iterator[None]:
-    """Makes a block interruptible: the first Ctrl-C or SIGTERM says a line on stderr at once and
-    raises KeyboardInterrupt, so that what was begun can be ended. A second one, or `grace_s`
-    seconds, end the process whatever it does: a call into a library may not come back for a minute,
-    and what Ray began here ends with this process.
+    """Makes a block interruptible: the first Ctrl-C or SIGTERM prints a line on stderr at once and
+    raises KeyboardInterrupt, so that the block can clean up. A second one, or `grace_s` seconds,
+    end the process at once: a call into a library may not return for a minute, and what Ray started
+    here ends with this process.
 
     Args:
-        say: the line.
+        say: prints the line.
 
     Raises:
-        KeyboardInterrupt: one of them came, also where Ray has put a handler of its own in place.
+        KeyboardInterrupt: one of the signals came, even where Ray has installed a handler of its
+            own.
     """
     before = {number: signal.getsignal(number) for number in SIGNALS}
     # The kernel's handler writes here, wherever the program is.
@@ -97,7 +99,7 @@ def _interrupt(*_: object) -> None:
 
 
 def _watch(heard: int, say: str, grace_s: float) -> None:
-    """Ends when the other end of the pipe is closed."""
+    """Watches for signals. Ends when the other end of the pipe is closed."""
     try:
         if not _next(heard, None):
             return
@@ -110,7 +112,7 @@ def _watch(heard: int, say: str, grace_s: float) -> None:
 
 
 def _next(heard: int, timeout_s: float | None) -> bool | None:
-    """Returns whether one of SIGNALS came; False: the pipe was closed. None: nothing came in
+    """Returns whether one of SIGNALS came. False: the pipe was closed. None: nothing came in
     time."""
     while True:
         if not select.select([heard], [], [], timeout_s)[0]:

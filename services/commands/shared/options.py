@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 30.0
 FILE_COLUMNS = 160
-"""A table that is written to a file or a pipe has room for what it says."""
+"""Width of a table that is written to a file or a pipe, so that nothing is cut."""
 FABRIC_VARIABLE = "RAYLAY_FABRIC"
-"""Environment variables in place of the options of the same names."""
+"""Environment variables that stand for the options of the same names."""
 SERVER_VARIABLE = "RAYLAY_SERVER"
 FabricOption = Annotated[
     str,
@@ -31,7 +31,7 @@ FabricOption = Annotated[
     ),
 ]
 GroupOption = Annotated[
-    str, typer.Option("--group", "-g", help="The region whose instances to use.")
+    str, typer.Option("--group", "-g", help="The region of the instances to use.")
 ]
 ServerOption = Annotated[
     list[str] | None,
@@ -54,13 +54,15 @@ NameOption = Annotated[
 ]
 IgnoreOption = Annotated[
     bool,
-    typer.Option("--ignore-unsupported", help="Leave out what does not run yet."),
+    typer.Option(
+        "--ignore-unsupported", help=("Leave out settings that Raylay does not support yet.")
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 
 
 def running(name: str) -> registry.RegistryEntry:
-    """The fabric that a command means."""
+    """Returns the fabric that a command means: the named one, or the only one that runs."""
     # Late: the command line is there at once.
     from raylay.services.fabric import find_running
 
@@ -68,8 +70,8 @@ def running(name: str) -> registry.RegistryEntry:
 
 
 def servers_meant(fabric: str, servers: list[str] | None) -> list[str] | None:
-    """The servers in place of a fabric, unless they are of the environment and the fabric is named
-    on the command line: what is typed counts before what is set."""
+    """Returns the servers that are used in place of a fabric. An option on the command line counts
+    before an environment variable."""
     typed = fabric and fabric != os.environ.get(FABRIC_VARIABLE)
     set_there = servers == os.environ.get(SERVER_VARIABLE, "").split()
     return None if typed and set_there else servers

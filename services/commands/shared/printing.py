@@ -1,7 +1,7 @@
-"""Output of the shell's commands: the only module that writes to a terminal.
+"""Output of the commands. No other module writes to a terminal.
 
-Names, topics, errors and events are of others: what they say is escaped here, so that it is no
-command to the terminal, no line of its own, and no markup of a table.
+Names, topics, errors and events come from others, so their text is escaped here: it cannot be a
+command to the terminal, a line of its own, or markup in a table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def echo(line: str = "", err: bool = False) -> None:
     """Prints one line; a newline in it is escaped.
 
     Args:
-        err: to the standard error.
+        err: whether to print to the standard error.
     """
     typer.echo(plain(line), err=err)
 
@@ -45,7 +45,11 @@ def echo_json(
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Container[str] = ()
 ) -> None:
-    """Prints a table, as wide as the terminal; `right`: columns of numbers."""
+    """Prints a table, as wide as the terminal.
+
+    Args:
+        right: the columns of numbers, aligned to the right.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -66,16 +70,17 @@ def print_table(
 
 
 def print_words(console: Console, text: str) -> None:
-    """Prints a line of plain words on a console of rich's."""
+    """Prints a line of plain text on a console of rich's."""
     console.print(plain(text), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def print_message(message: Message, as_json: bool, focused: bool = False) -> None:
-    """Prints a message to the standard output: its bytes as they are, but to a terminal escaped.
+    """Prints a message to the standard output: its bytes as they are, or escaped on a terminal.
 
     Args:
-        as_json: as one object, with where it came from.
-        focused: whether it is of a SOW topic: then its key and what it is are in the object.
+        as_json: whether to print an object, with the instance and the bookmark.
+        focused: whether the topic is a SOW topic; the object then has the key and the kind of the
+            row.
     """
     if as_json:
         sys.stdout.write(f"{json_line(_object(message, focused))}\n")
@@ -89,11 +94,11 @@ def print_message(message: Message, as_json: bool, focused: bool = False) -> Non
 
 
 def write_body(body: bytes, front: str = "") -> None:
-    """Writes a body as one line. Whoever reads it from a pipe or a file has its very bytes; a
-    terminal would obey what stands in them.
+    """Writes a body as one line. A pipe or a file gets its exact bytes; on a terminal it is
+    escaped, because a terminal would execute control sequences.
 
     Args:
-        front: what stands before it.
+        front: text before the body.
     """
     if sys.stdout.isatty():
         sys.stdout.write(f"{front}{plain(body.decode('utf-8', 'backslashreplace'))}\n")

@@ -45,18 +45,18 @@ def _asked(
         ),
     ] = "",
 ) -> None:
-    """The options that each command with `--server` takes beside its own."""
+    """Declares the options that each command with `--server` takes besides its own."""
 
 
 def offer(command: Any) -> None:
-    """Adds the options to a command, or to those of a group, that take `--server`."""
+    """Adds the TLS options to a command that takes `--server`, or to the commands of a group."""
     for each in getattr(command, "commands", {"": command}).values():
         if any(parameter.name == "server" for parameter in each.params):
             each.params += _options()
 
 
 def tls_given() -> dict[str, str] | None:
-    """Returns the given TLS settings as `Client(tls=…)` takes them; None: there are none."""
+    """Returns the given TLS settings, as `Client(tls=…)` takes them; None: there are none."""
     return dict(_given) or None
 
 

@@ -112,7 +112,7 @@ def test_why_a_destination_is_not_connected_stands_below_the_table() -> None:
 def test_what_is_unavailable_is_said_below_the_status() -> None:
     instances = [{"name": "A", "unavailable": 0}, {"name": "B", "unavailable": 1200}, {"name": "C"}]
     assert unavailable_lines(instances) == [
-        "B: 1,200 messages are unavailable, no upstream has them any more"
+        "B: 1,200 messages are unavailable: no upstream has them any more"
     ]
 
 

@@ -59,7 +59,7 @@ def test_check_of_a_pair_that_runs(pair: list[str]) -> None:
 
 def test_check_notes_addresses_of_other_instances(pair: list[str]) -> None:
     note, summary = output("check", pair[0]).splitlines()
-    assert "amps-2-server.example.com:10005 is of no instance of these files" in note
+    assert "amps-2-server.example.com:10005 belongs to no instance of these files" in note
     assert note.startswith(f"{pair[0]}:")
     assert summary == "1 instance, 1 destination: all of it runs"
 

@@ -81,7 +81,7 @@ def test_ctrl_c_ends_it_with_its_sum(tmp_path: Path, answered: bool) -> None:
             assert out.startswith(b"interrupted: 2 persisted in ")
         else:
             assert out.startswith(b"interrupted: 0 persisted in ")
-            assert b"2 were not answered, they may be persisted or not" in out
+            assert b"2 were not answered, and may be persisted or not" in out
 
     with_server(test)
 

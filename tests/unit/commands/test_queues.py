@@ -81,7 +81,7 @@ def test_messages_are_named_by_a_filter(there: ServerThread, how: str) -> None:
 def test_which_messages_has_to_be_said(there: ServerThread, arguments: tuple[str, ...]) -> None:
     for how in ("ack", "expire"):
         shown = raylay("queue", how, "work", *arguments)
-        assert shown.exit_code == 2 and "say which messages" in shown.output
+        assert shown.exit_code == 2 and "name the messages" in shown.output
     assert not there.server.sessions
 
 

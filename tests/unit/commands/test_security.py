@@ -60,7 +60,7 @@ def test_a_user_whose_name_begins_like_anothers_stays(
 
 @pytest.mark.parametrize("user", ["", "a:b", " a", "#a"])
 def test_names_that_cannot_be(tmp_path: Path, user: str) -> None:
-    with pytest.raises(ConfigurationError, match="can be no user"):
+    with pytest.raises(ConfigurationError, match="is not allowed as a user name"):
         password(user, tmp_path / "passwords")
 
 

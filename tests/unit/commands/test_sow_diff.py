@@ -86,7 +86,7 @@ def test_what_changes_at_each_look_is_told_and_does_not_count() -> None:
     assert found.is_equal
     assert lines(found, "A-1", "A-2", 20) == [
         "orders (json): no key differs; A-1 has 1 records, A-2 1",
-        "  1 keys changed at each look: look again when it is quieter",
+        "  1 keys changed at each look: run it again when there is less traffic",
     ]
 
 
@@ -122,7 +122,7 @@ def fabric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("names", "topic", "says"),
     [
-        (("A-1", "A-1"), "", "A-1 is one instance: name two"),
+        (("A-1", "A-1"), "", "A-1 is given twice: name two instances"),
         (("A-1", "C"), "", "fabric f has no instance C"),
         (("A-1", "A-2"), "ticks", "A-1 and A-2 have no SOW topic named ticks; there are orders"),
     ],

@@ -179,7 +179,7 @@ def test_a_stopped_fabric_is_told_with_the_command_that_starts_it(place: Path) -
     assert shown.exit_code == 1, "nothing runs"
     command = "raylay up kept/orders"
     assert shown.stdout == (
-        f"fabric orders is stopped, its data is in kept/orders: start it with `{command}`\n"
+        f"fabric orders is stopped; its data is in kept/orders: start it with `{command}`\n"
     )
     runs(place, "trades")
     assert raylay("status").exit_code == 0, "who stopped one knows it"
@@ -230,7 +230,7 @@ def test_subscribers_are_shown_with_how_far_behind_they_are(place: Path) -> None
 
 def test_without_subscribers_that_is_said(place: Path) -> None:
     runs(place, "trades")
-    assert raylay("subscribers").stdout == "nobody subscribes to fabric trades\n"
+    assert raylay("subscribers").stdout == "no client subscribes to fabric trades\n"
 
 
 def test_topics_are_shown_with_their_rate_and_who_journals_them(
@@ -279,7 +279,7 @@ def test_the_status_takes_nothing_for_markup_or_a_command(
     status.print_status({"fabric": "[f]", "instances": [instance]}, False)
     lines = capsys.readouterr().out.split("\n")
     assert all(line.isprintable() for line in lines)
-    assert f"A-1 to B: {PLAIN}" in lines and f"A-1: retention waits, {PLAIN}" in lines
+    assert f"A-1 to B: {PLAIN}" in lines and f"A-1: retention waits: {PLAIN}" in lines
     assert any(PLAIN in line and "offline" in line for line in lines)
     assert any("[b]for[/b]" in line and "[b]" in line for line in lines)
     assert "fabric [f]" in "\n".join(lines)

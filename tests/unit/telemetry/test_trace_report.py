@@ -235,7 +235,7 @@ def test_of_many_files_only_what_is_asked_for_is_looked_at(tmp_path: Path) -> No
 @pytest.mark.parametrize("wrong", ["12", "flights", "1|2|3|", "'; drop"])
 def test_what_is_no_message_is_refused(tmp_path: Path, wrong: str) -> None:
     write_traces(tmp_path, message(1))
-    with pytest.raises(ConfigurationError, match="is no message"):
+    with pytest.raises(ConfigurationError, match="is neither a bookmark nor a trace id"):
         printed(tmp_path, wrong)
 
 
@@ -249,7 +249,7 @@ def test_the_command_prints_and_fails_clearly(tmp_path: Path) -> None:
     done = run(app, [str(tmp_path / "traces"), "--message", f"{PUBLISHER}|1|", "--json"])
     assert json.loads(done.stdout)["spans"][0]["name"] == "publish"
     done = run(app, [str(tmp_path / "traces"), "--message", "1|99|"])
-    assert (done.exit_code, "no trace of 1|99|" in done.stderr) == (1, True)
+    assert (done.exit_code, "there is no trace of 1|99|" in done.stderr) == (1, True)
     done = run(app, [str(tmp_path / "empty")])
     assert (done.exit_code, "no trace file" in done.stderr) == (1, True)
 

@@ -52,7 +52,7 @@ def test_own_group_only_is_taken_away_where_it_stops_what_is_meant_to_pass() -> 
     members = chain(".*")
     stopping = replace(members[1].destinations[0], own_group_only=True)
     members[1] = replace(members[1], destinations=(stopping,))
-    assert repairs(members, "unreachable") == ["take own_group_only from destination c of b"]
+    assert repairs(members, "unreachable") == ["remove own_group_only at destination c of b"]
 
 
 def test_a_topic_is_added() -> None:

@@ -275,7 +275,7 @@ BROKEN: list[tuple[Callable[[Table], None], Expected]] = [
             "warning",
             "overlap",
             ("London-2", "Chicago-1"),
-            "take Chicago-1 out of destination Chicago of London-2, or join the two",
+            "remove Chicago-1 from destination Chicago of London-2, or join the two",
         ),
     ),
     (
@@ -417,7 +417,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert run(warned, "--strict")[0] == 1
     code, text = run(bad)
     assert code == 1
-    assert "error unreachable: what is published at Chicago-1, " in text
+    assert "error unreachable: messages published at Chicago-1, " in text
     assert "    repair: give Chicago-1 a destination to Chicago-2, sync" in text
     code, text = run(bad, "--json", "--routes")
     data = json.loads(text)
