@@ -124,4 +124,6 @@ class FaultLease:
             self._ask(seconds, timeout_s)
         except FabricError as error:
             return error
+        except Exception as error:  # whoever waits for this thread would wait for ever
+            return FabricError(f"{self._text}: {error!r}")
         return None

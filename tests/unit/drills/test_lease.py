@@ -126,3 +126,20 @@ def test_a_long_silence_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     places.silent.clear()
     notes = inside.heal(STEP, HIT)
     assert any(note.startswith("line of B to A: no answer for ") for note in notes)
+
+
+def test_a_mistake_in_a_request_is_told_and_waited_for_by_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The lease's thread ended with it, and the step waited for ever."""
+    monkeypatch.setattr(leases, "BEGIN_S_MAX", 0.05)
+
+    def ask(seconds: float, timeout_s: float) -> None:
+        raise TypeError("no such argument")
+
+    lease = FaultLease("line of A", ask, 20.0)
+    lease.start()
+    with pytest.raises(FabricError, match=r"line of A.*no such argument"):
+        lease.await_begun()
+    lease.end()
+    lease.await_end()
