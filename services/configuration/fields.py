@@ -35,6 +35,7 @@ def refusals() -> Iterator[None]:
 
 PORT_MAX = 65_535
 TOPIC_BYTES_MAX = 1024
+MESSAGE_TYPE_LENGTH_MAX = 255
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -93,7 +94,7 @@ Port = Annotated[int, Field(ge=0, le=PORT_MAX)]
 TopicName = Annotated[str, AfterValidator(_topic_name)]
 Pattern = Annotated[str, AfterValidator(_pattern)]
 RecoveryPoint = Annotated[str, BeforeValidator(_recovery_point)]
-MessageType = Annotated[str, Field(min_length=1, max_length=255)]
+MessageType = Annotated[str, Field(min_length=1, max_length=MESSAGE_TYPE_LENGTH_MAX)]
 
 
 _UNITS = ("_bytes_max", "_bytes", "_ms_max", "_ms")

@@ -18,6 +18,7 @@ from pydantic import (
 
 from raylay.services.config.journal import JournalConfig
 from raylay.services.configuration.fields import (
+    MESSAGE_TYPE_LENGTH_MAX,
     MessageType,
     Name,
     Pattern,
@@ -99,6 +100,14 @@ class TopicSettings(Section):
         return {"name": value} if isinstance(value, str) else value
 
 
+def _named(value: TypeDefinition) -> TypeDefinition:
+    if not 0 < len(value.name) <= MESSAGE_TYPE_LENGTH_MAX:
+        raise ValueError(f"expected a name of 1 to {MESSAGE_TYPE_LENGTH_MAX} characters")
+    if not value.kind:
+        raise ValueError("expected a kind, such as fix")
+    return value
+
+
 def _usable(value: tuple[TypeDefinition, ...]) -> tuple[TypeDefinition, ...]:
     try:
         check_types(value)
@@ -107,7 +116,9 @@ def _usable(value: tuple[TypeDefinition, ...]) -> tuple[TypeDefinition, ...]:
     return value
 
 
-DefinedTypes = Annotated[tuple[TypeDefinition, ...], AfterValidator(_usable)]
+DefinedTypes = Annotated[
+    tuple[Annotated[TypeDefinition, AfterValidator(_named)], ...], AfterValidator(_usable)
+]
 
 
 def _downgrade(value: DowngradePolicy) -> DowngradePolicy:
@@ -281,10 +292,10 @@ class InstanceSettings(InstanceChoices, _Member):
 
     def for_clients(self) -> tuple[TransportSettings, ...]:
         """All its transports for clients, that of `client_port` first."""
-        first = TransportSettings(
-            **dict(self.client_transport or FirstTransportSettings()),
-            port=self.client_port,
-            message_types=self.message_types,
+        # Its values were validated: to build another validator would take 5 ms.
+        own = self.client_transport or FirstTransportSettings.model_construct()
+        first = TransportSettings.model_construct(
+            **dict(own), port=self.client_port, message_types=self.message_types
         )
         return tuple(each.listening_at(self.host) for each in (first, *self.transports))
 
@@ -293,9 +304,9 @@ class InstanceSettings(InstanceChoices, _Member):
         accepts no links."""
         if not self.accepts_links:
             return ()
-        first = ReplicationTransportSettings(
-            **dict(self.replication_transport or FirstReplicationSettings()),
-            port=self.replication_port,
+        own = self.replication_transport or FirstReplicationSettings.model_construct()
+        first = ReplicationTransportSettings.model_construct(
+            **dict(own), port=self.replication_port
         )
         host = self.replication_host or self.host
         return tuple(each.listening_at(host) for each in (first, *self.replication_transports))

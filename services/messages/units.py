@@ -183,7 +183,7 @@ class AtLeast:
 
     def _checked(self, value: int) -> int:
         if value < self._least:
-            raise ValueError(f"expected at least {self._least:,}, got {value:,}")
+            raise ValueError(f"expected at least {self._least:,}")
         return value
 
 
