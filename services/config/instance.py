@@ -6,7 +6,7 @@ checked when the instance starts; a wrong value is a ConfigurationError that nam
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from raylay.services.capacity.config import CapacityConfig
@@ -117,23 +117,33 @@ class DestinationConfig:
 
     def destination(self) -> DestinationRoute:
         """The part of it that the replication machines need."""
-        return DestinationRoute(
-            self.name,
-            self.group,
-            self.sync,
-            self.topics,
-            self.pass_through,
-            self.addresses or self.server_names,
-            self.compression,
-            self.ack_conflation_ms,
-            self.own_group_only,
-            self.resync_pass_through,
-            bool(self.addresses),
-            self.share_connection,
-            not self.server_names if self.wide_ip is None else self.wide_ip,
-            self.waits,
-            self.waits_for,
-        )
+        derived = {
+            "addresses": self.addresses or self.server_names,
+            "dials": bool(self.addresses),
+            "wide_ip": not self.server_names if self.wide_ip is None else self.wide_ip,
+        }
+        names = [each.name for each in fields(DestinationRoute) if each.name not in derived]
+        return DestinationRoute(**{name: getattr(self, name) for name in names} | derived)
+
+    def check(self, where: str) -> None:
+        """Raises ConfigurationError where values do not fit together."""
+        where = f"{where}: Destination {self.name!r}"
+        if self.tls is not None:
+            self.tls.check(where, serves=False)
+        if self.compression_type not in COMPRESSION_TYPES:
+            raise ConfigurationError(
+                f"{where}: no CompressionType {self.compression_type!r}: give zstd or zlib"
+            )
+        timeouts, count = self.reconnect_timeout_ms, len(self.addresses)
+        if len(timeouts) not in (0, 1, count) or min(timeouts, default=1) < 1:
+            raise ConfigurationError(
+                f"{where}: ReconnectTimeout {timeouts}: give one positive time, or one for each of "
+                f"{count} addresses"
+            )
+        for rule in self.topics:
+            check_rule(rule, where)
+        for address in (*self.addresses, *self.client_addresses):
+            split_address(address)
 
 
 @dataclass(slots=True)
@@ -253,28 +263,7 @@ class InstanceConfig(JsonText):
                 split_address(source)
             TopicMatcher(self.bootstrap.topics, f"{self.name}: Bootstrap Topic")
         for destination in self.destinations:
-            if destination.tls is not None:
-                where = f"{self.name}: Destination {destination.name!r}"
-                destination.tls.check(where, serves=False)
-            if destination.compression_type not in COMPRESSION_TYPES:
-                raise ConfigurationError(
-                    f"{self.name}: Destination {destination.name!r}: no CompressionType "
-                    f"{destination.compression_type!r}: give zstd or zlib"
-                )
-            timeouts = destination.reconnect_timeout_ms
-            if (
-                len(timeouts) not in (0, 1, len(destination.addresses))
-                or min(timeouts, default=1) < 1
-            ):
-                raise ConfigurationError(
-                    f"{self.name}: Destination {destination.name!r}: ReconnectTimeout "
-                    f"{timeouts}: give one positive time, or one for each of "
-                    f"{len(destination.addresses)} addresses"
-                )
-            for rule in destination.topics:
-                check_rule(rule, f"{self.name}: Destination {destination.name!r}")
-            for address in (*destination.addresses, *destination.client_addresses):
-                split_address(address)
+            destination.check(self.name)
 
     def for_control(self) -> tuple[ModuleConfig | None, ModuleConfig | None]:
         """The modules that say who controls it, and what he may do: its `admin`'s, else those of
