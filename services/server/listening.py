@@ -103,16 +103,7 @@ class InstanceListeners:
             (REPLICATION_TRANSPORT, config.replication_transports),
         ):
             for number, each in enumerate(found):
-                transport = ClientTransport(
-                    each.name,
-                    each.message_types,
-                    connections_max=each.connections_max,
-                    connections_per_user_max=each.connections_per_user_max,
-                    connections_per_address_max=each.connections_per_address_max,
-                    outstanding_publishes_max=each.outstanding_publishes_max,
-                    tls=self._tls(each.name, each.tls),
-                    kind=kind,
-                )
+                transport = ClientTransport(each, tls=self._tls(each.name, each.tls), kind=kind)
                 who, what = modules[kind]
                 who, what = each.authentication or who, each.entitlement or what
                 transport.gate = gate_of(runtime, who, what, each.name)

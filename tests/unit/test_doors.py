@@ -30,6 +30,7 @@ from raylay.services.config.instance import (
     LinkConfig,
     split_address,
 )
+from raylay.services.config.transport import TransportConfig
 from raylay.services.errors import CorruptRecord, RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.messages.records import RecordBuilder, decode_runs, publisher_id, run_of, scan
@@ -206,7 +207,9 @@ class House:
 
     async def client(self, name: str) -> Door:
         """One that has logged on, has one subscription of each kind, and has published."""
-        door = self.enter(ClientConnection(self.server.clients, ClientTransport("door")))
+        door = self.enter(
+            ClientConnection(self.server.clients, ClientTransport(TransportConfig("door")))
+        )
         door.send(encode_frame({"c": "logon", "v": 1, "client_name": name, "cid": "1"}))
         header = await door.until(lambda header: header.get("cid") == "1")
         assert header["status"] == "success", header
@@ -473,7 +476,9 @@ def test_every_frame_at_the_door_of_clients(tmp_path: Path, state: str) -> None:
         door: Door | None = None
         for number, (header, body, is_whole) in enumerate(cases):
             if state == NEW:
-                door = house.enter(ClientConnection(house.server.clients, ClientTransport("door")))
+                door = house.enter(
+                    ClientConnection(house.server.clients, ClientTransport(TransportConfig("door")))
+                )
             elif door is None:
                 door = await house.busy_client("bad")
             if state == GONE:

@@ -134,7 +134,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             self.codec,
             self._slow_down,
             lambda: self.resume_reading("outstanding"),
-            came_by.outstanding_publishes_max,
+            came_by.config.outstanding_publishes_max,
         )
         # What the machine says of this client's publishes goes there without a call more.
         self.persisted = self._acks.persisted

@@ -5,9 +5,10 @@ is opened and shut.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+from raylay.services.config.transport import CLIENT_TRANSPORT, TransportConfig
 from raylay.services.net.tls_files import RenewedContext
 from raylay.services.security.connection_shares import ConnectionShares
 from raylay.services.server.access import AccessCheck
@@ -42,42 +43,30 @@ class ClientTransport:
     """One transport. Owner: the instance's event loop. Lifecycle: the instance's.
 
     Args:
-        name: unique among the instance's.
-        message_types: that it is for; none: any.
-        connections_max: it has at once; None: as many as the instance.
-        connections_per_user_max, connections_per_address_max: of one user and of one address; None:
-            half of `connections_max`, and any number from this host.
-        outstanding_publishes_max: of one connection, without a persisted ack; then it is read no
-            further. None: any number of numbered ones.
+        config: its name, its limits and the message types that it is for.
         tls: its TLS; None: it has none.
         kind: `client`, or `replication`: for the links of other instances.
     """
 
     def __init__(
         self,
-        name: str,
-        message_types: Iterable[str] = (),
+        config: TransportConfig,
         *,
-        connections_max: int | None = None,
-        connections_per_user_max: int | None = None,
-        connections_per_address_max: int | None = None,
-        outstanding_publishes_max: int | None = None,
         tls: RenewedContext | None = None,
-        kind: str = "client",
+        kind: str = CLIENT_TRANSPORT,
     ) -> None:
+        self.config = config
         self.kind = kind
-        self.name = name
+        self.name = config.name
         self.tls = tls
         self.refused = 0
         """TLS handshakes that failed."""
-        self.message_types = frozenset(kind.encode() for kind in message_types)
-        self.connections_max = connections_max
-        self.outstanding_publishes_max = outstanding_publishes_max
+        self.message_types = frozenset(each.encode() for each in config.message_types)
         self.shares = ConnectionShares(
-            f"transport {name}",
-            connections_max,
-            connections_per_user_max,
-            connections_per_address_max,
+            f"transport {config.name}",
+            config.connections_max,
+            config.connections_per_user_max,
+            config.connections_per_address_max,
         )
         """Shares of its connections that one user, and one address, may have."""
         self.gate: AccessCheck | None = None
@@ -86,10 +75,10 @@ class ClientTransport:
         """`host:port` where it is reached; of one that was never enabled it is not known."""
         self.connections: set[TransportConnection] = set()
         self._doorway: ConnectionLimit | None = None
-        if connections_max is not None:
+        if config.connections_max is not None:
             self._doorway = ConnectionLimit(
-                connections_max,
-                f"as many as transport {name} admits (`connections_max`)",
+                config.connections_max,
+                f"as many as transport {config.name} admits (`connections_max`)",
                 "try again, or by another transport",
             )
         self._listener: TransportListener | None = None
@@ -158,10 +147,10 @@ class ClientTransport:
             "address": self.address,
             "enabled": self.is_enabled,
             "connections": len(self.connections),
-            "connections_max": self.connections_max,
+            "connections_max": self.config.connections_max,
             "connections_per_user_max": self.shares.per_user_max,
             "connections_per_address_max": self.shares.per_address_max,
-            "outstanding_publishes_max": self.outstanding_publishes_max,
+            "outstanding_publishes_max": self.config.outstanding_publishes_max,
             "tls": self.tls is not None,
             "tls_refused": self.refused,
             "problem": "" if self.gate is None else self.gate.problem,

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from raylay.services import fabric
 from raylay.services.cli import app
 from raylay.services.commands import transports
+from raylay.services.config.transport import TransportConfig
 from raylay.services.server.clients.transport import ClientTransport
 
 
@@ -21,9 +22,11 @@ class Attached:
     asked: list[Any]
 
     def status(self) -> dict[str, Any]:
-        few = ClientTransport("few", ("json", "fix"), connections_max=1_000)
+        few = ClientTransport(
+            TransportConfig("few", message_types=("json", "fix"), connections_max=1_000)
+        )
         few.address = "h:9007"
-        links = ClientTransport("replication", kind="replication")
+        links = ClientTransport(TransportConfig("replication"), kind="replication")
         return {
             "instances": [
                 {"name": "here-1", "transports": [few.status(), links.status()]},

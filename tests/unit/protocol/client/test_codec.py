@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from unit.test_doors import DEADLINE_S, Door, House, in_house
 
+from raylay.services.config.transport import TransportConfig
 from raylay.services.messages.records import iterate_records
 from raylay.services.protocol.client.answers import DeliveryProtocol
 from raylay.services.protocol.client.codec import NativeCodec
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.covers(
     "Replication", "a session is served in any writing that a codec has"
 )
 
-DOOR = ClientTransport("door")
+DOOR = ClientTransport(TransportConfig("door"))
 ACKS = frozenset(("processed", "persisted"))
 
 

@@ -19,6 +19,7 @@ from unit.test_doors import DEADLINE_S, Door, Transport
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.config.journal import JournalConfig
+from raylay.services.config.transport import TransportConfig
 from raylay.services.core.fold_backlog import FoldBarrier
 from raylay.services.messages.records import Record, RecordBuilder, iterate_records, publisher_id
 from raylay.services.messages.topics import TopicRule
@@ -103,7 +104,7 @@ class House:
     async def client(self, name: str, came_by: str = "", **says: str) -> Door:
         """`came_by`: a transport of the configuration, whose modules ask him; empty: none does."""
         transports = self.server._listening.transports
-        way = transports[came_by] if came_by else ClientTransport("door")
+        way = transports[came_by] if came_by else ClientTransport(TransportConfig("door"))
         connection = ClientConnection(self.server.clients, way)
         transport = SlowTransport(connection)
         connection.connection_made(transport)

@@ -18,9 +18,9 @@ from raylay.services.client.events import Disconnected
 from raylay.services.config.instance import (
     DestinationConfig,
     InstanceConfig,
-    TransportConfig,
     split_address,
 )
+from raylay.services.config.transport import TransportConfig
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.frames import encode_frame
@@ -225,7 +225,7 @@ class Visitor:
 
 @pytest.mark.covers("Configuration", "`InitialState`")
 def test_one_too_many_is_turned_away() -> None:
-    transport = ClientTransport("few", connections_max=2)
+    transport = ClientTransport(TransportConfig("few", connections_max=2))
     known, first, second = (Visitor(transport) for _ in range(3))
     transport.came(known)
     transport.admitted(known)
