@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 from raylay.services.client.credentials import credentials
-from raylay.services.commands.consume import consume
 from raylay.services.commands.publish import (
     INTERRUPTED,
     PublishResult,
@@ -257,7 +256,7 @@ def subscribe(
     try:
         with client_options(fabric, group, server, name) as options:
             if backlog:
-                run_async(consume(options, topic, content, backlog, ack, count, as_json))
+                run_async(_consume(options, topic, content, backlog, ack, count, as_json))
             else:
                 run_async(_subscribe(options, topic, sow, wanted, count, as_json, focused))
     except KeyboardInterrupt:
@@ -287,3 +286,34 @@ async def _subscribe(
                     sys.stdout.flush()
                     return
             sys.stdout.flush()
+
+
+async def _consume(
+    options: dict[str, Any],
+    queue: str,
+    content: str,
+    backlog: int,
+    ack: str,
+    count: int,
+    as_json: bool,
+) -> None:
+    """Prints messages of a queue, one on each line, as a consumer of the queue.
+
+    Args:
+        ack: `auto`: a message is acknowledged when its line was printed; `none`: none is, and the
+            messages go back to the queue at the end.
+        count: number of messages after which the command ends; 0: never.
+    """
+    from raylay.services.client import Client
+
+    async with Client(**options, on_event=ConnectionLog()) as client:
+        how = "auto" if ack == "auto" else "manual"
+        async with client.queue(queue, filter=content, backlog=backlog, ack=how) as work:
+            left = count
+            async for message in work:
+                print_message(message, as_json, False)
+                # Before it is acknowledged: whoever reads the lines has it.
+                sys.stdout.flush()
+                left -= 1
+                if not left:
+                    return

@@ -53,12 +53,12 @@ class ControlAccess:
             return
         self._gate = gate_of(self._runtime, *config.for_control(), TRANSPORT)
 
-    async def allow(self, call: str, said: Caller | None, **details: Any) -> None:
+    async def allow(self, call: str, caller: Caller | None, **details: Any) -> None:
         """Returns where somebody may have this done, and says so in an event.
 
         Args:
             call: of `PATHS`.
-            said: who he says he is; None: he does not.
+            caller: the identity that the sender claims; None: he claims none.
             details: the names in its path, and what else the event is to say.
 
         Raises:
@@ -70,14 +70,14 @@ class ControlAccess:
             return
         self.open()
         path = path_of(call, details)
-        said = said or NOBODY
-        drills = said, str(details.get("kind", ""))
+        caller = caller or NOBODY
+        drills = caller, str(details.get("kind", ""))
         if call == "drill" and self._drilling.get(drills, 0.0) > runtime.loop.time():
             return
-        if call == "stop" and self._is_own(said):
+        if call == "stop" and self._is_own(caller):
             user, why = "the fabric", ""
         else:
-            user, why = await self._judged_in_time(said, path)
+            user, why = await self._judged_in_time(caller, path)
         told = {key: str(each)[:SHOWN_MAX] for key, each in details.items() if key in TOLD}
         runtime.report(
             "control_refused" if why else "control",
@@ -107,42 +107,42 @@ class ControlAccess:
         """Forgets the judgements of drills: from now on a drill is judged anew, too."""
         self._drilling.clear()
 
-    def _is_own(self, said: Caller) -> bool:
+    def _is_own(self, caller: Caller) -> bool:
         """Returns whether it is the process that the fabric ends with."""
         key = self._runtime.config.fabric_key
-        return bool(key) and compare_digest(said.fabric_key.encode(), key.encode())
+        return bool(key) and compare_digest(caller.fabric_key.encode(), key.encode())
 
-    async def _judged_in_time(self, said: Caller, path: str) -> tuple[str, str]:
+    async def _judged_in_time(self, caller: Caller, path: str) -> tuple[str, str]:
         """Judges as `_judged` does; nobody may have what is not judged in time."""
         try:
             async with asyncio.timeout(JUDGED_S_MAX):
-                return await self._judged(said, path)
+                return await self._judged(caller, path)
         except TimeoutError:
-            return said.user_id, (
+            return caller.user_id, (
                 f"{self._runtime.config.name} refuses {path}: its modules have not answered within "
                 f"{JUDGED_S_MAX:g} s; nothing was changed. See whether the server or the disk that "
                 "they ask answers, and try again"
             )
 
-    async def _judged(self, said: Caller, path: str) -> tuple[str, str]:
+    async def _judged(self, caller: Caller, path: str) -> tuple[str, str]:
         """Returns the name by which he is known, and the reason why he may not have it; empty: he
         may."""
         name, gate = self._runtime.config.name, self._gate
         if gate is None:
-            return said.user_id, ""
-        if _bytes(said.user_id) > USER_BYTES_MAX or _bytes(said.password) > PASSWORD_BYTES_MAX:
-            return said.user_id, (
+            return caller.user_id, ""
+        if _bytes(caller.user_id) > USER_BYTES_MAX or _bytes(caller.password) > PASSWORD_BYTES_MAX:
+            return caller.user_id, (
                 f"{name} refuses {path}: a user id has up to {USER_BYTES_MAX} bytes and a password "
                 f"or token up to {PASSWORD_BYTES_MAX}; nothing was changed"
             )
         found = await gate.ask(
-            Credentials("", said.user_id, said.password, transport=TRANSPORT, is_control=True)
+            Credentials("", caller.user_id, caller.password, transport=TRANSPORT, is_control=True)
         )
         if isinstance(found, LogonDenied):
             busy = f"{name} refuses {path}: {BUSY[1]}; nothing was changed"
-            return said.user_id, busy if found.is_busy else not_let_in(said.user_id, path, name)
+            return caller.user_id, busy if found.is_busy else not_let_in(caller.user_id, path, name)
         if isinstance(found, Challenge):
-            return said.user_id, (
+            return caller.user_id, (
                 f"{name} refuses {path}: its module answers by a challenge, which control calls "
                 "cannot meet; nothing was changed. Give `admin` an authentication of its own"
             )

@@ -265,7 +265,7 @@ class InstanceThread:
             call: what it is stopped for, of `STOPS`: the path that is needed.
 
         Raises:
-            ControlRefused: it may not be stopped for whoever said so.
+            ControlRefused: the caller may not stop it.
             ConfigurationError: nothing is stopped for that: who may have something else done could
                 stop it by that.
             StorageError: it has stopped, and not all files could be closed.
