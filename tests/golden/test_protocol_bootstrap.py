@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgpack
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.frames import Frame, FrameReader
 from raylay.services.protocol.link import bootstrap, replication
+from raylay.services.protocol.link.replication import PartReader
 from raylay.services.replication.instance import Identity
 
 pytestmark = [
@@ -72,7 +74,7 @@ def test_a_bad_request(header: dict[str, Any], body: bytes, reason: str) -> None
 @example(b"\x81\x90\x00")  # a map whose key is a list
 def test_any_bytes_are_a_request_or_a_protocol_error(body: bytes) -> None:
     for read in (lambda: bootstrap.read_choice(body),
-                 lambda: bootstrap.read_lacks(body)):  # fmt: skip
+                 lambda: PartReader().read(body, PublisherRanges())):  # fmt: skip
         try:
             read()
         except RemoteProtocolError:
@@ -143,8 +145,17 @@ def test_what_cannot_be_given_comes_in_parts(monkeypatch: pytest.MonkeyPatch) ->
         lacks.add(publisher, 1, publisher)
     frames = bootstrap.lacks_frames(lacks)
     assert len(frames) > 1
-    found = PublisherRanges()
+    found, reader = PublisherRanges(), PartReader()
     for frame in frames:
-        found.update(bootstrap.read_lacks(one(frame).body))
+        reader.read(one(frame).body, found)
     assert found == lacks
     assert bootstrap.lacks_frames(PublisherRanges()) == []
+
+
+def test_a_source_says_no_more_entries_than_their_bytes_can_hold() -> None:
+    """Entries of nothing take five bytes on the wire, and 100 in memory."""
+    entries = [[bytes(17), b"v"]] * 2_000
+    assert bootstrap.read_sow({"c": "bootstrap_sow", "t": "x"}, msgpack.packb(entries))[1]
+    with pytest.raises(RemoteProtocolError) as caught:
+        bootstrap.read_sow({"c": "bootstrap_sow", "t": "x"}, msgpack.packb([[b"", b""]] * 60_000))
+    assert caught.value.reason == "bad_command"

@@ -27,6 +27,7 @@ import msgpack
 from xxhash import xxh3_128_digest
 
 from raylay.services.errors import ConfigurationError, RemoteProtocolError
+from raylay.services.messages.bounded_msgpack import unpack_containers
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.frames import Header, encode_frame, encode_front
@@ -53,6 +54,9 @@ SOW_TOPICS_MAX = 500
 log."""
 SOW_BYTES = 512 * 1024
 """Approximate length of a frame of entries; a single entry may be longer."""
+
+SOW_ENTRY_BYTES_MIN = 20
+"""The least that an entry takes: a key of a store has 17 bytes."""
 
 END = encode_frame({"c": "bootstrap_end"})
 _END = "bootstrap_end"
@@ -156,7 +160,7 @@ def read_sow(header: Header, body: bytes) -> tuple[str, list[tuple[bytes, bytes]
     """
     name = name_of(header, "t", empty=False)
     try:
-        entries = [(key, value) for key, value in msgpack.unpackb(body)]
+        entries = [(key, value) for key, value in unpack_containers(body, SOW_ENTRY_BYTES_MIN)]
     except Exception:  # msgpack raises many kinds of errors on bad bytes
         raise RemoteProtocolError("SOW entries are no msgpack", "bad_command") from None
     if not all(type(key) is bytes and type(value) is bytes for key, value in entries):
@@ -217,19 +221,6 @@ def read_begin(header: Header) -> BootstrapBegin:
 def lacks_frames(lacks: PublisherRanges) -> list[bytes]:
     """Encodes the messages that the source cannot give. Each frame can be decoded by itself."""
     return [encode_frame({"c": LACKS}, part) for part in parts(lacks)]
-
-
-def read_lacks(body: bytes) -> PublisherRanges:
-    """Decodes one frame of `lacks_frames`.
-
-    Raises:
-        RemoteProtocolError: with reason `bad_ranges`.
-    """
-    try:
-        value = msgpack.unpackb(body, strict_map_key=False)
-    except Exception:  # msgpack raises many kinds of errors on bad bytes
-        raise RemoteProtocolError("ranges are no msgpack", "bad_ranges") from None
-    return PublisherRanges.from_wire(value)
 
 
 def runs_front(source_txid: int, size_bytes: int) -> bytes:

@@ -19,6 +19,7 @@ from typing import Any
 from raylay.services.config.bootstrap import BootstrapConfig
 from raylay.services.config.instance import split_address
 from raylay.services.errors import CorruptRecord, RaylayError, RemoteProtocolError, StorageError
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Run
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import (
@@ -30,7 +31,7 @@ from raylay.services.plugins.own_credentials import OwnCredentials
 from raylay.services.protocol.frames import FrameReader, Header
 from raylay.services.protocol.link import bootstrap as protocol
 from raylay.services.protocol.link.link_credentials import RETRY, read_said
-from raylay.services.protocol.link.replication import REPLICATION_FRAME_BYTES_MAX
+from raylay.services.protocol.link.replication import REPLICATION_FRAME_BYTES_MAX, PartReader
 from raylay.services.replication.link_batch_parts import decode_replicated_runs
 from raylay.services.replication.membership.bootstrap import BootstrapCopy
 from raylay.services.server.data.data_files import JOURNAL_DIRECTORY, open_journal
@@ -108,6 +109,7 @@ class BootstrapRun:
         self.done = False
         self._begin: protocol.BootstrapBegin | None = None
         self._copy: BootstrapCopy | None = None
+        self._lacks = PartReader()
         self._sow: SowCopy | None = None
         self._connection: _SourceConnection | None = None
         self._staged_bytes = 0
@@ -255,12 +257,15 @@ class BootstrapRun:
             self._copy = BootstrapCopy(
                 runtime.identity, TopicBook(runtime.config.topics), self._begin.source
             )
+            self._lacks = PartReader()
             self._commit_error = None
             self._staged.clear()
             self._staged_bytes = 0
             runtime.journal.start(self._committed_in_thread, self._failed_in_thread)
         elif command == protocol.LACKS and copy is not None:
-            copy.lacks(protocol.read_lacks(body))
+            lacks = PublisherRanges()
+            self._lacks.read(body, lacks)
+            copy.lacks(lacks)
         elif command == protocol.RUNS and copy is not None:
             # A source proves nothing of itself.
             runs = decode_replicated_runs(body, checks=True)
