@@ -23,7 +23,7 @@ def copy_log(disk: Disk, source: Instance) -> bool:
     """Fills an empty disk from an instance. False where that one cannot be a source now."""
     if not source.alive or not source.machine.ready:
         return False
-    source._catch_up()
+    source.catch_up_commits()
     machine = source.machine
     world = disk.world
     world.fault(f"{disk.member.name} begins as a copy of {source.name}")

@@ -118,7 +118,7 @@ class DirectLinkControl:
         world, link = self.world, self.link
         if not self.instance.alive or not link.alive:
             return
-        self.instance._catch_up()
+        self.instance.catch_up_commits()
         found = first_frame(frame, control.CONTROL_FRAME_BYTES_MAX)
         assert found is not None
         state = control.read_hand_over(*found[0])

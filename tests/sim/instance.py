@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.core.commit_cycle import LinkReport, notify_links
 from raylay.services.core.compose import Composition, compose, folding
+from raylay.services.core.connection_order import (
+    ClientIdentity,
+    LinkSetup,
+    ReachedServer,
+    log_client_on,
+)
 from raylay.services.core.effect_loop import TURN_S, EffectTable
 from raylay.services.core.fold_backlog import FoldBacklog, weight
 from raylay.services.core.sow import SowFeature, SowPending
@@ -28,7 +34,6 @@ from raylay.services.messages.records import (
 from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.client.answers import OVERTAKEN, ranges_ack
 from raylay.services.protocol.frames import first_frame
-from raylay.services.protocol.link.replication import ack_frames
 from raylay.services.queues.frontend import RoutedRequest
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import (
@@ -61,13 +66,14 @@ from raylay.services.replication.instance.self_publisher import PendingRecord
 from raylay.services.replication.instance.tick_policy import TickPolicy
 from raylay.services.replication.journal_lookup import LookupRequest, LookupResult, LookupTask
 from raylay.services.replication.link.resync_plan import ResyncPlan
-from raylay.services.replication.membership.admission import LinkRefused, decide, refused_before
+from raylay.services.replication.membership.admission import LinkRefused
 from raylay.services.replication.membership.connection_sharing import SharedConnection, choose
 from raylay.services.replication.membership.placement import InstancePlacement, Placements
 from raylay.services.replication.publisher_names import PublisherNames
 from raylay.services.replication.recovery import RecoveryPoint
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.replication.unavailable import decode_unavailable
+from raylay.services.replication.values import LogonAnswer
 from raylay.services.sow.book import SowBook
 from raylay.services.subscriptions.bookmark import BookmarkSubscription, resolve
 from raylay.services.subscriptions.matching import topic_filter
@@ -107,6 +113,7 @@ from raylay.services.verification.history import (
 from raylay.storage.queue import MemoryQueueStore
 from raylay.storage.sow import MemorySowStore
 from sim import queues, sow, stateful
+from sim.connections import AdmittedLink, EnteringClient, Session, SetUpLink
 from sim.features import Replays, State, Writes, follow_everything
 from sim.filtering import DigitContent
 from sim.link import LinkLogon, LinkProcess, Placed, Stale, Welcome
@@ -408,20 +415,6 @@ def _copied(value: Any) -> Any:
 
 
 @dataclass(slots=True)
-class Session:
-    """A client's connection at an instance."""
-
-    number: int
-    connection: Connection
-    client: str
-    """What it is called in the history: another one may bear the name that it logged on with."""
-    client_name: str
-    publisher: int
-    unacked: deque[int] = field(default_factory=deque)
-    subscriptions: dict[str, Cursor] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
 class Cursor:
     """A bookmark subscription at an instance."""
 
@@ -505,7 +498,7 @@ class Instance:
         self.alive = True
         self.journal = disk.journal
         self.sessions: dict[int, Session] = {}
-        self.upstreams: dict[int, Connection] = {}
+        self.upstreams: dict[int, AdmittedLink] = {}
         self.incoming: dict[int, SharedConnection] = {}
         """Of these, what others dialled."""
         self._checks = 0
@@ -595,6 +588,9 @@ class Instance:
             undone=runtime.journal.staged.clear,
             notifications=world.machines.news(),
             policy=world.machines.place(world.slow_commit_ns),
+        )
+        self.links_in = world.machines.upstreams(
+            runtime, self.commits, self.queues, self._offer_incoming
         )
         effects = EffectTable()
         effects.bind({Append: self._perform_append})
@@ -771,8 +767,8 @@ class Instance:
             link.die()
         for connection in [s.connection for s in self.sessions.values()]:
             connection.close(1, "instance died")
-        for connection in self.upstreams.values():
-            connection.close(1, "instance died")
+        for upstream in list(self.upstreams.values()):
+            upstream.connection.close(1, "instance died")
         if lose_disk:
             self.disk.format()
             self.disk.journal = self.disk.journal.crash()
@@ -831,8 +827,8 @@ class Instance:
             link.direct_link.abort("instances were moved")
             link.inbox.send(link.placed, effect.news)
         if self.world.machines.spreads:
-            for connection in self.upstreams.values():
-                connection.send(1, Placed(effect.news))
+            for upstream in self.upstreams.values():
+                upstream.connection.send(1, Placed(effect.news))
         self.peers.moved(effect.news)
         # Clients are told where the peers are now.
         self._perform_safety_changed(SafetyChanged())
@@ -1093,8 +1089,8 @@ class Instance:
         elif run.kind == Kind.CONFLICT:
             world.probes["conflict kept"] += 1
 
-    def _catch_up(self) -> None:
-        """Before anything that a link says is taken: it may be for a commit not taken yet."""
+    def catch_up_commits(self) -> None:
+        """Before anything is taken or asked that may be about a commit not taken yet."""
         self.world.probes["link ahead of its instance"] += self.commits.is_behind
         self.commits.catch_up()
 
@@ -1282,16 +1278,16 @@ class Instance:
         )
 
     def _perform_ack_upstream(self, effect: AckUpstream) -> None:
-        connection = self.upstreams.get(effect.connection)
-        if connection is not None:
-            for frame in ack_frames(effect, 0):
-                connection.send(1, frame)
+        link = self.upstreams.get(effect.connection)
+        if link is not None:
+            link.acknowledge(effect)
 
     def _perform_close_upstream(self, effect: CloseUpstream) -> None:
-        connection = self.upstreams.pop(effect.connection, None)
+        link = self.upstreams.pop(effect.connection, None)
         self._drop_arrivals(effect.connection)
         self.incoming.pop(effect.connection, None)
-        if connection is not None:
+        if link is not None:
+            connection = link.connection
             if effect.reason == "gap":
                 self.world.probes["gap refused"] += 1
             if effect.reason == "retired":
@@ -1516,48 +1512,33 @@ class Instance:
         self._wake(session, cursor)
 
     def _log_on(self, connection: Connection, header: dict[str, Any]) -> None:
-        world = self.world
-        answer: dict[str, Any] = {
-            "c": "ack",
-            "a": "processed",
-            "cid": header["cid"],
-            "v": 1,
-            "instance": self.disk.member.name,
-            "group": self.disk.member.group,
-            "incarnation": self.disk.incarnation,
-        }
-        if not self.machine.ready:
-            world.probes["logon refused, not ready"] += 1
-            connection.send(1, ({**answer, "status": "failure", "reason": "not_ready"}, b""))
-            connection.close(1, "not_ready")
-            return
-        client = header["client_name"]
-        refused = self.machine.name_refusal(client)
-        if refused is not None:
-            world.probes["logon refused, id of another name"] += 1
-            connection.send(1, ({**answer, "status": "failure", "reason": refused[0]}, b""))
-            connection.close(1, refused[0])
-            return
-        for older in list(self.sessions.values()):
-            if older.client_name == client:
-                self.client_gone(older.number)
-                older.connection.close(1, "name_in_use")
-        number = connection.number
-        low = header["low"]
-        takes_unused = header.get("takes_unused", False)
-        found = self.machine.client_logged_on(number, client, low, takes_unused=takes_unused)
+        said = ClientIdentity(
+            header["client_name"], header["low"], header.get("takes_unused", False)
+        )
+        log_client_on(self.machine, EnteringClient(self, connection, header), said)
+        self.check()
+
+    def logged_on(self, session: Session, header: dict[str, Any], found: LogonAnswer) -> None:
+        """Makes a client one of the sessions, and answers it."""
+        world, low = self.world, header["low"]
         durable = found.durable
         if world.machines.durable_is_highest and low and found.highest >= low:
             durable = [(low, found.highest)]
-        called = connection.hosts[0].removeprefix("client ")
-        session = Session(number, connection, called, client, found.publisher)
-        self.sessions[number] = session
+        session.publisher = found.publisher
+        self.sessions[session.number] = session
         peers = self.peers.told(self.machine.destinations)
         self._log_safety(session, peers)
         if durable:
             self._log_acked(session, list(_expanded(durable)), "logon")
-        answer |= {
+        answer: dict[str, Any] = {
+            "c": "ack",
+            "a": "processed",
+            "cid": header["cid"],
             "status": "success",
+            "v": 1,
+            "instance": self.disk.member.name,
+            "group": self.disk.member.group,
+            "incarnation": self.disk.incarnation,
             "publisher": found.publisher,
             "durable": [list(pair) for pair in durable],
             "highest": found.highest,
@@ -1566,8 +1547,7 @@ class Instance:
         }
         if found.unused is not None:
             answer["unused"] = list(found.unused)
-        connection.send(1, (answer, b""))
-        self.check()
+        session.connection.send(1, (answer, b""))
 
     def client_gone(self, number: int) -> None:
         """A client's connection ended."""
@@ -1658,7 +1638,7 @@ class Instance:
             self.learn({logon.name: InstancePlacement(logon.generation, logon.host, logon.host)})
         # Of a link that salvages, each destination has its own running number.
         epochs = disk.epochs_seen
-        refused = refused_before(self.machine, logon)
+        refused = self.links_in.refusal(logon)
         if refused is not None:
             self._refuse_link(connection, refused)
             return
@@ -1682,40 +1662,31 @@ class Instance:
         number = connection.number
         ledger = self.machine.destinations.get(logon.name)
         known = ledger is not None and bool(ledger.incarnation)
-        self._catch_up()
-        decided = decide(self.machine, number, logon, epoch_seen, is_open=connection.open[1])
+        world.probes["link ahead of its instance"] += self.commits.is_behind
+        link = AdmittedLink(self, connection)
+        decided = self.links_in.admit(link, logon, epoch_seen)
         if decided is None:
             world.probes["logon of a link that is gone"] += 1
             return
         if isinstance(decided, LinkRefused):
             self._refuse_link(connection, decided)
             return
-        answer, effects = decided.answer, decided.effects
-        self.upstreams[number] = connection
-        self.queues.named({logon.incarnation: logon.name})
         if ledger is not None and ledger.incarnation == logon.incarnation and not known:
             world.probes["incarnation known by the other side's logon"] += 1
         if world.former:
             world.log(BatchTaken(world.now_us, self.name, logon.incarnation, logon.salvages))
-        self.perform(effects)
-        connection.send(
-            1,
-            Welcome(
-                disk.member.name,
-                disk.incarnation,
-                answer,
-                self.name,
-                disk.generation,
-                self.told_at_logon(),
-                self.machine.publisher_names.digest if not logon.salvages else b"",
-            ),
-        )
+        names = self.machine.publisher_names.digest if not logon.salvages else b""
+        own = disk.member.name, disk.incarnation, decided.answer, self.name, disk.generation
+        connection.send(1, Welcome(*own, self.told_at_logon(), names))
         if not isinstance(connection, Carried) and not logon.salvages:
             self.incoming[number] = SharedConnection(
                 number, logon.name, logon.group, logon.incarnation, logon.host
             )
-            for link in self.links.values():
-                link.arrived()
+        self.links_in.answered(link)
+
+    def _offer_incoming(self) -> None:
+        for link in self.links.values():
+            link.arrived()
 
     def incoming_for(self, link: LinkProcess) -> Connection | None:
         """The connection that another instance made and that a link may use."""
@@ -1727,11 +1698,11 @@ class Instance:
             destination = replace(destination, addresses=addresses)
         found = choose(
             destination,
-            [each for number, each in self.incoming.items() if self.upstreams[number].open[1]],
+            [each for number, each in self.incoming.items() if self.upstreams[number].is_open],
             {ledgers[name].incarnation for name in others if ledgers[name].connected},
             others,
         )
-        return None if found is None else self.upstreams[found.number]
+        return None if found is None else self.upstreams[found.number].connection
 
     def upstream_frame(
         self, connection: Connection, batch: SendBatch | Placed | RoutedRequest
@@ -1745,43 +1716,35 @@ class Instance:
         if isinstance(batch, Placed):
             self.learn(batch.placements)
             return
-        self._arrived(connection, (connection, batch), self._take_batch)
-
-    def _take_batch(
-        self, frame: tuple[Connection, SendBatch], answers: LookupResult
-    ) -> LookupRequest | None:
-        connection, batch = frame
-        machine, world = self.machine, self.world
-        questions = machine.asks(batch.runs, answers, batch.awaited)
-        if questions:
-            return questions
-        upstream = machine._upstreams.get(connection.number)
-        if upstream is not None and world.former:
-            world.log(BatchTaken(world.now_us, self.name, upstream.incarnation, upstream.salvages))
-        if upstream is not None:
-            self._look_at_paths(upstream.incarnation, batch.runs)
-        before = machine.counters.duplicates
-        if batch.yours:
-            world.probes["told what came from here"] += 1
-            self.perform(machine.upstream_shows(connection.number, batch.yours))
-            if not self.alive:
-                return None
         if batch.lacks is not None:
-            self.perform(machine.upstream_lacks(connection.number, batch.lacks.copy(), batch.whole))
-        effects = machine.upstream_batch(
-            connection.number,
-            batch.number,
-            batch.runs,
-            batch.marked,
-            batch.awaited,
-            batch.caught_up,
-            self.now_us,
-            answers,
-        )
+            # A frame of its own, before the batch.
+            self._arrived(connection, (connection, (batch.lacks, batch.whole)), self._take_frame)
+        self._arrived(connection, (connection, batch), self._take_frame)
+
+    def _take_frame(
+        self,
+        frame: tuple[Connection, SendBatch | tuple[PublisherRanges, bool]],
+        answers: LookupResult,
+    ) -> LookupRequest | None:
+        connection, said = frame
+        link = self.upstreams.get(connection.number)
+        if link is None:
+            return None
+        if not isinstance(said, SendBatch):
+            self.links_in.take_lacks(link, said[0].copy(), said[1])
+            return None
+        world, machine = self.world, self.machine
+        upstream = machine._upstreams.get(connection.number)
+        before = machine.counters.duplicates
+        if upstream is not None and not machine.asks(said.runs, answers, said.awaited):
+            of = upstream.incarnation, upstream.salvages
+            if world.former:
+                world.log(BatchTaken(world.now_us, self.name, *of))
+            self._look_at_paths(upstream.incarnation, said.runs)
+        questions = self.links_in.take_batch(link, said, said.runs, said.awaited, answers)
         if machine.counters.duplicates > before:
             world.probes["duplicate by two paths"] += 1
-        self.perform(effects)
-        return None
+        return questions
 
     def _look_at_paths(self, sender: int, runs: list[Run]) -> None:
         own = self.disk.incarnation
@@ -1820,85 +1783,63 @@ class Instance:
         self.learn(welcome.placements)
         if not self.alive:
             return
-        if self._is_refused(link, welcome):
-            return
-        plan = self._comparing[link.destination.name] = self.world.machines.plan(
+        name = link.destination.name
+        plan = self._comparing[name] = self.world.machines.plan(
             welcome.answer.held, welcome.answer.waited
         )
+        server = ReachedServer(
+            welcome.name,
+            welcome.incarnation,
+            welcome.generation,
+            client_address=self.host_of(welcome.name),
+            names=welcome.names,
+        )
+        setup = self.world.machines.setup(
+            self.runtime, self.commits, SetUpLink(self, link, connection, welcome), server, plan
+        )
+        if not setup.goes_on():
+            del self._comparing[name]
+            return
+        self.disk.servers[name] = (welcome.incarnation, welcome.name)
+        self.disk.servers_met.setdefault(name, set()).add(welcome.name)
         slices = self.world.hint_rng.random() < SLICED_CHANCE and not self.world.healed
         # What the first slice takes for an answer is of this server already.
-        by = link.destination.name, welcome.called, welcome.incarnation
+        by = name, welcome.called, welcome.incarnation
         self.world.log(LinkReached(self.world.now_us, self.name, *by))
-        self._compare(link, connection, welcome, plan, slices=slices)
+        self._compare(link, setup, plan, slices=slices)
 
     def _compare(
-        self,
-        link: LinkProcess,
-        connection: Connection,
-        welcome: Welcome,
-        plan: ResyncPlan,
-        *,
-        slices: bool,
+        self, link: LinkProcess, setup: LinkSetup, plan: ResyncPlan, *, slices: bool
     ) -> None:
         """Works a slice of the comparison off; others come in between."""
         name = link.destination.name
         if not self.alive or not link.alive or self._comparing.get(name) is not plan:
             self.world.probes["comparison given up"] += 1
             return
-        effects, more = self.machine.compare(name, plan, 1)
-        self.perform(effects)
+        more = setup.compare(1)
         if slices and more:
             self.world.probes["comparison in slices"] += 1
             delay_us = self.world.hint_rng.randint(*SLICE_US)
-            self.world.after(
-                delay_us, lambda: self._compare(link, connection, welcome, plan, slices=True)
-            )
+            self.world.after(delay_us, lambda: self._compare(link, setup, plan, slices=True))
             return
         del self._comparing[name]
-        if self._is_refused(link, welcome):
+        if setup.begin() is None:
             self.world.probes["server retired while it is compared"] += 1
-            return
-        self._begin(link, connection, welcome, plan)
 
-    def _is_refused(self, link: LinkProcess, welcome: Welcome) -> bool:
-        refused = self.machine.refuse_downstream(
-            link.destination.name, welcome.name, welcome.incarnation, welcome.generation
-        )
-        if refused:
-            why = "retired" if refused.startswith("retired") else "former"
-            self.world.probes[f"{why} server refused"] += 1
-            link.inbox.send(link.refused, refused)
-        return bool(refused)
-
-    def _begin(
-        self, link: LinkProcess, connection: Connection, welcome: Welcome, plan: ResyncPlan
-    ) -> None:
-        name = link.destination.name
-        self.disk.servers[name] = (welcome.incarnation, welcome.name)
-        self.names_told[name].connected(welcome.names)
-        self.disk.servers_met.setdefault(name, set()).add(welcome.name)
-        self.queues.named({welcome.incarnation: welcome.name})
-        self.peers.reached(name, welcome.incarnation, welcome.name, self.host_of(welcome.name))
+    def link_reached(self, name: str, server: ReachedServer, called: str) -> None:
+        """A link counts as connected to this server."""
+        self.names_told[name].connected(server.names)
+        self.peers.reached(name, server.incarnation, server.name, server.client_address)
         if self.world.former:
-            self.world.log(BatchTaken(self.world.now_us, self.name, welcome.incarnation, False))
+            self.world.log(BatchTaken(self.world.now_us, self.name, server.incarnation, False))
         before = self.machine.destinations[name].incarnation
-        self._catch_up()
-        by = name, welcome.called, welcome.incarnation
+        by = name, called, server.incarnation
+        self.world.probes["link ahead of its instance"] += self.commits.is_behind
         self.world.log(LinkConnected(self.world.now_us, self.name, *by, self._pending()))
-        effects, start = self.machine.link_connected(
-            name,
-            welcome.incarnation,
-            plan,
-            self.now_us,
-            welcome.name,
-            generation=welcome.generation,
-        )
         if self.world.topology.wide and len(self.disk.servers_met[name]) > 1:
             self.world.probes["second server behind one address"] += 1
-        if before and before != welcome.incarnation:
+        if before and before != server.incarnation:
             self.world.probes["link moved to another server or incarnation"] += 1
-        link.inbox.send(link.started, connection, welcome, start)
-        self.perform(effects)
 
     def link_disconnected(self, link: LinkProcess, why: str) -> None:
         """A link has lost its connection."""

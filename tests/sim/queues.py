@@ -475,7 +475,7 @@ class Keeper:
 
     def catch_up(self) -> None:
         """Before a decision is judged: all that is on disk is folded."""
-        self.instance._catch_up()
+        self.instance.catch_up_commits()
         behind = self.instance.folds.behind()
         while behind is not None and not behind.done:
             behind.take(100)

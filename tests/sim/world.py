@@ -26,6 +26,7 @@ from raylay.services.client.machine import ClientMachine
 from raylay.services.client.publishing.outbox import PublishOutbox
 from raylay.services.core.commit_cycle import CommitCycle
 from raylay.services.core.compose import FeatureClasses
+from raylay.services.core.connection_order import LinkSetup, UpstreamCycle
 from raylay.services.core.effect_loop import EffectLoop
 from raylay.services.core.feature import FeatureRegistry
 from raylay.services.core.queues import Queues
@@ -125,6 +126,8 @@ class Machines:
     news: type[CommitNotifications] = CommitNotifications
     place: type[CommitThreadPolicy] = CommitThreadPolicy
     commits: type[CommitCycle] = CommitCycle
+    upstreams: type[UpstreamCycle] = UpstreamCycle
+    setup: type[LinkSetup] = LinkSetup
     subscription: type[BookmarkSubscription] = BookmarkSubscription
     lookup: type[RunLookup] = RunLookup
     plan: type[ResyncPlan] = ResyncPlan

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
+from raylay.services.core.connection_order import ClientIdentity, log_client_on
 from raylay.services.protocol.client.commands import Logon
 from raylay.services.replication.instance.publishers import Judge
 from raylay.services.replication.values import LogonAnswer
@@ -80,12 +81,13 @@ class ClientLogon:
             return
         refusal = clients.admission.refusal()
         if refusal is not None:
-            self._turn_down(logon, *refusal)
+            self.turn_down(logon, *refusal)
             return
         self._is_asking = True
         clients.runtime.spawn(self._pass_gate(gate, logon), connection.failed)
 
-    def _turn_down(self, logon: Logon, reason: str, text: str) -> None:
+    def turn_down(self, logon: Logon, reason: str, text: str) -> None:
+        """Tells the client why it is not let in, and ends the connection."""
         connection = self._connection
         connection.send(
             connection.codec.acknowledgment("processed", logon.command_id, reason, text)
@@ -111,7 +113,7 @@ class ClientLogon:
         if not connection.is_open:
             return
         if isinstance(found, LogonDenied):
-            self._turn_down(logon, *(BUSY if found.is_busy else (AUTH, NOT_LET_IN)))
+            self.turn_down(logon, *(BUSY if found.is_busy else (AUTH, NOT_LET_IN)))
         elif isinstance(found, Challenge):
             connection.send(
                 connection.codec.acknowledgment(
@@ -128,7 +130,7 @@ class ClientLogon:
             self._let_in(replace(logon, user_id=found.user, password=""), found.permissions)
         self._flush()
 
-    def _name_refusal(self, logon: Logon) -> tuple[str, str] | None:
+    def name_refusal(self, logon: Logon) -> tuple[str, str] | None:
         """Returns why nobody may log on by this name, if nobody may."""
         runtime, connection = self._clients.runtime, self._connection
         refused = runtime.machine.name_refusal(logon.client_name)
@@ -145,37 +147,79 @@ class ClientLogon:
 
     def _let_in(self, logon: Logon, permissions: Permissions | None = None) -> None:
         connection, clients = self._connection, self._clients
-        came_by = connection.came_by
         # Without a module anybody may say any name: that counts for nobody.
-        user = "" if came_by.gate is None else logon.user_id
+        user = "" if connection.came_by.gate is None else logon.user_id
         holder = ShareHolder(user, network_of(connection.peer))
-        refusal = (
-            clients.admission.refusal()
-            or self._name_refusal(logon)
-            or clients.share_refusal(logon, connection, holder, came_by)
-            or clients.take_name(logon, connection, holder)
-        )
-        if refusal is not None:
-            self._turn_down(logon, *refusal)
-            return
-        clients.count_in(connection, holder, came_by)
-        judge = None
-        if permissions is not None:
-            judge = clients.judge(permissions, logon.user_id, logon.client_name, connection.peer)
-            connection.permissions, connection.judge = permissions, judge
-        connection.client_name, connection.user_id = logon.client_name, logon.user_id
-        machine = clients.runtime.machine
-        connection.logged_on(
-            logon,
-            machine.client_logged_on(
-                connection.number,
-                logon.client_name,
-                logon.low,
-                judge,
-                takes_unused=logon.takes_unused,
-                user=_owner_of_gaps(holder),
+        log_client_on(
+            clients.runtime.machine,
+            LoggingOnClient(self, connection, clients, logon, permissions, holder),
+            ClientIdentity(
+                logon.client_name, logon.low, logon.takes_unused, _owner_of_gaps(holder)
             ),
         )
+
+
+class LoggingOnClient:
+    """A client whose user the modules know, as the order of a logon takes it (`EnteringClient`).
+
+    Owner: the connection. Lifecycle: one turn of the loop.
+
+    Args:
+        holder: who the connection is counted for.
+    """
+
+    __slots__ = ("_clients", "_connection", "_holder", "_logon", "_permissions", "_said", "number")
+
+    def __init__(
+        self,
+        logon: ClientLogon,
+        connection: LogonConnection,
+        clients: ClientSessions,
+        said: Logon,
+        permissions: Permissions | None,
+        holder: ShareHolder,
+    ) -> None:
+        self._logon = logon
+        self._connection = connection
+        self._clients = clients
+        self._said = said
+        self._permissions = permissions
+        self._holder = holder
+        self.number = connection.number
+
+    def refusal(self) -> tuple[str, str] | None:
+        """Returns why the instance admits nobody now, or not this one."""
+        connection, clients = self._connection, self._clients
+        return (
+            clients.admission.refusal()
+            or self._logon.name_refusal(self._said)
+            or clients.share_refusal(self._said, connection, self._holder, connection.came_by)
+        )
+
+    def displace(self) -> tuple[str, str] | None:
+        """Ends the older connection of its name."""
+        return self._clients.take_name(self._said, self._connection, self._holder)
+
+    def turn_down(self, reason: str, text: str) -> None:
+        """Tells the client why not, and ends the connection."""
+        self._logon.turn_down(self._said, reason, text)
+
+    def enter(self) -> Judge | None:
+        """Counts the connection, and gives it its name and what it may do."""
+        connection, clients, said = self._connection, self._clients, self._said
+        clients.count_in(connection, self._holder, connection.came_by)
+        judge = None
+        if self._permissions is not None:
+            judge = clients.judge(
+                self._permissions, said.user_id, said.client_name, connection.peer
+            )
+            connection.permissions, connection.judge = self._permissions, judge
+        connection.client_name, connection.user_id = said.client_name, said.user_id
+        return judge
+
+    def logged_on(self, answer: LogonAnswer) -> None:
+        """Makes the connection a session, and answers it."""
+        self._connection.logged_on(self._said, answer)
 
 
 def _owner_of_gaps(holder: ShareHolder) -> str:

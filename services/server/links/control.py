@@ -14,6 +14,7 @@ import msgpack
 
 from raylay.services.config.instance import DestinationConfig
 from raylay.services.core.commit_cycle import CommitCycle
+from raylay.services.core.connection_order import LinkSetup, ReachedServer
 from raylay.services.errors import RaylayError
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.net.framed import FramedConnection
@@ -34,6 +35,7 @@ from raylay.services.replication.membership.connection_sharing import (
 from raylay.services.replication.membership.peers import PeerBook
 from raylay.services.replication.membership.placement import InstancePlacement, from_wire, to_wire
 from raylay.services.replication.publisher_names import NamesTold
+from raylay.services.replication.values import LinkStart
 from raylay.services.server.children.supervisor import ChildHandle, Supervisor, run_in_order
 from raylay.services.server.cooperative import yield_between
 from raylay.services.server.data.held_digest import HeldDigest
@@ -291,21 +293,33 @@ class LinkControl:
         state.put_number("link_epoch", epoch)
         return epoch
 
-    def _is_refused(self, header: Header) -> bool:
-        """Returns whether the link may not go on with the server that it has reached; it is told
-        why."""
-        runtime = self._runtime
-        refused = runtime.machine.refuse_downstream(
-            self.name,
-            header["name"],
-            header["incarnation"],
-            header["generation"],
-            header["address"],
+    @property
+    def is_served(self) -> bool:
+        """Returns whether the instance serves, so that links may begin."""
+        return self._runtime.is_serving
+
+    def refuse(self, why: str) -> None:
+        """Tells the link why it does not go on with the server that it has reached."""
+        self.process.say(control.refuse(why))
+
+    def reached(self, server: ReachedServer) -> None:
+        """The link counts as connected to this server: commits are told to it."""
+        self.is_connected = True
+        self._names_told.connected(server.names)
+        self.remember(server.incarnation, server.name, server.client_address)
+        self.address = server.address
+        self.why = ""
+        self._runtime.report(
+            "link_logged_on",
+            destination=self.name,
+            client=self.client_name,
+            peer=self.peer_name,
+            address=self.address,
         )
-        if not refused and runtime.is_serving:
-            return False
-        self.process.say(control.refuse(refused))
-        return True
+
+    def begins(self, start: LinkStart) -> None:
+        """`_connected` tells it how it begins, in turns; all else that it is told follows."""
+        self._behind_start = []
 
     async def _connected(self, header: Header, parts: list[tuple[str, int, bytes]]) -> None:
         runtime = self._runtime
@@ -324,7 +338,17 @@ class LinkControl:
             read_part(part, theirs if command == "held" else waited.of(root))
         incarnation = header["incarnation"]
         await self._links.placements.learn_quietly(from_wire(header["placements"]))
-        if self._is_refused(header):
+        plan = ResyncPlan(theirs, waited)
+        server = ReachedServer(
+            header["name"],
+            incarnation,
+            header["generation"],
+            header["address"],
+            header["client"],
+            header["names"],
+        )
+        setup = LinkSetup(runtime, self._links.commits, self, server, plan)
+        if not setup.goes_on():
             return
         ledger = runtime.machine.destinations[self.name]
         is_new = header["name"] not in ledger.servers
@@ -348,45 +372,20 @@ class LinkControl:
                 return
         if not await self._removal_is_held():
             return
-        plan, more = ResyncPlan(theirs, waited), True
+        more = True
         while more:
             if connection is None or connection is not self.process.connection:
                 return
             if dial_number != self._dial_number:
                 return  # It has lost what it had reached.
-            effects, more = runtime.machine.compare(self.name, plan)
-            runtime.perform(effects)
+            more = setup.compare()
             await asyncio.sleep(0)
         if connection is not self.process.connection or dial_number != self._dial_number:
             return
         assert connection is not None
-        if self._is_refused(header):
-            return  # It was learnt meanwhile that this one was moved.
-        self.is_connected = True
-        self._names_told.connected(header["names"])
-        self.remember(incarnation, header["name"], header["client"])
-        self.address = header["address"]
-        self.why = ""
-        runtime.report(
-            "link_logged_on",
-            destination=self.name,
-            client=self.client_name,
-            peer=self.peer_name,
-            address=self.address,
-        )
-        # Else the resync would end before what is on disk, and who is ready by it would lack that.
-        self._links.commits.catch_up()
-        effects, start = runtime.machine.link_connected(
-            self.name,
-            incarnation,
-            plan,
-            runtime.steady_us(),
-            header["name"],
-            generation=header["generation"],
-            address=header["address"],
-        )
-        self._behind_start = []
-        runtime.perform(effects)
+        start = setup.begin()
+        if start is None:
+            return
         # What is left of the incoming connections is for other links; and of two connections that
         # were dialled both ways, one side gives up its own.
         self._links.upstreams.changed()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
+from raylay.services.core.connection_order import UpstreamCycle
 from raylay.services.core.fold_backlog import another_turn
 from raylay.services.errors import CorruptRecord, RaylayError, RemoteProtocolError, StorageError
 from raylay.services.messages.records import RUN_BYTES_MAX, Kind, Run
@@ -41,7 +42,7 @@ from raylay.services.protocol.link.replication import (
     refusal,
 )
 from raylay.services.replication.batch_room import BatchRoom
-from raylay.services.replication.effects import AckUpstream, Rooted
+from raylay.services.replication.effects import AckUpstream
 from raylay.services.replication.inbound_queue import InboundQueue
 from raylay.services.replication.journal_lookup import LookupRequest, LookupResult
 from raylay.services.replication.link.outbound import WINDOW_BYTES_DEFAULT
@@ -58,14 +59,13 @@ from raylay.services.replication.membership.admission import (
     StoredEpochs,
     UnprovenLinks,
     counts,
-    decide,
     epoch_key,
     proven_keys,
-    refused_before,
 )
 from raylay.services.replication.membership.connection_sharing import SharedConnection
 from raylay.services.replication.membership.placement import InstancePlacement
 from raylay.services.replication.membership.validation import DestinationTerms, check, told
+from raylay.services.replication.values import UpstreamAnswer
 from raylay.services.security.connection_shares import (
     ConnectionShares,
     ShareHolder,
@@ -174,6 +174,8 @@ class ConnectedUpstreams:
             lambda: [key for key, _ in runtime.state.items(EPOCH_KEYS)]
         )
         self._links = links
+        self.cycle = UpstreamCycle(runtime, commits.cycle, queues, self.changed)
+        """Order in which they are let in and what they bring is taken."""
 
     def room(self, upstream: UpstreamConnection) -> BatchRoom:
         """Returns where a link's long batches have room. Links that prove to be of the fabric do
@@ -276,6 +278,8 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self._doubts: set[str] = set()
         """The events that told what is not believed of it."""
         self._acks = AckSender(self)
+        self._answer_bytes = 0
+        """Bytes of the answer to its logon that were sent."""
         self._logon_timer: asyncio.TimerHandle | None = None
         self.arrivals = InboundQueue(self._take)
         self._decompressor = Decompressor(BLOCK_BYTES_MAX)
@@ -567,11 +571,11 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         if not runtime.is_serving:
             self.refuse("not_ready", f"{runtime.config.name} is {runtime.phase}")
             return
-        machine = runtime.machine
+        cycle = self._upstreams.cycle
         try:
             if self._counts(logon.placements):
                 await self._upstreams.placements.learn(logon.placements)
-            decided: LinkAdmitted | LinkRefused | None = refused_before(machine, logon)
+            decided: LinkAdmitted | LinkRefused | None = cycle.refusal(logon)
             if decided is None and not logon.salvages:
                 decided = await runtime.in_thread(self._validate, logon)
             if decided is None:
@@ -579,16 +583,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
                 seen, is_anothers = await runtime.state.run(
                     lambda: self._take_epoch(logon, connected)
                 )
-                # What is on disk and not taken yet is held: who may not be ready asks for that.
-                self._upstreams.commits.cycle.catch_up()
-                decided = decide(
-                    machine,
-                    self.number,
-                    logon,
-                    seen,
-                    is_open=self.is_open,
-                    is_anothers=is_anothers,
-                )
+                decided = cycle.admit(self, logon, seen, is_anothers=is_anothers)
         except RaylayError as error:
             self.refuse("storage_error", str(error))
             return
@@ -599,19 +594,34 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             runtime.report("upstream_refused", peer=logon.name, reason=reason, text=text)
             self.refuse(reason, text)
             return
+        await self._answer(logon, decided.answer)
+
+    @property
+    def tells_names(self) -> bool:
+        """Returns whether queues are told who bears its incarnation."""
+        if self._is_believed or self.logon is None:
+            return True
+        return self._upstreams.unproven.may_name(self.logon.incarnation)
+
+    def accepted(self) -> None:
+        """It is let in: its acks wait behind the answer from now on."""
         if self._logon_timer is not None:
             self._logon_timer.cancel()
         self.is_accepted = True
         self._upstreams.doorway.admitted(self)
         if self._came_by is not None:
             self._came_by.admitted(self)
-        self._acks.conflation_s = min(logon.ack_conflation_ms, CONFLATION_MS_MAX) / 1000
+        assert self.logon is not None
+        self._acks.conflation_s = min(self.logon.ack_conflation_ms, CONFLATION_MS_MAX) / 1000
         self.reader.frame_bytes_max = REPLICATION_FRAME_BYTES_MAX
         self._acks.answer()
-        if self._is_believed or self._upstreams.unproven.may_name(logon.incarnation):
-            self._upstreams.queues.named({logon.incarnation: logon.name})
-        runtime.perform(decided.effects)
-        answer = decided.answer
+
+    def answered(self) -> None:
+        """The answer to the logon is out: the acks that waited follow."""
+        self._acks.answered(self._answer_bytes)
+
+    async def _answer(self, logon: UpstreamLogon, answer: UpstreamAnswer) -> None:
+        runtime = self._runtime
         same = await self._upstreams.digest.of(answer.held) == logon.digest
         identity = runtime.identity
         accepted = LinkAccepted(
@@ -621,19 +631,17 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             runtime.client_address,
             same,
             identity.generation,
-            machine.placements.items(),
-            machine.publisher_names.digest if logon.proven and not logon.salvages else b"",
+            runtime.machine.placements.items(),
+            runtime.machine.publisher_names.digest if logon.proven and not logon.salvages else b"",
         )
-        answer_bytes = 0
         async for frame in yield_between(
             exchange_frames(accepted, None if same else answer.held, answer.waited)
         ):
             if not self.is_open:
                 return
             self.send(frame)
-            answer_bytes += len(frame)
-        self._acks.answered(answer_bytes)
-        self._upstreams.changed()
+            self._answer_bytes += len(frame)
+        self._upstreams.cycle.answered(self)
 
     def as_incoming(self, destination: str) -> SharedConnection | None:
         """Returns what a destination is told of it; None: it carries no stream for that one."""
@@ -725,11 +733,10 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         lacks, whole = read_lacks(header, body)
         if not self._speaks_of_all("lacks_unproven", "what is lacking for good"):
             return None
-        self._runtime.perform(self._runtime.machine.upstream_lacks(self.number, lacks, whole))
+        self._upstreams.cycle.take_lacks(self, lacks, whole)
         return None
 
     def _batch(self, header: Header, body: bytes, answers: LookupResult) -> LookupRequest | None:
-        machine = self._runtime.machine
         if self._upstreams.commits.cycle.failure is not None:
             self.refuse(*self._upstreams.commits.cycle.failure)
             return None
@@ -756,11 +763,11 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
                 return None
             if self.permissions is not None and self._is_kept_out(self.permissions, runs):
                 return None
-        questions = machine.asks(runs, answers, batch.awaited)
+        questions = self._upstreams.cycle.take_batch(self, batch, runs, batch.awaited, answers)
         if questions:
             answers.decoded = batch, runs
             return questions
-        self._take_runs(batch, runs, batch.awaited, answers)
+        self._check_pace()
         return None
 
     def _needs_room(self, batch: LinkBatch) -> bool:
@@ -798,10 +805,12 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             if self.permissions is not None and self._is_kept_out(self.permissions, parts.runs):
                 return None
         runs, awaited = parts.part
-        questions = self._runtime.machine.asks(runs, answers, awaited)
+        is_part = not parts.is_last
+        cycle = self._upstreams.cycle
+        questions = cycle.take_batch(self, batch, runs, awaited, answers, is_part)
         if questions:
             return questions
-        self._take_runs(batch, runs, awaited, answers, not parts.is_last)
+        self._check_pace()
         if parts.is_last or not self.is_open:
             self._upstreams.room(self).leave(self)
             return None
@@ -812,30 +821,12 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         parts.go_on()
         return another_turn()
 
-    def _take_runs(
-        self,
-        batch: LinkBatch,
-        runs: list[Run],
-        awaited: Rooted,
-        answers: LookupResult,
-        is_part: bool = False,
-    ) -> None:
-        runtime, machine = self._runtime, self._runtime.machine
-        if batch.yours and self._speaks_of_all("old_copy_unproven", "what is in an old copy"):
-            runtime.perform(machine.upstream_shows(self.number, batch.yours))
-        runtime.perform(
-            machine.upstream_batch(
-                self.number,
-                batch.number,
-                runs,
-                batch.marked,
-                awaited,
-                batch.caught_up,
-                runtime.steady_us(),
-                answers,
-                is_part,
-            )
-        )
+    def shows_old_copy(self) -> bool:
+        """Returns whether it is believed what it says of an older copy of this instance."""
+        return self._speaks_of_all("old_copy_unproven", "what is in an old copy")
+
+    def _check_pace(self) -> None:
+        """Reads no more for now where it outruns the disk, the folds or the queues."""
         self._upstreams.commits.check_link(self)
         self._upstreams.slowed.check(self, is_link=True)
 
