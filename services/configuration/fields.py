@@ -23,6 +23,11 @@ from pydantic import (
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import RESERVED, compile_regex, is_regex
 
+PORT_MAX = 65_535
+TOPIC_BYTES_MAX = 1024
+MESSAGE_TYPE_LENGTH_MAX = 255
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
 
 @contextmanager
 def refusals() -> Iterator[None]:
@@ -31,12 +36,6 @@ def refusals() -> Iterator[None]:
         yield
     except ConfigurationError as error:
         raise ValueError(str(error).partition(": ")[2]) from None
-
-
-PORT_MAX = 65_535
-TOPIC_BYTES_MAX = 1024
-MESSAGE_TYPE_LENGTH_MAX = 255
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def _name(value: str) -> str:

@@ -407,7 +407,7 @@ def test_a_new_journal_beside_the_store_goes_on_from_it(tmp_path: Path) -> None:
             path.unlink()
         async with Life(tmp_path) as life:
             (said,) = life.events("sow_ahead")
-            assert "the records are kept" in said
+            assert "its records are kept" in said
             assert life.bodies() == of(1, 2, 3)
             await life.client.publish("orders", b'{"id":2,"text":"y"}')
             await life.client.flush()
