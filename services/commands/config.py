@@ -69,7 +69,9 @@ def show(
     loaded = load_files(files, defines=parse_defines(define))
     if isinstance(loaded, FabricSettings):
         echo_text(shown_fabric(loaded).removesuffix("\n"))
-        downgrades = [(each.name, loaded.downgrade_of(each)) for each in loaded.instances]
+        downgrades = [
+            (instance.name, loaded.downgrade_of(instance)) for instance in loaded.instances
+        ]
     else:
         echo_text("---\n".join(shown(document) for document in loaded).removesuffix("\n"))
         downgrades = downgrades_of(loaded)

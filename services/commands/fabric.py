@@ -72,7 +72,7 @@ def check_command(
         checked, name = impossible(error), fabric_name
     else:
         checked, name = check_settings(settings, tuple(publishes or ())), settings.name
-        checked.findings = [each.at(origins) for each in checked.findings]
+        checked.findings = [finding.at(origins) for finding in checked.findings]
         checked.findings += [
             TopologyFinding("warning", "exposed", (), "", each.text, each.change)
             for each in exposure.of_fabric(settings)

@@ -140,7 +140,7 @@ def _start(fabric: Fabric, place: Path, address: str, node_label: str) -> None:
             fabric.stop()
             raise
     print_status(fabric.status(), as_json=False)
-    groups = dict.fromkeys(each.group for each in fabric.declared.instances)
+    groups = dict.fromkeys(instance.group for instance in fabric.declared.instances)
     servers = {group: [str(server.address) for server in fabric.servers(group)] for group in groups}
     for warning in fabric.shared_hosts():
         echo(f"raylay: warning: {warning}", err=True)
@@ -315,7 +315,7 @@ def _end_owners(name: str, owners: list[LockOwner]) -> None:
     """Ends the processes that start or hold a fabric, and returns when all are gone."""
     from raylay.services.fabric.ray_access import await_process_end
 
-    left = {each.pid: each for each in owners if each.alive}
+    left = {owner.pid: owner for owner in owners if owner.alive}
     for pid in left:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)

@@ -211,7 +211,7 @@ def lines(found: TopicDiff, here: str, there: str, show: int) -> list[str]:
     name = f"{found.topic[0]} ({found.topic[1]})"
     if found.only:
         return [f"{name}: only {found.only} has this SOW topic"]
-    different = [each for each in found.differences if not each.changing]
+    different = [difference for difference in found.differences if not difference.changing]
     changing = len(found.differences) - len(different)
     counts = f"{here} has {found.counts[0]:,} records, {there} {found.counts[1]:,}"
     what = f"{len(different):,} keys differ" if different else "no key differs"
@@ -244,12 +244,12 @@ def as_object(found: TopicDiff, here: str, there: str) -> dict[str, Any]:
         "records": {here: found.counts[0], there: found.counts[1]},
         "differences": [
             {
-                "key": each.key.decode("utf-8", "replace"),
-                "what": each.what,
-                "changing": each.changing,
-                here: None if each.here is None else each.here._asdict(),
-                there: None if each.there is None else each.there._asdict(),
+                "key": difference.key.decode("utf-8", "replace"),
+                "what": difference.what,
+                "changing": difference.changing,
+                here: None if difference.here is None else difference.here._asdict(),
+                there: None if difference.there is None else difference.there._asdict(),
             }
-            for each in found.differences
+            for difference in found.differences
         ],
     }

@@ -161,7 +161,7 @@ def topics(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
         time.sleep(RATE_S)
         after, seconds = attached.status()["instances"], time.monotonic() - began_s
         rows = topic_rows(attached.declared, before, after, seconds)
-        instances = [each.name for each in attached.declared.instances]
+        instances = [instance.name for instance in attached.declared.instances]
     if as_json:
         for row in rows:
             echo_json(asdict(row))
@@ -197,8 +197,10 @@ def list_fabrics(as_json: JsonOption = False) -> None:
     from raylay.services.fabric import registry
     from raylay.services.fabric.stopped import stopped
 
-    found = [(each.name, "running", each.directory, "") for each in registry.running()]
-    found += [(each.name, "stopped", str(each.directory), each.command) for each in stopped()]
+    found = [(fabric.name, "running", fabric.directory, "") for fabric in registry.running()]
+    found += [
+        (fabric.name, "stopped", str(fabric.directory), fabric.command) for fabric in stopped()
+    ]
     inside = [regions(directory) for _, _, directory, _ in found]
     if as_json:
         keys = ("fabric", "state", "directory", "start")
@@ -226,7 +228,7 @@ def regions(directory: str | Path) -> dict[str, int]:
         settings = FabricSettings.from_json(record.settings) if record is not None else None
     except RaylayError:
         settings = None
-    return dict(Counter(each.group for each in settings.instances)) if settings else {}
+    return dict(Counter(instance.group for instance in settings.instances)) if settings else {}
 
 
 def print_status(found: dict[str, Any], as_json: bool) -> None:
@@ -251,7 +253,7 @@ def print_status(found: dict[str, Any], as_json: bool) -> None:
             *logged(instance),
         )
         destinations = instance.get("destinations", {})
-        rows = [destination_row(*each) for each in destinations.items()] or [("",) * 5]
+        rows = [destination_row(*item) for item in destinations.items()] or [("",) * 5]
         for number, row in enumerate(rows):
             table.append((*(front if not number else ("",) * len(front)), *row))
     print_table(f"fabric {found['fabric']}", STATUS_COLUMNS, table, STATUS_NUMBERS)

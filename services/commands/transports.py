@@ -30,7 +30,9 @@ def status(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
 
     with Fabric.attach(running(fabric).name) as attached:
         instances = attached.status()["instances"]
-    found = [{"instance": each["name"], **one} for each in instances for one in _of(each)]
+    found = [
+        {"instance": instance["name"], **one} for instance in instances for one in _of(instance)
+    ]
     if as_json:
         echo_json(found)
         return

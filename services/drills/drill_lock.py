@@ -116,7 +116,9 @@ def clean(fabric: Fabric) -> list[str]:
     """
     check_allowed(fabric)
     refuse_running(fabric.directory, fabric.name)
-    fabric.authorize([each.name for each in fabric.declared.instances], "drill", kind="clean")
+    fabric.authorize(
+        [instance.name for instance in fabric.declared.instances], "drill", kind="clean"
+    )
     done = bring_head_back(fabric.directory) + mend(FaultPlaces(fabric))
     fabric.end_errands()
     path = fabric.directory / MARK_FILE

@@ -214,7 +214,7 @@ class DrillRun:
         except FabricError as error:
             complaints.append(str(error))
             statuses = await self._wholeness.statuses()
-        unacked = {each.name: each.store.messages for each in crowd.publishers}
+        unacked = {publisher.name: publisher.store.messages for publisher in crowd.publishers}
         self._result.ended_us = now_us()
         return FinalState(statuses, look, unacked, complaints)
 

@@ -271,7 +271,7 @@ class EvidenceCollector:
         """Judges the load, the laws, and the special loads. Blocks."""
         crowd, watcher, members = self._crowd, self._watcher, self._members
         own_load = self._scenario.own_load
-        publishers = [publisher_id(each.name) for each in crowd.publishers]
+        publishers = [publisher_id(publisher.name) for publisher in crowd.publishers]
         # What others journaled just before the drill may have arrived just after it began.
         earlier = EARLIER_TXIDS if own_load else 0
         journals = {
@@ -307,7 +307,10 @@ class EvidenceCollector:
         if own_load:
             times_us = {"the fabric's own load": self._first_journaled_us(recorded, journals)}
         else:
-            times_us = {each.name: [ack.time_us for ack in each.acks] for each in crowd.publishers}
+            times_us = {
+                publisher.name: [ack.time_us for ack in publisher.acks]
+                for publisher in crowd.publishers
+            }
         complaints = list(final.complaints)
         complaints += unjudged(
             times_us, recorded.faults, "journaled" if own_load else "acknowledged"
@@ -349,16 +352,16 @@ class EvidenceCollector:
         steps = {n: step for n, step in enumerate(self._scenario.steps, 1)}
         stalls = [
             Stall(
-                each.number, subscriber.name, subscriber.group, each.began_us, each.ended_us,
-                steps[each.number].memory_bytes, steps[each.number].disk_bytes,
+                fault.number, subscriber.name, subscriber.group, fault.began_us, fault.ended_us,
+                steps[fault.number].memory_bytes, steps[fault.number].disk_bytes,
             )
-            for each in sorted(injected, key=lambda each: each.began_us)
-            if each.fault == "slow_consumer"
-            for subscriber in crowd.slow(each.target)
+            for fault in sorted(injected, key=lambda each: each.began_us)
+            if fault.fault == "slow_consumer"
+            for subscriber in crowd.slow(fault.target)
         ]  # fmt: skip
         if not stalls:
             return None
-        slow = {each.client for each in stalls}
+        slow = {stall.client for stall in stalls}
         recorders = [each.recorder for each in crowd.subscribers if each.name in slow]
         return judge_slow(
             SlowEvidence(
@@ -366,23 +369,30 @@ class EvidenceCollector:
                 stalls,
                 told_of(self._watcher.events, self._result.began_us),
                 [
-                    PoolUse(each.time_us, each.instance, *each.waiting)
-                    for each in self._watcher.samples
-                    if each.waiting is not None
+                    PoolUse(sample.time_us, sample.instance, *sample.waiting)
+                    for sample in self._watcher.samples
+                    if sample.waiting is not None
                 ],
                 [
-                    Reconnection(each.client, each.left_us, each.back_us, each.after, each.reason)
-                    for each in crowd.failovers
-                    if each.left_us
+                    Reconnection(
+                        failover.client,
+                        failover.left_us,
+                        failover.back_us,
+                        failover.after,
+                        failover.reason,
+                    )
+                    for failover in crowd.failovers
+                    if failover.left_us
                 ],
                 {
-                    each.name: [
-                        (time_us, last - first + 1) for time_us, _, _, first, last in each.stretches
+                    recorder.name: [
+                        (time_us, last - first + 1)
+                        for time_us, _, _, first, last in recorder.stretches
                     ]
-                    for each in recorders
-                    if each is not None
+                    for recorder in recorders
+                    if recorder is not None
                 },
-                is_alone=all(each.fault in OF_A_LOAD for each in injected),
+                is_alone=all(fault.fault in OF_A_LOAD for fault in injected),
             )
         )
 
@@ -427,7 +437,7 @@ class EvidenceCollector:
             with_names(read, incarnations),
             self._new,
             excuses,
-            is_undisturbed={each.fault for each in self._steps.injected} == {"kill_consumers"},
+            is_undisturbed={fault.fault for fault in self._steps.injected} == {"kill_consumers"},
         )
 
     def _first_journaled_us(
@@ -438,7 +448,7 @@ class EvidenceCollector:
         """Returns the times at which an instance was the first to journal something, since the
         drill began."""
         found: list[int] = []
-        lost = [(each.instance, each.runs) for each in self._disks.lost]
+        lost = [(disk.instance, disk.runs) for disk in self._disks.lost]
         new = {name for name, _ in lost}
         for name, runs in (*lost, *journals.items()):
             after = 0 if name in new and runs is journals[name] else self._after_txid[name]
@@ -471,14 +481,14 @@ class EvidenceCollector:
             notices=crowd.notices,
             subscribers=recorders,
             lost=self._disks.lost,
-            faults=[(each.began_us, each.text) for each in injected],
+            faults=[(fault.began_us, fault.text) for fault in injected],
             clocks=[
                 ClockOffset(
-                    name, each.began_us, each.ended_us, steps[each.number - 1].offset_ms * 1000
+                    name, fault.began_us, fault.ended_us, steps[fault.number - 1].offset_ms * 1000
                 )
-                for each in injected
-                if each.fault == "clock_jump"
-                for name in each.instances
+                for fault in injected
+                if fault.fault == "clock_jump"
+                for name in fault.instances
             ],
             missed=[*self._initial_events(), *self._watcher.events],
         )

@@ -139,7 +139,9 @@ def gcs_process(port: int) -> tuple[int, list[str], dict[str, str]]:
         environment = dict(each.split("=", 1) for each in told if "=" in each)
         # Where it was free to choose its port, it must find that one again.
         chosen = "--gcs_server_port="
-        command = [chosen + str(port) if each.startswith(chosen) else each for each in command]
+        command = [
+            chosen + str(port) if argument.startswith(chosen) else argument for argument in command
+        ]
         return int(path.name), command, environment
     raise FabricError(f"no GCS with port {port} runs on this host: run this drill on Ray's head")
 
@@ -161,7 +163,7 @@ def is_durable(command: list[str], environment: Mapping[str, str]) -> bool:
     """Returns whether a GCS with this command and environment keeps its state in Redis or
     RocksDB."""
     return environment.get("RAY_gcs_storage") == "rocksdb" or any(
-        each.startswith("--redis_address=") and len(each) > 16 for each in command
+        argument.startswith("--redis_address=") and len(argument) > 16 for argument in command
     )
 
 
@@ -173,8 +175,8 @@ def raylet_pid(port: int) -> int:
             with contextlib.suppress(OSError):
                 command = (path / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
                 if command[0].endswith("/raylet") and any(
-                    each.startswith("--gcs-address=") and each.endswith(f":{port}")
-                    for each in command
+                    argument.startswith("--gcs-address=") and argument.endswith(f":{port}")
+                    for argument in command
                 ):
                     return int(path.name)
     return 0

@@ -272,7 +272,7 @@ class HistoryBuilder:
         history = RunHistory(Topology("recorded", dict(self.members), uniform=self.uniform))
         operations: list[Operation] = []
         lives = self._lives(operations)
-        lost_of = {name: [each for each in self.lost if each.instance == name] for name in lives}
+        lost_of = {name: [disk for disk in self.lost if disk.instance == name] for name in lives}
         for name, started in lives.items():
             # Each disk in its turn: an incarnation ends with its disk.
             disks = [each.runs for each in lost_of[name]] + [journals[name]]
@@ -311,7 +311,10 @@ class HistoryBuilder:
                 status.get("pending", 0),
             )
         history.unacked = dict(unacked)
-        history.subscribed = {each.name: (each.instance, each.topic) for each in self.subscribers}
+        history.subscribed = {
+            subscriber.name: (subscriber.instance, subscriber.topic)
+            for subscriber in self.subscribers
+        }
         return history
 
     def _lives(self, operations: list[Operation]) -> dict[str, list[tuple[int, int]]]:

@@ -229,7 +229,7 @@ def seen(
     records = {member.group: PublishRecord() for member in members.values()}
     reach: dict[tuple[bytes, bytes], dict[str, set[str]]] = {}
     for name, final in journals.items():
-        gone = [(each.runs, each.upto_txid) for each in lost if each.instance == name]
+        gone = [(disk.runs, disk.upto_txid) for disk in lost if disk.instance == name]
         disks: list[tuple[Sequence[Run], int]] = [*gone, (final, upto_txid[name])]
         for number, (runs, last_txid) in enumerate(disks):
             first_txid = 0 if number else after_txid[name]

@@ -408,9 +408,14 @@ class LoadClients:
     def record(self) -> PublishRecord:
         """Returns the record of what was published and acknowledged until now."""
         record = PublishRecord()
-        for each in self.publishers:
-            if each.published:
-                record.add(publisher_id(each.name), each.first, each.published, each.persisted)
+        for publisher in self.publishers:
+            if publisher.published:
+                record.add(
+                    publisher_id(publisher.name),
+                    publisher.first,
+                    publisher.published,
+                    publisher.persisted,
+                )
         return record
 
     async def settle(self, wait_s: float) -> None:

@@ -267,10 +267,10 @@ def caused(
         injected: the faults in order of time.
     """
     found: dict[int, list[FailoverTime]] = {}
-    for each in failovers:
-        before = [fault for fault in injected if fault.began_us <= each.left_us]
-        if each.left_us and before:
-            found.setdefault(before[-1].number, []).append(each)
+    for failover in failovers:
+        before = [fault for fault in injected if fault.began_us <= failover.left_us]
+        if failover.left_us and before:
+            found.setdefault(before[-1].number, []).append(failover)
     return found
 
 
@@ -285,14 +285,14 @@ def until_whole(samples: Iterable[Sample], final: Sequence[Sample]) -> list[Samp
     if not final:
         return list(samples)
     last_us = max(each.time_us for each in final)
-    return [*(each for each in samples if each.time_us <= last_us), *final]
+    return [*(sample for sample in samples if sample.time_us <= last_us), *final]
 
 
 def not_whole_again(
     injected: Iterable[InjectedFault], recoveries: Iterable[RecoveryTimes]
 ) -> list[str]:
     """Returns a sentence for each fault after which the fabric was not whole again."""
-    texts = {each.number: each.text for each in injected}
+    texts = {fault.number: fault.text for fault in injected}
     return [
         f"the fabric was not whole again after this: {texts[found.number]}"
         for found in recoveries
@@ -324,9 +324,9 @@ def ended_unasked(
     used: set[tuple[int, str]] = set()
 
     def explained(place: str, time_us: int, kills: Iterable[InjectedFault]) -> bool:
-        for each in kills:
-            if each.began_us <= time_us and (each.number, place) not in used:
-                used.add((each.number, place))
+        for kill in kills:
+            if kill.began_us <= time_us and (kill.number, place) not in used:
+                used.add((kill.number, place))
                 return True
         return False
 

@@ -376,10 +376,10 @@ class QueueLoad:
 
     async def kill(self, region: str) -> int:
         """Kills the consumers of a region. Returns the number of messages that they held."""
-        killed = [each for each in self.workers if each.group == region]
+        killed = [worker for worker in self.workers if worker.group == region]
         began_us = now_us()
-        held = sum(await asyncio.gather(*(each.kill() for each in killed)))
-        self.workers = [each for each in self.workers if each not in killed]
+        held = sum(await asyncio.gather(*(worker.kill() for worker in killed)))
+        self.workers = [worker for worker in self.workers if worker not in killed]
         self._away[region] = began_us, held
         return held
 
@@ -410,9 +410,9 @@ class QueueLoad:
         for done in await asyncio.gather(*self._tasks[1:], return_exceptions=True):
             if isinstance(done, Exception):
                 self.complaints.append(f"a publisher of the queue failed: {done}")
-        for each in self.producers:
-            assert each.client is not None
-            await self._flush(each.name, each.client, wait_s)
+        for producer in self.producers:
+            assert producer.client is not None
+            await self._flush(producer.name, producer.client, wait_s)
         while self.names:
             self.note_left(await statuses())
             if not any(self.left.values()):
@@ -499,10 +499,16 @@ class QueueLoad:
         verdict = verdict_of(found, done, self.kills, self.notes)
         if not verdict.persisted:
             self.complaints.append("could not judge the queue: nothing on it was acknowledged")
-        for each in verdict.takeovers:
-            if is_undisturbed and len(self.regions) > 1 and each.published and not each.moved:
+        for takeover in verdict.takeovers:
+            if (
+                is_undisturbed
+                and len(self.regions) > 1
+                and takeover.published
+                and not takeover.moved
+            ):
                 self.complaints.append(
-                    f"no consumer took over the messages of {each.region} while its own were away"
+                    f"no consumer took over the messages of {takeover.region} while its own were "
+                    "away"
                 )
         return verdict
 

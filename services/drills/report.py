@@ -125,7 +125,7 @@ def tiles(result: DrillResult) -> list[tuple[str, Any, str]]:
     assert judgement is not None
     verdict = judgement.verdict
     recoveries = result.recoveries
-    gaps = [each.gap_ms for found in recoveries for each in found.failovers]
+    gaps = [failover.gap_ms for found in recoveries for failover in found.failovers]
     stood = [ms for found in recoveries for ms in found.acks_stood_ms.values()]
     ready = [found.ready_ms for found in recoveries if found.ready_ms is not None]
     whole = [found.whole_ms for found in recoveries]
@@ -190,22 +190,22 @@ def _recoveries(page: Page, result: DrillResult) -> None:
         "was something to wait for. Served again: from the SIGKILL. All caught up: from the end of "
         "the fault until every link of every instance was.",
     )
-    moved = [each for each in result.failovers if each.left_us]
+    moved = [failover for failover in result.failovers if failover.left_us]
     if moved:
         page.table(
             "Failovers",
             ("at s", "client", "from", "to", "gap", "sent again", "why"),
             [
                 [
-                    round((each.left_us - first_fault_us(result)) / 1e6, 3),
-                    short_name(each.client),
-                    each.before,
-                    each.after,
-                    seconds(each.gap_ms),
-                    each.resent,
-                    each.reason[:60],
+                    round((failover.left_us - first_fault_us(result)) / 1e6, 3),
+                    short_name(failover.client),
+                    failover.before,
+                    failover.after,
+                    seconds(failover.gap_ms),
+                    failover.resent,
+                    failover.reason[:60],
                 ]
-                for each in sorted(moved, key=lambda each: each.left_us)
+                for failover in sorted(moved, key=lambda each: each.left_us)
             ],
             "Gap: from the moment a client saw its connection end to its logon at the next server.",
         )
@@ -233,7 +233,7 @@ def _verdicts(page: Page, judgement: RunJudgement) -> None:
         "Every journal and every subscriber against the publishers' own record of what was "
         "acknowledged to them.",
     )
-    wrong = [[each.law, each.text] for each in judgement.broken]
+    wrong = [[violation.law, violation.text] for violation in judgement.broken]
     wrong += [["complaint", text] for text in judgement.complaints]
     if wrong:
         page.table("What is wrong", ("law", "what"), wrong, folded=False)
@@ -258,7 +258,7 @@ def _verdicts(page: Page, judgement: RunJudgement) -> None:
 
 def _details(page: Page, result: DrillResult) -> None:
     origin_us = first_fault_us(result)
-    shown = [each for each in result.events if each["time_us"] >= result.began_us]
+    shown = [event for event in result.events if event["time_us"] >= result.began_us]
     page.table(
         "Events of the instances",
         ("at s", "time (UTC)", "instance", "event", "details"),
@@ -385,7 +385,7 @@ def as_json(
     judgement = result.judgement
     assert judgement is not None
     verdict = judgement.verdict
-    gaps = [each.gap_ms for found in result.recoveries for each in found.failovers]
+    gaps = [failover.gap_ms for found in result.recoveries for failover in found.failovers]
     return {
         "drill": result.scenario.name,
         "number": result.number,
@@ -404,7 +404,7 @@ def as_json(
             "unexpected": verdict.unexpected,
             "late": judgement.late,
             "laws_judged": judgement.laws_judged,
-            "laws_broken": [asdict(each) for each in judgement.broken],
+            "laws_broken": [asdict(violation) for violation in judgement.broken],
             "known": len(judgement.separate),
             "complaints": judgement.complaints,
             "sow": _sow_json(judgement),
@@ -412,21 +412,23 @@ def as_json(
             "slow_clients": report_slow.as_json(result),
             "places": [asdict(place) for place in verdict.places],
         },
-        "faults": [asdict(each) for each in result.injected],
-        "recoveries": [_recovery_json(each) for each in result.recoveries],
+        "faults": [asdict(fault) for fault in result.injected],
+        "recoveries": [_recovery_json(recovered) for recovered in result.recoveries],
         "failover_gap_ms": {
             "p50": percentile(gaps, 0.5),
             "p95": percentile(gaps, 0.95),
             "all": gaps,
         },
-        "failovers": [{**each._asdict(), "gap_ms": each.gap_ms} for each in result.failovers],
-        "downgrades": [each._asdict() for each in result.downgrades],
+        "failovers": [
+            {**failover._asdict(), "gap_ms": failover.gap_ms} for failover in result.failovers
+        ],
+        "downgrades": [downgrade._asdict() for downgrade in result.downgrades],
         "acknowledged_at_risk": result.acked_at_risk,
         "in_flight": [
             {"fault": injected.number, "trace_id": spans[0].trace_id, "spans": len(spans)}
             for injected, spans in traces
         ],
-        "events": [each for each in result.events if each["time_us"] >= result.began_us],
+        "events": [event for event in result.events if event["time_us"] >= result.began_us],
         "kept": result.kept,
     }
 

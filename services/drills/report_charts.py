@@ -54,7 +54,9 @@ def timeline(result: DrillResult) -> str:
             for since, until, tone in _away(own)
         ]
         rows.append((name, bars))
-    for link in dict.fromkeys((each.instance, each.destination) for each in result.downgrades):
+    for link in dict.fromkeys(
+        (downgrade.instance, downgrade.destination) for downgrade in result.downgrades
+    ):
         bars = [
             charts.Bar(at(d.since_us), at(d.until_us) if d.until_us else ended, "", "warn")
             for d in result.downgrades
@@ -65,7 +67,7 @@ def timeline(result: DrillResult) -> str:
     return charts.lanes(
         rows,
         x_label="seconds from the first fault",
-        marks=[charts.MomentMark(at(each.began_us), tone="bad") for each in result.injected],
+        marks=[charts.MomentMark(at(fault.began_us), tone="bad") for fault in result.injected],
         bands=_bands(result, at),
         x_range=(at(result.began_us), ended),
     )
@@ -77,9 +79,9 @@ def _lasts(injected: InjectedFault) -> bool:
 
 def _bands(result: DrillResult, at: Any) -> list[charts.Band]:
     return [
-        charts.Band(at(each.began_us), at(each.ended_us), "", "bad")
-        for each in result.injected
-        if _lasts(each)
+        charts.Band(at(fault.began_us), at(fault.ended_us), "", "bad")
+        for fault in result.injected
+        if _lasts(fault)
     ]
 
 
@@ -91,8 +93,8 @@ def moments(result: DrillResult) -> tuple[list[charts.MomentMark], list[charts.B
         return (time_us - origin_us) / 1e6
 
     marks = [
-        charts.MomentMark(at(each.began_us), each.fault.replace("_", " "))
-        for each in result.injected
+        charts.MomentMark(at(fault.began_us), fault.fault.replace("_", " "))
+        for fault in result.injected
     ]
     return marks, _bands(result, at)
 
@@ -105,8 +107,8 @@ def _client_rows(
         for number, name in enumerate(n for names in result.groups.values() for n in names)
     }
     by_client: dict[str, list[FailoverTime]] = {}
-    for each in result.failovers:
-        by_client.setdefault(each.client, []).append(each)
+    for failover in result.failovers:
+        by_client.setdefault(failover.client, []).append(failover)
     for client, found in sorted(by_client.items()):
         bars = []
         for number, each in enumerate(found):
@@ -145,11 +147,11 @@ def add_rates(page: Page, result: DrillResult) -> None:
     if crowd.publishers:
         normal = [s for s in crowd.subscribers if not s.name.endswith("-slow")]
         shown = [
-            series("published", (each for p in crowd.publishers for each in p.rates)),
+            series("published", (rate for p in crowd.publishers for rate in p.rates)),
             series(
                 "acknowledged", ((a.time_us, a.messages) for p in crowd.publishers for a in p.acks)
             ),
-            series("delivered, to all subscribers", (each for s in normal for each in s.times)),
+            series("delivered, to all subscribers", (moment for s in normal for moment in s.times)),
         ]
         note = "The publishes follow the load's rate; the deliveries dip and then catch up."
     else:

@@ -49,10 +49,10 @@ def add_queue(page: Page, result: DrillResult) -> None:
              "published meanwhile", "waited, p50", "waited, longest"),
             [
                 [
-                    each.region, each.held, seconds(each.first_ms), each.moved, each.published,
-                    seconds(each.p50_ms), seconds(each.longest_ms),
+                    takeover.region, takeover.held, seconds(takeover.first_ms), takeover.moved,
+                    takeover.published, seconds(takeover.p50_ms), seconds(takeover.longest_ms),
                 ]
-                for each in verdict.takeovers
+                for takeover in verdict.takeovers
             ],
             "Waited: the time from the publish until a consumer had the message, for messages "
             "published in the region while it had no consumers.",
@@ -75,11 +75,11 @@ def told(found: Takeover) -> str:
 def tiles(judgement: RunJudgement) -> Iterator[tuple[str, Any, str]]:
     """Yields a tile for each takeover: how soon other consumers had the region's messages."""
     verdict = judgement.queue
-    for each in verdict.takeovers if verdict is not None else ():
+    for takeover in verdict.takeovers if verdict is not None else ():
         yield (
             "Others took over",
-            seconds(each.first_ms),
-            f"after the consumers in {each.region} died",
+            seconds(takeover.first_ms),
+            f"after the consumers in {takeover.region} died",
         )
 
 
@@ -90,7 +90,7 @@ def _charts(page: Page, result: DrillResult) -> None:
     began, ended, origin = result.began_us, result.ended_us, first_fault_us(result)
     marks, bands = moments(result)
     of_region = {each.publisher: each.region for each in (p.produced() for p in load.producers)}
-    given = [each for each in load.ledger.given if each.key[0] in of_region]
+    given = [delivery for delivery in load.ledger.given if delivery.key[0] in of_region]
     drawn: dict[str, Any] = {
         "x_label": "seconds from the first fault",
         "marks": marks,
@@ -198,13 +198,13 @@ def as_json(found: QueueVerdict | None) -> dict[str, Any] | None:
         },
         "taken_over": [
             {
-                "region": each.region,
-                "held": each.held,
-                "first_ms": each.first_ms,
-                "moved": each.moved,
-                "published": each.published,
-                "waited_ms": {"p50": each.p50_ms, "longest": each.longest_ms},
+                "region": takeover.region,
+                "held": takeover.held,
+                "first_ms": takeover.first_ms,
+                "moved": takeover.moved,
+                "published": takeover.published,
+                "waited_ms": {"p50": takeover.p50_ms, "longest": takeover.longest_ms},
             }
-            for each in found.takeovers
+            for takeover in found.takeovers
         ],
     }

@@ -134,9 +134,9 @@ def _bytes(page: Page, result: DrillResult, verdict: SlowVerdict) -> None:
     series = []
     for name in dict.fromkeys(way.instance for way in verdict.ways if way.instance):
         own = [
-            (each.time_us, each.waiting)
-            for each in result.samples
-            if each.instance == name and each.waiting and each.time_us >= result.began_us
+            (sample.time_us, sample.waiting)
+            for sample in result.samples
+            if sample.instance == name and sample.waiting and sample.time_us >= result.began_us
         ]
         xs = [(time_us - origin_us) / 1e6 for time_us, _ in own]
         memory = [waiting.memory_bytes / 2**20 for _, waiting in own]
@@ -154,7 +154,11 @@ def _bytes(page: Page, result: DrillResult, verdict: SlowVerdict) -> None:
 
 def _normal(result: DrillResult) -> list[LoadSubscriber]:
     assert result.crowd is not None
-    return [each for each in result.crowd.subscribers if not each.name.endswith("-slow")]
+    return [
+        subscriber
+        for subscriber in result.crowd.subscribers
+        if not subscriber.name.endswith("-slow")
+    ]
 
 
 def _given(page: Page, result: DrillResult, verdict: SlowVerdict) -> None:
@@ -165,7 +169,7 @@ def _given(page: Page, result: DrillResult, verdict: SlowVerdict) -> None:
     xs = [(began + (number + 0.5) * STEP_US - origin) / 1e6 for number in range(steps)]
     slow = {way.stall.client for way in verdict.ways}
     regions = {way.stall.region for way in verdict.ways}
-    shown = [each for each in crowd.subscribers if each.name in slow]
+    shown = [subscriber for subscriber in crowd.subscribers if subscriber.name in slow]
     shown += [each for each in _normal(result) if each.group in regions][: len(shown)]
     series = [
         charts.Series(
@@ -198,9 +202,9 @@ def latencies(result: DrillResult) -> list[tuple[int, float]]:
     the time."""
     assert result.crowd is not None
     published = [
-        (each.publisher, each.first, each.last, each.time_us)
-        for each in result.crowd.notices
-        if each.kind == "published"
+        (notice.publisher, notice.first, notice.last, notice.time_us)
+        for notice in result.crowd.notices
+        if notice.kind == "published"
     ]
     return [
         point
@@ -292,7 +296,7 @@ def as_json(result: DrillResult) -> dict[str, Any] | None:
         return None
     points = latencies(result) if result.crowd is not None else []
     return {
-        "ways": [{**asdict(each), "stall": each.stall._asdict()} for each in found.ways],
+        "ways": [{**asdict(way), "stall": way.stall._asdict()} for way in found.ways],
         "not_shown": found.unshown,
         "wrong": len(found.broken),
         "others_ms": [

@@ -134,10 +134,10 @@ def _told(result: DrillResult, injected: InjectedFault, found: RecoveryTimes) ->
     waiting = many(injected.unacknowledged, "message")
     seen = "" if result.scenario.own_load else f", while {waiting} waited for an ack"
     yield f"{when}: {injected.text}{seen}."
-    lost = [each for each in found.failovers if each.kind == "publisher"]
+    lost = [failover for failover in found.failovers if failover.kind == "publisher"]
     others = len(found.failovers) - len(lost)
     if found.failovers:
-        gaps = [each.gap_ms for each in found.failovers]
+        gaps = [failover.gap_ms for failover in found.failovers]
         yield (
             f"{many(len(lost), 'publisher')} and {many(others, 'subscriber')} lost their "
             f"connection, and found a server again within {seconds(max(gaps))}."

@@ -266,12 +266,12 @@ class SowLoad:
             new: the instances that lost their disks.
             is_excused: see `against_publishers`.
         """
-        written = [each for writer in self.writers for each in writer.written]
+        written = [write for writer in self.writers for write in writer.written]
         # What was deleted behind the answers is none of theirs.
-        asked = {(each.publisher, each.sequence) for each in written}
+        asked = {(write.publisher, write.sequence) for write in written}
         verdict = SowVerdict(
             len(written),
-            sum(each.body is None for each in written),
+            sum(write.body is None for write in written),
             {name: len(rows) for name, rows in sorted(self.rows.items())},
             self.why or ("" if self.rows else "no instance was asked"),
         )

@@ -298,15 +298,15 @@ def _access(facts: HostFacts) -> list[HostFinding]:
         ]
     return [
         HostFinding(
-            f"access to {each.path}",
-            "wrong" if each.changes else "change",
-            each.text,
+            f"access to {open_path.path}",
+            "wrong" if open_path.changes else "change",
+            open_path.text,
             wanted,
-            "a user who can change it controls the instances" if each.changes
+            "a user who can change it controls the instances" if open_path.changes
             else "messages or secrets lie there unencrypted",
-            each.change,
+            open_path.change,
         )
-        for each in facts.open_paths
+        for open_path in facts.open_paths
     ]  # fmt: skip
 
 

@@ -91,7 +91,7 @@ def lines(
     height_in: float = LINES_HEIGHT_IN,
 ) -> str:
     """Returns lines, steps, areas or points over a common x, as SVG."""
-    columns = _columns([each.name for each in series])
+    columns = _columns([line.name for line in series])
     legend_rows = -(-len(series) // columns)
     figure, axes = _axes(height_in + LEGEND_ROW_IN * (legend_rows - 1))
     for number, each in enumerate(series):
@@ -117,7 +117,7 @@ def lines(
     _thousands(axes.yaxis, log_y)
     _label(axes, x_label, y_label)
     if len(series) > 1:
-        _legend(axes, columns, [each.name for each in series])
+        _legend(axes, columns, [line.name for line in series])
     return _svg(figure)
 
 

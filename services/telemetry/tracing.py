@@ -286,7 +286,7 @@ class Tracing:
 
         limits = QUEUE_SPANS_MAX, EXPORT_INTERVAL_MS, EXPORT_SPANS_MAX
         with self._starting:
-            self._processors += [Batch(each, *limits) for each in self._exporters]
+            self._processors += [Batch(exporter, *limits) for exporter in self._exporters]
             self._exporters = []
 
     def span(

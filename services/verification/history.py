@@ -547,7 +547,7 @@ class Topology:
             for other in self.members.values()
             if other.name != name
             and other.group == self.members[name].group
-            and any(name in self.servers(each) for each in other.destinations)
+            and any(name in self.servers(destination) for destination in other.destinations)
         ]
 
 

@@ -64,4 +64,4 @@ def _options() -> list[Any]:
     asking = typer.Typer(add_completion=False)
     asking.command()(_asked)
     command: Any = typer.main.get_command(asking)
-    return [each for each in command.params if each.name != "help"]
+    return [param for param in command.params if param.name != "help"]

@@ -107,7 +107,9 @@ class _RefusedAcknowledgments:
         of = (late.incarnation, late.publisher, late.topic)
         if not late.path or self._highest.get(of, (0, origin))[1] == origin:
             return False
-        return all(self._refusers[late.publisher, each] - {origin} for each in late.sequences)
+        return all(
+            self._refusers[late.publisher, sequence] - {origin} for sequence in late.sequences
+        )
 
 
 def _origin(record: RunJournaled) -> int:

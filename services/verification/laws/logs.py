@@ -221,7 +221,10 @@ class Logs:
         if self.copies[name]:
             self.lost[name].update(self.copies[name])
             destinations = self.topology.members[name].destinations
-            modes = {each.name: self._mode((name, each.name)) for each in destinations}
+            modes = {
+                destination.name: self._mode((name, destination.name))
+                for destination in destinations
+            }
             self.lost_copies[name].append((self.copies[name], modes))
         self.copies[name] = {}
         self.removed_to[name] = 0
@@ -280,27 +283,34 @@ class Logs:
         before = dict(self.copies[name])
         durable = {key for key, copy in before.items() if self._is_durable(name, key, copy)}
         carried = {
-            each.name: {key for key in durable if self.routed(name, each, before[key], -1)}
-            for each in member.destinations
+            destination.name: {
+                key for key in durable if self.routed(name, destination, before[key], -1)
+            }
+            for destination in member.destinations
         }
         self.refiltered_us[name] = operation.time_us
         self.carried_before[name] += member.destinations
         self.topology.members[name] = changed
         self._routed.clear()
-        for each in changed.destinations:
-            self.newly_carried[name, each.name] |= {
+        for destination in changed.destinations:
+            self.newly_carried[name, destination.name] |= {
                 key
-                for key in durable - carried[each.name]
-                if self.routed(name, each, before[key], -1)
+                for key in durable - carried[destination.name]
+                if self.routed(name, destination, before[key], -1)
             }
 
     def _is_durable(self, name: str, key: Key, copy: Copy) -> bool:
         """Returns whether no answer for the copy is outstanding at the instance."""
         roots = copy.waiters or {NEVER: 0}
         return not any(
-            self.lacks((name, each.name), self.topology.servers(each), key, root=root)
+            self.lacks(
+                (name, sync_destination.name),
+                self.topology.servers(sync_destination),
+                key,
+                root=root,
+            )
             for root in roots
-            for each in self.sync_destinations(name, key, copy, root)
+            for sync_destination in self.sync_destinations(name, key, copy, root)
         )
 
     # -- questions ---------------------------------------------------------------------------
@@ -372,9 +382,9 @@ class Logs:
             return False
         its = (server, *self.formers.get(server, ()))
         links = [
-            (instance, each.name)
-            for each in self.topology.members[instance].destinations
-            if self.server.get((instance, each.name)) in its
+            (instance, destination.name)
+            for destination in self.topology.members[instance].destinations
+            if self.server.get((instance, destination.name)) in its
         ]
         return not links or all(self.lacks(link, (server,), key) for link in links)
 
@@ -493,7 +503,7 @@ class Logs:
             link = (name, destination.name)
             if not self.routed(name, destination, copy, -1):
                 continue
-            if any(self.passes_over(each, copy) for each in self.topology.servers(destination)):
+            if any(self.passes_over(server, copy) for server in self.topology.servers(destination)):
                 continue
             if key in self.newly_carried[link] or let_out(copy, self._mode(link), key, root):
                 continue

@@ -105,10 +105,10 @@ class _Acknowledgments:
             self._clients[operation.publisher, operation.sequence].add(operation.client)
         elif isinstance(operation, RunJournaled) and operation.topic in self._queues:
             held = self._held[operation.instance]
-            held.update((operation.publisher, each) for each in operation.sequences)
+            held.update((operation.publisher, sequence) for sequence in operation.sequences)
         elif isinstance(operation, PublishesDropped):
             heard = self._heard[operation.client]
-            heard.update((operation.publisher, each) for each in operation.sequences)
+            heard.update((operation.publisher, sequence) for sequence in operation.sequences)
         elif isinstance(operation, ClientCrashed):
             self._heard.pop(operation.client, None)
         elif isinstance(operation, InstanceMoved) or (

@@ -130,8 +130,8 @@ class QueueEvidence:
 
 def violations(found: QueueEvidence) -> list[Violation]:
     """Returns the violations of the queue's laws."""
-    published = {key for each in found.produced for key in each.every()}
-    owed = {key for each in found.produced for key in each.owed()}
+    published = {key for record in found.produced for key in record.every()}
+    owed = {key for record in found.produced for key in record.owed()}
     broken = [
         *_lost(found, owed),
         *_left_over(found, owed),
@@ -161,7 +161,7 @@ def keys_of(spans: Iterable[ArrivalSpan], wanted: Collection[Key]) -> dict[Key, 
 
 
 def _lost(found: QueueEvidence, owed: set[Key]) -> Iterable[Violation]:
-    never = owed - {each.key for each in found.given}
+    never = owed - {delivery.key for delivery in found.given}
     if never:
         text = "were acknowledged to their publisher and delivered to no consumer"
         yield Violation("queue lost", f"{len(never):,} messages {text}: {listed(never)}")
@@ -196,16 +196,16 @@ def _left_over(found: QueueEvidence, owed: set[Key]) -> Iterable[Violation]:
 
 def _again(found: QueueEvidence, published: set[Key]) -> Iterable[Violation]:
     gone = {name: keys_of(each.gone, published) for name, each in found.journals.items()}
-    for each in found.given:
-        left = gone.get(each.instance, {}).get(each.key)
+    for delivery in found.given:
+        left = gone.get(delivery.instance, {}).get(delivery.key)
         if left is None:
             continue
-        late_us = each.sent_us - _known_us(each, left.time_us, found.excuses)
+        late_us = delivery.sent_us - _known_us(delivery, left.time_us, found.excuses)
         if late_us > 0:
-            behind_ms = (each.sent_us - left.time_us) / 1000
+            behind_ms = (delivery.sent_us - left.time_us) / 1000
             yield Violation(
                 "queue again",
-                f"{each.instance} delivered {named(each.key)} to {each.consumer} "
+                f"{delivery.instance} delivered {named(delivery.key)} to {delivery.consumer} "
                 f"{behind_ms:.0f} ms or more after its journal had it leave ({left.why})",
             )
 
@@ -225,7 +225,7 @@ def _owners(found: QueueEvidence, published: set[Key]) -> Iterable[Violation]:
     for name, journal in found.journals.items():
         if name in found.new:
             continue
-        given = {each.key: each for each in found.given if each.instance == name}
+        given = {delivery.key: delivery for delivery in found.given if delivery.instance == name}
         own = {
             key
             for spans in (journal.messages, journal.moves)
@@ -240,10 +240,10 @@ def _owners(found: QueueEvidence, published: set[Key]) -> Iterable[Violation]:
 
 
 def _unpublished(found: QueueEvidence, published: set[Key]) -> Iterable[Violation]:
-    ours = {each.publisher for each in found.produced}
-    for each in found.given:
-        if each.key[0] in ours and each.key not in published:
-            text = f"{each.consumer} received {named(each.key)} from {each.instance}"
+    ours = {record.publisher for record in found.produced}
+    for delivery in found.given:
+        if delivery.key[0] in ours and delivery.key not in published:
+            text = f"{delivery.consumer} received {named(delivery.key)} from {delivery.instance}"
             yield Violation("queue unpublished", f"{text}: nobody published it")
 
 
@@ -290,18 +290,18 @@ def taken_over(
     """
     found = Takeover(kill.region, kill.held)
     first = first_given(given)
-    own = [each for each in produced if each.region == kill.region]
+    own = [record for record in produced if record.region == kill.region]
     keys = {key for each in own for key in each.every()}
     elsewhere = [
-        each
-        for each in given
-        if each.key in keys
-        and each.region != kill.region
-        and kill.began_us < each.time_us <= kill.ended_us
+        delivery
+        for delivery in given
+        if delivery.key in keys
+        and delivery.region != kill.region
+        and kill.began_us < delivery.time_us <= kill.ended_us
     ]
     if elsewhere:
         found.first_ms = (elsewhere[0].time_us - kill.began_us) / 1000
-        found.moved = len({each.key for each in elsewhere})
+        found.moved = len({delivery.key for delivery in elsewhere})
     waits_ms = sorted(
         (first[each.publisher, sequence].time_us - time_us) / 1000
         for each in own
@@ -317,8 +317,8 @@ def taken_over(
 def first_given(given: Iterable[HandedMessage]) -> dict[Key, HandedMessage]:
     """Returns the first delivery of each message to a consumer."""
     found: dict[Key, HandedMessage] = {}
-    for each in given:
-        found.setdefault(each.key, each)
+    for delivery in given:
+        found.setdefault(delivery.key, delivery)
     return found
 
 
@@ -399,11 +399,11 @@ def verdict_of(
     Args:
         done: by region, the number of messages that its consumers acknowledged.
     """
-    region_of = {each.publisher: each.region for each in found.produced}
-    given = [each for each in found.given if each.key[0] in region_of]
+    region_of = {record.publisher: record.region for record in found.produced}
+    given = [delivery for delivery in found.given if delivery.key[0] in region_of]
     verdict = QueueVerdict(
-        sum(len(each.times_us) for each in found.produced),
-        sum(len(each.owed()) for each in found.produced),
+        sum(len(record.times_us) for record in found.produced),
+        sum(len(record.owed()) for record in found.produced),
         len(given),
         places=list(found.journals),
         notes=list(notes),
@@ -412,11 +412,11 @@ def verdict_of(
     first = first_given(given)
     verdict.moved = sum(each.region != region_of[each.key[0]] for each in first.values())
     times: dict[Key, int] = {}
-    for each in given:
-        times[each.key] = times.get(each.key, 0) + 1
-        tally = verdict.regions.setdefault(each.region, RegionTally())
+    for delivery in given:
+        times[delivery.key] = times.get(delivery.key, 0) + 1
+        tally = verdict.regions.setdefault(delivery.region, RegionTally())
         tally.given += 1
-        tally.taken += each.region != region_of[each.key[0]]
+        tally.taken += delivery.region != region_of[delivery.key[0]]
     verdict.again = sum(count > 1 for count in times.values())
     for of in found.produced:
         verdict.regions.setdefault(of.region, RegionTally()).published += len(of.times_us)

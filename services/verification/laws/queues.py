@@ -207,7 +207,7 @@ class _QueueReplay:
             if operation.is_claim:
                 self._unsure.add(key)
         if operation.instance in self._former:
-            self._risk((*keys, *((each[0], each[1]) for each in operation.moves)))
+            self._risk((*keys, *((move[0], move[1]) for move in operation.moves)))
 
     # -- deliveries ----------------------------------------------------------------------------
     def _delivers(self, operation: QueueDelivered) -> None:
@@ -282,7 +282,10 @@ class _QueueReplay:
         if operation.queue != self._queue.name:
             return
         name, now_us = operation.instance, operation.time_us
-        found = {(each[0], each[1]): (each[2], each[3]) for each in operation.registers}
+        found = {
+            (register[0], register[1]): (register[2], register[3])
+            for register in operation.registers
+        }
         expected = self._journals[name].left()
         for key in sorted(found.keys() | expected.keys()):
             if found.get(key) != expected.get(key):
@@ -349,8 +352,8 @@ def queues(history: RunHistory) -> list[Violation]:
     acknowledged   no message leaves its queue before a consumer was given it
     """
     found: list[Violation] = []
-    for each in history.queues:
-        replay = _QueueReplay(each)
+    for queue in history.queues:
+        replay = _QueueReplay(queue)
         replay.read(history)
         found += replay.found
     return found[:VIOLATIONS_MAX]

@@ -163,17 +163,17 @@ def told_of(events: Iterable[Mapping[str, Any]], since_us: int) -> list[ClientRe
     """Returns the reports on slow clients among all events of the instances."""
     return [
         ClientReport(
-            int(each["time_us"]),
-            str(each["instance"]),
-            str(each["event"]),
-            str(each["client"]),
-            str(each.get("limit") or each.get("reason", "")),
-            str(each.get("text", "")),
-            int(each.get("memory_bytes", 0)),
-            int(each.get("disk_bytes", 0)),
+            int(event["time_us"]),
+            str(event["instance"]),
+            str(event["event"]),
+            str(event["client"]),
+            str(event.get("limit") or event.get("reason", "")),
+            str(event.get("text", "")),
+            int(event.get("memory_bytes", 0)),
+            int(event.get("disk_bytes", 0)),
         )
-        for each in events
-        if each["event"] in REPORTS and each["time_us"] >= since_us
+        for event in events
+        if event["event"] in REPORTS and event["time_us"] >= since_us
     ]
 
 
@@ -243,16 +243,16 @@ def _add_held(found: SlowEvidence, way: ClientPath, until_us: int) -> None:
 
 
 def _add_moves(found: SlowEvidence, way: ClientPath, until_us: int) -> None:
-    for each in found.moved:
-        if each.client != way.stall.client:
+    for failover in found.moved:
+        if failover.client != way.stall.client:
             continue
-        if not way.stall.began_us <= each.left_us < until_us:
+        if not way.stall.began_us <= failover.left_us < until_us:
             continue
-        if way.ended_us and each.left_us >= way.ended_us - SOON_US:
+        if way.ended_us and failover.left_us >= way.ended_us - SOON_US:
             if not way.back_us:
-                way.back_us, way.back_at = each.back_us, each.after
+                way.back_us, way.back_at = failover.back_us, failover.after
         elif not way.left_us:
-            way.left_us, way.left_for = each.left_us, each.reason
+            way.left_us, way.left_for = failover.left_us, failover.reason
             if way.left_for != HEARTBEAT and _is_unheard(found, way):
                 way.left_for = HEARTBEAT
 
@@ -286,7 +286,7 @@ def _limits(found: SlowEvidence) -> Iterator[Violation]:
 
 
 def _others(found: SlowEvidence) -> Iterator[Violation]:
-    slow = {each.client for each in found.stalls}
+    slow = {stall.client for stall in found.stalls}
     for each in found.told:
         if each.event not in ("client_offline", "slow_client"):
             continue

@@ -81,10 +81,10 @@ class SowVerdict:
 def folded(written: Iterable[SowWrite]) -> dict[bytes, SowWrite]:
     """Returns the last change of each key, by the sequence of its publisher."""
     last: dict[bytes, SowWrite] = {}
-    for each in written:
-        for key in each.keys:
-            if key not in last or last[key].sequence < each.sequence:
-                last[key] = each
+    for write in written:
+        for key in write.keys:
+            if key not in last or last[key].sequence < write.sequence:
+                last[key] = write
     return last
 
 

@@ -441,7 +441,7 @@ def test_the_list_names_every_scenario() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "say which scenario"),
+        ([], "give a scenario"),
         (["meteor"], "no scenario is called 'meteor'"),
         (["kill-instance"], "no fabric runs here: start one"),
         (["kill-instance", "--fabric", "none"], "no fabric none runs here"),
