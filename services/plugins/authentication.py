@@ -154,7 +154,9 @@ class PasswordAuthentication:
             if known is None:
                 fits = False
                 return LogonDenied("the password file does not have this user")
-            return LogonAccepted(asked.user_id) if fits else LogonDenied("the password is wrong")
+            return (
+                LogonAccepted(asked.user_id) if fits else LogonDenied("the password does not match")
+            )
         finally:
             self._waiting.pop(number, None)
             self._turns.gone(number, loop.time(), fits)

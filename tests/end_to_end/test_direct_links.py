@@ -128,7 +128,7 @@ def test_who_takes_a_direct_connection_too_slowly_gets_the_rest_from_the_link(
         # More than the instance keeps in memory for it.
         for sequence in range(1, 61):
             client.publish(range(sequence, sequence + 1), text="m" * 100_000)
-        first.wait_for("it does not take what is sent as fast as it is committed")
+        first.wait_for("it takes messages more slowly than they are committed")
     finally:
         second.process.send_signal(signal.SIGCONT)
     client.persisted(60)

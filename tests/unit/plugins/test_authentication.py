@@ -100,11 +100,11 @@ def test_a_password_that_fits(passwords: Path) -> None:
 @pytest.mark.parametrize(
     ("user", "password", "says"),
     [
-        ("bob", "wrong", "is wrong"),
+        ("bob", "wrong", "does not match"),
         ("bob", "", "no password"),
         ("", "right", "no user name"),
         ("eve", "right", "does not have this user"),
-        ("bob", "right\0", "is wrong"),
+        ("bob", "right\0", "does not match"),
     ],
 )
 def test_a_password_that_does_not(passwords: Path, user: str, password: str, says: str) -> None:
