@@ -66,7 +66,7 @@ def test_a_drill_is_judged_and_reported(whole: Fabric, tmp_path: Path) -> None:
     assert {event["event"] for event in told["events"]} >= {"drill_line", "link_process_ended"}
     # Each instance answers of the drills' SOW topic what its journal says, and the writers wrote.
     sow = told["verdict"]["sow"]
-    assert sow["judged"] and not sow["wrong"] and "each has what its own journal says" in text
+    assert sow["judged"] and not sow["wrong"] and "the records that its own journal gives" in text
     assert sow["records"].keys() == {"near-1", "near-2", "far-1"}
     # Two writers of 20 a second, for the eight seconds that the drill takes at least.
     assert sow["changes"] > 50 and sow["deletions"] > 5
