@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import random
 from typing import Any
 
 import pytest
 from support.message_type_cases import check_deltas, check_fuzz, check_whatever_comes
 
 from raylay.services.errors import MessageTypeError
-from raylay.services.messages.types.json import Json
+from raylay.services.messages.types.base import DEPTH_MAX
+from raylay.services.messages.types.json import Json, is_surely_shallow
 
 pytestmark = pytest.mark.covers("Message types", "every type against hand-written bodies")
 
@@ -120,3 +123,49 @@ def test_no_body_harms_it() -> None:
 
 def test_no_bytes_are_answered_with_another_error() -> None:
     assert check_whatever_comes(JSON, BODIES) > 100
+
+
+def drawn(rng: random.Random, depth: int) -> Any:
+    """A value with so many levels of objects and arrays, and others that have fewer."""
+    texts = ("", "x", "{", "}]", '"', "\\", '\\"{', "a\nb", "[[")
+    if depth == 0:
+        return rng.choice([1, None, True, 1.5, *texts])
+    values = [drawn(rng, depth - 1), *(drawn(rng, rng.randrange(min(depth, 3))) for _ in range(2))]
+    rng.shuffle(values)
+    return (
+        {rng.choice(texts) + str(n): each for n, each in enumerate(values)}
+        if (rng.random() < 0.5)
+        else values
+    )
+
+
+@pytest.mark.parametrize("depth", [1, 2, 7, DEPTH_MAX - 1, DEPTH_MAX, DEPTH_MAX + 1, 3 * DEPTH_MAX])
+def test_what_is_said_to_be_shallow_is(depth: int) -> None:
+    for seed in range(20):
+        value = drawn(random.Random(seed), depth - 1)
+        body = json.dumps({"k": value}, separators=(",", ":") if seed % 2 else None).encode()
+        said = is_surely_shallow(body)
+        assert not said or depth <= DEPTH_MAX, body
+        if depth <= DEPTH_MAX:
+            assert JSON.parse(body) == {"k": value}
+        else:
+            with pytest.raises(MessageTypeError, match="nested more than 100 deep"):
+                JSON.parse(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "is_said"),
+    [
+        (b'{"a":[1,{"b":"x"}]}', True),
+        (b'{"a":"\\"x","b":"\\\\"}', True),
+        (b'{"a":"{"}', False),
+        (b'{"a":"b","c":"}"}', False),
+        (b'{"a":"{","b":"}"}', False),
+        (b'{"a":' + b"[" * 99 + b"]" * 99 + b"}", True),
+        (b'{"a":' + b"[" * 100 + b"]" * 100 + b"}", False),
+        (b'{"a":' + b'[{"a":' * 49 + b"[]" + b"}]" * 49 + b"}", True),
+        (b'{"a":' + b'[{"a":' * 50 + b"1" + b"}]" * 50 + b"}", False),
+    ],
+)
+def test_the_depth_is_seen_without_a_walk(body: bytes, is_said: bool) -> None:
+    assert is_surely_shallow(body) == is_said
