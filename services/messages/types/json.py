@@ -87,12 +87,14 @@ class Json(SplicedType[msgspec.Raw]):
         them is an object or array, the whole body is read."""
         if not 0 < len(names) <= FEW_FIELDS:
             return self.parse
-        decode, parse = _decoder(names), self.parse
+        decode, parse, bounded = _decoder(names), self.parse, self.bounded
 
         def parsed(body: bytes) -> Tree:
             # msgspec does not find a name that is written with an escape.
-            if b"\\" in body or len(body) > COUNTED_FROM_BYTES:
+            if b"\\" in body:
                 return parse(body)
+            if len(body) > COUNTED_FROM_BYTES:
+                bounded(body)
             try:
                 return decode(body)
             except Exception:  # Read whole instead, which refuses an invalid body.
