@@ -36,7 +36,7 @@ from raylay.services.replication.effects import (
     Effect,
     LinkAnswered,
     LinkLacks,
-    LinkProgress,
+    LinkReport,
     RunsCommitted,
 )
 from raylay.services.replication.instance import InstanceMachine
@@ -44,9 +44,6 @@ from raylay.services.replication.instance import InstanceMachine
 PROBE_S = 0.5
 """Seconds for which publishes are refused after a failed commit; then the next publish tries
 again."""
-
-LinkReport = LinkAnswered | LinkLacks | LinkProgress
-"""The reports of a link about its destination."""
 
 
 class StagedJournal(Protocol):

@@ -94,7 +94,7 @@ class LiveSubscriptions:
 
     def __len__(self) -> int:
         others = (self._filtered, self._following)
-        return len(self._table) + sum(len(each) for each in others if each is not None)
+        return len(self._table) + sum(len(other) for other in others if other is not None)
 
     @property
     def may_be_ahead(self) -> bool:

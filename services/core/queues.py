@@ -69,13 +69,15 @@ class Queues:
         identity: Identity,
         acknowledging: Callable[[str, Keys], None] = lambda name, keys: None,
     ) -> None:
-        self.doors: dict[str, QueueFrontend] = {}
+        self.frontends: dict[str, QueueFrontend] = {}
         self._by_topic: dict[TopicKey, QueueFrontend] = {}
-        for each in definitions:
-            door = QueueFrontend(
-                each, identity.name, identity.incarnation, identity.life, acknowledging
+        for definition in definitions:
+            frontend = QueueFrontend(
+                definition, identity.name, identity.incarnation, identity.life, acknowledging
             )
-            self.doors[each.stored_as] = self._by_topic[door.topic, door.message_type] = door
+            self.frontends[definition.stored_as] = self._by_topic[
+                frontend.topic, frontend.message_type
+            ] = frontend
         self.flood = Flood(identity.name, identity.incarnation, identity.life)
         self._author = SelfPublisher("queues", identity)
         self._tags: dict[int, tuple[QueueFrontend, int]] = {}
@@ -88,7 +90,7 @@ class Queues:
         not be read: longer, the more of them wait for messages that have not arrived."""
         if not self.brought:
             return 0.0
-        found = max(door.slowed_us(is_link=is_link) for door in self.brought)
+        found = max(frontend.slowed_us(is_link=is_link) for frontend in self.brought)
         self.brought.clear()
         return found / 1_000_000
 
@@ -98,10 +100,10 @@ class Queues:
 
     def topics(self) -> list[QueueTopics]:
         """Returns the queues in the form that the instance's topics need."""
-        return [_topics_of(self, door) for door in self.doors.values()]
+        return [_topics_of(self, frontend) for frontend in self.frontends.values()]
 
     # -- drafts --------------------------------------------------------------------------------
-    def draft(self, door: QueueFrontend, draft: QueueRecordDraft, now_us: int) -> None:
+    def draft(self, frontend: QueueFrontend, draft: QueueRecordDraft, now_us: int) -> None:
         """Takes a record that a queue's owner wants in the journal. `runs` returns it.
 
         Args:
@@ -112,11 +114,11 @@ class Queues:
         """
         if draft.command not in (Command.TRANSFER, Command.QUEUE_REMOVAL):
             raise LocalProtocolError(f"an owner drafts no record of command {draft.command}")
-        sequence = self._drafted(door, draft.command, draft.body, now_us)
+        sequence = self._drafted(frontend, draft.command, draft.body, now_us)
         if draft.tag:
-            self._tags[sequence] = door, draft.tag
+            self._tags[sequence] = frontend, draft.tag
 
-    def letters(self, door: QueueFrontend, reason: str, records: bytes, now_us: int) -> None:
+    def letters(self, frontend: QueueFrontend, reason: str, records: bytes, now_us: int) -> None:
         """Drafts the dead letters of messages that are about to leave a queue undone. The caller
         then drafts their removal.
 
@@ -129,7 +131,7 @@ class Queues:
             LocalProtocolError: the queue has no dead letters, or it is no reason; nothing was
                 taken.
         """
-        of = door.definition
+        of = frontend.definition
         if not of.dead_letters or reason not in UNDONE:
             raise LocalProtocolError(f"queue {of.name} has no dead letters of reason {reason!r}")
         for record in iterate_records(records):
@@ -142,7 +144,7 @@ class Queues:
                 bytes_max=LETTER_BYTES_MAX,
             )
 
-    def acknowledge(self, door: QueueFrontend, said: Acknowledgment, now_us: int) -> int:
+    def acknowledge(self, frontend: QueueFrontend, said: Acknowledgment, now_us: int) -> int:
         """Drafts an acknowledgment for a client that selected the messages by a filter. Returns the
         number of messages.
 
@@ -151,33 +153,38 @@ class Queues:
         """
         count = _count(said)
         if count:
-            self._drafted(door, Command.QUEUE_ACKNOWLEDGMENT, pack_acknowledgment(said), now_us)
+            self._drafted(frontend, Command.QUEUE_ACKNOWLEDGMENT, pack_acknowledgment(said), now_us)
         return count
 
-    def herald(self, now_us: int) -> int:
+    def announcement(self, now_us: int) -> int:
         """Drafts, for each queue that needs it, the name of the instance with this incarnation.
         Returns the number of drafts. To be called before the instance serves."""
         count = 0
-        for door in self.doors.values():
-            body = door.herald()
+        for frontend in self.frontends.values():
+            body = frontend.announcement()
             if body:
-                self._drafted(door, Command.TRANSFER, body, now_us)
+                self._drafted(frontend, Command.TRANSFER, body, now_us)
                 count += 1
         return count
 
     def claims(
-        self, door: QueueFrontend, publisher: int, ranges: Sequence[Range], given: str, now_us: int
+        self,
+        frontend: QueueFrontend,
+        publisher: int,
+        ranges: Sequence[Range],
+        given: str,
+        now_us: int,
     ) -> list[Run]:
         """Returns the claims that are journaled before messages that a client sends again and that
         are new here."""
-        moves = door.claims(publisher, ranges, given)
+        moves = frontend.claims(publisher, ranges, given)
         for at in range(0, len(moves), RANGES_MAX):
-            said = Transfer(door.instance, 0, moves[at : at + RANGES_MAX])
-            self._drafted(door, Command.TRANSFER, pack_transfer(said), now_us)
+            said = Transfer(frontend.instance, 0, moves[at : at + RANGES_MAX])
+            self._drafted(frontend, Command.TRANSFER, pack_transfer(said), now_us)
         return self.runs() if moves else []
 
-    def _drafted(self, door: QueueFrontend, command: int, body: bytes, now_us: int) -> int:
-        definition = door.definition
+    def _drafted(self, frontend: QueueFrontend, command: int, body: bytes, now_us: int) -> int:
+        definition = frontend.definition
         return self._author.draft(
             definition.name, definition.message_type, body, now_us, command=command
         )
@@ -191,9 +198,9 @@ class Queues:
         """Folds a commit."""
         find, publisher = self._by_topic.get, self._author.publisher
         for run in batch.runs:
-            door = find((run.topic, run.message_type))
-            if door is not None and run.flags & Flag.COMMANDS:
-                door.fold(run)
+            frontend = find((run.topic, run.message_type))
+            if frontend is not None and run.flags & Flag.COMMANDS:
+                frontend.fold(run)
             if run.publisher == publisher:
                 for draft in self._author.committed((run,)):
                     self._tags.pop(draft.sequence, None)
@@ -203,27 +210,27 @@ class Queues:
         Returns the tags of the failed drafts, by queue."""
         found: dict[str, list[int]] = {}
         for draft in self._author.failed(committed_txid):
-            door, tag = self._tags.pop(draft.sequence, (None, 0))
-            if door is not None:
-                found.setdefault(door.definition.stored_as, []).append(tag)
+            frontend, tag = self._tags.pop(draft.sequence, (None, 0))
+            if frontend is not None:
+                found.setdefault(frontend.definition.stored_as, []).append(tag)
         return found
 
 
-def held_only(queues: Queues, door: QueueFrontend, run: Run, now_us: int) -> PreparedRun:
+def held_only(queues: Queues, frontend: QueueFrontend, run: Run, now_us: int) -> PreparedRun:
     """Returns the part of a client's acknowledgments that names messages which the client holds,
     for a client that may not read the whole queue and so may not decide about other messages.
 
     Args:
         now_us: time by the wall clock.
     """
-    judged = _JudgedRun(queues, door, now_us)
+    judged = _JudgedRun(queues, frontend, now_us)
     for record in iterate_records(run.payload):
         try:
             said = read_acknowledgment(record.body)
         except RemoteProtocolError:
             judged.kept.append((record, record.body))  # The queue's state refuses it later.
             continue
-        judged.judge(record, said, door.held_by(said, run.publisher))
+        judged.judge(record, said, frontend.held_by(said, run.publisher))
     return judged.prepared(run)
 
 
@@ -237,9 +244,9 @@ class _JudgedRun:
     its own.
     """
 
-    def __init__(self, queues: Queues, door: QueueFrontend, now_us: int) -> None:
+    def __init__(self, queues: Queues, frontend: QueueFrontend, now_us: int) -> None:
         self._queues = queues
-        self._door = door
+        self._frontend = frontend
         self._now_us = now_us
         self._is_authoring = False
         self.kept: list[tuple[Record, bytes]] = []
@@ -252,11 +259,11 @@ class _JudgedRun:
             return
         for part in parts_of(counts):
             self._is_authoring = True
-            self._queues.acknowledge(self._door, part, self._now_us)
+            self._queues.acknowledge(self._frontend, part, self._now_us)
         whole, left = _count(said), _count(counts)
         text = (
             f"{whole - left} of {whole} messages are not leased to this client here, by queue "
-            f"{self._door.definition.name}: they stay in the queue, and are delivered again"
+            f"{self._frontend.definition.name}: they stay in the queue, and are delivered again"
         )
         self.refuse(record, NOT_LEASED, text)
 
@@ -284,9 +291,9 @@ class QueueState:
     checked there.
     """
 
-    def __init__(self, queues: Queues, door: QueueFrontend) -> None:
+    def __init__(self, queues: Queues, frontend: QueueFrontend) -> None:
         self._queues = queues
-        self._door = door
+        self._frontend = frontend
         self._brought = queues.brought
 
     def looks_for(self, run: Run) -> Sequence[PendingLookup]:
@@ -301,18 +308,18 @@ class QueueState:
         permission: WritePermission | None = None,
     ) -> PreparedRun:
         """Returns the run as it is to be journaled."""
-        judged = _JudgedRun(self._queues, self._door, now_us)
+        judged = _JudgedRun(self._queues, self._frontend, now_us)
         for record in iterate_records(run.payload):
             try:
                 said = read_acknowledgment(record.body)
             except RemoteProtocolError as error:
                 judged.refuse(record, error.reason, str(error))
                 continue
-            if not self._door.lets_in(said):
+            if not self._frontend.lets_in(said):
                 text = (
                     f"more than {EARLY_MAX} ranges of acknowledgments wait here for messages of "
-                    f"queue {self._door.definition.name} that have not come: acknowledge only what "
-                    "was delivered here"
+                    f"queue {self._frontend.definition.name} that have not come: acknowledge only "
+                    "messages that were delivered here"
                 )
                 judged.refuse(record, "bad_message", text)
                 continue
@@ -320,40 +327,40 @@ class QueueState:
         return judged.prepared(run)
 
     def _judged(self, said: Acknowledgment, by: int, steady_us: int) -> Acknowledgment:
-        return self._door.judged(said, by, steady_us - self._door.behind_us)
+        return self._frontend.judged(said, by, steady_us - self._frontend.behind_us)
 
     def staged(self, run: Run) -> None:
         """Takes the acknowledgments in a staged run: they take effect when it is committed, but
         their consumers get room for more messages now."""
         for _, record in readable_records(run):
             with suppress(RemoteProtocolError):
-                if self._door.staged(read_acknowledgment(record.body), run.last_txid):
-                    self._brought.add(self._door)
+                if self._frontend.staged(read_acknowledgment(record.body), run.last_txid):
+                    self._brought.add(self._frontend)
 
     def failed(self, committed_txid: int) -> None:
         """Forgets acknowledgments staged behind this transaction id: they failed."""
-        self._door.failed(committed_txid)
+        self._frontend.failed(committed_txid)
 
 
 class _Claims:
     """The claims of a distributed queue, for messages that clients send again."""
 
-    def __init__(self, queues: Queues, door: QueueFrontend) -> None:
+    def __init__(self, queues: Queues, frontend: QueueFrontend) -> None:
         self._queues = queues
-        self._door = door
+        self._frontend = frontend
 
     def claims(self, publisher: int, ranges: list[Range], given: str, now_us: int) -> list[Run]:
         """See `Queues.claims`."""
-        return self._queues.claims(self._door, publisher, ranges, given, now_us)
+        return self._queues.claims(self._frontend, publisher, ranges, given, now_us)
 
 
-def _topics_of(queues: Queues, door: QueueFrontend) -> QueueTopics:
-    definition = door.definition
+def _topics_of(queues: Queues, frontend: QueueFrontend) -> QueueTopics:
+    definition = frontend.definition
     return QueueTopics(
         definition.name,
         definition.message_type,
-        QueueState(queues, door),
+        QueueState(queues, frontend),
         TopicRule(definition.topic, definition.message_type),
         definition.target,
-        _Claims(queues, door) if definition.kind == "queue" else None,
+        _Claims(queues, frontend) if definition.kind == "queue" else None,
     )

@@ -86,9 +86,9 @@ class SowFeature:
         self.book = book
         self.delivered_txid = 0
         self.unreadable = 0
-        self.deleted: dict[str, int] = dict.fromkeys((each.stored_as for each in book.topics), 0)
+        self.deleted: dict[str, int] = dict.fromkeys((topic.stored_as for topic in book.topics), 0)
         self.expired = dict(self.deleted)
-        self._kept = [each for each in book.topics if not each.definition.transient]
+        self._kept = [topic for topic in book.topics if not topic.definition.transient]
         self._saved_txid = {id(each): each.state.txid for each in self._kept}
         self._taken: list[tuple[SowTopic, int]] = []
         self.is_urgent = False
@@ -139,7 +139,7 @@ class SowFeature:
     def recovered_txid(self) -> int | None:
         """Returns the transaction behind which `recover` needs the runs; None: there is no
         topic."""
-        return min((each.state.txid for each in self.book.topics), default=None)
+        return min((topic.state.txid for topic in self.book.topics), default=None)
 
     def recover(self, runs: Iterable[Run]) -> None:
         """Folds runs that the store lacks."""
@@ -297,7 +297,7 @@ class SowFeature:
 
     def is_due(self, now_us: int) -> bool:
         """Returns whether `tick` has more to do at once, in another turn."""
-        return any(each.state.is_due(now_us) for each in self.book.topics)
+        return any(topic.state.is_due(now_us) for topic in self.book.topics)
 
     # -- what goes to disk ---------------------------------------------------------------------
     @property
@@ -353,14 +353,14 @@ class SowFeature:
     def status(self) -> dict[str, dict[str, int]]:
         """Returns the status of each topic, for the instance's status."""
         return {
-            each.stored_as: {
-                "records": each.state.count,
-                "txid": each.state.txid,
-                "saved_txid": self._saved_txid.get(id(each), 0),
-                "pending_bytes": each.state.pending_bytes,
-                "tombstones": each.state.tombstones,
-                "deleted": self.deleted[each.stored_as],
-                "expired": self.expired[each.stored_as],
+            topic.stored_as: {
+                "records": topic.state.count,
+                "txid": topic.state.txid,
+                "saved_txid": self._saved_txid.get(id(topic), 0),
+                "pending_bytes": topic.state.pending_bytes,
+                "tombstones": topic.state.tombstones,
+                "deleted": self.deleted[topic.stored_as],
+                "expired": self.expired[topic.stored_as],
             }
-            for each in self.book.topics
+            for topic in self.book.topics
         }

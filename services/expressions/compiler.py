@@ -83,7 +83,7 @@ def _is_large(node: tree.ExpressionNode) -> bool:
 
 
 def _inner(code: types.CodeType) -> types.CodeType:
-    return next(each for each in code.co_consts if isinstance(each, types.CodeType))
+    return next(constant for constant in code.co_consts if isinstance(constant, types.CodeType))
 
 
 class _Writer:
@@ -220,7 +220,7 @@ class _Writer:
     def logical(self, node: tree.Logical) -> Code:
         """Returns the code of AND and OR, from left to right, as the documents tabulate them: FALSE
         AND and TRUE OR decide at once, and so does NULL, which stays NULL whatever follows."""
-        found = [self.condition(each) for each in node.operands]
+        found = [self.condition(operand) for operand in node.operands]
         never_null = all(each.is_never_null for each in found)
         nesting = max(each.nesting for each in found)
         if node.operator == "AND":
@@ -285,8 +285,8 @@ class _Writer:
         """Returns the code of IN: literal texts and numbers are found by one look-up, others are
         compared one by one."""
         code = self.value(node.operand)
-        literals = [each.value for each in node.options if isinstance(each, tree.Literal)]
-        others = [each for each in node.options if not isinstance(each, tree.Literal)]
+        literals = [option.value for option in node.options if isinstance(option, tree.Literal)]
+        others = [option for option in node.options if not isinstance(option, tree.Literal)]
         held = self.variable()
         asked = f"({held} := {code.text})"
         nesting = code.nesting + 1
@@ -318,10 +318,10 @@ class _Writer:
     def affix(self, node: tree.Affix) -> Code:
         """Returns the code of BEGINS WITH and ENDS WITH."""
         operand = self.value(node.operand)
-        options = [self.value(each) for each in node.options]
+        options = [self.value(option) for option in node.options]
         call = self.name(values.begins if node.begins else values.ends, "f")
         nesting = max(each.nesting for each in (operand, *options))
-        listed = ", ".join(each.text for each in options)
+        listed = ", ".join(option.text for option in options)
         text = f"{call}({operand.text}, [{listed}], {self.meter()})"
         return self._made(text, nesting + 1, is_condition=True, is_never_null=True)
 
@@ -369,7 +369,7 @@ class _Writer:
         *,
         is_condition: bool = False,
     ) -> Code:
-        found = [self.value(each) for each in nodes]
+        found = [self.value(node) for node in nodes]
         listed = ", ".join(each.text for each in found)
         text = f"{self.name(call, 'f')}({listed}, {self.meter()})"
         nesting = max(each.nesting for each in found)
@@ -380,16 +380,18 @@ class _Members:
     """The literals of an IN, as sets."""
 
     def __init__(self, literals: list[Value]) -> None:
-        self._literals = [each for each in literals if each not in (None, "")]
-        texts = [each for each in self._literals if isinstance(each, str)]
+        self._literals = [literal for literal in literals if literal not in (None, "")]
+        texts = [literal for literal in self._literals if isinstance(literal, str)]
         self._texts = frozenset(texts)
         # Values that a number in a message equals: numbers, and texts that are numbers.
         self._numbers = frozenset(
-            [each for each in self._literals if not isinstance(each, str)]
-            + [said for each in texts if (said := values.parsed(each)) == said]
+            [literal for literal in self._literals if not isinstance(literal, str)]
+            + [said for text in texts if (said := values.parsed(text)) == said]
         )
         self._has_numbers = len(texts) < len(self._literals)
-        self._written = frozenset(each for each in self._literals if not isinstance(each, str))
+        self._written = frozenset(
+            literal for literal in self._literals if not isinstance(literal, str)
+        )
 
     def has(self, value: Value, meter: Meter | None = None) -> bool:
         """Returns whether any element of the value is among the literals."""

@@ -90,7 +90,7 @@ class Expression:
     def asks_around(self) -> bool:
         """Returns whether the filter reads more than the message; walks the whole tree."""
         calls = (each for each in nodes(self.tree) if isinstance(each, tree.Call))
-        return any(each.function.needs for each in calls)
+        return any(call.function.needs for call in calls)
 
 
 def nodes(node: tree.ExpressionNode) -> Iterator[tree.ExpressionNode]:

@@ -39,7 +39,7 @@ def named(node: tree.ExpressionNode, whole: bool = True) -> FieldEquality | None
     """Returns the first condition of a filter that names values of a field; None: there is none."""
     match node:
         case tree.Logical(operator="AND"):
-            found = (named(each, False) for each in node.operands)
+            found = (named(operand, False) for operand in node.operands)
             return next((each for each in found if each is not None), None)
         case tree.Comparison(
             operator="=", left=tree.Identifier() as field, right=tree.Literal() as wanted
@@ -50,7 +50,7 @@ def named(node: tree.ExpressionNode, whole: bool = True) -> FieldEquality | None
         ):
             return FieldEquality(field.steps, (wanted.value,), whole)
         case tree.In(operand=tree.Identifier() as field):
-            options = [each.value for each in node.options if isinstance(each, tree.Literal)]
+            options = [option.value for option in node.options if isinstance(option, tree.Literal)]
             if len(options) == len(node.options):
                 return FieldEquality(field.steps, tuple(options), whole)
     return None
@@ -285,7 +285,7 @@ class FilterIndex(Generic[Key]):
             for each in field.found(value) or ():
                 if each.whole or each.expression.matches(message, around):
                     keys += each.keys
-        for each in self._others:
-            if each.expression.matches(message, around):
-                keys += each.keys
+        for other in self._others:
+            if other.expression.matches(message, around):
+                keys += other.keys
         return keys

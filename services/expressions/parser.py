@@ -367,7 +367,7 @@ class _Parser:
         name = ""
         if self._is("OF"):
             self._next()
-            known = [each for each in self._messages if each]
+            known = [message for message in self._messages if message]
             if not self._is(*known):
                 raise self.unexpected(f"{' or '.join(known)} behind OF")
             name = self._next().text.upper()

@@ -479,8 +479,8 @@ def _any_affix(
     options: list[Value],
     meter: Meter | None,
 ) -> bool:
-    for each in options:
-        charge_scalar(meter, each)
+    for option in options:
+        charge_scalar(meter, option)
     wanted = tuple(filter(None, map(text, options)))
     charge_all(meter, value)
     found = plains(value)

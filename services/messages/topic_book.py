@@ -155,10 +155,10 @@ class TopicBook(dict[TopicKey, TopicEntry]):
         queues: Sequence[QueueTopics] = (),
     ) -> None:
         super().__init__()
-        self.has_targets = any(each.target not in ("", each.name) for each in queues)
-        self._queues = [(TopicMatcher((each.underlying,), where), each) for each in queues]
+        self.has_targets = any(queue.target not in ("", queue.name) for queue in queues)
+        self._queues = [(TopicMatcher((queue.underlying,), where), queue) for queue in queues]
         self._stateful = [(TopicMatcher((rule,), where), state) for rule, state in stateful]
-        states = [state for _, state in stateful] + [each.state for each in queues]
+        states = [state for _, state in stateful] + [queue.state for queue in queues]
         self.states: tuple[Stateful, ...] = tuple({id(state): state for state in states}.values())
         self.rules = journaled
         self._journaled = TopicMatcher(journaled, where)

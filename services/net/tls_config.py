@@ -61,7 +61,7 @@ class TlsConfig:
                 f"{where}: client certificates are to be verified, and there is no CA to do it by: "
                 "give ca_file (CAFile) or ca_path (CAPath)"
             )
-        wrong = [each for each in self.protocols if each not in PROTOCOLS]
+        wrong = [protocol for protocol in self.protocols if protocol not in PROTOCOLS]
         if wrong or not self.protocols:
             raise ConfigurationError(
                 f"{where}: TLS speaks no {', '.join(wrong) or 'protocol'}: give one or both of "

@@ -58,7 +58,7 @@ class PeerCertificate:
     def to_wire(self) -> list[str]:
         """Encodes the certificate for another process of the instance, without very long names, and
         up to a number of names."""
-        names = [each for each in self.names if len(each) <= NAME_CHARACTERS_MAX]
+        names = [name for name in self.names if len(name) <= NAME_CHARACTERS_MAX]
         return [self.common_name, *names[:NAMES_MAX]]
 
     @classmethod
@@ -111,7 +111,7 @@ def client_context(config: TlsConfig, where: str) -> ssl.SSLContext:
 
 def _context(kind: int, config: TlsConfig, where: str) -> ssl.SSLContext:
     context = ssl.SSLContext(kind)
-    versions = [_VERSIONS[each] for each in config.protocols]
+    versions = [_VERSIONS[protocol] for protocol in config.protocols]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     if config.ciphers:

@@ -109,7 +109,7 @@ def problem(
     if left < datetime.timedelta(days=DAYS_LEFT_MIN):
         return f"{certificate} ends on {end:%Y-%m-%d}"
     good_for = _addresses(held)
-    if not good_for & {_plain(each) for each in addresses}:
+    if not good_for & {_plain(address) for address in addresses}:
         return f"{certificate} is good for {', '.join(sorted(good_for)) or 'no address'}"
     return ""
 

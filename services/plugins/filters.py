@@ -102,7 +102,7 @@ def following_subscriptions(
     return SowSubscriptions(*_language(definitions, instance), keeps, instance, group, asker)
 
 
-def sow_questions(book: SowBook, instance: str, group: str, held_bytes_max: int) -> QueryParser:
+def sow_query_parser(book: SowBook, instance: str, group: str, held_bytes_max: int) -> QueryParser:
     """Returns the parser of queries on the SOW topics of an instance.
 
     Args:

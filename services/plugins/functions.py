@@ -90,11 +90,11 @@ def _function(entry: FunctionEntryPoint) -> Function:
 
 def _parameters(call: Callable[..., Any]) -> str:
     words: list[str] = []
-    for each in inspect.signature(call).parameters.values():
-        if each.kind is each.VAR_POSITIONAL:
+    for parameter in inspect.signature(call).parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
             return " ".join([*words, "value"]) + "..."
-        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD):
-            words.append("value" if each.default is each.empty else "[value")
-        elif each.kind is each.KEYWORD_ONLY and each.default is each.empty:
-            raise ValueError(f"{each.name} can be given by its name only")
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            words.append("value" if parameter.default is parameter.empty else "[value")
+        elif parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
+            raise ValueError(f"{parameter.name} can be given by its name only")
     return " ".join(words)

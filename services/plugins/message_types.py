@@ -47,4 +47,4 @@ def installed_types(definitions: Iterable[TypeDefinition]) -> MessageTypes:
     from raylay.services.messages.types.registry import MessageTypes
 
     definitions = list(definitions)
-    return MessageTypes(definitions, plugins(each.kind for each in definitions))
+    return MessageTypes(definitions, plugins(definition.kind for definition in definitions))

@@ -40,7 +40,7 @@ def queue_problems(
 def letter_circle(definition: QueueDefinition, queues: Iterable[QueueDefinition]) -> list[str]:
     """Returns the names of other queues through which the dead letters of a queue would come back
     to it; empty: they do not."""
-    takers = [each for each in queues if each.message_type == definition.message_type]
+    takers = [queue for queue in queues if queue.message_type == definition.message_type]
     ways = [[definition]]
     seen = {definition.name}
     while ways:

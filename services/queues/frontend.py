@@ -147,7 +147,7 @@ class QueueFrontend:
         self.message_type = definition.message_type.encode()
         self.consumers: dict[Consumer, ConsumerSubscription] = {}
         self.instance = instance
-        self.is_heralded = not definition.is_distributed
+        self.is_announced = not definition.is_distributed
         """Whether the journal says who bears this incarnation."""
         self.delivered = 0
         """Messages that were sent, in this life."""
@@ -498,7 +498,7 @@ class QueueFrontend:
                 elif record.command == Command.TRANSFER:
                     names = read_transfer(record.body).names
                     if names.get(self._incarnation) == self.instance:
-                        self.is_heralded = True
+                        self.is_announced = True
             except RemoteProtocolError:
                 pass  # Nobody can read it: it changes nothing, here and everywhere.
 
@@ -531,10 +531,10 @@ class QueueFrontend:
             OwnershipChange(publisher, first, last, generation, owner) for first, last in ranges
         ]
 
-    def herald(self) -> bytes:
+    def announcement(self) -> bytes:
         """The body of the transfer that says who bears this incarnation; empty: the journal says it
         already. To be journaled before this instance serves."""
-        if self.is_heralded:
+        if self.is_announced:
             return b""
         names = {self._incarnation: self.instance}
         return pack_transfer(Transfer(self.instance, 0, (), names))

@@ -470,9 +470,9 @@ class ReplicatedQueueState:
         history = self.history
         if said.names:
             self.named(said.names)
-            is_herald = said.by != self.name and set(said.names.values()) == {said.by}
+            is_announcement = said.by != self.name and set(said.names.values()) == {said.by}
             is_late = self.owners.has_former or bool(history.held.sets)
-            if is_herald and txid > self._told_txid and is_late:
+            if is_announcement and txid > self._told_txid and is_late:
                 # Who has lost its disk, or is new, gets the messages that there are, but not the
                 # records that said who took them in: they may be removed everywhere.
                 self._tells_names = self.definition.is_distributed

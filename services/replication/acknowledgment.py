@@ -88,7 +88,7 @@ class RootedRanges:
     @property
     def count(self) -> int:
         """Returns the number of sequences; a sequence of several roots counts once for each."""
-        return sum(each.count for each in self.roots.values())
+        return sum(root.count for root in self.roots.values())
 
     def __repr__(self) -> str:
         return f"RootedRanges({self.roots!r})"
@@ -129,7 +129,6 @@ class DestinationLedger:
         "downgraded_by_hand",
         "further_on",
         "incarnation",
-        "owed",
         "persisted",
         "prove_txid",
         "proved",
@@ -139,6 +138,7 @@ class DestinationLedger:
         "stored_txid",
         "stranded",
         "sync",
+        "unacked",
         "unsure",
         "unsure_absent",
     )
@@ -167,7 +167,7 @@ class DestinationLedger:
         """Whether persisted acks wait for this destination now."""
         self.incarnation = incarnation
         """Incarnation of the server to which the link connected last; 0 while unknown."""
-        self.owed = RootedRanges()
+        self.unacked = RootedRanges()
         self.unsure = PublisherRanges()
         """Unacknowledged messages that may not be routed to the destination: an earlier server held
         them without having acknowledged them, so the next server may need them from here."""
@@ -248,7 +248,7 @@ class DestinationLedger:
             return "it lacks messages that clients published here and that are not routed to it"
         return ""
 
-    def owe(
+    def add_unacked(
         self,
         root: int,
         publisher: int,
@@ -259,17 +259,17 @@ class DestinationLedger:
         """Records messages as unacknowledged: they are committed here, from `txid` on, and routed
         to this destination. Without a `txid`, a resync found the messages missing there, or the
         destination is asked for them again."""
-        owed = self.owed.of(root if self.sync else UNAWAITED).of(publisher)
+        unacked = self.unacked.of(root if self.sync else UNAWAITED).of(publisher)
         for a, b in ranges:
-            owed.add(a, b)
+            unacked.add(a, b)
             self._ages.add(time_us, txid, publisher, a, b)
 
-    def owe_unsure(self, publisher: int, wanted: SequenceSet, time_us: int) -> None:
+    def add_unsure(self, publisher: int, wanted: SequenceSet, time_us: int) -> None:
         """Records messages that a server holds without having acknowledged them. They are committed
         here, but may not be routed to this destination, for instance where the server began as a
         copy of this instance. The next server that lacks them shows this: the link does not send
         them."""
-        self.owe(UNAWAITED, publisher, list(wanted), time_us)
+        self.add_unacked(UNAWAITED, publisher, list(wanted), time_us)
         self.unsure.of(publisher).update(wanted)
 
     def server_holds(self, held: PublisherRanges) -> None:
@@ -280,7 +280,7 @@ class DestinationLedger:
     def resent(self, publisher: int, ranges: Sequence[Range], time_us: int) -> None:
         """Records messages that the link sends again, or asks for, as unacknowledged: this proves
         that they are routed to this destination."""
-        self.owe(UNAWAITED, publisher, ranges, time_us)
+        self.add_unacked(UNAWAITED, publisher, ranges, time_us)
         if self.unsure.sets:
             self.unsure.remove_ranges(publisher, ranges)
             self.unsure_absent.remove_ranges(publisher, ranges)
@@ -292,20 +292,20 @@ class DestinationLedger:
         if not self.unsure_absent.sets:
             return False
         for publisher, ranges in self.unsure_absent.sets.items():
-            self.owed.remove_ranges(UNAWAITED, publisher, list(ranges))
+            self.unacked.remove_ranges(UNAWAITED, publisher, list(ranges))
         self.unsure.difference_update(self.unsure_absent)
         self.unsure_absent = PublisherRanges()
         return True
 
-    def owe_again(
+    def add_again(
         self, root: int, publisher: int, ranges: Iterable[Range], time_us: int, txid: int
     ) -> None:
         """Records messages as unacknowledged again: they were committed here before, with
         transaction ids of at least `txid`, are routed to this destination, and the destination is
         asked for them again."""
-        owed = self.owed.of(root if self.sync else UNAWAITED).of(publisher)
+        unacked = self.unacked.of(root if self.sync else UNAWAITED).of(publisher)
         for a, b in ranges:
-            owed.add(a, b)
+            unacked.add(a, b)
             self._ages.add_again(time_us, txid, publisher, a, b)
 
     def answered(self, answers: Rooted) -> Rooted:
@@ -315,7 +315,7 @@ class DestinationLedger:
         for root, ranges_of in answers.items():
             for publisher, ranges in ranges_of.items():
                 for layer in (root, UNAWAITED) if root else (UNAWAITED,):
-                    found = self.owed.take(layer, publisher, ranges)
+                    found = self.unacked.take(layer, publisher, ranges)
                     if found:
                         for a, b in found:
                             self.persisted += b - a + 1
@@ -332,8 +332,8 @@ class DestinationLedger:
     def forget(self, conflicts: Ranges) -> None:
         """Removes messages that the destination refused for good."""
         for publisher, ranges in conflicts.items():
-            for root in self.owed.roots:
-                self.owed.remove_ranges(root, publisher, ranges)
+            for root in self.unacked.roots:
+                self.unacked.remove_ranges(root, publisher, ranges)
 
     def stop_waiting(self) -> None:
         """Stops persisted acks from waiting for this destination: all unacknowledged messages move
@@ -341,21 +341,21 @@ class DestinationLedger:
         self.sync = False
         self.proved = False
         self.further_on = False
-        unawaited = self.owed.of(UNAWAITED)
-        for root, ranges in list(self.owed.roots.items()):
+        unawaited = self.unacked.of(UNAWAITED)
+        for root, ranges in list(self.unacked.roots.items()):
             if root != UNAWAITED:
                 unawaited.update(ranges)
-                del self.owed.roots[root]
+                del self.unacked.roots[root]
 
-    def oldest_owed(self) -> tuple[int, int] | None:
+    def oldest_unacked(self) -> tuple[int, int] | None:
         """Returns (time in microseconds, first transaction id) of the oldest unacknowledged
         message. Changes nothing."""
-        return self._ages.oldest(self.owed.roots)
+        return self._ages.oldest(self.unacked.roots)
 
     def settle_ages(self) -> None:
         """Drops the ages of acknowledged messages. To be called after messages were removed from
         the unacknowledged ones."""
-        self._ages.settle(self.owed.roots)
+        self._ages.settle(self.unacked.roots)
 
     def must_prove(self, last_txid: int) -> None:
         """Demands a proof after an upgrade, reconnect or restart: the destination is safe again
@@ -368,7 +368,7 @@ class DestinationLedger:
         `must_prove` demanded."""
         if self.proved or not (self.caught_up and self.connected):
             return False
-        oldest = self.oldest_owed()
+        oldest = self.oldest_unacked()
         if oldest is not None and oldest[1] <= self.prove_txid:
             return False
         self.proved = True

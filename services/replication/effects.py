@@ -249,7 +249,9 @@ class LinkLacks:
     ranges: Ranges
 
 
-LinkEffect = SendBatch | LinkAnswered | LinkProgress | LinkLacks | EventReport
+LinkReport = LinkAnswered | LinkProgress | LinkLacks
+"""A report of a link about its destination."""
+LinkEffect = SendBatch | LinkReport | EventReport
 
 
 def ranges_of(sets: PublisherRanges) -> Ranges:

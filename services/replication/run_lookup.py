@@ -87,7 +87,7 @@ class RunLookup:
         first_txid = self._source.first_txid
         if first_txid != self._first_txid:
             self._first_txid = first_txid
-            kept = [each for each in self._stretches if _first_txid_of(each) >= first_txid]
+            kept = [stretch for stretch in self._stretches if _first_txid_of(stretch) >= first_txid]
             self._stretches = deque(kept, STRETCHES_KEPT)
 
     def part(self, publisher: int, wanted: SequenceSet) -> list[Run]:

@@ -77,7 +77,7 @@ def read_occasions(value: Any) -> tuple[Occasion, ...]:
     texts = (value,) if isinstance(value, str | int) else tuple(value)
     if not texts:
         raise ConfigurationError("expected one time or several, got none")
-    return tuple(each if isinstance(each, Occasion) else _occasion(each) for each in texts)
+    return tuple(text if isinstance(text, Occasion) else _occasion(text) for text in texts)
 
 
 def _occasion(value: object) -> Occasion:
@@ -97,7 +97,7 @@ def _occasion(value: object) -> Occasion:
 
 
 def _shown(occasions: tuple[Occasion, ...]) -> list[str]:
-    return [each.at or format_milliseconds(each.every_ms) for each in occasions]
+    return [occasion.at or format_milliseconds(occasion.every_ms) for occasion in occasions]
 
 
 Occasions = Annotated[tuple[Occasion, ...], Written(read_occasions, _shown)]
@@ -211,7 +211,7 @@ class JournalSchedule:
     """The due journal actions of an instance. Owner: the instance. Lifecycle: one start."""
 
     def __init__(self, actions: tuple[JournalAction, ...]) -> None:
-        self._tables = [(each, [Timetable(when) for when in each.every]) for each in actions]
+        self._tables = [(action, [Timetable(when) for when in action.every]) for action in actions]
 
     def due(self, now_us: int, wall_us: int) -> list[JournalAction]:
         """Returns the actions that are due now, in the configured order; see `Timetable.is_due`."""

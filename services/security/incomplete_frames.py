@@ -166,10 +166,10 @@ class IncompleteFrames:
         return (each for each in self._of_network(network) if each.holder.user == user)
 
     def _of_user(self, user: str) -> Iterable[IncompleteFrame]:
-        return (each for each in self._frames if each.holder.user == user)
+        return (frame for frame in self._frames if frame.holder.user == user)
 
     def _of_network(self, network: str) -> Iterable[IncompleteFrame]:
-        return (each for each in self._frames if each.holder.network == network)
+        return (frame for frame in self._frames if frame.holder.network == network)
 
     def _count(self, frame: IncompleteFrame, held_bytes: int) -> None:
         more = held_bytes - frame.bytes

@@ -98,7 +98,7 @@ def without_secrets(values: Any) -> Any:
     """Returns a configuration of lists, maps and texts, with the options of its modules in a form
     that people may see."""
     if isinstance(values, list):
-        return [without_secrets(each) for each in values]
+        return [without_secrets(value) for value in values]
     if not isinstance(values, dict):
         return values
     made = {name: without_secrets(each) for name, each in values.items()}

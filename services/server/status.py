@@ -187,7 +187,7 @@ class InstanceStatus:
     def _destination_status(self, name: str) -> dict[str, Any]:
         ledger = self._runtime.machine.destinations[name]
         link = self._links.controls[name]
-        oldest = ledger.oldest_owed()
+        oldest = ledger.oldest_unacked()
         age_ms = 0 if oldest is None else max(0, self._runtime.steady_us() - oldest[0]) // 1000
         return {
             "peer": link.peer_name,
@@ -200,8 +200,8 @@ class InstanceStatus:
             "downgraded": ledger.destination.sync and not ledger.sync,
             "safe": ledger.safe,
             "why_unsafe": ledger.why_unsafe,
-            "unacked": ledger.owed.count,
-            "unacked_examples": _examples(ledger.owed),
+            "unacked": ledger.unacked.count,
+            "unacked_examples": _examples(ledger.unacked),
             "age_ms": age_ms,
             "stored_txid": ledger.stored_txid,
             "lag": max(0, self._runtime.machine.committed_txid - ledger.stored_txid),

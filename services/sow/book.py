@@ -68,27 +68,27 @@ class SowBook:
         if wanted.pattern is None:
             return self._named(wanted)
         found = []
-        for each in self.topics:
-            if each.definition.pattern:
-                fits = not wanted.message_types or each.type_name in wanted.message_types
+        for topic in self.topics:
+            if topic.definition.pattern:
+                fits = not wanted.message_types or topic.type_name in wanted.message_types
             else:
-                fits = wanted.matches(each.name, each.type_name)
+                fits = wanted.matches(topic.name, topic.type_name)
             if fits:
-                found.append(each)
+                found.append(topic)
         return tuple(found)
 
     def _named(self, wanted: QueryWish) -> tuple[SowTopic, ...]:
-        kinds = wanted.message_types or {each.type_name for each in self.topics}
+        kinds = wanted.message_types or {topic.type_name for topic in self.topics}
         found = {id(self.find(wanted.topic, kind)) for kind in kinds}
         return tuple(
-            each
-            for each in self.topics
-            if id(each) in found or (each.name == wanted.topic and each.type_name in kinds)
+            topic
+            for topic in self.topics
+            if id(topic) in found or (topic.name == wanted.topic and topic.type_name in kinds)
         )
 
     def stateful(self) -> list[tuple[TopicRule, Stateful]]:
         """Returns the preparations before the append, in order, for `TopicBook`."""
-        return [(_rule(each), each.staging) for each in self.topics if each.staging is not None]
+        return [(_rule(topic), topic.staging) for topic in self.topics if topic.staging is not None]
 
 
 def _rule(topic: SowTopic) -> TopicRule:

@@ -156,7 +156,7 @@ def _read(text: str, kind: MessageType, functions: Functions, use: ExpressionUse
         evaluate,
         "OPTIONAL" in found.hints,
         "SET_CURRENT" in found.hints,
-        any(each.function.needs for each in calls),
+        any(call.function.needs for call in calls),
     )
 
 

@@ -153,7 +153,7 @@ class SowIndexes:
     def __init__(
         self, hash_indexes: Iterable[Sequence[str]], parse: Parse, rule: KeyRule | None = None
     ) -> None:
-        self._indexes = [_HashIndex(each) for each in hash_indexes]
+        self._indexes = [_HashIndex(hash_index) for hash_index in hash_indexes]
         self._parse = parse
         self._rule = rule
         self._odd = True

@@ -45,7 +45,7 @@ class KeyRule:
         self.topic = topic
         self.identifiers = tuple(identifiers)
         self.domain = domain or topic
-        self._paths = tuple(field_path(each) for each in identifiers)
+        self._paths = tuple(field_path(identifier) for identifier in identifiers)
         # The part that is equal for all records is digested once: copying the state is cheaper than
         # a new digest.
         self._begun = blake2b(digest_size=DIGEST_BYTES, person=SOW_KEY)

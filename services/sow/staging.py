@@ -250,9 +250,9 @@ class SowStaging:
     def _forget_over(self) -> None:
         self._over = None
         self._touched.clear()
-        for each in self._runs:
-            each.applied = each.folded
-            each.touched.clear()
+        for run in self._runs:
+            run.applied = run.folded
+            run.touched.clear()
 
     def _forget_ready(self) -> None:
         """Forgets prepared runs for which `staged` was never called: they were refused, or their
@@ -306,10 +306,10 @@ class SowStaging:
 
     def _unapplied(self) -> list[_StagedRun]:
         found = []
-        for each in reversed(self._runs):
-            if each.applied == each.run.count:
+        for run in reversed(self._runs):
+            if run.applied == run.run.count:
                 break
-            found.append(each)
+            found.append(run)
         return found[::-1]
 
     def _apply(

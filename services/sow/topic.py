@@ -142,7 +142,7 @@ class SowTopic:
         if not hash_indexes and rule is None:
             return
         identifiers = {each for index in hash_indexes for each in index} | set(definition.keys)
-        names = frozenset(field_path(each)[0] for each in identifiers)
+        names = frozenset(field_path(identifier)[0] for identifier in identifiers)
         self.indexes = SowIndexes(hash_indexes, self.type.parser_of(names), rule)
         self.indexes.load(self.state.records())
 

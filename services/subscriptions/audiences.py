@@ -107,12 +107,12 @@ class TopicAudience:
     @property
     def has_filters(self) -> bool:
         """Returns whether a message must be parsed for this audience."""
-        return any(len(each.filters) for each in self.groups)
+        return any(len(group.filters) for group in self.groups)
 
     @property
     def looks_back(self) -> bool:
         """Returns whether any subscription needs the previous value of a record."""
-        return any(each.looks_back for each in self.groups)
+        return any(group.looks_back for group in self.groups)
 
     @property
     def weight(self) -> int:
@@ -133,8 +133,8 @@ class TopicAudience:
     ) -> list[LiveSubscription]:
         """Returns the subscriptions whose filters a parsed message passes, group by group."""
         found: list[LiveSubscription] = []
-        for each in self.groups:
-            found += each.filters.matching(message, around)
+        for group in self.groups:
+            found += group.filters.matching(message, around)
         self._spent += len(self.groups)
         return found
 
@@ -143,12 +143,12 @@ class TopicAudience:
         """Returns whether asking the groups one by one has cost as much as joining them."""
         if self._spent <= self._join_at:
             return False
-        self._join_at = JOIN_COST * sum(each.filters.filter_count for each in self.groups)
+        self._join_at = JOIN_COST * sum(group.filters.filter_count for group in self.groups)
         return self._spent > self._join_at
 
     def join(self) -> None:
         """Joins the filters of all groups into one index."""
-        self.joined = FilterIndex.joined(each.filters for each in self.groups)
+        self.joined = FilterIndex.joined(group.filters for group in self.groups)
         self.joined_count = self.joined.filter_count
 
     def part(self) -> None:
@@ -349,7 +349,7 @@ class AudienceTable:
             self._topics.setdefault(topic, {})[message_type] = known
             self._topic_count += 1
         before = known.audience
-        groups = [each for each in before.groups if len(each)]
+        groups = [group for group in before.groups if len(group)]
         fresh = sorted(self._fresh(topic, message_type, known.seen), key=lambda each: each.number)
         known.audience = self._audience_of((*groups, *fresh))
         known.audience.topics += 1
@@ -362,11 +362,11 @@ class AudienceTable:
     def _fresh(self, topic: bytes, message_type: bytes, seen: int) -> Iterator[TopicGroup]:
         """Yields the groups that want the topic and are newer than group number `seen`."""
         for groups in (self._literals.get(topic, {}), self._patterns):
-            for each in reversed(groups):
-                if each.number <= seen:
+            for group in reversed(groups):
+                if group.number <= seen:
                     break
-                if each.filter.judges(topic, message_type):
-                    yield each
+                if group.filter.judges(topic, message_type):
+                    yield group
 
     def _audience_of(self, groups: tuple[TopicGroup, ...]) -> TopicAudience:
         found = self._audiences.get(groups)
@@ -379,13 +379,13 @@ class AudienceTable:
         del self._audiences[audience.groups]
         self._places -= len(audience.groups)
         self._joined_count -= audience.joined_count
-        for each in audience.groups:
-            each.joined_in.pop(audience, None)
+        for group in audience.groups:
+            group.joined_in.pop(audience, None)
 
     def _forget(self) -> None:
         """Drops all topics and audiences."""
-        for each in list(self._audiences.values()):
-            self._drop(each)
+        for audience in list(self._audiences.values()):
+            self._drop(audience)
         self._topics.clear()
         self._topic_count = 0
 

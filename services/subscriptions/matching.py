@@ -296,7 +296,9 @@ class SubscriptionTable:
 
     def _looked_up(self, topic: bytes, message_type: bytes) -> tuple[LiveSubscription, ...]:
         candidates = (*self._literals.get(topic, ()), *self._patterns)
-        found = tuple([each for each in candidates if each.filter.judges(topic, message_type)])
+        found = tuple(
+            [candidate for candidate in candidates if candidate.filter.judges(topic, message_type)]
+        )
         if len(self._answers) >= TOPIC_CACHE_MAX or self._places > PLACES_MAX:
             self._forget()
         if not self._answers:

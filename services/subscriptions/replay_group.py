@@ -157,7 +157,7 @@ class ReplayGroup:
         members, left_us = self.members, TAKEN_US
         if len(members) == 1 and members[0].filter.pattern is None:
             return len(runs)
-        filters = [each.filter for each in members if each.filter.pattern is not None]
+        filters = [member.filter for member in members if member.filter.pattern is not None]
         for count, run in enumerate(runs, 1):
             left_us -= len(members)
             for each in filters:

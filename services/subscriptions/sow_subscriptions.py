@@ -167,7 +167,7 @@ class ChangedRecords:
         try:
             if before == after or not _differ(kind, before, after, not wishes.no_empties):
                 return b""
-            keys = [field_path(each) for each in change.topic.definition.keys]
+            keys = [field_path(key) for key in change.topic.definition.keys]
             body = kind.difference(before, after, keys, empties=not wishes.no_empties)
         except MessageTypeError:
             return self.whole(change, current, wishes.select, brought)

@@ -44,7 +44,8 @@ def subscription_status(
             "subscription": found.id,
             "topic": found.filter.topic.decode("utf-8", "replace"),
             "message_types": sorted(
-                each.decode("utf-8", "replace") for each in found.filter.message_types
+                message_type.decode("utf-8", "replace")
+                for message_type in found.filter.message_types
             ),
             **({"filter": text} if (text := _content(found)) else {}),
             "bookmark": isinstance(found, BookmarkSubscription),

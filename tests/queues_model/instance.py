@@ -113,7 +113,7 @@ class Rules:
 
     state: type[ModelState] = ModelState
     machine: type[ModelMachine] = ModelMachine
-    heralds = True
+    announces = True
 
     expires_locally = False
     leases_end = True
@@ -126,7 +126,7 @@ class Rules:
         """What a restarted owner is told (rule 9)."""
         instance.from_owner.clear()
         staged_txid = len(instance.disk.journal) + len(instance.staged)
-        return instance.door.owner_came(staged_txid, instance.now_us)
+        return instance.frontend.owner_came(staged_txid, instance.now_us)
 
     def snapshot(self, stored: bytes) -> QueueCheckpoint:
         """What it is made again with."""
@@ -134,12 +134,12 @@ class Rules:
 
     def decide(self, instance: Instance, decision: DeliverLeased | DeliverOnce) -> Any:
         """What of a decision holds (rule 10)."""
-        return instance.door.decide(decision, instance.now_us)
+        return instance.frontend.decide(decision, instance.now_us)
 
     def claim(self, instance: Instance, rec: Rec, first_given: str) -> None:
         """Stages a message that was sent again, and whose it is (rule 3)."""
         publisher, sequence = rec.ident
-        moves = instance.door.claims(publisher, [(sequence, sequence)], first_given)
+        moves = instance.frontend.claims(publisher, [(sequence, sequence)], first_given)
         if moves:
             instance.author_transfer(moves)
         instance.stage(rec)
@@ -201,13 +201,13 @@ class Instance:
         self.granted: dict[Key, MessageLease] = {}
         self.authored = 0
         self.flood = Flood(self.name, self.disk.incarnation, self.lives)
-        self.door = QueueFrontend(world.queue, self.owner_name, self.disk.incarnation)
+        self.frontend = QueueFrontend(world.queue, self.owner_name, self.disk.incarnation)
         for run in self.disk.runs:
-            if run.topic == self.door.topic:
-                self.door.fold(run)
-        herald = self.door.herald()
-        if herald and world.rules.heralds:
-            self.author_record(Command.TRANSFER, herald)
+            if run.topic == self.frontend.topic:
+                self.frontend.fold(run)
+        announcement = self.frontend.announcement()
+        if announcement and world.rules.announces:
+            self.author_record(Command.TRANSFER, announcement)
             self.commit()
         self.attach()
 
@@ -232,7 +232,7 @@ class Instance:
         self.read = snapshot.after_txid
         self.folds = 0
         self.machine.state.named(self.met)
-        if not rules.heralds:
+        if not rules.announces:
             self.learn()
         for each in begin.consumers:
             self.machine.subscribed(each)
@@ -309,7 +309,7 @@ class Instance:
         for entry in self.staged:
             run = self.disk.add(entry, self.now_us)
             if entry.rec.kind != "pub":
-                self.door.fold(run)
+                self.frontend.fold(run)
         count = len(self.staged)
         self.staged, self.idents = [], set()
         if count:
@@ -346,7 +346,7 @@ class Instance:
         on = self.disk.proxied
         reachable = self.world.reachable(self.name) if on else frozenset[str]()
         self.machine.proxied(on, reachable)
-        if not self.world.rules.heralds:
+        if not self.world.rules.announces:
             self.learn()
 
     def said(self) -> bool:
@@ -435,23 +435,23 @@ class Instance:
     # -- consumers -----------------------------------------------------------------------------
     def join(self, each: ConsumerSubscription) -> None:
         """A consumer subscribes."""
-        self.door.subscribed(each)
+        self.frontend.subscribed(each)
         self.to_owner.append(("subscribed", each))
 
     def hang_up(self, consumer: Consumer) -> None:
         """Its session ends."""
-        self.door.left(consumer)
+        self.frontend.left(consumer)
         if self.up:
             self.to_owner.append(("left", consumer))
 
     def take_ack(self, rec: Rec, said: Acknowledgment) -> None:
         """A client's acknowledgment, judged where it comes in (rule 6)."""
-        if not self.has(rec.ident) and self.door.judged(said, rec.ident[0], self.now_us).keys:
+        if not self.has(rec.ident) and self.frontend.judged(said, rec.ident[0], self.now_us).keys:
             self.stage(rec)
 
     def cancel(self, consumer: Consumer, key: Key) -> None:
         """A consumer gives a message back."""
-        found = self.door.cancelled(consumer[0], keys_of([key]))
+        found = self.frontend.cancelled(consumer[0], keys_of([key]))
         if found:
             self.granted.pop(key, None)
         for of, leases in found.items():

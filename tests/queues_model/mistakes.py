@@ -70,7 +70,7 @@ class ClaimedBehind(Rules):
 
     def claim(self, instance: Instance, rec: Rec, first_given: str) -> None:
         publisher, sequence = rec.ident
-        moves = instance.door.claims(publisher, [(sequence, sequence)], first_given)
+        moves = instance.frontend.claims(publisher, [(sequence, sequence)], first_given)
         instance.stage(rec)
         if self.commits:
             instance.commit()
@@ -283,7 +283,7 @@ class NamedAGenerationHigher(Rules):
 # -- rule 9 ------------------------------------------------------------------------------------
 class NoFence(Rules):
     def beginning(self, instance: Instance) -> OwnerHandshake:
-        return instance.door.owner_came(len(instance.disk.journal), instance.now_us)
+        return instance.frontend.owner_came(len(instance.disk.journal), instance.now_us)
 
 
 class LeasesAreNotAsked(Rules):
@@ -330,12 +330,12 @@ class LeasesHaveNoEnd(Rules):
     leases_end = False
 
     def decide(self, instance: Instance, decision: DeliverLeased | DeliverOnce) -> Any:
-        return instance.door.decide(decision, 0)
+        return instance.frontend.decide(decision, 0)
 
 
 class DecisionsAreNotLookedUp(Rules):
     def decide(self, instance: Instance, decision: DeliverLeased | DeliverOnce) -> Any:
-        instance.door._removed.clear()
+        instance.frontend._removed.clear()
         return super().decide(instance, decision)
 
 

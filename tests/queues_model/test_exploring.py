@@ -36,12 +36,12 @@ class Told(Rules):
     """Names of incarnations are told by links, as if nobody wrote a herald: the journals of
     schedules made by hand have what these say, and nothing else."""
 
-    heralds = False
+    announces = False
 
 
 def played(schedule: Schedule, rules: type[Rules]) -> Ran:
     """What comes of a schedule made by hand."""
-    told = type(rules.__name__, (rules,), {"heralds": False})
+    told = type(rules.__name__, (rules,), {"announces": False})
     return play(
         schedule.topology,
         schedule.steps,

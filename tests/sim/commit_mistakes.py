@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from raylay.services.core.commit_cycle import CommitCycle, LinkReport
+from raylay.services.core.commit_cycle import CommitCycle
+from raylay.services.replication.effects import LinkReport
 
 
 class AcksBeforeTheCommit(CommitCycle):

@@ -170,13 +170,13 @@ def rest(world: World) -> None:
 
 def consume(world: World) -> None:
     """All is quiet: the queues are written down, and then everything is consumed."""
-    for keeper in queues.keepers(world):
-        keeper.log_holds(is_last=False)
+    for manager in queues.managers(world):
+        manager.log_holds(is_last=False)
     world.consumes = True
     # Those that there are may be at an instance that has no queue, and stay there.
     assert world.queues is not None
     names, rng = list(world.queues.instances), world.queue_rng
-    found = [keeper.keys for keeper in queues.keepers(world) if keeper.definitions]
+    found = [manager.keys for manager in queues.managers(world) if manager.definitions]
     # Who lost its disk may not have all: then nobody gets everything.
     is_one = rng.random() < ONE_AT_THE_END and all(each == found[0] for each in found)
     for name in rng.sample(names, 1) if is_one else names:
@@ -192,12 +192,12 @@ def end(world: World) -> None:
     plan = world.queues
     assert plan is not None
     # What no disk has any more was on one that was lost, and on no other.
-    keepers = [each for each in queues.keepers(world) if each.definitions]
-    there = {key for each in keepers for key in each.instance.disk.index}
+    managers = [each for each in queues.managers(world) if each.definitions]
+    there = {key for each in managers for key in each.instance.disk.index}
     for publisher, sequence in plan.expired & there - plan.done - plan.barriers:
         world.probes["queue message given up"] += 1
         if f"{publisher}|{sequence}|" not in plan.letters:
             text = f"{publisher}|{sequence}| was given up, and has no letter"
             world.queue_faults.append(("queue dead letters", text))
-    for keeper in queues.keepers(world):
-        keeper.log_holds(is_last=True)
+    for manager in queues.managers(world):
+        manager.log_holds(is_last=True)

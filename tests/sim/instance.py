@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from raylay.services.core.commit_cycle import LinkReport, notify_links
+from raylay.services.core.commit_cycle import notify_links
 from raylay.services.core.compose import Composition, compose, folding
 from raylay.services.core.connection_order import (
     ClientIdentity,
@@ -46,6 +46,7 @@ from raylay.services.replication.effects import (
     EventReport,
     InstanceRetirement,
     LinkAnswered,
+    LinkReport,
     NotifyLink,
     PlacementsChanged,
     RefuseClient,
@@ -230,7 +231,7 @@ class Disk:
         self.queue_stores: dict[str, MemoryQueueStore] = {}
         self.names: dict[int, bytes] = {}
         """Whom publisher ids belong to."""
-        self.heralded: set[int] = set()
+        self.announced: set[int] = set()
         """Incarnations of which the journal says to queues who bears them."""
 
     def _name_anew(self) -> None:
@@ -394,7 +395,7 @@ _IN_THE_DIRECTORY = (
     "lacked",
     "last",
     "sow_ledger",
-    "heralded",
+    "announced",
     "names",
     "verdicts",
     "judged_by",
@@ -614,7 +615,7 @@ class Instance:
 
     def _open_features(self) -> None:
         self.sow = self._opened_sow()
-        self.queues = self.world.machines.queues.keeper(self, self.world.queues)
+        self.queues = self.world.machines.queues.manager(self, self.world.queues)
 
     def _opened_sow(self) -> SowFeature:
         """The SOW topics as the store has them."""
@@ -869,7 +870,7 @@ class Instance:
             return False
         for name, link in self.links.items():
             ledger = machine.destinations[name]
-            if ledger.owed or not ledger.caught_up or not link.quiet(machine.committed_txid):
+            if ledger.unacked or not ledger.caught_up or not link.quiet(machine.committed_txid):
                 return False
             if ledger.destination.sync and not ledger.proved:
                 return False
@@ -933,7 +934,7 @@ class Instance:
         machine.fully_durable_txid()
         machine.removable_before()
         for ledger in ledgers:
-            ledger.oldest_owed()
+            ledger.oldest_unacked()
         assert repr([(log._buckets, log._again) for log in logs]) == before, "a look changed ages"
 
     def _tell_persisted(self) -> None:

@@ -223,17 +223,17 @@ class DuplicatesAnsweredAtOnce(UpstreamTable):
 class OldAnswersKept(Destinations):
     """When it becomes awaited after it forwarded a message, what was answered stays answered."""
 
-    def _owe_and_ask(
+    def _add_and_ask(
         self, ledger: DestinationLedger, asked: RootedRanges, now_us: int, first_txid: int
     ) -> RootedRanges:
         left = RootedRanges()
         for root, sets in asked.roots.items():
             for publisher, ranges in sets.sets.items():
-                for owing in ledger.owed.roots.values():
-                    owed = owing.get(publisher)
-                    if owed is not None:
-                        left.of(root).of(publisher).update(ranges.intersection(owed))
-        return super()._owe_and_ask(ledger, left, now_us, first_txid)
+                for unacked_of in ledger.unacked.roots.values():
+                    unacked = unacked_of.get(publisher)
+                    if unacked is not None:
+                        left.of(root).of(publisher).update(ranges.intersection(unacked))
+        return super()._add_and_ask(ledger, left, now_us, first_txid)
 
 
 class UnsureForEver(DestinationLedger):
@@ -871,10 +871,10 @@ class ChangesMissed(ResyncPlan):
     """Compares what there was when a link reached its destination: what changes while the
     comparison is worked off is missed."""
 
-    def look(self, owed: RootedRanges, published: PublisherRanges) -> int:
+    def look(self, unacked: RootedRanges, published: PublisherRanges) -> int:
         looked = self.__dict__.setdefault("looked", [])
         if not looked:
-            looked.append(super().look(owed, published))
+            looked.append(super().look(unacked, published))
         return self.left
 
 

@@ -41,7 +41,7 @@ from raylay.services.queues.records import (
 from raylay.services.queues.replicated_state import ReplicatedQueueState
 from raylay.services.queues.transfer_requests import TransferRequests
 from raylay.services.replication.instance.self_publisher import SelfPublisher
-from sim.queues import Keeper, Owner, QueueMachines
+from sim.queues import Owner, QueueHost, QueueMachines
 
 
 class LastTransferWins(ReplicatedQueueState):
@@ -252,7 +252,12 @@ class ClaimsNothing(Queues):
     """What is sent again is taken as if it were new (rule 3)."""
 
     def claims(
-        self, door: QueueFrontend, publisher: int, ranges: Sequence[Range], given: str, now_us: int
+        self,
+        frontend: QueueFrontend,
+        publisher: int,
+        ranges: Sequence[Range],
+        given: str,
+        now_us: int,
     ) -> list[Run]:
         return []
 
@@ -306,7 +311,7 @@ class CutsByItsLeases(Queues):
 
 class _Cutting(QueueState):
     def __init__(self, of: QueueState) -> None:
-        super().__init__(of._queues, of._door)
+        super().__init__(of._queues, of._frontend)
 
     def prepare(
         self,
@@ -317,7 +322,7 @@ class _Cutting(QueueState):
     ) -> PreparedRun:
         records = list(iterate_records(run.payload))
         said = [read_acknowledgment(each.body) for each in records]
-        counts = [self._door.judged(each, run.publisher, steady_us) for each in said]
+        counts = [self._frontend.judged(each, run.publisher, steady_us) for each in said]
         return left_of(run, list(zip(records, map(pack_acknowledgment, counts), strict=True)), ())
 
 
@@ -359,18 +364,18 @@ class LettersFailApart(Queues):
         super().__init__(*arguments)
         self._removals: dict[tuple[str, int], tuple[QueueFrontend, QueueRecordDraft, int]] = {}
 
-    def draft(self, door: QueueFrontend, draft: QueueRecordDraft, now_us: int) -> None:
-        super().draft(door, draft, now_us)
+    def draft(self, frontend: QueueFrontend, draft: QueueRecordDraft, now_us: int) -> None:
+        super().draft(frontend, draft, now_us)
         if draft.command == Command.QUEUE_REMOVAL:
-            self._removals[door.definition.stored_as, draft.tag] = door, draft, now_us
+            self._removals[frontend.definition.stored_as, draft.tag] = frontend, draft, now_us
 
     def failed(self, committed_txid: int) -> dict[str, list[int]]:
         found = super().failed(committed_txid)
         for name, tags in found.items():
             again = [self._removals[name, tag] for tag in tags if (name, tag) in self._removals]
-            for door, draft, now_us in again:
+            for frontend, draft, now_us in again:
                 tags.remove(draft.tag)
-                super().draft(door, draft, now_us)
+                super().draft(frontend, draft, now_us)
         return found
 
 
@@ -380,20 +385,20 @@ def _with_door(kind: type[QueueFrontend]) -> type[Queues]:
 
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
-            for door in self.doors.values():
-                door.__class__ = kind
+            for frontend in self.frontends.values():
+                frontend.__class__ = kind
 
     return WithDoor
 
 
-class NeedsNothing(Keeper):
+class NeedsNothing(QueueHost):
     """The journal is removed as if no owner had to read it again."""
 
     def floor(self, owner: Owner, floor_txid: int) -> None:
         super().floor(owner, 1 << 62)
 
 
-class ServesAtOnce(Keeper):
+class ServesAtOnce(QueueHost):
     """An instance that begins without its disk decides before its peers have brought what they
     have (rule 12)."""
 
@@ -402,14 +407,14 @@ class ServesAtOnce(Keeper):
         return True
 
 
-class NamesIncarnations(Keeper):
+class NamesIncarnations(QueueHost):
     """An instance that begins anew is another owner (rule 2)."""
 
     def owner_name(self, name: str, incarnation: int) -> str:
         return f"{name}@{incarnation}"
 
 
-class ClockBeginsAnew(Keeper):
+class ClockBeginsAnew(QueueHost):
     """The steady clock of a queue begins with the clock on the wall at each start."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -417,7 +422,7 @@ class ClockBeginsAnew(Keeper):
         self.behind_us = 0
 
 
-class NumbersGoOn(Keeper):
+class NumbersGoOn(QueueHost):
     """What an instance writes is numbered under its incarnation, behind what its journal has
     (rule 11)."""
 
@@ -429,7 +434,7 @@ class NumbersGoOn(Keeper):
         self.queues._author = author
 
 
-class AsksNeighbours(Keeper):
+class AsksNeighbours(QueueHost):
     """Requests are not passed on (rule 4)."""
 
     def asked(self, asked: RoutedRequest) -> None:
@@ -569,7 +574,7 @@ MISTAKES: dict[str, tuple[QueueMachines, frozenset[str]]] = {
         frozenset(("queue ownership", "queue removal")),
     ),
     "queue: needs nothing": (
-        QueueMachines(keeper=NeedsNothing),
+        QueueMachines(manager=NeedsNothing),
         frozenset(("queue journal", "queue stuck")),
     ),
     "queue: answers the first only": (
@@ -581,23 +586,23 @@ MISTAKES: dict[str, tuple[QueueMachines, frozenset[str]]] = {
         frozenset(("queue consumed",)),
     ),
     "queue: serves at once": (
-        QueueMachines(keeper=ServesAtOnce),
+        QueueMachines(manager=ServesAtOnce),
         frozenset(("queue readiness",)),
     ),
     "queue: names incarnations": (
-        QueueMachines(keeper=NamesIncarnations),
+        QueueMachines(manager=NamesIncarnations),
         frozenset(("queue consumed",)),
     ),
     "queue: clock begins anew": (
-        QueueMachines(keeper=ClockBeginsAnew),
+        QueueMachines(manager=ClockBeginsAnew),
         frozenset(("queue expiry",)),
     ),
     "queue: numbers go on": (
-        QueueMachines(keeper=NumbersGoOn),
+        QueueMachines(manager=NumbersGoOn),
         frozenset(("store",)),
     ),
     "queue: asks neighbours": (
-        QueueMachines(keeper=AsksNeighbours),
+        QueueMachines(manager=AsksNeighbours),
         frozenset(("queue consumed",)),
     ),
     "queue: letters fail apart": (

@@ -23,7 +23,7 @@ from raylay.services.replication.effects import Append
 from sim import sow
 
 if TYPE_CHECKING:
-    from sim.queues import Keeper, Owner
+    from sim.queues import Owner, QueueHost
 
 PRIORITY_SORT = 1
 """Messages of this sort go first, where there are priorities."""
@@ -44,9 +44,9 @@ class Watch:
         bounced: how often a decision about a message was sent back.
     """
 
-    def __init__(self, keeper: Keeper) -> None:
-        self._keeper = keeper
-        self._world = keeper.world
+    def __init__(self, manager: QueueHost) -> None:
+        self._manager = manager
+        self._world = manager.world
         self._held: dict[tuple[int, int], tuple[int, str, int]] = {}
         """Session, client and end of a lease."""
         self._cancelled: Counter[tuple[int, int]] = Counter()
@@ -54,11 +54,11 @@ class Watch:
         self.bounced: Counter[tuple[int, int]] = Counter()
 
     def _find(self, law: str, text: str) -> None:
-        where = self._keeper.instance.name
+        where = self._manager.instance.name
         self._world.queue_faults.append((law, f"{self._world.now_us} {where}: {text}"))
 
     def _body(self, key: tuple[int, int]) -> bytes:
-        run = self._keeper.instance.disk.index[key]
+        run = self._manager.instance.disk.index[key]
         return next(each.body for each in iterate_records(run.payload) if each.sequence == key[1])
 
     # -- what an owner decides ---------------------------------------------------------------
@@ -101,7 +101,7 @@ class Watch:
     def _serves(self, said: Sequence[Any]) -> None:
         """Who has not caught up decides nothing: it may not know whose a message is by now, nor
         what has left. Who bears which incarnation it may say."""
-        if self._keeper.instance.machine.ready:
+        if self._manager.instance.machine.ready:
             return
         for each in said:
             is_names = (
@@ -113,9 +113,9 @@ class Watch:
                 self._find("queue readiness", f"{each} is decided before it is ready")
 
     def _in_order(self, owner: Owner, decision: DeliverLeased) -> None:
-        machine, keeper = owner.machine, self._keeper
+        machine, manager = owner.machine, self._manager
         assert machine is not None
-        consumer = keeper.door(owner).consumers.get(decision.consumer)
+        consumer = manager.frontend(owner).consumers.get(decision.consumer)
         if consumer is None or machine.state.dispatcher.is_searching:
             return
         delivered = [self._order(each.key, each.txid) for each in decision.messages]
@@ -123,7 +123,7 @@ class Watch:
             self._find("queue priority", f"{decision.messages} are out of order")
         sorts = [sort for sort in range(sow.SORTS) if consumer.filter == f"/sort{sort} = 1"]
         for message in machine.state.found(available=True):
-            if message.register.owner != keeper.instance.disk.member.name:
+            if message.register.owner != manager.instance.disk.member.name:
                 continue
             wanted = not sorts or is_of_sort(self._body(message.key), sorts[0])
             if wanted and self._order(message.key, message.txid) < max(delivered):
@@ -145,7 +145,7 @@ class Watch:
             elif removal.why == "max_cancels" and self._cancelled[key] < of.cancels_max:
                 self._find("queue tries", f"{key} was given back {self._cancelled[key]} times")
             elif removal.why == "time_limit":
-                came_us = self._keeper.instance.disk.received_us[key]
+                came_us = self._manager.instance.disk.received_us[key]
                 if now_us - came_us < of.expiration_us:
                     self._find("queue expiry", f"{key} expires before its time")
         self._world.probes[f"queue removal: {removal.why}"] += 1
@@ -155,7 +155,7 @@ class Watch:
         machine, expiration_us = owner.machine, owner.definition.expiration_us
         if not expiration_us or machine is None:
             return
-        name, disk = self._keeper.instance.disk.member.name, self._keeper.instance.disk
+        name, disk = self._manager.instance.disk.member.name, self._manager.instance.disk
         for message in machine.state.found():
             age_us = self._world.now_us - disk.received_us[message.key]
             if message.register.owner == name and age_us > expiration_us + OVERDUE_US:
@@ -201,8 +201,8 @@ class Watch:
         for effect in effects:
             if not isinstance(effect, Append) or not effect.run.flags & Flag.COMMANDS:
                 continue
-            door = self._keeper.queues.find(effect.run.topic, effect.run.message_type)
-            if door is None or not door.definition.strict or effect.run.path:
+            frontend = self._manager.queues.find(effect.run.topic, effect.run.message_type)
+            if frontend is None or not frontend.definition.strict or effect.run.path:
                 continue
             is_own = effect.run.publisher != publisher_id(client_name)
             for record in iterate_records(effect.run.payload):
@@ -211,7 +211,7 @@ class Watch:
                     self._judge(client_name, read_acknowledgment(record.body).keys)
 
     def _judge(self, client_name: str, keys: Keys) -> None:
-        now_us, world = self._keeper.now_us, self._world
+        now_us, world = self._manager.now_us, self._world
         assert world.queues is not None
         for key in _each(keys):
             held = self._held.get(key)

@@ -69,7 +69,7 @@ class QueueMachines:
     queues: type[Queues] = Queues
     state: type[ReplicatedQueueState] = ReplicatedQueueState
     machine: type[QueueMachine] = QueueMachine
-    keeper: type[Keeper] = field(default_factory=lambda: Keeper)
+    manager: type[QueueHost] = field(default_factory=lambda: QueueHost)
     owner: type[Owner] = field(default_factory=lambda: Owner)
 
 
@@ -146,11 +146,11 @@ class Contents:
 class Owner:
     """One life of a queue's owner."""
 
-    def __init__(self, keeper: Keeper, door: QueueFrontend) -> None:
-        self.keeper = keeper
-        self.world = keeper.world
-        self.instance = keeper.instance
-        self.definition = door.definition
+    def __init__(self, manager: QueueHost, frontend: QueueFrontend) -> None:
+        self.manager = manager
+        self.world = manager.world
+        self.instance = manager.instance
+        self.definition = frontend.definition
         self.alive = True
         self.inbox, self.outbox = Line(self.world), Line(self.world)
         self.machine: QueueMachine | None = None
@@ -161,10 +161,10 @@ class Owner:
         self.acknowledged: set[tuple[int, int]] = set()
         self.letters: list[tuple[str, bytes]] = []
         """The letters of the removal that its instance is told of next."""
-        self.store = keeper.instance.disk.queue_stores.setdefault(
+        self.store = manager.instance.disk.queue_stores.setdefault(
             self.definition.stored_as, MemoryQueueStore()
         )
-        self.outbox.send(keeper.greeted, self)
+        self.outbox.send(manager.greeted, self)
 
     # -- what it is told ---------------------------------------------------------------------
     def begin(
@@ -186,7 +186,7 @@ class Owner:
         instance = self.instance
         state = self.world.machines.queues.state(
             self.definition,
-            self.keeper.own_name,
+            self.manager.own_name,
             instance.disk.incarnation,
             Contents(instance),
             start,
@@ -213,7 +213,7 @@ class Owner:
             of_state = what in ("clock_set", "named")
             getattr(machine.state if of_state else machine, what)(*said)
             if what == "done":
-                self.keeper.watch.acknowledged(self, *said)
+                self.manager.watch.acknowledged(self, *said)
             self.soon()
 
     def told(self, last_txid: int) -> None:
@@ -226,7 +226,7 @@ class Owner:
     @property
     def now_us(self) -> int:
         """By the steady clock of its instance."""
-        return self.keeper.now_us
+        return self.manager.now_us
 
     def soon(self) -> None:
         """A turn of its loop is to come."""
@@ -241,9 +241,9 @@ class Owner:
         if not self.alive or machine is None:
             return
         now_us = self.now_us
-        if self.is_proxied or self.keeper.is_proxied:
-            self.is_proxied = self.keeper.is_proxied
-            machine.proxied(self.is_proxied, self.keeper.reachable())
+        if self.is_proxied or self.manager.is_proxied:
+            self.is_proxied = self.manager.is_proxied
+            machine.proxied(self.is_proxied, self.manager.reachable())
         runs = [
             run
             for run in self.instance.journal.read(self.read_txid, world.queue_rng.randint(1, 2_000))
@@ -254,10 +254,10 @@ class Owner:
             self.read_txid = runs[-1].last_txid
         machine.tick(now_us)
         said = machine.take(now_us, TAKEN_AT_ONCE)
-        self.keeper.watch.decided(self, said)
+        self.manager.watch.decided(self, said)
         for decision in said:
             self._write_letters(machine, decision)
-            self.outbox.send(self.keeper.decided, self, decision)
+            self.outbox.send(self.manager.decided, self, decision)
         if (runs and self.read_txid < self.told_txid) or any(
             isinstance(each, DeliverLeased) for each in said
         ):
@@ -273,7 +273,7 @@ class Owner:
         if txids:
             records, count = Bodies(self.instance.journal, None).records(txids, 1 << 40)
             assert count == len(txids)
-            self.outbox.send(self.keeper.letters, self, reason, b"".join(records))
+            self.outbox.send(self.manager.letters, self, reason, b"".join(records))
 
     def _wake(self, _: int) -> None:
         if self.alive:
@@ -287,7 +287,7 @@ class Owner:
             world.probes["queue not saved"] += 1
         elif machine.state.folded_txid:
             self.store.save(StoredQueue(machine.state.floor_txid, b"", machine.state.stored()))
-            self.outbox.send(self.keeper.floor, self, machine.state.floor_txid)
+            self.outbox.send(self.manager.floor, self, machine.state.floor_txid)
         world.after(world.queue_rng.randint(*SAVE_US), self._save)
 
     def crash(self) -> None:
@@ -298,7 +298,7 @@ class Owner:
             self.world.probes["queue owner crashed between decision and commit"] += 1
         self.world.probes["queue owner crashed"] += 1
         self.alive = False
-        self.outbox.send(self.keeper.lost, self)
+        self.outbox.send(self.manager.lost, self)
 
     @property
     def is_idle(self) -> bool:
@@ -311,7 +311,7 @@ class Owner:
         return not (on_their_way or is_behind or machine.status()["drafts"])
 
 
-class Keeper:
+class QueueHost:
     """The queues of one life of an instance (services/server/queues/manager.py)."""
 
     name = "queues"
@@ -359,13 +359,13 @@ class Keeper:
         self.clock_steps.failed(self.instance.machine.next_txid - 1)
         self.clock_is(0)
         disk.numbered[self.queues._author.publisher] = self.instance.name
-        for name, door in self.queues.doors.items():
-            door.behind_us = self.behind_us
-            door.is_heralded = door.is_heralded or disk.incarnation in disk.heralded
+        for name, frontend in self.queues.frontends.items():
+            frontend.behind_us = self.behind_us
+            frontend.is_announced = frontend.is_announced or disk.incarnation in disk.announced
             self.floors[name] = 0
             self._start(name)
         self.instance.folds.enlist(self, True)
-        if self.queues.herald(self.world.now_us):
+        if self.queues.announcement(self.world.now_us):
             self._author_soon()
 
     @property
@@ -383,7 +383,7 @@ class Keeper:
 
     def _start(self, name: str) -> None:
         if self.instance.alive:
-            self.owners[name] = self.world.machines.queues.owner(self, self.queues.doors[name])
+            self.owners[name] = self.world.machines.queues.owner(self, self.queues.frontends[name])
 
     # -- owners ------------------------------------------------------------------------------
     def greeted(self, owner: Owner) -> None:
@@ -391,7 +391,7 @@ class Keeper:
         if not self._hears(owner):
             return
         machine = self.instance.machine
-        begin = self.door(owner).owner_came(machine.next_txid - 1, self.now_us)
+        begin = self.frontend(owner).owner_came(machine.next_txid - 1, self.now_us)
         start = RecoveryStart(
             QueueCheckpoint(), begin.fence_txid, 0, begin.leases, is_serving=self.is_serving
         )
@@ -409,16 +409,16 @@ class Keeper:
     def lost(self, owner: Owner) -> None:
         """An owner is gone."""
         if self._hears(owner):
-            self.door(owner).owner_left()
+            self.frontend(owner).owner_left()
             world = self.world
             world.after(world.queue_rng.randint(*START_US), self._start, owner.definition.stored_as)
 
     def _hears(self, owner: Owner) -> bool:
         return self.instance.alive and self.owners.get(owner.definition.stored_as) is owner
 
-    def door(self, owner: Owner) -> QueueFrontend:
+    def frontend(self, owner: Owner) -> QueueFrontend:
         """The door of its queue."""
-        return self.queues.doors[owner.definition.stored_as]
+        return self.queues.frontends[owner.definition.stored_as]
 
     def decided(self, owner: Owner, decision: Any) -> None:
         """An owner has decided."""
@@ -431,8 +431,8 @@ class Keeper:
             self.watch.drafted(owner, decision)
             letters, owner.letters = owner.letters, []
             for reason, records in letters:
-                self.queues.letters(self.door(owner), reason, records, world.now_us)
-            self.queues.draft(self.door(owner), decision, world.now_us)
+                self.queues.letters(self.frontend(owner), reason, records, world.now_us)
+            self.queues.draft(self.frontend(owner), decision, world.now_us)
             if decision.command == Command.TRANSFER:
                 world.probes["queue transfer granted"] += 1
                 index = self.instance.disk.index
@@ -454,7 +454,7 @@ class Keeper:
     def _deliver(self, owner: Owner, decision: DeliverLeased | DeliverOnce) -> None:
         instance, world, consumer = self.instance, self.world, decision.consumer
         self.catch_up()
-        decided = self.door(owner).decide(decision, self.now_us)
+        decided = self.frontend(owner).decide(decision, self.now_us)
         if decided.send:
             session = instance.sessions[consumer[0]]
             keys = tuple(each.key for each in decided.send)
@@ -544,8 +544,8 @@ class Keeper:
         self.watch.folded(batch.runs)
         for owner in self.owners.values():
             owner.inbox.send(owner.told, batch.last_txid)
-        if all(door.is_heralded for door in self.queues.doors.values()):
-            self.instance.disk.heralded.add(self.instance.disk.incarnation)
+        if all(frontend.is_announced for frontend in self.queues.frontends.values()):
+            self.instance.disk.announced.add(self.instance.disk.incarnation)
 
     def failed(self, committed_txid: int) -> None:
         """Nothing staged behind this transaction id comes to the disk."""
@@ -555,7 +555,7 @@ class Keeper:
             if found.get(name):
                 self.world.probes["draft of a queue failed"] += 1
             owner.inbox.send(owner.hear, "failed", found.get(name, ()), committed_txid)
-        if self.queues.herald(self.world.now_us):
+        if self.queues.announcement(self.world.now_us):
             self._author_soon()
 
     # -- clients -----------------------------------------------------------------------------
@@ -565,26 +565,26 @@ class Keeper:
         each = ConsumerSubscription(
             consumer, session.client_name, header["filter"], header["backlog"]
         )
-        door = self.queues.find(header["t"].encode(), b"json")
-        if door is not None:
-            door.subscribed(each)
+        frontend = self.queues.find(header["t"].encode(), b"json")
+        if frontend is not None:
+            frontend.subscribed(each)
             self.tell("subscribed", each)
 
     def session_left(self, session: int) -> None:
         """A client is gone, or wants no more."""
         self.watch.left(session)
-        for door in self.queues.doors.values():
-            for consumer in door.session_left(session):
-                now_us, name = self.world.now_us, door.definition.name
+        for frontend in self.queues.frontends.values():
+            for consumer in frontend.session_left(session):
+                now_us, name = self.world.now_us, frontend.definition.name
                 self.world.log(QueueReturned(now_us, self.instance.name, name, session))
                 self.tell("left", consumer)
 
     def cancelled(self, session: int, topic: str, keys: Keys) -> None:
         """A client gives messages back."""
-        door = self.queues.find(topic.encode(), b"json")
-        if door is None:
+        frontend = self.queues.find(topic.encode(), b"json")
+        if frontend is None:
             return
-        for consumer, leases in door.cancelled(session, keys).items():
+        for consumer, leases in frontend.cancelled(session, keys).items():
             of = self.instance.name, topic, session, tuple(key for key, _ in leases)
             self.world.log(QueueReturned(self.world.now_us, *of))
             self.watch.cancelled(key for key, _ in leases)
@@ -738,6 +738,6 @@ def crash_owners(world: World, name: str) -> None:
             owner.crash()
 
 
-def keepers(world: World) -> Iterable[Keeper]:
+def managers(world: World) -> Iterable[QueueHost]:
     """Of all instances that live."""
     return [each.queues for each in world.instances.values() if each.alive]

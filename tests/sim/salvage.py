@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raylay.services.core.commit_cycle import LinkReport
 from raylay.services.messages.ranges import PublisherRanges
-from raylay.services.replication.effects import LinkAnswered, LinkLacks
+from raylay.services.replication.effects import LinkAnswered, LinkLacks, LinkReport
 from raylay.services.replication.instance import Identity
 from raylay.services.replication.membership.placement import InstancePlacement, Placements
 from raylay.services.replication.membership.salvage import Salvage

@@ -290,10 +290,10 @@ def test_becoming_awaited_after_forwarding_withdraws_and_asks_again() -> None:
     client.publish(["orders"])
     play.until(100)
     # b's waiter is x, over the async link: a's copy was answered when it was stored.
-    assert not play.world.instances["a"].machine.destinations["to-b"].owed
+    assert not play.world.instances["a"].machine.destinations["to-b"].unacked
     play.world.instances["x"].upgrade("to-a")
     play.until(150)
-    assert play.world.instances["a"].machine.destinations["to-b"].owed
+    assert play.world.instances["a"].machine.destinations["to-b"].unacked
     play.world.restart("d")
     play.until(400)
     assert client.store.messages == 1
@@ -321,7 +321,7 @@ def test_an_upgrade_withdraws_the_answers_that_it_holds() -> None:
     client.publish(["orders"])
     play.until(80)
     instance.upgrade("to-b")
-    assert instance.machine.destinations["to-b"].owed
+    assert instance.machine.destinations["to-b"].unacked
     play.world.restart("d")
     play.until(400)
     assert client.store.messages == 1
@@ -1096,7 +1096,7 @@ def test_what_waits_elsewhere_waits_for_the_next_server_of_a_list_too(planted: s
     client.publish(["orders"])
     play.until(80)
     ledger = world.instances["a"].machine.destinations["to-s1"]
-    assert play.had("s1", client, 1) and not ledger.owed, "it has answered"
+    assert play.had("s1", client, 1) and not ledger.unacked, "it has answered"
     world.crash("s1", 2_000_000)
     play.until(300)
     assert play.had("s2", client, 1) and ledger.connected
@@ -2476,7 +2476,7 @@ def test_what_was_removed_by_force_is_not_waited_for_after_a_downgrade() -> None
     play.world.restart("b")
     play.until(play.world.now_us // 1000 + 1_000)
     ledger = play.world.instances["a"].machine.destinations["to-b"]
-    assert not ledger.owed and ledger.stranded.count == kept_from - 1
+    assert not ledger.unacked and ledger.stranded.count == kept_from - 1
     assert unavailable_at(play, "b", client) == [(1, kept_from - 1)]
     play.world.instances["a"].upgrade("to-b")
     play.until(play.world.now_us // 1000 + 200)
@@ -2592,12 +2592,12 @@ def test_a_list_owes_nothing_of_what_only_a_copy_behind_it_holds(planted: str) -
     world.crash("a")
     world.restart("a")
     play.until(world.now_us // 1000 + 300)
-    assert ledger().connected and ledger().owed, "x waits for z, and y may be the next"
+    assert ledger().connected and ledger().unacked, "x waits for z, and y may be the next"
     world.crash("x")
     world.restart("y")
     play.until(world.now_us // 1000 + 1_000)
     assert ledger().caught_up and all(play.had("y", client, each) for each in (1, 3, 5))
-    assert bool(ledger().owed) == bool(planted)
+    assert bool(ledger().unacked) == bool(planted)
     assert ledger().proved == (not planted)
     world.restart("x")
     world.restart("z")
@@ -2710,7 +2710,7 @@ def test_a_quiet_instance_is_known_to_be_up_to_date_without_checkpoints() -> Non
     }
     for name in ("m1", "m2"):
         ledger = play.world.instances[name].machine.destinations["to-m3"]
-        assert ledger.caught_up and ledger.safe and not ledger.owed
+        assert ledger.caught_up and ledger.safe and not ledger.unacked
     history = play.end()
     assert len([op for op in history.operations if isinstance(op, RunJournaled)]) == journaled == 3
 

@@ -595,7 +595,9 @@ class World:
                 frozenset(key for key, run in disk.index.items() if run.first_txid >= first),
                 frozenset(disk.index),
                 {link.destination.name: link.server for link in instance.links.values()},
-                sum(ledger.owed.count for ledger in machine.destinations.values() if ledger.sync),
+                sum(
+                    ledger.unacked.count for ledger in machine.destinations.values() if ledger.sync
+                ),
                 machine.pending.count,
                 frozenset(
                     (publisher, sequence)
@@ -648,7 +650,7 @@ class World:
 
 def _owing(machine: InstanceMachine) -> Iterator[DestinationDebt]:
     """What is owed and pending, by destination and publisher."""
-    kept = [(name, each.owed) for name, each in machine.destinations.items() if each.sync]
+    kept = [(name, each.unacked) for name, each in machine.destinations.items() if each.sync]
     for name, rooted in (*kept, ("", machine.pending)):
         for ranges in rooted.roots.values():
             for publisher, found in ranges.sets.items():

@@ -62,7 +62,7 @@ class QueueOperations:
     def acknowledge(self, queue: str, bookmarks: Iterable[str], message_type: str, how: str) -> int:
         """Acknowledges messages by bookmarks, with the arguments and errors of
         `Client.acknowledge`. Returns the last sequence."""
-        points = [parse_point(each) for each in bookmarks]
+        points = [parse_point(bookmark) for bookmark in bookmarks]
         if not points or any(point.kind != "message" for point in points):
             raise LocalProtocolError(
                 f"to acknowledge messages of {queue} give bookmarks of the form publisher|sequence|"

@@ -146,4 +146,4 @@ class Subscriber:
 
 def _names(subscriptions: Sequence[Subscription]) -> tuple[str, ...]:
     """Returns the ids of the subscriptions, each once."""
-    return tuple(dict.fromkeys(each.id for each in subscriptions))
+    return tuple(dict.fromkeys(subscription.id for subscription in subscriptions))

@@ -40,13 +40,13 @@ for _name, _call in _PLAIN.items():
 @NUMERIC.add("GREATEST", "number...")
 def greatest(*numbers: Number) -> Number:
     """Returns the greatest argument; NaN if one of them is NaN."""
-    return NAN if any(each != each for each in numbers) else max(numbers)
+    return NAN if any(number != number for number in numbers) else max(numbers)
 
 
 @NUMERIC.add("LEAST", "number...")
 def least(*numbers: Number) -> Number:
     """Returns the least argument; NaN if one of them is NaN."""
-    return NAN if any(each != each for each in numbers) else min(numbers)
+    return NAN if any(number != number for number in numbers) else min(numbers)
 
 
 @NUMERIC.add("CEILING", "number")

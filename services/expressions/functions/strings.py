@@ -59,7 +59,7 @@ def length(text: str | None) -> int:
 @STRINGS.add("CONCAT", "text...", takes_null=True)
 def concat(*texts: str | None) -> str | None:
     """Returns all arguments joined; NULL adds nothing."""
-    found = [each for each in texts if each]
+    found = [text for text in texts if text]
     if sum(map(len, found)) > TEXT_CHARACTERS_MAX:
         return None
     joined = "".join(found)

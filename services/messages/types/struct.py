@@ -94,7 +94,7 @@ class StructType(MessageType):
         if code == "x":
             return
         path = field_path(identifier)
-        if any(path[: len(each.path)] == each.path[: len(path)] for each in self._fields):
+        if any(path[: len(field.path)] == field.path[: len(path)] for field in self._fields):
             raise ConfigurationError(
                 f"message type {self.name}: {identifier} is there twice, or within another field"
             )

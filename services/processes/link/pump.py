@@ -33,11 +33,12 @@ from raylay.services.replication.effects import (
     LinkEffect,
     LinkLacks,
     LinkProgress,
+    LinkReport,
     Rooted,
     SendBatch,
 )
 from raylay.services.replication.link.outbound import OutboundLink
-from raylay.services.replication.link.report_coalescer import ReportCoalescer, Told
+from raylay.services.replication.link.report_coalescer import ReportCoalescer
 from raylay.services.replication.values import LinkStart
 from raylay.services.telemetry.link_traces import LinkTraces
 from raylay.services.telemetry.tracing import start_tracing
@@ -350,7 +351,7 @@ class Pump:
         if self._lends_until_s:
             self._lend_soon()
 
-    def _tell(self, told: Told, at_ns: int) -> None:
+    def _tell(self, told: LinkReport, at_ns: int) -> None:
         if isinstance(told, LinkAnswered):
             self._runtime.tell(control.answered(told, at_ns))
         elif isinstance(told, LinkProgress):

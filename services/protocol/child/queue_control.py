@@ -210,13 +210,13 @@ def records_of(delivery: QueueDelivery, kept: Iterable[LeasedDelivery]) -> list[
     records, at = delivery.records, 0
     numbers = {(each.key, each.number) for each in kept}
     found: list[bytes] = []
-    for each in delivery.decision.messages:
+    for message in delivery.decision.messages:
         if at + RECORD_BYTES_MIN > len(records):
             raise _wrong("a delivery whose records are cut short")
         end = at + _LENGTH.unpack_from(records, at)[0]
         if end > len(records) or end < at + RECORD_BYTES_MIN:
             raise _wrong("a delivery whose records do not fit together")
-        if (each.key, each.number) in numbers:
+        if (message.key, message.number) in numbers:
             found.append(records[at:end])
         at = end
     return found
@@ -394,9 +394,10 @@ class OwnerBegin(NamedTuple):
 
 def begin(said: OwnerBegin) -> bytes:
     """Encodes the start state of an owner."""
-    leases = [[*each.key, *each.consumer, each.number, each.until_us] for each in said.leases]
+    leases = [[*lease.key, *lease.consumer, lease.number, lease.until_us] for lease in said.leases]
     consumers = [
-        [*each.consumer, each.client, each.filter, each.backlog_max] for each in said.consumers
+        [*consumer.consumer, consumer.client, consumer.filter, consumer.backlog_max]
+        for consumer in said.consumers
     ]
     header: Header = {"c": "begin", "fence": said.fence_txid, "tx": said.committed_txid}
     header |= {"serves": said.serves, "steady": said.steady_base_us}

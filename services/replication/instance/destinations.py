@@ -111,7 +111,7 @@ class Destinations:
         waits, first_txid = False, durable_txid + 1
         for ledger in self.ledgers.values():
             if ledger.router.takes(route, ledger.incarnation):
-                ledger.owe_again(root, publisher, ranges, now_us, first_txid)
+                ledger.add_again(root, publisher, ranges, now_us, first_txid)
                 waits = waits or ledger.sync
         if waits:
             self._durability.wait_again(root, route, publisher, ranges, now_us, first_txid)
@@ -134,7 +134,7 @@ class Destinations:
         for ledger in self.ledgers.values():
             part = ledger.router.part(run, ledger.incarnation, ranges)
             if part:
-                ledger.owe(root, publisher, part, time_us, run.first_txid)
+                ledger.add_unacked(root, publisher, part, time_us, run.first_txid)
                 if ledger.sync and waits is not ranges:
                     waits = part if part is ranges else [*waits, *part]
         if waits is ranges:
@@ -214,21 +214,21 @@ class Destinations:
                 if ledger.router.takes(route, ledger.incarnation):
                     theirs.of(root).of(publisher).update(part)
             first_txid = min(routed.first_txid for routed in routes)
-            for sets in self._owe_and_ask(ledger, theirs, now_us, first_txid).roots.values():
+            for sets in self._add_and_ask(ledger, theirs, now_us, first_txid).roots.values():
                 asked.update(sets.of(publisher))
         return asked
 
     def _ask_again(self, ledger: DestinationLedger, now_us: int) -> None:
         """Asks a destination again for all messages that wait and are routed there."""
         waiting = self._durability.waiting_for(ledger)
-        self._owe_and_ask(ledger, waiting, now_us, self._durability.floor_txid() + 1)
+        self._add_and_ask(ledger, waiting, now_us, self._durability.floor_txid() + 1)
 
-    def _owe_and_ask(
+    def _add_and_ask(
         self, ledger: DestinationLedger, asked: RootedRanges, now_us: int, first_txid: int
     ) -> RootedRanges:
         """Records messages as unacknowledged by a destination, and sends the destination a notice.
         Returns the messages."""
-        self._owe_again(ledger, asked, now_us, first_txid)
+        self._add_again(ledger, asked, now_us, first_txid)
         if asked:
             self._notify(ledger, rooted_of(asked.roots))
         return asked
@@ -236,12 +236,12 @@ class Destinations:
     def _notify(self, ledger: DestinationLedger, asked: Rooted) -> None:
         self._out.emit(NotifyLink(ledger.destination.name, asked, self._durability.committed_txid))
 
-    def _owe_again(
+    def _add_again(
         self, ledger: DestinationLedger, asked: RootedRanges, now_us: int, first_txid: int
     ) -> None:
         for root, sets in asked.roots.items():
             for publisher, ranges in sets.sets.items():
-                ledger.owe_again(root, publisher, ranges, now_us, first_txid)
+                ledger.add_again(root, publisher, ranges, now_us, first_txid)
 
     # -- links -------------------------------------------------------------------------------
     def compare(
@@ -256,11 +256,11 @@ class Destinations:
         ledger = self.ledgers[destination]
         published = self._durability.awaited.of(self._durability.own_root)
         if not plan.left:
-            plan.look(ledger.owed, published)
+            plan.look(ledger.unacked, published)
         answered = plan.work(slice_publishers)
         if answered:
             self._answered(ledger, {UNAWAITED: answered})
-        more = bool(plan.left) or plan.look(ledger.owed, published) > slice_publishers
+        more = bool(plan.left) or plan.look(ledger.unacked, published) > slice_publishers
         return bool(answered), more
 
     def connected(
@@ -292,7 +292,7 @@ class Destinations:
             ledger.incarnation = incarnation
             if ledger.sync:
                 floor = self._durability.floor_txid() + 1
-                self._owe_again(ledger, self._durability.waiting_for(ledger), now_us, floor)
+                self._add_again(ledger, self._durability.waiting_for(ledger), now_us, floor)
         if server and server not in ledger.servers:
             self._meet(ledger, server)
         ledger.connected, ledger.caught_up, ledger.stored_txid = True, False, 0
@@ -304,13 +304,13 @@ class Destinations:
         ledger.must_prove(self._durability.committed_txid)
         # All messages that clients ever published here and that the server lacks. Those routed to
         # it are sent and answered. The rest never reaches it from here.
-        plan.look(ledger.owed, self._durability.awaited.of(self._durability.own_root))
+        plan.look(ledger.unacked, self._durability.awaited.of(self._durability.own_root))
         answered = plan.work()
         ledger.stranded = plan.stranded
         if answered:
             self._answered(ledger, {UNAWAITED: answered})
         if ledger.has_several_servers:
-            self._owe_what_waits(ledger, plan.waited, now_us)
+            self._add_what_waits(ledger, plan.waited, now_us)
             ledger.server_holds(plan.held)
         self._out.report("link_connected", destination=destination, incarnation=incarnation)
         return LinkStart(
@@ -335,7 +335,7 @@ class Destinations:
                 "the journal is kept until its answers are persisted; say so with wide_ip: true",
             )
 
-    def _owe_what_waits(self, ledger: DestinationLedger, waited: RootedRanges, now_us: int) -> None:
+    def _add_what_waits(self, ledger: DestinationLedger, waited: RootedRanges, now_us: int) -> None:
         """Records as unacknowledged what the server holds and has not answered yet. A restart may
         have made this instance forget that, and the next server may lack these messages."""
         on_disk = self._intake.held() if waited else PublisherRanges()
@@ -345,12 +345,12 @@ class Destinations:
                 if known is None:
                     continue
                 wanted = waits.intersection(known)
-                for owing in ledger.owed.roots.values():
-                    owed = owing.get(publisher)
-                    if owed is not None:
-                        wanted.difference_update(owed)
+                for unacked_of in ledger.unacked.roots.values():
+                    unacked = unacked_of.get(publisher)
+                    if unacked is not None:
+                        wanted.difference_update(unacked)
                 if wanted:
-                    ledger.owe_unsure(publisher, wanted, now_us)
+                    ledger.add_unsure(publisher, wanted, now_us)
 
     @property
     def all_connected(self) -> bool:
@@ -382,14 +382,14 @@ class Destinations:
         """Asks for messages that the destination stored without knowing that an answer is awaited:
         the link sent them before it heard of an upgrade, because the writer thread wakes links
         ahead of this machine. Without a notice their answer would never come."""
-        for root, owing in ledger.owed.roots.items():
+        for root, unacked_of in ledger.unacked.roots.items():
             if root == UNAWAITED:
                 continue
             asked: Ranges = {}
             for publisher, ranges in stored.items():
-                owed = owing.get(publisher)
-                if owed is not None:
-                    found = [piece for a, b in ranges for piece in owed.within(a, b)]
+                unacked = unacked_of.get(publisher)
+                if unacked is not None:
+                    found = [piece for a, b in ranges for piece in unacked.within(a, b)]
                     if found:
                         asked[publisher] = found
             if asked:
@@ -463,10 +463,10 @@ class Destinations:
                 # needs to get them any more. Where the destination has several servers, another one
                 # may have been the one that had them.
                 ledger.stranded.remove_ranges(publisher, theirs)
-            owed = ledger.owed.get(UNAWAITED, publisher)
-            if owed is not None:
-                found = [piece for a, b in theirs for piece in owed.within(a, b)]
-                ledger.owed.remove_ranges(UNAWAITED, publisher, found)
+            unacked = ledger.unacked.get(UNAWAITED, publisher)
+            if unacked is not None:
+                found = [piece for a, b in theirs for piece in unacked.within(a, b)]
+                ledger.unacked.remove_ranges(UNAWAITED, publisher, found)
                 ledger.stranded.add_ranges(publisher, found)
                 lost += sum(b - a + 1 for a, b in found)
         if lost:
@@ -553,7 +553,7 @@ class Destinations:
         for ledger in self.ledgers.values():
             if not ledger.destination.sync:
                 continue
-            oldest = ledger.oldest_owed()
+            oldest = ledger.oldest_unacked()
             age_ms = 0 if oldest is None else max(0, now_us - oldest[0]) // 1000
             why = f"oldest is {age_ms} ms old"
             if ledger.sync:
@@ -606,7 +606,7 @@ class Destinations:
                 return 0
             floor = min(floor, ledger.stored_txid + 1)
             if ledger.has_several_servers:
-                oldest = ledger.oldest_owed()
+                oldest = ledger.oldest_unacked()
                 if oldest is not None:
                     floor = min(floor, oldest[1])
         return floor

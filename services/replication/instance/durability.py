@@ -172,7 +172,7 @@ class Durability:
         """Takes messages that a sync destination answered: those become durable that are
         unacknowledged by no other sync destination."""
         for ledger in self._destinations.values():
-            if ledger.sync and ledger.owed.get(root, publisher) is not None:
+            if ledger.sync and ledger.unacked.get(root, publisher) is not None:
                 durable = self._unhindered(root, publisher, candidates)
                 if durable:
                     self.durable(root, publisher, durable)
@@ -185,7 +185,7 @@ class Durability:
     def release(self) -> None:
         """Makes those waiting messages durable that no sync destination has still to answer. To be
         called after a sync destination stopped being one."""
-        waiting = [(each.root, each.publisher, list(each.ranges)) for each in self.waiters]
+        waiting = [(waiter.root, waiter.publisher, list(waiter.ranges)) for waiter in self.waiters]
         for root, publisher, ranges in waiting:
             self.answered(root, publisher, ranges)
 
@@ -201,11 +201,11 @@ class Durability:
         left = SequenceSet(found) if len(found) > 1 else None
         for ledger in self._destinations.values():
             if ledger.sync and found:
-                owed = ledger.owed.get(root, publisher)
-                if owed is not None:
+                unacked = ledger.unacked.get(root, publisher)
+                if unacked is not None:
                     if left is None:
                         left = SequenceSet(found)
-                    left.difference_update(owed)
+                    left.difference_update(unacked)
         return found if left is None else left.ranges()
 
     def refuse(self, publisher: int, ranges: list[Range]) -> SequenceSet:

@@ -868,7 +868,7 @@ class InstanceMachine:
         kept: list[tuple[str, RootedRanges]] = [
             ("pending", self.pending),
             ("awaited", self.awaited),
-            *((f"owed by {name}", ledger.owed) for name, ledger in self.destinations.items()),
+            *((f"owed by {name}", ledger.unacked) for name, ledger in self.destinations.items()),
         ]
         for what, rooted in kept:
             for ranges in rooted.roots.values():
@@ -876,8 +876,8 @@ class InstanceMachine:
                     known = self.known.get(publisher)
                     assert known is not None and known.covers(a, b), f"{what} holds the unknown"
         waiting = RootedRanges()
-        for each in self.waiters:
-            waiting.of(each.root).of(each.publisher).update(each.ranges)
+        for waiter in self.waiters:
+            waiting.of(waiter.root).of(waiter.publisher).update(waiter.ranges)
         for entry in self.intake.staged:
             if isinstance(entry, RunStaged):
                 waiting.of(entry.root).add_ranges(entry.run.publisher, entry.run.ranges())
@@ -891,7 +891,7 @@ class InstanceMachine:
         for ledger in self.destinations.values():
             if not ledger.sync:
                 assert not any(
-                    ranges for root, ranges in ledger.owed.roots.items() if root != UNAWAITED
+                    ranges for root, ranges in ledger.unacked.roots.items() if root != UNAWAITED
                 ), "an async destination owes for a root"
 
     # -- helpers -----------------------------------------------------------------------------

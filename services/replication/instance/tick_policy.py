@@ -52,6 +52,6 @@ class TickPolicy:
         if machine.missing.is_judging:
             return False
         for ledger in machine.destinations.values():
-            if ledger.owed or (ledger.destination.sync and not ledger.sync):
+            if ledger.unacked or (ledger.destination.sync and not ledger.sync):
                 return False
         return True

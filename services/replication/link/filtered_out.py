@@ -69,7 +69,9 @@ class FilteredOut:
 
     def forget(self, first_txid: int) -> None:
         """Forgets the stretches below the journal's new first transaction id."""
-        for number in [each for each in self._stretches if (each + 1) * STRETCH <= first_txid]:
+        for number in [
+            stretch for stretch in self._stretches if (stretch + 1) * STRETCH <= first_txid
+        ]:
             del self._stretches[number]
             self._changed.add(number)
 

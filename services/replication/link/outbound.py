@@ -387,7 +387,7 @@ class OutboundLink:
             if run.first_txid <= self.resync_to:
                 resending.setdefault(part.publisher, []).extend(ranges)
                 if self.sync and part.flags & Flag.AWAITED:
-                    waits = self._flagged_and_owed(part, ranges)
+                    waits = self._flagged_and_unacked(part, ranges)
                     if sum(b - a + 1 for a, b in waits) < part.count:
                         settled.append((len(batch) - 1, waits))
             if self.sync and self._mark:
@@ -594,7 +594,9 @@ class OutboundLink:
         records meet, and a message with other content must never be acknowledged."""
         if not self.sync or run.path or not run.flags & Flag.AWAITED:
             return []
-        return surplus if run.first_txid > self.resync_to else self._flagged_and_owed(run, surplus)
+        return (
+            surplus if run.first_txid > self.resync_to else self._flagged_and_unacked(run, surplus)
+        )
 
     def _skip(
         self, run: Run, surplus: list[Range], answered: PublisherRanges, resending: Ranges
@@ -625,7 +627,7 @@ class OutboundLink:
             answered.add_ranges(run.publisher, surplus)
         return count
 
-    def _flagged_and_owed(self, run: Run, ranges: list[Range]) -> list[Range]:
+    def _flagged_and_unacked(self, run: Run, ranges: list[Range]) -> list[Range]:
         """Returns the part of a run's ranges that was flagged as awaited and for which somebody
         still waits.
 

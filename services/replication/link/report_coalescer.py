@@ -7,11 +7,15 @@ from collections.abc import Callable
 
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.replication.acknowledgment import UNAWAITED
-from raylay.services.replication.effects import LinkAnswered, LinkLacks, LinkProgress, ranges_of
+from raylay.services.replication.effects import (
+    LinkAnswered,
+    LinkLacks,
+    LinkProgress,
+    LinkReport,
+    ranges_of,
+)
 
 SOON_S = 0.25
-
-Told = LinkAnswered | LinkProgress | LinkLacks
 
 
 class ReportCoalescer:
@@ -30,7 +34,7 @@ class ReportCoalescer:
 
     def __init__(
         self,
-        tell: Callable[[Told, int], None],
+        tell: Callable[[LinkReport, int], None],
         call_later: Callable[[float, Callable[[], None]], object],
         *,
         waited_for: bool,

@@ -40,11 +40,11 @@ class ResyncPlan:
         self.notice = RootedRanges()
         self.mark = RootedRanges()
         self.stranded = PublisherRanges()
-        self._owed = RootedRanges()
+        self._unacked = RootedRanges()
         self._published = PublisherRanges()
         self._left: dict[int, None] = {}
 
-    def look(self, owed: RootedRanges, published: PublisherRanges) -> int:
+    def look(self, unacked: RootedRanges, published: PublisherRanges) -> int:
         """Notes which publishers' messages have changed since the last look; returns how many
         publishers are to be compared.
 
@@ -55,10 +55,10 @@ class ResyncPlan:
         left = self._left
         left.update(dict.fromkeys(published.changed_since(self._published)))
         nothing = PublisherRanges()
-        for root in {**owed.roots, **self._owed.roots}:
-            before = self._owed.roots.get(root, nothing)
-            left.update(dict.fromkeys(owed.roots.get(root, nothing).changed_since(before)))
-        self._owed, self._published = owed.copy(), published.copy()
+        for root in {**unacked.roots, **self._unacked.roots}:
+            before = self._unacked.roots.get(root, nothing)
+            left.update(dict.fromkeys(unacked.roots.get(root, nothing).changed_since(before)))
+        self._unacked, self._published = unacked.copy(), published.copy()
         return len(left)
 
     def work(self, publishers_max: int | None = None) -> Ranges:
@@ -89,11 +89,11 @@ class ResyncPlan:
                 absent.difference_update(theirs)
             if absent:
                 self.stranded.sets[publisher] = absent
-        for root, owing in self._owed.roots.items():
-            owed = owing.get(publisher)
-            if not owed:
+        for root, unacked_of in self._unacked.roots.items():
+            unacked = unacked_of.get(publisher)
+            if not unacked:
                 continue
-            there = owed.intersection(theirs) if theirs is not None else SequenceSet()
+            there = unacked.intersection(theirs) if theirs is not None else SequenceSet()
             if root == UNAWAITED:
                 for waits in self.waited.roots.values():
                     waiting = waits.get(publisher)
@@ -104,7 +104,7 @@ class ResyncPlan:
                 continue
             if there:
                 self.notice.of(root).sets[publisher] = there
-            absent = owed.copy()
+            absent = unacked.copy()
             absent.difference_update(there)
             if absent:
                 self.mark.of(root).sets[publisher] = absent

@@ -100,7 +100,9 @@ class PeerBook:
                 # Where two destinations may reach the same server, the one that is connected to it
                 # decides.
                 peer["safe"] = peer["safe"] or safe
-                peer["addresses"] += [each for each in addresses if each not in peer["addresses"]]
+                peer["addresses"] += [
+                    address for address in addresses if address not in peer["addresses"]
+                ]
         return list(found.values())
 
     def _of(self, destination: str, servers: _Servers, met: Iterable[str]) -> dict[str, list[str]]:

@@ -67,7 +67,8 @@ class Salvage:
         # No server connects to a directory, so destinations that waited for one to connect are
         # dialled.
         self.destinations = {
-            each.name: replace(each, dials=True, share_connection=False) for each in destinations
+            destination.name: replace(destination, dials=True, share_connection=False)
+            for destination in destinations
         }
         successor = successor_of(identity)
         self.destinations[successor.name] = successor

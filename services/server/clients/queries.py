@@ -20,7 +20,7 @@ from raylay.services.core.live import LiveSubscriptions
 from raylay.services.errors import CorruptRecord, RemoteProtocolError, StorageError
 from raylay.services.messages.bookmarks import Position, parse_point
 from raylay.services.messages.ranges import PublisherRanges
-from raylay.services.plugins.filters import sow_questions
+from raylay.services.plugins.filters import sow_query_parser
 from raylay.services.protocol.client.commands import SowCommand, Subscribe
 from raylay.services.security.retained_bytes import RetainedClaim
 from raylay.services.server.clients.historical_queries import HistoricalQueries, HistoricalQuery
@@ -84,7 +84,7 @@ class _Query(NamedTuple):
     subscribe: Subscribe | None
     wanted: TopicFilter
     asked: ParsedQuery
-    rewind: HistoricalQuery | None = None
+    historical: HistoricalQuery | None = None
     """Historical query whose replay comes behind the rows."""
     claim: RetainedClaim | None = None
     """Claim on memory for its keys."""
@@ -151,9 +151,9 @@ class QueryRunner:
         self._unsubscribe = unsubscribe
         self._asker = asker
         self._rewinding = rewinding
-        self._rewinds: dict[HistoricalQuery, tuple[QueryingClient, _Query]] = {}
+        self._historical: dict[HistoricalQuery, tuple[QueryingClient, _Query]] = {}
         """Historical queries that cannot be begun yet."""
-        self._questions: QueryParser | None = None
+        self._parser: QueryParser | None = None
         self._sessions: dict[int, _ClientQueries] = {}
         self._ready: deque[_ClientQueries] = deque()
         self._turns = SpacedTurns(runtime, self._turn)
@@ -162,7 +162,7 @@ class QueryRunner:
 
     def __len__(self) -> int:
         """Queries that run or wait, also for where a replay begins."""
-        return sum(map(len, self._sessions.values())) + len(self._rewinds)
+        return sum(map(len, self._sessions.values())) + len(self._historical)
 
     def names(self, connection: QueryingClient, name: str) -> bool:
         """Returns whether a query of this id runs or waits."""
@@ -204,13 +204,13 @@ class QueryRunner:
         if "received" in sow.acks:
             self._accept("received", connection, sow)
         if subscribe is not None and position is not None:
-            assert self._questions is not None
-            histories = self._questions.granularities_us(query.wanted)
-            rewind = HistoricalQuery(
+            assert self._parser is not None
+            histories = self._parser.granularities_us(query.wanted)
+            historical = HistoricalQuery(
                 connection, subscribe, query.wanted, position, content, histories, self._is_ready
             )
-            self._rewinds[rewind] = connection, query._replace(rewind=rewind)
-            self._rewinding.begin(rewind)
+            self._historical[historical] = connection, query._replace(historical=historical)
+            self._rewinding.begin(historical)
             return
         self._accept("processed", connection, sow)
         if subscribe is not None and sow.query not in connection.subscriptions:
@@ -243,18 +243,22 @@ class QueryRunner:
         if session.query is None:
             self._begin_next(session)
 
-    def _is_ready(self, rewind: HistoricalQuery) -> None:
+    def _is_ready(self, historical: HistoricalQuery) -> None:
         """Goes on with a query when it is known where its replay begins, or it was ended or
         refused."""
-        session = self._sessions.get(rewind.connection.number)
-        asked = self._rewinds.pop(rewind, None)
-        if not rewind.is_wanted:
+        session = self._sessions.get(historical.connection.number)
+        asked = self._historical.pop(historical, None)
+        if not historical.is_wanted:
             return
         if asked is not None:
             connection, query = asked
             self._put(self._session(connection), query)
             return
-        if session is not None and session.query is not None and session.query.rewind is rewind:
+        if (
+            session is not None
+            and session.query is not None
+            and session.query.historical is historical
+        ):
             self._kick(session)
 
     def _accepted(
@@ -286,25 +290,25 @@ class QueryRunner:
             surroundings_of(asker),
             asker.budget,
         )
-        if self._questions is None:
+        if self._parser is None:
             config = self._runtime.config
-            self._questions = sow_questions(
+            self._parser = sow_query_parser(
                 self._sow.book, config.name, config.group, config.client_buffer_bytes_max
             )
-        return _Query(sow, subscribe, wanted, self._questions.accept(question))
+        return _Query(sow, subscribe, wanted, self._parser.accept(question))
 
-    def _forget_rewinds(
+    def _forget_historical(
         self, connection: QueryingClient, names: Collection[str] | None = None
     ) -> None:
-        for rewind, (asking, _) in list(self._rewinds.items()):
-            if asking is connection and (names is None or rewind.command.subscription in names):
-                rewind.is_wanted = False
-                del self._rewinds[rewind]
+        for historical, (asking, _) in list(self._historical.items()):
+            if asking is connection and (names is None or historical.command.subscription in names):
+                historical.is_wanted = False
+                del self._historical[historical]
 
     def forget(self, connection: QueryingClient, names: Collection[str]) -> None:
         """Ends what is asked under these ids: nothing more of it is sent."""
         names = frozenset(names)
-        self._forget_rewinds(connection, names)
+        self._forget_historical(connection, names)
         session = self._sessions.get(connection.number)
         if session is None:
             return
@@ -322,7 +326,7 @@ class QueryRunner:
 
     def forget_all(self, connection: QueryingClient) -> None:
         """Ends all that it asks."""
-        self._forget_rewinds(connection)
+        self._forget_historical(connection)
         session = self._sessions.get(connection.number)
         if session is not None:
             for each in session.waiting:
@@ -335,7 +339,7 @@ class QueryRunner:
 
     def gone(self, connection: QueryingClient) -> None:
         """The connection ended."""
-        self._forget_rewinds(connection)
+        self._forget_historical(connection)
         session = self._sessions.pop(connection.number, None)
         if session is not None:
             session.waiting.clear()
@@ -389,15 +393,15 @@ class QueryRunner:
     def _begin(self, session: _ClientQueries, query: _Query) -> None:
         connection, subscribe = session.connection, query.subscribe
         name = query.sow.query
-        rewind = query.rewind
+        historical = query.historical
         before = connection.subscriptions.get(name) if subscribe is not None else None
         instead_of = _instead_of(before) if isinstance(before, LiveSubscription) else None
-        past = None if rewind is None else rewind.past
-        assert self._questions is not None
-        running = self._questions.begin(query.asked, self._runtime.now_us(), instead_of, past)
-        if rewind is not None:
-            self._accept("processed", connection, query.sow, rewind.missing)
-            self._rewinding.begin_rows(rewind)
+        past = None if historical is None else historical.past
+        assert self._parser is not None
+        running = self._parser.begin(query.asked, self._runtime.now_us(), instead_of, past)
+        if historical is not None:
+            self._accept("processed", connection, query.sow, historical.missing)
+            self._rewinding.begin_rows(historical)
         elif subscribe is not None:
             made = LiveSubscription(
                 connection.number,
@@ -552,8 +556,8 @@ class QueryRunner:
             if session.running is running:
                 self._kick(session)
             return
-        if query.rewind is not None:
-            self._end_rows(session, running, query.rewind)
+        if query.historical is not None:
+            self._end_rows(session, running, query.historical)
             return
         connection.send(codec.group_end(name, running.sent, running.matches))
         acks, command_id = query.sow.acks, query.sow.command_id
@@ -573,17 +577,17 @@ class QueryRunner:
         self._begin_next(session)
 
     def _end_rows(
-        self, session: _ClientQueries, running: QueryExecution, rewind: HistoricalQuery
+        self, session: _ClientQueries, running: QueryExecution, historical: HistoricalQuery
     ) -> None:
         """Ends the rows behind the last one, where a replay follows: its acks are about that."""
-        connection, replay = session.connection, rewind.replay
-        if not rewind.has_failed:
-            if replay is None or not rewind.is_prepared:
+        connection, replay = session.connection, historical.replay
+        if not historical.has_failed:
+            if replay is None or not historical.is_prepared:
                 return
             end = connection.codec.group_end(replay.id, running.sent, running.matches, replay.base)
             connection.send(end)
         self._close(session)
-        self._rewinding.end_rows(rewind)
+        self._rewinding.end_rows(historical)
         self._begin_next(session)
 
 

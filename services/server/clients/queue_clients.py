@@ -78,12 +78,12 @@ class QueueClients:
     def __init__(
         self,
         runtime: InstanceRuntime,
-        keeper: QueueManager,
+        manager: QueueManager,
         deliveries: QueueDeliveries,
         counted: SessionShares,
     ) -> None:
         self._runtime = runtime
-        self._keeper = keeper
+        self._manager = manager
         self._deliveries = deliveries
         self._subscribed = deliveries.subscribed
         self._consumers = 0
@@ -92,31 +92,33 @@ class QueueClients:
     # -- which queue ---------------------------------------------------------------------------
     def find(self, topic: str, message_type: str) -> QueueFrontend | None:
         """The queue of a name; of any type where none is given."""
-        queues = self._keeper.queues
+        queues = self._manager.queues
         if queues is None:
             return None
-        for door in queues.doors.values():
-            definition = door.definition
+        for frontend in queues.frontends.values():
+            definition = frontend.definition
             if definition.name == topic and message_type in ("", definition.message_type):
-                return door
+                return frontend
         return None
 
     def _named(self, topic: str, message_type: str, client: QueueClient) -> QueueFrontend:
-        door = self.find(topic, message_type)
-        if door is None or (client.message_types and door.message_type not in client.message_types):
+        frontend = self.find(topic, message_type)
+        if frontend is None or (
+            client.message_types and frontend.message_type not in client.message_types
+        ):
             raise RemoteProtocolError(
                 f"{topic[:SHOWN_CHARACTERS]!r} is no queue of {self._runtime.config.name}: name "
                 "one that it has",
                 "no_queue",
             )
-        return door
+        return frontend
 
     # -- subscriptions -------------------------------------------------------------------------
     def has(self, client: QueueClient, name: str) -> bool:
         """Returns whether the client has a subscription of a queue under this id."""
         return name in self._subscribed.get(client.number, ())
 
-    def subscribe(self, client: QueueClient, command: Subscribe, door: QueueFrontend) -> None:
+    def subscribe(self, client: QueueClient, command: Subscribe, frontend: QueueFrontend) -> None:
         """Begins a subscription, or gives one another filter or backlog; what it holds it keeps.
 
         Raises:
@@ -131,17 +133,17 @@ class QueueClients:
                 )
         of_session = self._subscribed.setdefault(client.number, {})
         before = of_session.get(command.subscription)
-        if before is not None and before[0] is not door:
+        if before is not None and before[0] is not frontend:
             raise RemoteProtocolError(
                 "replace gives a subscription another filter or backlog, not another queue",
                 "bad_command",
             )
         consumer = self._numbered(client, command.subscription) if before is None else before[1]
-        of_session[command.subscription] = door, consumer
+        of_session[command.subscription] = frontend, consumer
         each = ConsumerSubscription(
             consumer, client.client_name, command.filter, command.max_backlog or 1
         )
-        self._tell(door, self._deliveries.terms(client, each))
+        self._tell(frontend, self._deliveries.terms(client, each))
 
     def _numbered(self, client: QueueClient, name: str) -> Consumer:
         """A consumer that there never was: who subscribes again under the same id is another one,
@@ -152,9 +154,9 @@ class QueueClients:
         self._counted.subscriptions.add(consumer, user, None)
         return consumer
 
-    def _tell(self, door: QueueFrontend, each: ConsumerSubscription) -> None:
+    def _tell(self, frontend: QueueFrontend, each: ConsumerSubscription) -> None:
         """Tells the owner of a consumer, and one that is started later."""
-        self._keeper.controls[door.definition.stored_as].consumes(each)
+        self._manager.controls[frontend.definition.stored_as].consumes(each)
 
     def unsubscribe(self, client: QueueClient, name: str) -> bool:
         """Ends one. Whether there was one."""
@@ -180,13 +182,13 @@ class QueueClients:
             self._left(*found)
         self._deliveries.left(client.number)
 
-    def _left(self, door: QueueFrontend, consumer: Consumer, *, has_said: bool = False) -> None:
+    def _left(self, frontend: QueueFrontend, consumer: Consumer, *, has_said: bool = False) -> None:
         from raylay.services.protocol.child import queue_control
 
         self._counted.subscriptions.remove(consumer)
-        door.left(consumer)
+        frontend.left(consumer)
         frame = queue_control.left(consumer, has_said=has_said)
-        self._keeper.controls[door.definition.stored_as].process.say(frame)
+        self._manager.controls[frontend.definition.stored_as].process.say(frame)
 
     # -- full sockets --------------------------------------------------------------------------
     def went_offline(self, client: QueueClient) -> None:
@@ -199,15 +201,17 @@ class QueueClients:
 
     def writable(self, client: QueueClient) -> None:
         """There is room to write again."""
-        for door, each in self._deliveries.emptied(client):
-            self._tell(door, each)
+        for frontend, each in self._deliveries.emptied(client):
+            self._tell(frontend, each)
 
     # -- acknowledgments and cancels -----------------------------------------------------------
     def cancel(self, client: QueueClient, command: QueueCancel) -> None:
         """Gives messages back."""
         try:
-            door = self._named(command.topic, command.message_type, client)
-            count = self._keeper.cancelled(door, client.number, command.keys, unseen=command.unseen)
+            frontend = self._named(command.topic, command.message_type, client)
+            count = self._manager.cancelled(
+                frontend, client.number, command.keys, unseen=command.unseen
+            )
         except RemoteProtocolError as error:
             self._refuse(client, command.command_id, error)
             return
@@ -221,19 +225,19 @@ class QueueClients:
 
         def told(answer: QueueAnswer) -> None:
             nonlocal count
-            count += self._found(client, command, door, answer)
+            count += self._found(client, command, frontend, answer)
             if client.is_open and not answer.more and not answer.error:
                 self._answer(client, command.command_id, count)
 
         try:
-            door = self._named(command.topic, command.message_type, client)
-            control = self._keeper.controls[door.definition.stored_as]
+            frontend = self._named(command.topic, command.message_type, client)
+            control = self._manager.controls[frontend.definition.stored_as]
             control.ask(QueueQuestion("keys", command.filter), told)
         except RemoteProtocolError as error:
             self._refuse(client, command.command_id, error)
 
     def _found(
-        self, client: QueueClient, command: QueueAck, door: QueueFrontend, answer: QueueAnswer
+        self, client: QueueClient, command: QueueAck, frontend: QueueFrontend, answer: QueueAnswer
     ) -> int:
         """A part of what the owner found: how many messages it was done to."""
         from raylay.services.queues.records import Acknowledgment, parts_of
@@ -251,11 +255,11 @@ class QueueClients:
             for publisher, each in flat.items()
         }
         if command.how == "cancel":
-            holder = client.number if door.definition.strict else None
-            return self._keeper.cancelled(door, holder, keys)
+            holder = client.number if frontend.definition.strict else None
+            return self._manager.cancelled(frontend, holder, keys)
         said = Acknowledgment(keys, command.how)
-        said = door.without_others(said, client.publisher, self._keeper.steady_us())
-        return sum(self._keeper.acknowledge(door, each) for each in parts_of(said))
+        said = frontend.without_others(said, client.publisher, self._manager.steady_us())
+        return sum(self._manager.acknowledge(frontend, each) for each in parts_of(said))
 
     def _answer(self, client: QueueClient, command_id: str, count: int) -> None:
         if command_id:
@@ -270,28 +274,28 @@ class QueueClients:
         """Returns the part of a client's acknowledgments that names messages which it holds."""
         from raylay.services.core.queues import held_only
 
-        queues = self._keeper.queues
-        door = None if queues is None else queues.find(run.topic, run.message_type)
-        if queues is None or door is None:
+        queues = self._manager.queues
+        frontend = None if queues is None else queues.find(run.topic, run.message_type)
+        if queues is None or frontend is None:
             return PreparedRun((run,))
-        return held_only(queues, door, run, self._runtime.now_us())
+        return held_only(queues, frontend, run, self._runtime.now_us())
 
     # -- questions -----------------------------------------------------------------------------
     def status(self, client: QueueClient, command: QueueStatus) -> None:
         """Returns how a queue is, as its owner says now, or all of them as of half a second ago."""
         from raylay.services.protocol.child.queue_control import QueueQuestion
 
-        found = self._keeper.status().get("queues", {})
+        found = self._manager.status().get("queues", {})
         try:
             if not command.topic:
                 self._say_status(client, command, self._shown(client, found))
                 return
-            door = self._named(command.topic, command.message_type, client)
+            frontend = self._named(command.topic, command.message_type, client)
         except RemoteProtocolError as error:
             self._refuse(client, command.command_id, error)
             return
-        name = door.definition.stored_as
-        control = self._keeper.controls[name]
+        name = frontend.definition.stored_as
+        control = self._manager.controls[name]
 
         def told(answer: QueueAnswer) -> None:
             if not answer.error:
@@ -311,15 +315,15 @@ class QueueClients:
 
     def _shown(self, client: QueueClient, found: Mapping[str, Any]) -> dict[str, Any]:
         """The status of those queues that the client may read, by a transport of their type."""
-        queues, readable, types = self._keeper.queues, client.readable, client.message_types
+        queues, readable, types = self._manager.queues, client.readable, client.message_types
         if queues is None:
             return {}
         return {
             name: found[name]
-            for name, door in queues.doors.items()
+            for name, frontend in queues.frontends.items()
             if name in found
-            and (readable is None or readable(door.topic))
-            and (not types or door.message_type in types)
+            and (readable is None or readable(frontend.topic))
+            and (not types or frontend.message_type in types)
         }
 
     def _say_status(
@@ -328,7 +332,7 @@ class QueueClients:
         body = msgpack.packb(found)
         client.send(client.codec.acknowledgment("processed", command.command_id or "-", body=body))
 
-    def sow(self, client: QueueClient, command: SowCommand, door: QueueFrontend) -> None:
+    def sow(self, client: QueueClient, command: SowCommand, frontend: QueueFrontend) -> None:
         """The messages that nobody has, as they are now.
 
         Raises:
@@ -346,7 +350,7 @@ class QueueClients:
             "sow", command.filter, command.select, command.order_by, command.top_n, command.skip_n
         )
         rows = _Rows(client, command)
-        self._keeper.controls[door.definition.stored_as].ask(question, rows.told)
+        self._manager.controls[frontend.definition.stored_as].ask(question, rows.told)
 
 
 class _Rows:

@@ -61,22 +61,22 @@ class ClientSubscriptions:
     def subscribe(self, command: Subscribe) -> None:
         """Performs a subscribe, or says why not."""
         connection, name = self._connection, command.subscription
-        door = self._clients.queued.find(command.topic, command.message_type)
-        if door is not None and command.bookmark:
+        frontend = self._clients.queued.find(command.topic, command.message_type)
+        if frontend is not None and command.bookmark:
             # What was published is on its underlying topic: a replay takes nothing from the queue.
-            of = door.definition
+            of = frontend.definition
             command = replace(
                 command, topic=of.topic, message_type=of.message_type, non_regex_topic=False
             )
-            door = None
+            frontend = None
         try:
             if connection.permissions is not None:
-                command = self._allowed(command, is_queue=door is not None)
+                command = self._allowed(command, is_queue=frontend is not None)
         except RemoteProtocolError as error:
             self._acknowledge("processed", command.command_id, error.reason, str(error), sub=name)
             return
-        if door is not None:
-            self._subscribe_queue(command, door)
+        if frontend is not None:
+            self._subscribe_queue(command, frontend)
             return
         try:
             if command.max_backlog:
@@ -126,7 +126,7 @@ class ClientSubscriptions:
         if "stats" in command.acks:
             self._acknowledge("stats", command.command_id, sub=name, matches=0, topic_matches=0)
 
-    def _subscribe_queue(self, command: Subscribe, door: QueueFrontend) -> None:
+    def _subscribe_queue(self, command: Subscribe, frontend: QueueFrontend) -> None:
         connection, name, queued = self._connection, command.subscription, self._clients.queued
         try:
             if not queued.has(connection, name):
@@ -139,12 +139,12 @@ class ClientSubscriptions:
                 self._clients.replay_filter(connection, command.filter)
             topic_filter(
                 command.topic,
-                door.definition.message_type,
+                frontend.definition.message_type,
                 literal=True,
                 allowed=connection.message_types,
             )
             self._check_share(None)
-            queued.subscribe(connection, command, door)
+            queued.subscribe(connection, command, frontend)
         except RemoteProtocolError as error:
             self._acknowledge("processed", command.command_id, error.reason, str(error), sub=name)
             return
@@ -167,10 +167,10 @@ class ClientSubscriptions:
                 if subscribe is not None:
                     subscribe = replace(subscribe, filter=sow.filter, select=sow.select)
             if subscribe is None:
-                door = self._clients.queued.find(sow.topic, sow.message_type)
-                if door is not None:
+                frontend = self._clients.queued.find(sow.topic, sow.message_type)
+                if frontend is not None:
                     self._check_name(name, replaces=False, subscribes=False)
-                    self._clients.queued.sow(connection, sow, door)
+                    self._clients.queued.sow(connection, sow, frontend)
                     return
             replaces = subscribe is not None and subscribe.replace
             self._check_name(name, replaces, subscribe is not None)

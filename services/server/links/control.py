@@ -24,8 +24,7 @@ from raylay.services.protocol.link.description import pack_description
 from raylay.services.protocol.link.replication import names_frame, read_part
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.commit_notifications import TOLD_LATER_RECORDS, TOLD_LATER_US
-from raylay.services.replication.effects import LinkAnswered, LinkLacks, Rooted
-from raylay.services.replication.link.report_coalescer import Told
+from raylay.services.replication.effects import LinkAnswered, LinkLacks, LinkReport, Rooted
 from raylay.services.replication.link.resync_plan import ResyncPlan
 from raylay.services.replication.membership.connection_sharing import (
     SharedConnection,
@@ -211,11 +210,11 @@ class LinkControl:
         """A frame of the link's."""
         command = header["c"]
         if command == "answered":
-            self._take_report(LinkAnswered(*control.read_answered(body)))
+            self._pass_report(LinkAnswered(*control.read_answered(body)))
         elif command == "lacks":
-            self._take_report(LinkLacks(control.read_lacks(body)))
+            self._pass_report(LinkLacks(control.read_lacks(body)))
         elif command == "progress":
-            self._take_report(control.read_progress(header, body))
+            self._pass_report(control.read_progress(header, body))
         else:
             self._links.commits.catch_up()
             self._said(command, header, body)
@@ -246,12 +245,12 @@ class LinkControl:
         elif command == "event":
             runtime.report(header["event"], **{"destination": self.name, **header["details"]})
 
-    def take_told(self, told: Told) -> None:
+    def take_report(self, told: LinkReport) -> None:
         """Takes what the destination answered, has stored, or will never have, over a direct
         link."""
-        self._take_report(told, is_direct=True)
+        self._pass_report(told, is_direct=True)
 
-    def _take_report(self, report: Told, *, is_direct: bool = False) -> None:
+    def _pass_report(self, report: LinkReport, *, is_direct: bool = False) -> None:
         self._links.commits.take_report(self.name, report, is_direct=is_direct)
         if isinstance(report, LinkAnswered) and report.conflicts:
             self._links.keep_refused()

@@ -32,12 +32,13 @@ from raylay.services.replication.effects import (
     LinkEffect,
     LinkLacks,
     LinkProgress,
+    LinkReport,
     Rooted,
     SendBatch,
 )
 from raylay.services.replication.link.direct_link import DirectLink, DirectLinkPolicy
 from raylay.services.replication.link.outbound import OutboundLink
-from raylay.services.replication.link.report_coalescer import ReportCoalescer, Told
+from raylay.services.replication.link.report_coalescer import ReportCoalescer
 from raylay.services.replication.values import DirectLinkState
 from raylay.services.server.children.supervisor import Supervisor
 from raylay.services.server.runtime import InstanceRuntime
@@ -123,7 +124,7 @@ class LinkHost(Protocol):
     config: DestinationConfig
     process: Supervisor
 
-    def take_told(self, told: Told) -> None:
+    def take_report(self, told: LinkReport) -> None:
         """Takes what the destination answered."""
 
     def wakeable_changed(self) -> None:
@@ -301,7 +302,7 @@ class DirectLinkSocket(FramedConnection):
         machine.take_over(state)
         self.direct = DirectLink(machine)
         self._telling = ReportCoalescer(
-            lambda told, _: link.take_told(told),
+            lambda told, _: link.take_report(told),
             lambda *_: None,
             waited_for=destination.sync,
         )

@@ -129,8 +129,8 @@ class QueueDeliveries:
         found = self.subscribed.get(client.number, {}).get(name)
         if found is None or name in self._full.get(client.number, ()):
             return None
-        door, consumer = found
-        return door, self.terms(client, door.consumers[consumer])
+        frontend, consumer = found
+        return frontend, self.terms(client, frontend.consumers[consumer])
 
     def emptied(self, client: QueueReceiver) -> list[tuple[QueueFrontend, ConsumerSubscription]]:
         """There is room to write again. Returns what the queues are told."""

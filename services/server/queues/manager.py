@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from raylay.services.queues.frontend import QueueFrontend, RoutedRequest
     from raylay.services.queues.records import Acknowledgment, Keys
 
-HERALD_KEY = "herald/"
+ANNOUNCED_KEY = "herald/"
 """Entry of the state store: under which incarnation the journal says who bears it."""
 CLOCK_KEY = "clock steps"
 """Entry of the state store: how the wall clock was set, as of `ClockSteps.all`."""
@@ -74,18 +74,18 @@ class QueueControl:
     Owner: the instance's event loop. Lifecycle: as long as the instance.
     """
 
-    def __init__(self, keeper: QueueManager, door: QueueFrontend) -> None:
+    def __init__(self, manager: QueueManager, frontend: QueueFrontend) -> None:
         from raylay.services.protocol.child import queue_control
 
         self._control = queue_control
-        self.door = door
-        self.name = door.definition.stored_as
+        self.frontend = frontend
+        self.name = frontend.definition.stored_as
         self.why = "starting"
         self.counts: dict[str, Any] = {}
         self.floor_txid = 0
         """Transaction id up to which nothing is needed of the journal."""
-        self._keeper = keeper
-        self._runtime = keeper.runtime
+        self._manager = manager
+        self._runtime = manager.runtime
         self._to_judge: deque[tuple[QueueDelivery, int]] = deque()
         """Decisions of the owner, and up to where the journal is to be folded before each is
         judged. They are as many as consumers may hold, at most."""
@@ -96,7 +96,7 @@ class QueueControl:
         leave. Drafted before, they could fail without it."""
         self._waiting: list[tuple[QueueQuestion, Callable[[QueueAnswer], None]]] = []
         self.process = Supervisor(
-            keeper.runtime,
+            manager.runtime,
             self._start,
             self._process_ended,
             kill_failed="queue_owner_kill_failed",
@@ -106,7 +106,7 @@ class QueueControl:
     # -- the process ---------------------------------------------------------------------------
     def _start(self, number: int) -> ChildHandle:
         """Called in a thread."""
-        return self._keeper.start(self.door.definition, number)
+        return self._manager.start(self.frontend.definition, number)
 
     def _process_ended(self, why: str) -> None:
         self.why = why or self.why
@@ -124,19 +124,19 @@ class QueueControl:
         runtime = self._runtime
         self.why = ""
         # What its predecessor drafted is on its way: the fence is behind it.
-        self._keeper.author_now()
-        self._keeper.owner_came(self.name)
+        self._manager.author_now()
+        self._manager.owner_came(self.name)
         machine = runtime.machine
-        begin = self.door.owner_came(machine.next_txid - 1, self._keeper.steady_us())
+        begin = self.frontend.owner_came(machine.next_txid - 1, self._manager.steady_us())
         said = self._control.OwnerBegin(
             begin.fence_txid,
             machine.committed_txid,
             machine.ready,
             begin.leases,
             begin.consumers,
-            self._keeper.names,
-            runtime.steady_base_us - self._keeper.behind_us,
-            self._keeper.clock_steps.all(),
+            self._manager.names,
+            runtime.steady_base_us - self._manager.behind_us,
+            self._manager.clock_steps.all(),
         )
         connection.send(self._control.begin(said))
         waiting, self._waiting = self._waiting, []
@@ -148,7 +148,7 @@ class QueueControl:
         """The owner is gone."""
         if self.process.lost(connection):
             self.why = f"its process ended: {why}"
-            self.door.owner_left()
+            self.frontend.owner_left()
             self._to_judge.clear()
             # Their removal did not come: the next owner says both again.
             self._letters.clear()
@@ -159,7 +159,7 @@ class QueueControl:
 
     def consumes(self, each: ConsumerSubscription) -> None:
         """Tells the owner, and one that is started later, the terms of a consumer."""
-        self.door.subscribed(each)
+        self.frontend.subscribed(each)
         self.process.say(self._control.sub(each))
 
     def acknowledging(self, keys: Keys) -> None:
@@ -173,20 +173,20 @@ class QueueControl:
         Raises:
             RemoteProtocolError: it is none.
         """
-        control, keeper = self._control, self._keeper
+        control, manager = self._control, self._manager
         command = header["c"]
         if command == "deliver":
             self._deliver(header, body)
         elif command == "draft":
             letters, self._letters = self._letters, []
-            keeper.draft(self.door, control.read_draft(header, body), letters)
+            manager.draft(self.frontend, control.read_draft(header, body), letters)
         elif command == "letters":
             self._letters.append((control.text(header, "why"), body))
         elif command == "request":
-            keeper.request(self.name, control.read_request(header, body))
+            manager.request(self.name, control.read_request(header, body))
         elif command == "floor":
             self.floor_txid = control.whole(header, "tx")
-            keeper.release()
+            manager.release()
         elif command == "expired":
             for each in control.read_expired(body):
                 publisher, sequence = each.key
@@ -198,8 +198,8 @@ class QueueControl:
                 )
         elif command == "counts":
             self.counts = dict(header.get("counts") or {})
-            self.door.early_size = int(self.counts.get("deferred_ack_ranges") or 0)
-            self.door.folded(control.whole(header, "tx"))
+            self.frontend.early_size = int(self.counts.get("deferred_ack_ranges") or 0)
+            self.frontend.folded(control.whole(header, "tx"))
         elif command == "answer":
             self._answered(header, body)
         elif command == "event":
@@ -208,26 +208,26 @@ class QueueControl:
 
     def _deliver(self, header: Header, body: bytes) -> None:
         control = self._control
-        self._to_judge.append((control.read_deliver(header, body), self._keeper.committed()))
+        self._to_judge.append((control.read_deliver(header, body), self._manager.committed()))
         self.judge()
 
     def judge(self) -> None:
         """Does what still holds of what the owner decided, once the door knows all that was
         committed when it came. What takes long to be folded is not hurried for it."""
-        while self._to_judge and self._to_judge[0][1] <= self._keeper.folded_txid():
+        while self._to_judge and self._to_judge[0][1] <= self._manager.folded_txid():
             self._judge(self._to_judge.popleft()[0])
 
     def _judge(self, delivery: QueueDelivery) -> None:
-        control, keeper = self._control, self._keeper
+        control, manager = self._control, self._manager
         decision = delivery.decision
-        decided = self.door.decide(decision, keeper.steady_us())
+        decided = self.frontend.decide(decision, manager.steady_us())
         if decided.send:
             records: Sequence[bytes] = (delivery.records,)
             if decided.bounced or delivery.decided_us:
                 records = control.records_of(delivery, decided.send)
             decided_us = delivery.decided_us
-            full = keeper.deliveries.deliver(
-                decision.consumer, decided.send, records, decided_us, keeper.steady_us()
+            full = manager.deliveries.deliver(
+                decision.consumer, decided.send, records, decided_us, manager.steady_us()
             )
             if full is not None:
                 self.consumes(full)
@@ -286,17 +286,17 @@ class QueueControl:
 
     def status(self) -> dict[str, Any]:
         """Returns the queue's part of the instance's status."""
-        definition, door = self.door.definition, self.door
+        definition, frontend = self.frontend.definition, self.frontend
         return {
             "topic": definition.name,
             "message_type": definition.message_type,
             "kind": definition.kind,
             "pid": self.process.pid,
             "why": self.why,
-            "subscriptions": len(door.consumers),
-            "leases": door.lease_count,
-            "delivered": door.delivered,
-            "bounced": door.bounced,
+            "subscriptions": len(frontend.consumers),
+            "leases": frontend.lease_count,
+            "delivered": frontend.delivered,
+            "bounced": frontend.bounced,
             "starts": self.process.starts,
             **self.counts,
             "floor_txid": self.floor_txid,
@@ -398,14 +398,17 @@ class QueueManager:
         self.behind_us = self.clock_steps.behind_us
         self.clock_is(0)
         incarnation = runtime.identity.incarnation.to_bytes(8, "big")
-        for name, door in queues.doors.items():
-            door.behind_us = self.behind_us
-            self.controls[name] = QueueControl(self, door)
-            if runtime.state.get(PROXIED_KEY + name) is not None and door.definition.is_distributed:
+        for name, frontend in queues.frontends.items():
+            frontend.behind_us = self.behind_us
+            self.controls[name] = QueueControl(self, frontend)
+            if (
+                runtime.state.get(PROXIED_KEY + name) is not None
+                and frontend.definition.is_distributed
+            ):
                 self._proxied[name] = None
-            if runtime.state.get(HERALD_KEY + name) == incarnation:
-                door.is_heralded = True
-            elif not door.is_heralded:
+            if runtime.state.get(ANNOUNCED_KEY + name) == incarnation:
+                frontend.is_announced = True
+            elif not frontend.is_announced:
                 self._unheralded.add(name)
         self._folds.enlist(self, True)
 
@@ -413,7 +416,7 @@ class QueueManager:
         """Says who bears this incarnation, and starts the owners."""
         if self.queues is None:
             return
-        if self.queues.herald(self.runtime.now_us()):
+        if self.queues.announcement(self.runtime.now_us()):
             self._author()
         processes = [each.process for each in self.controls.values()]
         self._starting = self.runtime.loop.create_task(run_in_order(processes, ()))
@@ -447,11 +450,11 @@ class QueueManager:
 
     def _note_heralds(self) -> None:
         assert self.queues is not None
-        done = {name for name in self._unheralded if self.queues.doors[name].is_heralded}
+        done = {name for name in self._unheralded if self.queues.frontends[name].is_announced}
         if done:
             self._unheralded -= done
             incarnation = self.runtime.identity.incarnation.to_bytes(8, "big")
-            self.runtime.spawn(self._remember({HERALD_KEY + name: incarnation for name in done}))
+            self.runtime.spawn(self._remember({ANNOUNCED_KEY + name: incarnation for name in done}))
 
     async def _remember(self, values: dict[str, bytes | None]) -> None:
         # Heralds are said once more at the next start, and a later step tells of all before it.
@@ -467,7 +470,7 @@ class QueueManager:
         self.clock_steps.failed(committed_txid)
         for name, control in self.controls.items():
             control.process.say(queue_control.failed(tags.get(name, ()), committed_txid))
-        if self._unheralded and self.queues.herald(self.runtime.now_us()):
+        if self._unheralded and self.queues.announcement(self.runtime.now_us()):
             self.author_soon()
 
     def committed(self) -> int:
@@ -481,7 +484,7 @@ class QueueManager:
 
     # -- what owners want ----------------------------------------------------------------------
     def draft(
-        self, door: QueueFrontend, said: Any, letters: Sequence[tuple[str, bytes]] = ()
+        self, frontend: QueueFrontend, said: Any, letters: Sequence[tuple[str, bytes]] = ()
     ) -> None:
         """A record is to be journaled, with the others of this turn.
 
@@ -494,16 +497,16 @@ class QueueManager:
         assert self.queues is not None
         try:
             for reason, messages in letters:
-                self.queues.letters(door, reason, messages, self.runtime.now_us())
-            self.queues.draft(door, said, self.runtime.now_us())
+                self.queues.letters(frontend, reason, messages, self.runtime.now_us())
+            self.queues.draft(frontend, said, self.runtime.now_us())
         except RaylayError as error:
             raise RemoteProtocolError(str(error), "bad_record") from None
         self.author_soon()
 
-    def acknowledge(self, door: QueueFrontend, said: Acknowledgment) -> int:
+    def acknowledge(self, frontend: QueueFrontend, said: Acknowledgment) -> int:
         """Journals an acknowledgment in a client's name; returns of how many messages it is."""
         assert self.queues is not None
-        count = self.queues.acknowledge(door, said, self.runtime.now_us())
+        count = self.queues.acknowledge(frontend, said, self.runtime.now_us())
         self.author_soon()
         return count
 
@@ -534,7 +537,7 @@ class QueueManager:
     def request(self, queue: str, said: Any) -> None:
         """An owner asks for messages of others."""
         assert self.queues is not None
-        definition = self.controls[queue].door.definition
+        definition = self.controls[queue].frontend.definition
         self._requests.send(self.queues.flood.made(queue, said), definition)
 
     def requested(self, request: QueueRequest) -> None:
@@ -543,7 +546,7 @@ class QueueManager:
         if self.queues is None:
             return
         control = self.controls.get(f"{request.message_type}/{request.queue}")
-        definition = None if control is None else control.door.definition
+        definition = None if control is None else control.frontend.definition
         if self.asked(self._requests.routed(request, definition)):
             self._requests.forward(request)
 
@@ -599,7 +602,7 @@ class QueueManager:
             control.process.say(queue_control.SERVES)
 
     def cancelled(
-        self, door: QueueFrontend, session: int | None, keys: Any, *, unseen: bool = False
+        self, frontend: QueueFrontend, session: int | None, keys: Any, *, unseen: bool = False
     ) -> int:
         """A session gives messages back, or, where it is None, whoever holds them; returns how many
         of them were held.
@@ -609,14 +612,14 @@ class QueueManager:
         """
         from raylay.services.protocol.child import queue_control
 
-        control = self.controls[door.definition.stored_as]
-        if door.definition.at_most_once:
+        control = self.controls[frontend.definition.stored_as]
+        if frontend.definition.at_most_once:
             # They have left the queue before they were sent. What there is to give back is the
             # place of the consumer.
             control.process.say(queue_control.done(keys))
             return 0
         count = 0
-        found: dict[Consumer, list[tuple[Key, int]]] = door.cancelled(session, keys)
+        found: dict[Consumer, list[tuple[Key, int]]] = frontend.cancelled(session, keys)
         for consumer, leases in found.items():
             count += len(leases)
             control.process.say(queue_control.cancel(consumer, leases, unseen=unseen))
@@ -627,8 +630,8 @@ class QueueManager:
         """Called now and then."""
         if self.queues is not None:
             now_us = self.steady_us()
-            for door in self.queues.doors.values():
-                door.tick(now_us)
+            for frontend in self.queues.frontends.values():
+                frontend.tick(now_us)
         if self._proxied:
             self._tell_reachable()
 
@@ -661,7 +664,8 @@ class QueueManager:
         found = [
             name
             for name, each in self.controls.items()
-            if queue in (name, each.door.definition.name) and each.door.definition.is_distributed
+            if queue in (name, each.frontend.definition.name)
+            and each.frontend.definition.is_distributed
         ]
         if not found:
             raise ConfigurationError(

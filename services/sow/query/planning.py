@@ -61,7 +61,7 @@ def _equality(node: tree.ExpressionNode) -> tuple[tree.ExpressionNode, tuple[Val
         case tree.Comparison(operator="=", left=tree.Literal() as given, right=asked) if _is(asked):
             return asked, (given.value,)
         case tree.In(operand=asked) if _is(asked):
-            options = [each.value for each in node.options if isinstance(each, tree.Literal)]
+            options = [option.value for option in node.options if isinstance(option, tree.Literal)]
             if len(options) == len(node.options):
                 return asked, tuple(options)
     return None

@@ -82,22 +82,25 @@ def _root(text: str) -> _Node:
     if len(directives) > DIRECTIVES_MAX:
         raise _wrong(text, f"it has more than {DIRECTIVES_MAX} directives")
     root = _Node()
-    for each in directives:
-        if each[:1] not in ("+", "-") or not each[1:].startswith("/"):
+    for directive in directives:
+        if directive[:1] not in ("+", "-") or not directive[1:].startswith("/"):
             raise _wrong(
-                text, f"expected + or - and a field, such as +/a, or -/ for all, got {each[:60]!r}"
+                text,
+                f"expected + or - and a field, such as +/a, or -/ for all, got {directive[:60]!r}",
             )
         node = root
-        if each[1:] != "/":
+        if directive[1:] != "/":
             try:
-                path = field_path(each[1:])
+                path = field_path(directive[1:])
             except MessageTypeError as error:
                 raise _wrong(text, str(error)) from None
             if len(path) > DEPTH_MAX or any(name.endswith("]") for name in path):
-                raise _wrong(text, f"{each[:60]!r} names no whole field: leave out the subscript")
+                raise _wrong(
+                    text, f"{directive[:60]!r} names no whole field: leave out the subscript"
+                )
             for name in path:
                 node = node.fields.setdefault(name, _Node())
-        node.is_sent = each[0] == "+"
+        node.is_sent = directive[0] == "+"
     return root
 
 

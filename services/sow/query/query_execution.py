@@ -354,10 +354,10 @@ class QueryExecution:
             self._at = len(self._parts)
 
     def _worked(self) -> int:
-        return sum([each.steps for each in self._efforts])
+        return sum([effort.steps for effort in self._efforts])
 
     def _count_given_up(self) -> int:
-        return sum([each.given_up for each in self._efforts])
+        return sum([effort.given_up for effort in self._efforts])
 
     def _judge_each(
         self, part: QueryPart, reader: _Reader, entries: Entries, frames: list[list[Row]]

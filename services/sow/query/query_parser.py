@@ -121,8 +121,8 @@ class QueryParser:
         order = read_order(question.order_by) if question.order_by else ()
         if question.select:
             check_select(question.select)
-            for each in topics:
-                Projection(question.select, each.type)
+            for topic in topics:
+                Projection(question.select, topic.type)
         return ParsedQuery(question, filter_, order)
 
     def _filter(self, text: str, use: ExpressionUse, asked: QueryRequest) -> Expression | None:
@@ -138,12 +138,12 @@ class QueryParser:
             RemoteProtocolError: some keep one and some do not: `not_supported`.
         """
         topics = self._book.matching(wanted)
-        rules = [each.state.rules for each in topics]
-        if all(each.window_us for each in rules):
-            return tuple(each.granularity_us for each in rules)
-        if not any(each.window_us for each in rules):
+        rules = [topic.state.rules for topic in topics]
+        if all(rule.window_us for rule in rules):
+            return tuple(rule.granularity_us for rule in rules)
+        if not any(rule.window_us for rule in rules):
             return None
-        names = [each.name.decode("utf-8", "replace") for each in topics]
+        names = [topic.name.decode("utf-8", "replace") for topic in topics]
         with_, without = (
             [name for name, each in zip(names, rules, strict=True) if bool(each.window_us) == has]
             for has in (True, False)
@@ -193,7 +193,7 @@ class QueryParser:
         if past is None and question.as_of_us:
             past = AsOf(None, question.as_of_us)
         topics = self._book.matching(question.wanted)
-        return QueryExecution([self._part(each, asked, terms, past) for each in topics], terms)
+        return QueryExecution([self._part(topic, asked, terms, past) for topic in topics], terms)
 
     def _part(
         self, topic: SowTopic, asked: ParsedQuery, terms: QueryTerms, past: AsOf | None

@@ -91,8 +91,8 @@ def ack(*keys: tuple[int, int]) -> tuple[int, bytes]:
 
 def test_drafts_are_written_on_the_queues_topics_as_commands() -> None:
     here = queues(QueueDefinition("work", "json"), QueueDefinition("more", "json"))
-    here.draft(here.doors["json/work"], removal(5), 0)
-    here.draft(here.doors["json/more"], removal(6), 0)
+    here.draft(here.frontends["json/work"], removal(5), 0)
+    here.draft(here.frontends["json/more"], removal(6), 0)
     runs = here.runs()
     assert [run.topic for run in runs] == [b"work", b"more"]
     assert all(run.flags & Flag.COMMANDS for run in runs) and not here.runs()
@@ -103,16 +103,16 @@ def test_drafts_are_written_on_the_queues_topics_as_commands() -> None:
 def test_where_an_append_fails_the_tags_of_what_is_not_on_disk_come_back() -> None:
     here = queues(QueueDefinition("work", "json"), QueueDefinition("more", "json"))
     for tag, name in ((1, "work"), (2, "more"), (3, "work")):
-        here.draft(here.doors[f"json/{name}"], removal(tag), 0)
+        here.draft(here.frontends[f"json/{name}"], removal(tag), 0)
         journaled(here.runs(), tag)
-    here.draft(here.doors["json/work"], removal(4), 0)
+    here.draft(here.frontends["json/work"], removal(4), 0)
     assert here.failed(1) == {"json/more": [2], "json/work": [3, 4]}
     assert here.failed(0) == {"json/work": [1]} and here.failed(0) == {}
 
 
 def test_what_was_committed_does_not_fail_any_more() -> None:
     here = queues()
-    here.draft(here.doors["json/work"], removal(1), 0)
+    here.draft(here.frontends["json/work"], removal(1), 0)
     runs = journaled(here.runs())
     here.fold(CommitBatch(runs, 1))
     assert here.failed(0) == {}
@@ -121,7 +121,7 @@ def test_what_was_committed_does_not_fail_any_more() -> None:
 def test_a_run_that_is_folded_in_turns_is_committed_with_its_last_part() -> None:
     here = queues()
     for tag in (1, 2):
-        here.draft(here.doors["json/work"], removal(tag), 0)
+        here.draft(here.frontends["json/work"], removal(tag), 0)
     (run,) = journaled(here.runs())
     parts = RunParts(run)
     here.fold(CommitBatch([parts.take(1)], 1))
@@ -131,19 +131,19 @@ def test_a_run_that_is_folded_in_turns_is_committed_with_its_last_part() -> None
 
 def test_owners_draft_what_owners_write_and_nothing_too_long() -> None:
     here = queues()
-    door = here.doors["json/work"]
+    frontend = here.frontends["json/work"]
     with pytest.raises(LocalProtocolError, match="command 1"):
-        here.draft(door, QueueRecordDraft(1, Command.PUBLISH, b"{}"), 0)
+        here.draft(frontend, QueueRecordDraft(1, Command.PUBLISH, b"{}"), 0)
     with pytest.raises(LocalProtocolError, match="limit"):
-        here.draft(door, QueueRecordDraft(1, Command.TRANSFER, bytes(RECORD_BYTES_MAX)), 0)
+        here.draft(frontend, QueueRecordDraft(1, Command.TRANSFER, bytes(RECORD_BYTES_MAX)), 0)
     assert not here.runs()
 
 
 def test_an_acknowledgment_by_filter_is_one_record_of_the_instance() -> None:
     here = queues()
-    door = here.doors["json/work"]
-    assert here.acknowledge(door, Acknowledgment({1: [(1, 3)], 2: [(9, 9)]}, "expire"), 0) == 4
-    assert here.acknowledge(door, Acknowledgment({}), 0) == 0
+    frontend = here.frontends["json/work"]
+    assert here.acknowledge(frontend, Acknowledgment({1: [(1, 3)], 2: [(9, 9)]}, "expire"), 0) == 4
+    assert here.acknowledge(frontend, Acknowledgment({}), 0) == 0
     (run,) = here.runs()
     (record,) = iterate_records(run.payload)
     assert record.command == Command.QUEUE_ACKNOWLEDGMENT
@@ -152,21 +152,21 @@ def test_an_acknowledgment_by_filter_is_one_record_of_the_instance() -> None:
 
 def test_it_heralds_each_distributed_queue_once() -> None:
     here = queues(QueueDefinition("work", "json"), QueueDefinition("own", "json", kind="local"))
-    assert here.herald(0) == 1
+    assert here.announcement(0) == 1
     runs = journaled(here.runs())
     (record,) = iterate_records(runs[0].payload)
     assert records.read_transfer(record.body) == Transfer("a", 0, [], {0xA: "a"})
     here.fold(CommitBatch(runs, 1))
-    assert here.herald(0) == 0
+    assert here.announcement(0) == 0
 
 
 def test_doors_hear_of_their_own_queues_only() -> None:
     here = queues(QueueDefinition("work", "json"), QueueDefinition("more", "json"))
-    for door in here.doors.values():
-        door.subscribed(ConsumerSubscription((1, "s"), "ann", "", 5))
-        door.decide(DeliverLeased((1, "s"), [LeasedDelivery(1, (1, 1), 1, 0)], 0), 0)
+    for frontend in here.frontends.values():
+        frontend.subscribed(ConsumerSubscription((1, "s"), "ann", "", 5))
+        frontend.decide(DeliverLeased((1, "s"), [LeasedDelivery(1, (1, 1), 1, 0)], 0), 0)
     here.fold(CommitBatch(journaled([published(ack((1, 1)), topic="work")]), 1))
-    assert [each.lease_count for each in here.doors.values()] == [0, 1]
+    assert [each.lease_count for each in here.frontends.values()] == [0, 1]
 
 
 # -- what is published on a queue's topic --------------------------------------------------------
@@ -192,11 +192,11 @@ def test_what_is_no_acknowledgment_is_refused_and_the_others_go() -> None:
 def strict() -> Queues:
     """Ann holds (1, 2) and (1, 4), Bob (1, 3)."""
     here = queues(QueueDefinition("work", "json", strict=True))
-    door = here.doors["json/work"]
+    frontend = here.frontends["json/work"]
     for session, (name, keys) in enumerate((("ann", [2, 4]), ("bob", [3])), 1):
-        door.subscribed(ConsumerSubscription((session, "s"), name, "", 5))
+        frontend.subscribed(ConsumerSubscription((session, "s"), name, "", 5))
         messages = [LeasedDelivery(at, (1, at), at, 0) for at in keys]
-        door.decide(DeliverLeased((session, "s"), messages, 0), 0)
+        frontend.decide(DeliverLeased((session, "s"), messages, 0), 0)
     return here
 
 
@@ -217,13 +217,13 @@ def test_a_lease_counts_until_its_end_by_the_clock_of_the_queues() -> None:
     """The instance's begins anew with the clock on the wall: leases would be over at once where
     that was set forward before a restart, and no acknowledgment would be taken."""
     here = queues(QueueDefinition("work", "json", strict=True))
-    (door,) = here.doors.values()
-    door.behind_us = 3_600_000_000
-    door.subscribed(ConsumerSubscription((1, "s"), "ann", "", 5))
-    door.decide(DeliverLeased((1, "s"), [LeasedDelivery(2, (1, 2), 2, 1_000)], 0), 0)
+    (frontend,) = here.frontends.values()
+    frontend.behind_us = 3_600_000_000
+    frontend.subscribed(ConsumerSubscription((1, "s"), "ann", "", 5))
+    frontend.decide(DeliverLeased((1, "s"), [LeasedDelivery(2, (1, 2), 2, 1_000)], 0), 0)
     run = published(ack((1, 2)))
-    assert state(here).prepare(run, 0, door.behind_us + 999) == PreparedRun((run,))
-    assert not state(here).prepare(run, 0, door.behind_us + 1_000).runs
+    assert state(here).prepare(run, 0, frontend.behind_us + 999) == PreparedRun((run,))
+    assert not state(here).prepare(run, 0, frontend.behind_us + 1_000).runs
 
 
 @pytest.mark.covers("Queues", "`Leasing` strict")
@@ -248,9 +248,9 @@ def test_two_instances_never_journal_two_contents_of_one_acknowledgment() -> Non
     """A client that fails over sends the same bytes: whoever takes them journals these."""
     run = published(ack((1, 2), (1, 3)))
     elsewhere = queues(QueueDefinition("work", "json", strict=True))
-    door = elsewhere.doors["json/work"]
-    door.subscribed(ConsumerSubscription((1, "s"), "ann", "", 5))
-    door.decide(
+    frontend = elsewhere.frontends["json/work"]
+    frontend.subscribed(ConsumerSubscription((1, "s"), "ann", "", 5))
+    frontend.decide(
         DeliverLeased((1, "s"), [LeasedDelivery(at, (1, at), at, 0) for at in (2, 3)], 0), 0
     )
     found = [state(here).prepare(run, 0, 0).runs for here in (strict(), queues(), elsewhere)]
@@ -260,16 +260,16 @@ def test_two_instances_never_journal_two_contents_of_one_acknowledgment() -> Non
 @pytest.mark.covers("Configuration", "who may read some of a queue acknowledges what he holds")
 def test_who_may_not_read_all_acknowledges_what_he_holds_alone() -> None:
     here = queues()
-    door = here.doors["json/work"]
-    door.subscribed(ConsumerSubscription((1, "s"), "ann", "", 5))
-    door.decide(DeliverLeased((1, "s"), [LeasedDelivery(1, (1, 2), 1, 0)], 0), 0)
+    frontend = here.frontends["json/work"]
+    frontend.subscribed(ConsumerSubscription((1, "s"), "ann", "", 5))
+    frontend.decide(DeliverLeased((1, "s"), [LeasedDelivery(1, (1, 2), 1, 0)], 0), 0)
     run = published(
         ack((1, 2)),
         ack((1, 1), (1, 2), (1, 3)),
         (Command.QUEUE_ACKNOWLEDGMENT, b"\xc1"),
         ack((1, 3)),
     )
-    (made,), refused, authored = core_queues.held_only(here, door, run, 0)
+    (made,), refused, authored = core_queues.held_only(here, frontend, run, 0)
     assert made.ranges() == [(1, 1), (3, 3)] and said_in(authored) == [
         Acknowledgment({1: [(2, 2)]})
     ]
@@ -281,15 +281,15 @@ def test_who_may_not_read_all_acknowledges_what_he_holds_alone() -> None:
     (left,), (wrong,), _ = state(here).prepare(made, 0, 0)
     assert (wrong.ranges, wrong.reason) == ([(3, 3)], "bad_message")
     left.first_txid = 9
-    door.fold(left)
-    assert not door.lease_count
+    frontend.fold(left)
+    assert not frontend.lease_count
 
 
 def test_what_counts_in_very_many_ranges_is_several_records() -> None:
     here = strict()
     held = range(2, 2 * records.RANGES_MAX + 4, 2)
     messages = [LeasedDelivery(at, (1, at), at, 0) for at in held]
-    here.doors["json/work"].decide(DeliverLeased((1, "s"), messages, 0), 0)
+    here.frontends["json/work"].decide(DeliverLeased((1, "s"), messages, 0), 0)
     run = published(ack(*((1, at) for at in range(1, held[-1] + 1))))
     left, refused, authored = state(here).prepare(run, 0, 0)
     first, second = said_in(authored)
@@ -302,13 +302,13 @@ def test_an_owner_is_told_of_acknowledgments_before_they_are_on_disk() -> None:
     here = Queues(
         (QueueDefinition("work", "json"),), OWN, lambda name, keys: told.append((name, keys))
     )
-    (door,) = here.doors.values()
+    (frontend,) = here.frontends.values()
     (topics,) = here.topics()
     run = published(ack((1, 1), (1, 2)), (Command.QUEUE_ACKNOWLEDGMENT, b"none"), ack((2, 7)))
     topics.state.staged(run)
     # Without an owner there is nobody to tell.
     assert told == []
-    door.owner_came(0, 0)
+    frontend.owner_came(0, 0)
     topics.state.staged(run)
     assert told == [("json/work", {1: [(1, 2)]}), ("json/work", {2: [(7, 7)]})]
 
@@ -324,10 +324,10 @@ def test_acknowledgments_of_what_never_comes_are_bounded(monkeypatch: pytest.Mon
     of its own, that owners have to remember."""
     monkeypatch.setattr(door_module, "EARLY_MAX", 1_000)
     here = queues()
-    (door,) = here.doors.values()
+    (frontend,) = here.frontends.values()
     (topics,) = here.topics()
     machine = QueueMachine(
-        ReplicatedQueueState(door.definition, "a", OWN.incarnation, Nothing(), RecoveryStart())
+        ReplicatedQueueState(frontend.definition, "a", OWN.incarnation, Nothing(), RecoveryStart())
     )
     sizes, refusals, txid = [], 0, 1
     for at in range(200):
@@ -340,8 +340,8 @@ def test_acknowledgments_of_what_never_comes_are_bounded(monkeypatch: pytest.Mon
             # Its owner reads late.
             machine.fold([run], 0)
             if not at % 7:
-                door.early_size = machine.state.early_size
-                door.folded(run.last_txid)
+                frontend.early_size = machine.state.early_size
+                frontend.folded(run.last_txid)
         sizes.append(machine.state.early_size)
     assert refusals > 150
     # What is refused says why, and nothing of it is journaled.
@@ -350,14 +350,14 @@ def test_acknowledgments_of_what_never_comes_are_bounded(monkeypatch: pytest.Mon
     # Each range is there twice: as of now, and as of the floor.
     assert max(sizes) <= 2 * (1_000 + 100) + 10
     # Who acknowledges what is delivered here goes on.
-    door.subscribed(ConsumerSubscription((1, "s"), "ann", "", 5))
-    door.owner_came(0, 0)
-    door.decide(DeliverLeased((1, "s"), [LeasedDelivery(3, (7, 5), 9, 0)], 0), 0)
+    frontend.subscribed(ConsumerSubscription((1, "s"), "ann", "", 5))
+    frontend.owner_came(0, 0)
+    frontend.decide(DeliverLeased((1, "s"), [LeasedDelivery(3, (7, 5), 9, 0)], 0), 0)
     assert topics.state.prepare(published(ack((7, 5))), 0, 0).refused == ()
     assert topics.state.prepare(published(ack((7, 5), (7, 6))), 0, 0).refused
     # And others when what waited has come.
-    door.early_size = 0
-    door.folded(txid)
+    frontend.early_size = 0
+    frontend.folded(txid)
     assert topics.state.prepare(published(ack((7, 6))), 0, 0).refused == ()
 
 
@@ -370,9 +370,9 @@ def test_what_an_owner_far_behind_has_not_read_slows_clients_and_refuses_nothing
     monkeypatch.setattr(door_module, "EARLY_LINKS_MAX", 1_800)
     monkeypatch.setattr(door_module, "SLOWED_RANGES", 100)
     here = queues()
-    (door,) = here.doors.values()
+    (frontend,) = here.frontends.values()
     (topics,) = here.topics()
-    door.owner_came(0, 0)
+    frontend.owner_came(0, 0)
     slowed: list[tuple[float, float]] = []
     for at in range(20):
         prepared = topics.state.prepare(published(every_second(at)), 0, 0)
@@ -380,11 +380,11 @@ def test_what_an_owner_far_behind_has_not_read_slows_clients_and_refuses_nothing
         (run,) = journaled(prepared.runs, 1 + at)
         times = []
         for is_link in (False, True):
-            here.brought.add(door)
+            here.brought.add(frontend)
             times.append(here.slowed_s(is_link=is_link))
         slowed.append((times[0], times[1]))
         topics.state.staged(run)
-        assert here.brought == {door}
+        assert here.brought == {frontend}
     assert slowed[10] == (0.0, 0.0) and slowed[11] == (0.02, 0.0)
     # For each part more that time doubles, up to a bound.
     assert slowed[19] == (door_module.SLOWED_MAX_US / 1e6, 0.02)
@@ -392,25 +392,25 @@ def test_what_an_owner_far_behind_has_not_read_slows_clients_and_refuses_nothing
     # Who has brought nothing of the kind is not slowed, nor is anybody without an owner.
     here.brought.clear()
     assert here.slowed_s(is_link=False) == 0.0
-    door.owner_left()
-    assert door.slowed_us(is_link=False) == 0
-    door.owner_came(0, 0)
-    door.folded(20)
-    assert door.slowed_us(is_link=False) == 0
+    frontend.owner_left()
+    assert frontend.slowed_us(is_link=False) == 0
+    frontend.owner_came(0, 0)
+    frontend.folded(20)
+    assert frontend.slowed_us(is_link=False) == 0
     assert not topics.state.prepare(published(every_second(20)), 0, 0).refused
 
 
 def test_what_fails_to_be_written_does_not_wait_for_its_messages() -> None:
     here = queues()
-    (door,) = here.doors.values()
+    (frontend,) = here.frontends.values()
     (topics,) = here.topics()
     for at in range(3):
         (run,) = journaled(topics.state.prepare(published(every_second(at)), 0, 0).runs, 10 + at)
         topics.state.staged(run)
-    assert door._unread == 300
-    door.folded(10)
+    assert frontend._unread == 300
+    frontend.folded(10)
     topics.state.failed(11)
-    assert door._unread == 100
+    assert frontend._unread == 100
 
 
 def test_it_has_nothing_to_do_behind_the_door() -> None:
@@ -473,7 +473,7 @@ def test_at_most_once_it_stays_with_whom_it_was_given_to() -> None:
 def test_where_the_owner_is_named_or_there_is_one_alone_nobody_claims() -> None:
     group = QueueDefinition("work", "json", kind="group_local", initial_owner="b")
     assert claimed(group) == [] and claimed(QueueDefinition("w", "json", kind="local")) == []
-    assert queues(group).claims(queues(group).doors["json/work"], 5, [(1, 1)], "", 0) == []
+    assert queues(group).claims(queues(group).frontends["json/work"], 5, [(1, 1)], "", 0) == []
 
 
 def test_very_many_gaps_are_several_claims(monkeypatch: pytest.MonkeyPatch) -> None:

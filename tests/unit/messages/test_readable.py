@@ -109,11 +109,11 @@ def test_a_queue_reads_no_run_at_once_that_is_not_sound() -> None:
 def test_acknowledgments_of_a_damaged_run_are_passed_over(how: str) -> None:
     """Where they are staged, and where they are folded; what follows counts."""
     queues = Queues([QueueDefinition("work", "json")], Identity("a", "g", 0xA, life=7))
-    (door,) = queues.doors.values()
+    (frontend,) = queues.frontends.values()
     damaged = replace(DAMAGED[how], topic=b"work", flags=HONEST.flags | Flag.COMMANDS)
-    QueueState(queues, door).staged(damaged)
-    door.fold(damaged)
-    door.fold(replace(run(record(3, "work", command=Command.TRANSFER)), first_txid=7))
+    QueueState(queues, frontend).staged(damaged)
+    frontend.fold(damaged)
+    frontend.fold(replace(run(record(3, "work", command=Command.TRANSFER)), first_txid=7))
 
 
 @pytest.mark.parametrize("how", DAMAGED)

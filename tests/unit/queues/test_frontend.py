@@ -49,7 +49,7 @@ P, Q = 7, 9
 ANN, BOB = (1, "s"), (2, "s")
 
 
-def door(strict: bool = False, kind: str = "queue", **more: Any) -> QueueFrontend:
+def frontend(strict: bool = False, kind: str = "queue", **more: Any) -> QueueFrontend:
     made = QueueFrontend(
         QueueDefinition("work", "json", kind=kind, strict=strict, **more), "a", 0xA
     )
@@ -82,7 +82,7 @@ def acked(*keys: Key) -> bytes:
 
 
 def test_what_was_decided_is_sent_and_leased() -> None:
-    here = door()
+    here = frontend()
     messages = leased((P, 1), (P, 2), until_us=500)
     assert here.decide(DeliverLeased(ANN, messages, 10), 100) == DeliveryCheck(messages, [])
     assert here.leases(100) == [
@@ -93,7 +93,7 @@ def test_what_was_decided_is_sent_and_leased() -> None:
 
 
 def test_what_is_for_a_session_that_is_gone_goes_back() -> None:
-    here = door()
+    here = frontend()
     assert here.session_left(ANN[0]) == [ANN]
     found = here.decide(DeliverLeased(ANN, leased((P, 1)), 10), 100)
     assert found == DeliveryCheck([], [((P, 1), 101)])
@@ -104,7 +104,7 @@ def test_what_is_for_a_session_that_is_gone_goes_back() -> None:
 
 
 def test_what_comes_when_its_lease_is_over_goes_back() -> None:
-    here = door()
+    here = frontend()
     messages = [
         LeasedDelivery(1, (P, 1), 1, 100),
         LeasedDelivery(2, (P, 2), 2, 101),
@@ -116,7 +116,7 @@ def test_what_comes_when_its_lease_is_over_goes_back() -> None:
 
 
 def test_what_the_journal_says_is_gone_goes_back_whoever_said_it() -> None:
-    here = door()
+    here = frontend()
     here.fold(run(Command.QUEUE_ACKNOWLEDGMENT, acked((P, 1)), acked((P, 3), (Q, 3))))
     expired = records.pack_removal(Removal("b", 1, {P: [(4, 4)]}, "time_limit"))
     here.fold(run(Command.QUEUE_REMOVAL, expired, first_txid=60))
@@ -127,7 +127,7 @@ def test_what_the_journal_says_is_gone_goes_back_whoever_said_it() -> None:
 
 
 def test_what_is_gone_beside_a_delivery_keeps_nothing_back() -> None:
-    here = door()
+    here = frontend()
     here.fold(run(Command.QUEUE_ACKNOWLEDGMENT, acked((P, 1), (P, 5), (Q, 3))))
     for keys, bounced in (
         ([(P, 2), (P, 3), (P, 4)], []),
@@ -143,7 +143,7 @@ def test_what_is_gone_beside_a_delivery_keeps_nothing_back() -> None:
 
 
 def test_what_the_owner_had_folded_is_not_judged_for_ever() -> None:
-    here = door()
+    here = frontend()
     here.fold(run(Command.QUEUE_ACKNOWLEDGMENT, acked((P, 1)), first_txid=50))
     assert here.decide(DeliverLeased(ANN, leased((P, 1)), 49), 0).bounced
     here.fold(run(Command.QUEUE_ACKNOWLEDGMENT, acked((P, 2)), first_txid=51))
@@ -157,7 +157,7 @@ def test_what_the_owner_had_folded_is_not_judged_for_ever() -> None:
 
 @pytest.mark.covers("Queues", "at-most-once: out of the queue before it is sent")
 def test_at_most_once_is_sent_though_its_removal_is_in_the_journal() -> None:
-    here = door()
+    here = frontend()
     sent = records.pack_removal(Removal("a", 1, {P: [(1, 1)]}, "sent"))
     here.fold(run(Command.QUEUE_REMOVAL, sent))
     messages = leased((P, 1))
@@ -168,7 +168,7 @@ def test_at_most_once_is_sent_though_its_removal_is_in_the_journal() -> None:
 
 
 def test_an_acknowledged_message_is_nobodys() -> None:
-    here = door()
+    here = frontend()
     here.decide(DeliverLeased(ANN, leased((P, 1), (P, 2), (P, 3)), 10), 0)
     here.fold(run(Command.QUEUE_ACKNOWLEDGMENT, acked((P, 1), (P, 2))))
     assert [each.key for each in here.leases(0)] == [(P, 3)]
@@ -180,11 +180,11 @@ def test_an_acknowledged_message_is_nobodys() -> None:
 
 
 def test_a_record_that_nobody_can_read_changes_nothing() -> None:
-    here = door()
+    here = frontend()
     here.decide(DeliverLeased(ANN, leased((P, 1)), 10), 0)
     for command in (Command.QUEUE_ACKNOWLEDGMENT, Command.QUEUE_REMOVAL, Command.TRANSFER):
         here.fold(run(command, b"\xc1", b"", b"\x80"))
-    assert here.lease_count == 1 and not here.is_heralded
+    assert here.lease_count == 1 and not here.is_announced
 
 
 def spread(count: int, wide: int, apart: int) -> bytes:
@@ -207,7 +207,7 @@ def test_what_wide_ranges_cost_is_bounded_by_the_leases() -> None:
             Counting.asked += len(self)
             return super().__iter__()
 
-    here = door()
+    here = frontend()
     count = 2_000
     here.decide(DeliverLeased(ANN, leased(*((P, at) for at in range(1, count + 1))), 10), 0)
     here._leases[P] = Counting(here._leases[P])
@@ -217,7 +217,7 @@ def test_what_wide_ranges_cost_is_bounded_by_the_leases() -> None:
 
 
 def test_what_has_left_takes_no_more_memory_than_so_much() -> None:
-    here = door()
+    here = frontend()
     for at in range(REMOVED_MAX // 2_000 + 1):
         here.fold(run(Command.QUEUE_ACKNOWLEDGMENT, spread(2_000, 1, 1 << 40), first_txid=50 + at))
     assert not here._removed._young and not here._removed._old
@@ -229,7 +229,7 @@ def test_what_has_left_takes_no_more_memory_than_so_much() -> None:
 
 
 def test_very_wide_ranges_of_what_has_left_are_not_remembered_one_by_one() -> None:
-    here = door()
+    here = frontend()
     here.fold(run(Command.QUEUE_ACKNOWLEDGMENT, spread(4, 1 << 40, 1 << 50), first_txid=50))
     assert not here._removed._young
     assert here.decide(DeliverLeased(ANN, leased((Q, 1)), 49), 0).bounced
@@ -237,7 +237,7 @@ def test_very_wide_ranges_of_what_has_left_are_not_remembered_one_by_one() -> No
 
 
 def test_an_owner_that_decides_nothing_says_what_it_has_folded() -> None:
-    here = door()
+    here = frontend()
     here.fold(run(Command.QUEUE_ACKNOWLEDGMENT, acked((P, 1)), first_txid=50))
     here.folded(49)
     assert (P, 1) in here._removed
@@ -246,7 +246,7 @@ def test_an_owner_that_decides_nothing_says_what_it_has_folded() -> None:
 
 
 def test_leases_that_are_over_are_forgotten_some_at_a_time() -> None:
-    here = door()
+    here = frontend()
     for publisher in (P, Q):
         for consumer, first in ((ANN, 1), (BOB, SWEPT_AT_ONCE + 1)):
             keys = ((publisher, at) for at in range(first, first + SWEPT_AT_ONCE))
@@ -273,7 +273,7 @@ def test_leases_that_are_over_are_forgotten_some_at_a_time() -> None:
 
 
 def test_a_consumer_that_leaves_has_no_leases_and_one_that_is_replaced_keeps_them() -> None:
-    here = door()
+    here = frontend()
     here.decide(DeliverLeased(ANN, leased((P, 1)), 10), 0)
     here.decide(DeliverLeased(BOB, leased((P, 2)), 10), 0)
     here.subscribed(ConsumerSubscription(ANN, "ann", "/x > 1", 20))
@@ -283,7 +283,7 @@ def test_a_consumer_that_leaves_has_no_leases_and_one_that_is_replaced_keeps_the
 
 
 def test_a_cancel_names_the_lease_and_is_of_the_holder_alone() -> None:
-    here = door()
+    here = frontend()
     here.decide(DeliverLeased(ANN, leased((P, 1), (P, 2)), 10), 0)
     here.decide(DeliverLeased(BOB, leased((P, 3)), 10), 0)
     assert here.cancelled(ANN[0], {P: [(1, 1 << 63)], Q: [(1, 5)]}) == {
@@ -294,7 +294,7 @@ def test_a_cancel_names_the_lease_and_is_of_the_holder_alone() -> None:
 
 
 def test_leases_that_have_ended_are_forgotten() -> None:
-    here = door()
+    here = frontend()
     here.decide(
         DeliverLeased(ANN, [LeasedDelivery(1, (P, 1), 1, 50), LeasedDelivery(2, (P, 2), 2, 0)], 10),
         0,
@@ -320,7 +320,7 @@ def judged(here: QueueFrontend, client: str, keys: Sequence[Key], now_us: int = 
 
 @pytest.mark.covers("Queues", "`Leasing` strict")
 def test_where_leasing_is_strict_a_client_acknowledges_what_it_holds_here() -> None:
-    here = door(strict=True)
+    here = frontend(strict=True)
     here.decide(DeliverLeased(ANN, leased((P, 2), (P, 3), until_us=50), 10), 0)
     everything = [(P, 1), (P, 2), (P, 3), (P, 4), (Q, 2)]
     assert judged(here, "ann", everything) == [(P, 2), (P, 3)]
@@ -334,14 +334,14 @@ def test_where_leasing_is_strict_a_client_acknowledges_what_it_holds_here() -> N
 @pytest.mark.covers("Queues", "`Leasing` strict")
 def test_where_leasing_is_strict_an_instance_without_the_lease_takes_nothing() -> None:
     """docs/queues.md, "Strict leasing": it does not know who holds what elsewhere."""
-    here, other = door(strict=True), door(strict=True)
+    here, other = frontend(strict=True), frontend(strict=True)
     here.decide(DeliverLeased(ANN, leased((P, 2), until_us=50), 10), 0)
     for client in ("ann", "bob"):
         assert judged(other, client, [(P, 2)]) == []
 
 
 def test_what_an_instance_numbers_for_a_client_is_that_clients() -> None:
-    here = door(strict=True)
+    here = frontend(strict=True)
     here.decide(DeliverLeased(ANN, leased((P, 2)), 10), 0)
     said = Acknowledgment({P: [(2, 2)]})
     assert here.judged(said, unnumbered_publisher_id("ann", 0xA, 0), 0) is said
@@ -351,20 +351,20 @@ def test_what_an_instance_numbers_for_a_client_is_that_clients() -> None:
 @pytest.mark.covers("Queues", "`Leasing` strict")
 def test_no_client_is_taken_for_another_one_by_the_id_that_an_instance_gives_that_one() -> None:
     """Its incarnation and its life are told to who logs on, and a client may have any name."""
-    here = door(strict=True)
+    here = frontend(strict=True)
     here.decide(DeliverLeased(ANN, leased((P, 2)), 10), 0)
     for client in ("ann|10|0", "client|ann|10|0", "\ufffdclient|ann|10|0"):
         assert judged(here, client, [(P, 2)]) == []
 
 
 def test_at_most_once_nothing_is_leased_and_nothing_judged() -> None:
-    here = door(strict=True, at_most_once=True)
+    here = frontend(strict=True, at_most_once=True)
     here.decide(DeliverOnce(ANN, leased((P, 2)), 10), 0)
     assert judged(here, "bob", [(P, 2)]) == [(P, 2)]
 
 
 def test_a_barrier_that_a_client_was_sent_does_not_spoil_what_it_says_beside() -> None:
-    here = door(strict=True, barrier="/n = 2")
+    here = frontend(strict=True, barrier="/n = 2")
     here.decide(DeliverLeased(ANN, leased((P, 1)), 10), 0)
     for consumer in (ANN, BOB):
         here.decide(DeliverOnce(consumer, leased((P, 2), (Q, 2)), 10), 0)
@@ -377,14 +377,14 @@ def test_a_barrier_that_a_client_was_sent_does_not_spoil_what_it_says_beside() -
 
 def test_only_the_last_barriers_of_a_consumer_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door_module, "BARRIERS_MAX", 2)
-    here = door(strict=True, barrier="/n = 2")
+    here = frontend(strict=True, barrier="/n = 2")
     here.decide(DeliverOnce(ANN, leased((P, 1), (P, 2), (P, 3)), 10), 0)
     assert judged(here, "ann", [(P, 1), (P, 2), (P, 3)]) == [(P, 2), (P, 3)]
 
 
 def test_by_a_filter_a_client_says_what_becomes_of_all_that_no_other_one_holds() -> None:
     """Its instance owns them: nobody holds them elsewhere."""
-    here = door(strict=True)
+    here = frontend(strict=True)
     here.decide(DeliverLeased(ANN, leased((P, 2), until_us=50), 10), 0)
 
     def left(client: str, now_us: int = 0) -> records.Keys:
@@ -397,7 +397,7 @@ def test_by_a_filter_a_client_says_what_becomes_of_all_that_no_other_one_holds()
 
 @pytest.mark.covers("Configuration", "who may read some of a queue acknowledges what he holds")
 def test_what_a_client_holds_is_what_it_was_delivered_and_nobody_else_was_since() -> None:
-    here = door()
+    here = frontend()
     here.decide(DeliverLeased(ANN, leased(*((P, at) for at in (2, 3, 4, 7)), until_us=50), 10), 0)
     here.decide(DeliverLeased(BOB, leased((P, 3), (Q, 1)), 10), 60)
 
@@ -412,7 +412,7 @@ def test_what_a_client_holds_is_what_it_was_delivered_and_nobody_else_was_since(
 
 
 def test_where_it_is_not_whoever_has_done_it_says_so() -> None:
-    here = door()
+    here = frontend()
     here.decide(DeliverLeased(ANN, leased((P, 2)), 10), 0)
     assert judged(here, "bob", [(P, 2)]) == [(P, 2)]
 
@@ -423,7 +423,7 @@ def test_where_it_is_not_whoever_has_done_it_says_so() -> None:
 def test_an_owner_begins_behind_all_that_its_predecessor_drafted_with_the_leases_there_are() -> (
     None
 ):
-    here = door()
+    here = frontend()
     here.decide(DeliverLeased(ANN, leased((P, 1), until_us=40), 10), 0)
     here.decide(DeliverLeased(BOB, leased((P, 2), until_us=60), 10), 0)
     here.owner_left()
@@ -444,14 +444,14 @@ def test_an_owner_begins_behind_all_that_its_predecessor_drafted_with_the_leases
 
 
 def test_an_instance_says_once_who_bears_its_incarnation() -> None:
-    here = door()
-    assert records.read_transfer(here.herald()) == Transfer("a", 0, [], {0xA: "a"})
+    here = frontend()
+    assert records.read_transfer(here.announcement()) == Transfer("a", 0, [], {0xA: "a"})
     other = records.pack_transfer(Transfer("b", 0, (), {0xB: "b", 0xA: "b"}))
     here.fold(run(Command.TRANSFER, other))
-    assert here.herald()
-    here.fold(run(Command.TRANSFER, here.herald()))
-    assert here.herald() == b""
-    assert door(kind="local").herald() == b""
+    assert here.announcement()
+    here.fold(run(Command.TRANSFER, here.announcement()))
+    assert here.announcement() == b""
+    assert frontend(kind="local").announcement() == b""
 
 
 # -- requests ------------------------------------------------------------------------------------

@@ -103,9 +103,9 @@ def test_what_is_none_or_too_long_of_the_message_is_not_in_its_letter(correlatio
 
 def test_letters_are_journaled_before_the_removal_and_byte_for_byte() -> None:
     here = queues(QUEUE)
-    door = here.doors["json/work"]
-    here.letters(door, "max_cancels", record(1, b"{ }") + record(2, b"[1,  2]"), 5)
-    here.draft(door, removal(1), 5)
+    frontend = here.frontends["json/work"]
+    here.letters(frontend, "max_cancels", record(1, b"{ }") + record(2, b"[1,  2]"), 5)
+    here.draft(frontend, removal(1), 5)
     runs = journaled(here.runs())
     assert [(run.topic, run.count) for run in runs] == [(b"failed", 2), (b"work", 1)]
     bodies = [each.body for each in iterate_records(runs[0].payload)]
@@ -116,9 +116,9 @@ def test_letters_are_journaled_before_the_removal_and_byte_for_byte() -> None:
 
 def test_letters_that_could_not_be_written_are_undone_with_their_removal() -> None:
     here = queues(QUEUE)
-    door = here.doors["json/work"]
-    here.letters(door, "time_limit", record(1), 5)
-    here.draft(door, removal(1), 5)
+    frontend = here.frontends["json/work"]
+    here.letters(frontend, "time_limit", record(1), 5)
+    here.draft(frontend, removal(1), 5)
     journaled(here.runs(), 10)
     assert here.failed(9) == {"json/work": [1]}
     assert not here._author
@@ -133,7 +133,7 @@ def test_the_largest_message_has_a_letter() -> None:
         b"z" * CORRELATION_BYTES_MAX,
     )
     assert len(largest) == RECORD_BYTES_MAX
-    here.letters(here.doors["json/work"], "time_limit", largest, 5)
+    here.letters(here.frontends["json/work"], "time_limit", largest, 5)
     (run,) = here.runs()
     (letter,) = iterate_records(run.payload)
     assert letter.body == read(largest).body
@@ -147,7 +147,7 @@ def test_without_a_topic_or_a_reason_there_are_no_letters(
 ) -> None:
     here = queues(definition)
     with pytest.raises(LocalProtocolError, match="no dead letters"):
-        here.letters(here.doors["json/work"], reason, record(1), 5)
+        here.letters(here.frontends["json/work"], reason, record(1), 5)
     assert not here.runs()
 
 

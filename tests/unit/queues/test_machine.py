@@ -655,13 +655,13 @@ def test_the_register_is_taken_by_its_order_whoever_wrote_it() -> None:
 
 
 def test_nobody_delivers_or_asks_until_the_owners_incarnation_has_a_name() -> None:
-    for heralded in (True, False):
+    for announced in (True, False):
         here = Instance(snapshot=QueueCheckpoint())
         here.join()
         here.publish(1, path=(20, B))
         here.now_us += S_US
         assert (here.take(), here.register) == ([], (0, ""))
-        if heralded:
+        if announced:
             said = Transfer("A", 0, (), {20: "A"})
             here.command(Command.TRANSFER, pack_transfer(said))
         else:
@@ -670,7 +670,7 @@ def test_nobody_delivers_or_asks_until_the_owners_incarnation_has_a_name() -> No
         assert delivered(here.take()) == {ONE: [1]}
 
 
-def herald(here: Instance, incarnation: int, name: str) -> list[Transfer]:
+def announcement(here: Instance, incarnation: int, name: str) -> list[Transfer]:
     """An instance says who bears this incarnation; what the machine says to that."""
     said = Transfer(name, 0, (), {incarnation: name})
     here.command(Command.TRANSFER, pack_transfer(said))
@@ -680,8 +680,8 @@ def herald(here: Instance, incarnation: int, name: str) -> list[Transfer]:
 def test_an_instance_with_a_new_disk_is_told_who_it_was_before() -> None:
     """The records that said so may be removed from all journals, and its messages come back."""
     here = Instance()
-    assert not herald(here, B, "B"), "nobody has another incarnation"
-    (said,) = herald(here, 22, "B")
+    assert not announcement(here, B, "B"), "nobody has another incarnation"
+    (said,) = announcement(here, 22, "B")
     assert said.names == {A: "A", B: "B", 22: "B", C: "C"} and not said.moves
     here.machine.failed([said.tag], 0)
     (again,) = [each for each in here.take() if isinstance(each, QueueRecordDraft)]
@@ -698,7 +698,7 @@ def test_who_tells_names_of_others_is_told_nothing() -> None:
     here.command(Command.TRANSFER, pack_transfer(said))
     assert not here.take()
     local = Instance(queue(kind="local"))
-    assert not herald(local, 22, "B")
+    assert not announcement(local, 22, "B")
 
 
 def test_a_local_queue_knows_no_transfers() -> None:

@@ -32,8 +32,8 @@ def ledger(*, sync: bool = True) -> DestinationLedger:
     return DestinationLedger(DestinationRoute("d", "g", sync, addresses=("d",)))
 
 
-def owed(found: DestinationLedger, root: int, publisher: int = P) -> list[tuple[int, int]]:
-    return list(found.owed.get(root, publisher) or ())
+def unacked(found: DestinationLedger, root: int, publisher: int = P) -> list[tuple[int, int]]:
+    return list(found.unacked.get(root, publisher) or ())
 
 
 @pytest.mark.parametrize(
@@ -55,58 +55,58 @@ def test_a_destination_gets_everything_only_where_nothing_keeps_it_back(
 
 def test_an_answer_settles_what_is_owed_for_its_root_and_for_no_root() -> None:
     found = ledger()
-    found.owe(ROOT, P, [(1, 10)], 0)
-    found.owe(OTHER, P, [(1, 10)], 0)
-    found.owe(UNAWAITED, P, [(1, 10)], 0)
+    found.add_unacked(ROOT, P, [(1, 10)], 0)
+    found.add_unacked(OTHER, P, [(1, 10)], 0)
+    found.add_unacked(UNAWAITED, P, [(1, 10)], 0)
     settled = found.answered({ROOT: {P: [(3, 5)]}})
     assert settled == {ROOT: {P: [(3, 5)]}, UNAWAITED: {P: [(3, 5)]}}
-    assert owed(found, OTHER) == [(1, 10)]
-    assert owed(found, ROOT) == owed(found, UNAWAITED) == [(1, 2), (6, 10)]
+    assert unacked(found, OTHER) == [(1, 10)]
+    assert unacked(found, ROOT) == unacked(found, UNAWAITED) == [(1, 2), (6, 10)]
 
 
 def test_an_answer_for_no_root_settles_nothing_that_a_root_waits_for() -> None:
     """It was given when the message was stored: the destination's own partners may lack it."""
     found = ledger()
-    found.owe(ROOT, P, [(1, 2)], 0)
+    found.add_unacked(ROOT, P, [(1, 2)], 0)
     assert found.answered({UNAWAITED: {P: [(1, 2)]}}) == {}
-    assert owed(found, ROOT) == [(1, 2)]
+    assert unacked(found, ROOT) == [(1, 2)]
 
 
 def test_an_answer_twice_settles_once() -> None:
     found = ledger()
-    found.owe(ROOT, P, [(1, 2)], 0)
+    found.add_unacked(ROOT, P, [(1, 2)], 0)
     assert found.answered({ROOT: {P: [(1, 2)]}})
     assert found.answered({ROOT: {P: [(1, 2)]}}) == {}
 
 
 def test_an_async_destination_owes_for_no_root() -> None:
     found = ledger(sync=False)
-    found.owe(ROOT, P, [(1, 2)], 0)
-    assert owed(found, UNAWAITED) == [(1, 2)] and owed(found, ROOT) == []
+    found.add_unacked(ROOT, P, [(1, 2)], 0)
+    assert unacked(found, UNAWAITED) == [(1, 2)] and unacked(found, ROOT) == []
 
 
 def test_a_downgrade_keeps_what_is_owed_and_ends_the_waits() -> None:
     found = ledger()
-    found.owe(ROOT, P, [(1, 2)], 0)
+    found.add_unacked(ROOT, P, [(1, 2)], 0)
     found.proved = True
     found.stop_waiting()
     assert not found.sync and not found.safe
-    assert owed(found, UNAWAITED) == [(1, 2)] and owed(found, ROOT) == []
+    assert unacked(found, UNAWAITED) == [(1, 2)] and unacked(found, ROOT) == []
 
 
 def test_what_was_refused_for_good_is_owed_for_no_root() -> None:
     found = ledger()
     for root in (ROOT, OTHER):
-        found.owe(root, P, [(1, 3)], 0)
+        found.add_unacked(root, P, [(1, 3)], 0)
     found.forget({P: [(2, 2)]})
-    assert owed(found, ROOT) == owed(found, OTHER) == [(1, 1), (3, 3)]
+    assert unacked(found, ROOT) == unacked(found, OTHER) == [(1, 1), (3, 3)]
 
 
 def test_it_is_proved_when_all_up_to_the_point_is_answered_and_it_has_caught_up() -> None:
     found = ledger()
     found.must_prove(10)
-    found.owe(ROOT, P, [(1, 1)], 0, txid=10)
-    found.owe(ROOT, P, [(2, 2)], AGE_BUCKET_US, txid=11)
+    found.add_unacked(ROOT, P, [(1, 1)], 0, txid=10)
+    found.add_unacked(ROOT, P, [(2, 2)], AGE_BUCKET_US, txid=11)
     assert not found.update_proof(), "not connected"
     found.connected = found.caught_up = True
     assert not found.update_proof(), "10 is owed"
@@ -166,15 +166,15 @@ def test_why_a_destination_is_unsafe() -> None:
 
 def test_what_only_a_server_held_is_owed_until_a_resync_with_another_one_passes_it() -> None:
     found = ledger()
-    found.owe(UNAWAITED, P, [(1, 2)], 0)
-    found.owe_unsure(P, SequenceSet([(3, 9)]), 0)
+    found.add_unacked(UNAWAITED, P, [(1, 2)], 0)
+    found.add_unsure(P, SequenceSet([(3, 9)]), 0)
     found.server_holds(PublisherRanges({P: SequenceSet([(1, 9)])}))
     assert not found.resync_ended(), "this one holds all of it"
-    assert owed(found, UNAWAITED) == [(1, 9)]
+    assert unacked(found, UNAWAITED) == [(1, 9)]
     # The next one lacks 4 to 9; of these 5 and 6 are sent.
     found.server_holds(PublisherRanges({P: SequenceSet([(3, 3)])}))
     found.resent(P, [(5, 6)], 0)
     assert found.resync_ended()
-    assert owed(found, UNAWAITED) == [(1, 3), (5, 6)]
+    assert unacked(found, UNAWAITED) == [(1, 3), (5, 6)]
     assert not found.resync_ended(), "once"
     assert list(found.unsure.of(P)) == [(3, 3)], "of what this one holds nobody knows more"

@@ -45,8 +45,8 @@ QUESTIONS: dict[str, Callable[[InstanceMachine], object]] = {
     "received_of": lambda machine: machine.received_of(1),
     "sessions": InstanceMachine.sessions,
     "upstreams": InstanceMachine.upstreams,
-    "oldest_owed": lambda machine: [
-        ledger.oldest_owed() for ledger in machine.destinations.values()
+    "oldest_unacked": lambda machine: [
+        ledger.oldest_unacked() for ledger in machine.destinations.values()
     ],
     "why_unsafe": lambda machine: [ledger.why_unsafe for ledger in machine.destinations.values()],
     "sizes": lambda machine: (machine.pending.count, machine.missing.ranges.count),
@@ -133,10 +133,10 @@ def test_nothing_loses_its_age_by_being_asked_for_it_at_any_moment() -> None:
     ledger = working.machine.destinations["near"]
     everything = {publisher_id(client): [(1, 1)] for client in CLIENTS}
     working.machine.link_answered("near", {OWN: everything}, {})
-    ledger.owed.of(OWN).add(publisher_id("p"), 2, 2)
-    asked = ledger.oldest_owed()
+    ledger.unacked.of(OWN).add(publisher_id("p"), 2, 2)
+    asked = ledger.oldest_unacked()
     ledger._ages.add(AGE_BUCKET_US, 3, publisher_id("p"), 2, 2)
-    assert asked is None and ledger.oldest_owed() == (AGE_BUCKET_US, 3)
+    assert asked is None and ledger.oldest_unacked() == (AGE_BUCKET_US, 3)
 
 
 def test_metrics_read_from_another_thread_while_the_machine_works(tmp_path: Path) -> None:

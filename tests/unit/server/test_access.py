@@ -1054,15 +1054,15 @@ def test_so_they_are_where_the_instance_numbers_them(tmp_path: Path) -> None:
     (tmp_path / "permissions").write_text(json.dumps(permissions))
 
     async def visit(server: InstanceServer) -> None:
-        queues = server.clients.queued._keeper.queues
+        queues = server.clients.queued._manager.queues
         assert queues is not None
-        (door,) = queues.doors.values()
+        (frontend,) = queues.frontends.values()
         connection = await asyncio.open_connection(*split_address(server.runtime.client_address))
         logon = {"c": "logon", "v": 1, "client_name": "bob", "user_id": "bob", "pw": "bobbob"}
         assert (await said(*connection, logon | {"cid": "1"}, b""))["status"] == "success"
         consumer = next(iter(server.clients.sessions)), "s"
-        door.subscribed(ConsumerSubscription(consumer, "bob", "", 5))
-        door.decide(
+        frontend.subscribed(ConsumerSubscription(consumer, "bob", "", 5))
+        frontend.decide(
             DeliverLeased(consumer, [LeasedDelivery(at, (7, at), at, 0) for at in (1, 2)], 0), 0
         )
 

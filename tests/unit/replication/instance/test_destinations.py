@@ -81,9 +81,9 @@ def test_an_answer_makes_durable_and_an_answer_for_another_root_does_not() -> No
     bench = Bench()
     bench.commit(1, 2, 1)
     bench.answer(OTHER, 1, 2)
-    assert not bench.book.durable and bench.ledger.owed
+    assert not bench.book.durable and bench.ledger.unacked
     bench.answer(OWN, 1, 2)
-    assert bench.book.durable == [(P, [(1, 2)])] and not bench.ledger.owed
+    assert bench.book.durable == [(P, [(1, 2)])] and not bench.ledger.unacked
 
 
 def test_who_comes_to_wait_for_what_is_here_makes_it_ask_again() -> None:

@@ -34,7 +34,7 @@ class Bench:
         self.durability.stage(root, P, first, last)
         self.durability.committed_txid = txid
         for ledger in self.ledgers.values():
-            ledger.owe(root, P, [(first, last)], 0, txid)
+            ledger.add_unacked(root, P, [(first, last)], 0, txid)
         route = Route(sender, b"t", b"json", (), "g", 0)
         self.durability.wait(root, route, P, [(first, last)], 0, txid)
 

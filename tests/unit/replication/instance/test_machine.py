@@ -640,7 +640,7 @@ def test_what_is_settled_does_not_wait_again_because_of_one_message() -> None:
     bench.commit()
 
     after = bench.restarted(bench.machine.recovery_point())
-    assert after.machine.pending.count == after.machine.destinations["peer"].owed.count == 2
+    assert after.machine.pending.count == after.machine.destinations["peer"].unacked.count == 2
     assert after.machine.durable_floor() == 1
     after.connect((1, 20_003))
     assert after.log_on(low=1).durable == [(3, 20_002)]
@@ -660,7 +660,7 @@ def test_what_waits_at_a_recovery_point_waits_for_the_destinations_of_now() -> N
     bench.commit()
     point = bench.machine.recovery_point()
     alone = bench.restarted(point)
-    assert list(alone.machine.destinations["peer"].owed.of(OWN).items()) == [(P, (1, 1))]
+    assert list(alone.machine.destinations["peer"].unacked.of(OWN).items()) == [(P, (1, 1))]
     after = Bench(next_txid=2, held=bench.machine.held(), awaited=point.awaited)
     after.machine.restore(point.waiting, point.durable_txid, 0)
     assert not after.machine.pending and after.log_on(low=1).durable == [(1, 1)]
@@ -699,14 +699,14 @@ def test_what_came_from_a_server_is_not_owed_by_it_once_it_is_known() -> None:
     bench.log_on_upstream()
     bench.batch(1, 1)
     bench.commit()
-    assert bench.machine.destinations["peer"].owed.count == 1
+    assert bench.machine.destinations["peer"].unacked.count == 1
     found = bench.machine.link_connected(
         "peer", UPSTREAM, ResyncPlan(PublisherRanges(), RootedRanges()), 0
     )
     start = found[1]
     bench.take(found[0])
     asked = start.notice or start.mark
-    settled = not bench.machine.destinations["peer"].owed
+    settled = not bench.machine.destinations["peer"].unacked
     assert settled or asked, "settled at once, or asked by the link"
 
 
@@ -846,7 +846,7 @@ def test_what_a_link_sent_before_it_heard_of_an_upgrade_is_asked_for() -> None:
     assert (notice.destination, notice.awaited) == ("peer", {OWN: {P: [(1, 2)]}})
     found = bench.take(bench.machine.link_answered("peer", {OWN: {P: [(1, 3)]}}, {}))
     assert acks(found) == [(3, "")]
-    assert not bench.machine.destinations["peer"].owed
+    assert not bench.machine.destinations["peer"].unacked
     # Where nobody waits for an answer nothing is asked.
     bench.take(bench.machine.downgrade("peer", 0))
     bench.publish(4)

@@ -218,8 +218,8 @@ def test_a_resync_sends_what_passes_and_is_missing_and_owes_no_more() -> None:
     assert not made.skip_headers([headers]), "a filter looks at its records"
     effects = made.take([run("eu", "us", "eu", "us")])
     assert sent(effects) == [[(3, 3)]]
-    owed = [each.resending for each in effects if isinstance(each, LinkProgress)]
-    assert owed[0] == {P: [(3, 3)]} and made.skipped == 0
+    unacked = [each.resending for each in effects if isinstance(each, LinkProgress)]
+    assert unacked[0] == {P: [(3, 3)]} and made.skipped == 0
 
 
 def test_what_is_held_whole_is_skipped_by_its_header() -> None:
@@ -269,9 +269,9 @@ class Bench:
     def restarted(self, point: RecoveryPoint | None = None, *words: str) -> Bench:
         return Bench(*(words or self.words), journal=self.journal.crash(), point=point)
 
-    def owed(self) -> dict[str, list[Range]]:
+    def unacked(self) -> dict[str, list[Range]]:
         return {
-            name: list(ledger.owed.of(OWN).of(P))
+            name: list(ledger.unacked.of(OWN).of(P))
             for name, ledger in self.machine.destinations.items()
         }
 
@@ -283,7 +283,7 @@ class Bench:
 def test_each_destination_owes_what_passes_and_the_rest_is_durable() -> None:
     bench = Bench("eu", "us")
     bench.publish("eu", "us", "asia", "eu us", "asia")
-    assert bench.owed() == {"eu": [(1, 1), (4, 4)], "us": [(2, 2), (4, 4)]}
+    assert bench.unacked() == {"eu": [(1, 1), (4, 4)], "us": [(2, 2), (4, 4)]}
     assert bench.pending == [(1, 2), (4, 4)]
     assert bench.machine.fully_durable_txid() == 0
     bench.machine.link_answered("eu", {OWN: {P: [(1, 1), (4, 4)]}}, {})
@@ -296,7 +296,7 @@ def test_an_upgrade_asks_for_what_passes() -> None:
     bench.publish("eu", "eu us", "us", "asia")
     assert bench.pending == [(1, 2)]
     bench.machine.upgrade("us", 0)
-    assert bench.owed()["us"] == [(2, 2)], "of what is durable it is asked for nothing"
+    assert bench.unacked()["us"] == [(2, 2)], "of what is durable it is asked for nothing"
 
 
 @pytest.mark.parametrize("is_written", [False, True])
@@ -306,18 +306,18 @@ def test_a_restart_knows_what_passes(is_written: bool) -> None:
     bench.publish("eu", "us", "asia", "eu us")
     point = bench.machine.recovery_point() if is_written else None
     again = bench.restarted(point)
-    assert again.owed() == {"eu": [(1, 1), (4, 4)], "us": [(2, 2), (4, 4)]}
+    assert again.unacked() == {"eu": [(1, 1), (4, 4)], "us": [(2, 2), (4, 4)]}
     assert again.pending == [(1, 2), (4, 4)]
     again.machine.downgrade("us", 0, force=True)
     again.machine.upgrade("us", 0)
-    assert again.owed()["us"] == [(4, 4)]
+    assert again.unacked()["us"] == [(4, 4)]
 
 
 def test_a_restart_with_another_filter_reads_the_records_again() -> None:
     bench = Bench("eu", "us")
     bench.publish("eu", "us", "asia", "eu asia")
     again = bench.restarted(bench.machine.recovery_point(), "eu", "asia")
-    assert again.owed() == {"eu": [(1, 1), (4, 4)], "asia": [(3, 4)]}
+    assert again.unacked() == {"eu": [(1, 1), (4, 4)], "asia": [(3, 4)]}
 
 
 @pytest.mark.parametrize("recent_bytes_max", [0, 1 << 20])
@@ -335,8 +335,10 @@ def test_who_comes_to_wait_asks_whom_the_record_passes_to(recent_bytes_max: int)
     answers = read_all(questions, RunLookup(bench.journal))
     machine.upstream_batch(9, 1, [], True, noted, False, 0, answers)
     machine.committed(machine.next_txid - 1, 0)
-    owed = {name: list(each.owed.of(0xC).of(P)) for name, each in machine.destinations.items()}
-    assert owed == {"eu": [(1, 1)], "us": [(2, 2)]}
+    unacked = {
+        name: list(each.unacked.of(0xC).of(P)) for name, each in machine.destinations.items()
+    }
+    assert unacked == {"eu": [(1, 1)], "us": [(2, 2)]}
     assert list(machine.pending.of(0xC).of(P)) == [(1, 2)]
     machine.check_invariants()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from raylay.services.replication.effects import LinkAnswered, LinkProgress
-from raylay.services.replication.link.report_coalescer import ReportCoalescer, Told
+from raylay.services.replication.effects import LinkAnswered, LinkProgress, LinkReport
+from raylay.services.replication.link.report_coalescer import ReportCoalescer
 
 OWN, P = 3, 7
 
@@ -14,7 +14,7 @@ class Bench:
     """Takes what is told, and calls what is due by hand."""
 
     def __init__(self, *, waited_for: bool = False) -> None:
-        self.told: list[Told] = []
+        self.told: list[LinkReport] = []
         self.due: list[Any] = []
         self.telling = ReportCoalescer(
             lambda told, _: self.told.append(told),

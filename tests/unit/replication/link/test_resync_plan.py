@@ -21,16 +21,16 @@ def drawn(draw: random.Random, into: PublisherRanges) -> None:
 
 
 def whole(
-    owed: RootedRanges, published: PublisherRanges, held: PublisherRanges, waited: RootedRanges
+    unacked: RootedRanges, published: PublisherRanges, held: PublisherRanges, waited: RootedRanges
 ) -> ResyncPlan:
     plan = ResyncPlan(held, waited)
-    plan.look(owed, published)
+    plan.look(unacked, published)
     plan.work()
     return plan
 
 
 def test_what_is_there_and_what_is_not() -> None:
-    owed, held, waited, published = (
+    unacked, held, waited, published = (
         RootedRanges(),
         PublisherRanges(),
         RootedRanges(),
@@ -38,52 +38,52 @@ def test_what_is_there_and_what_is_not() -> None:
     )
     published.add(1, 1, 9)
     held.add(1, 1, 6)
-    owed.of(ROOT).add(1, 5, 8)
-    owed.of(UNAWAITED).add(1, 2, 4)
-    owed.of(UNAWAITED).add(2, 1, 1)
+    unacked.of(ROOT).add(1, 5, 8)
+    unacked.of(UNAWAITED).add(1, 2, 4)
+    unacked.of(UNAWAITED).add(2, 1, 1)
     waited.of(ROOT).add(1, 3, 3)
     plan = ResyncPlan(held, waited)
-    assert plan.look(owed, published) == 2
+    assert plan.look(unacked, published) == 2
     assert plan.work() == {1: [(2, 2), (4, 4)]}
     assert list(plan.notice.of(ROOT).items()) == [(1, (5, 6))]
     assert list(plan.mark.of(ROOT).items()) == [(1, (7, 8))]
     assert list(plan.stranded.items()) == [(1, (7, 9))]
-    assert plan.left == plan.look(owed, published) == 0
+    assert plan.left == plan.look(unacked, published) == 0
 
 
 def test_slices_with_changes_between_them_give_what_one_step_gives() -> None:
     draw = random.Random(1)
     for _ in range(200):
-        owed, held, waited, published = (
+        unacked, held, waited, published = (
             RootedRanges(),
             PublisherRanges(),
             RootedRanges(),
             PublisherRanges(),
         )
         for _ in range(draw.randint(0, 20)):
-            drawn(draw, owed.of(draw.choice((UNAWAITED, ROOT, 8))))
+            drawn(draw, unacked.of(draw.choice((UNAWAITED, ROOT, 8))))
             drawn(draw, held)
             drawn(draw, published)
             drawn(draw, waited.of(ROOT))
         plan = ResyncPlan(held.copy(), waited.copy())
         for _ in range(draw.randint(0, 6)):
-            plan.look(owed, published)
+            plan.look(unacked, published)
             before = plan.left
             count = draw.randint(1, 4)
             for publisher, ranges in plan.work(count).items():
-                assert owed.of(UNAWAITED).covers(publisher, ranges)
+                assert unacked.of(UNAWAITED).covers(publisher, ranges)
                 assert held.covers(publisher, ranges)
-                owed.remove_ranges(UNAWAITED, publisher, ranges)
+                unacked.remove_ranges(UNAWAITED, publisher, ranges)
             assert plan.left == max(0, before - count)
             for _ in range(draw.randint(0, 3)):
-                drawn(draw, owed.of(draw.choice((UNAWAITED, ROOT, 8))))
+                drawn(draw, unacked.of(draw.choice((UNAWAITED, ROOT, 8))))
                 drawn(draw, published)
             if draw.random() < 0.1:
                 # A downgrade: nobody waits for it any more.
-                owed.of(UNAWAITED).update(owed.roots.pop(ROOT, PublisherRanges()))
-        plan.look(owed, published)
+                unacked.of(UNAWAITED).update(unacked.roots.pop(ROOT, PublisherRanges()))
+        plan.look(unacked, published)
         plan.work()
-        expected = whole(owed, published, held, waited)
+        expected = whole(unacked, published, held, waited)
         assert (plan.stranded, plan.left) == (expected.stranded, 0)
         for mine, theirs in ((plan.notice, expected.notice), (plan.mark, expected.mark)):
             for root in mine.roots.keys() | theirs.roots.keys():

@@ -46,7 +46,7 @@ WITH_PAST = replace(
 )
 
 
-def rewind(name: str, bookmark: str, topic: str = "trades", **options: Any) -> bytes:
+def historical(name: str, bookmark: str, topic: str = "trades", **options: Any) -> bytes:
     header = {"c": "sow_and_subscribe", "sub": name, "t": topic, "cid": name, "bm": bookmark}
     return encode_frame(header | {"a": "processed,completed", "o": options})
 
@@ -179,7 +179,7 @@ def test_rows_replay_and_what_follows_are_the_whole_log_once(tmp_path: Path, see
                 # All that was received at once is before it.
                 txid = next(at for at, each in enumerate(ledger.times_us) if each > time_us)
             reader = await house.client(f"r{number}")
-            reader.send(rewind(f"s{number}", bookmark, batch=2))
+            reader.send(historical(f"s{number}", bookmark, batch=2))
             asked.append((reader, f"s{number}", txid))
             # Without a pause: these come before, amid and behind the rows.
             await go_on(ledger, doors, random_, 1)
@@ -222,7 +222,7 @@ def test_with_a_granularity_the_rows_are_where_an_interval_begins(tmp_path: Path
         reader = await house.client("r")
         for number in range(10):
             txid = random_.randrange(1, len(ledger.bodies))
-            reader.send(rewind(f"s{number}", ledger.bookmark(txid), "steps"))
+            reader.send(historical(f"s{number}", ledger.bookmark(txid), "steps"))
             mine = got(await completed(reader, f"s{number}"), f"s{number}")
             begins = [
                 at
@@ -258,7 +258,7 @@ def test_now_and_topics_without_history_begin_with_what_there_is(tmp_path: Path)
             ]
         ):
             name = f"s{number}"
-            reader.send(rewind(name, bookmark, topic))
+            reader.send(historical(name, bookmark, topic))
             mine = got(await completed(reader, name), name)
             assert (mine.state, [each["v"] for each in mine.bodies]) == (state, replayed), number
             assert mine.have.count == (0 if replayed else 6) or state != whole
@@ -278,7 +278,7 @@ def test_of_before_the_window_there_are_no_rows_and_the_replay_is_whole(tmp_path
         for number in range(12):
             await ledger.publish(door, "p", {"id": number % 2, "v": number})
         for name, txid, state in (("old", 4, {}), ("new", 10, ledger.states[10])):
-            reader.send(rewind(name, ledger.bookmark(txid), "brief"))
+            reader.send(historical(name, ledger.bookmark(txid), "brief"))
             mine = got(await completed(reader, name), name)
             assert (mine.state, mine.bodies) == (state, ledger.behind(txid))
 
@@ -290,7 +290,7 @@ def test_a_filter_is_asked_of_rows_and_replay(tmp_path: Path) -> None:
         ledger = await filled(house, random.Random(9), "trades", 20)
         reader = await house.client("r")
         bookmark = ledger.bookmark(10)
-        reader.send(rewind("s", bookmark, filter="/id > 3", order_by="/id DESC", rate="9999"))
+        reader.send(historical("s", bookmark, filter="/id > 3", order_by="/id DESC", rate="9999"))
         mine = got(await completed(reader, "s"), "s")
         expected = {k: v for k, v in ledger.states[10].items() if k > 3}
         assert mine.state == expected and list(mine.state) == sorted(expected, reverse=True)
@@ -305,21 +305,29 @@ def test_what_does_not_go_together_is_refused_and_changes_nothing(tmp_path: Path
         door = await house.client("p")
         await house.publish(door, "p", {"id": 1}, topic="trades")
         for frame, reason, why in (
-            (rewind("q", "0", oof=True), "not_supported", "leave it out, or the bookmark"),
-            (rewind("q", "0", delta=True), "not_supported", "leave it out, or the bookmark"),
-            (rewind("q", "0", select="[-/]"), "not_supported", "leave it out, or the bookmark"),
-            (rewind("q", "0", replace=True), "not_supported", "leave it out, or the bookmark"),
-            (rewind("q", "0", keys=[b"k"]), "not_supported", "leave one of them out"),
-            (rewind("q", "0", live=True), "not_supported", "leave one of them out"),
-            (rewind("q", "0", pause=True), "not_supported", "leave one of them out"),
-            (rewind("q", "0", have={}), "bad_command", "goes on with subscribe"),
-            (rewind("q", "0", top_n=5), "not_supported", "top_n"),
-            (rewind("q", "0", as_of="20260102T030405Z"), "not_supported", "by its bookmark"),
-            (rewind("q", "noon"), "bad_bookmark", "noon"),
-            (rewind("q", "0", filter="/id >"), "bad_filter", "column"),
-            (rewind("q", "0", "aside"), "not_journaled", "transaction log"),
-            (rewind("q", "0", "^(orders|trades)$"), "not_supported", "'trades' keeps a history"),
-            (rewind("q", "7|7|", bookmark_not_found="fail"), "bookmark_not_found", "in the log"),
+            (historical("q", "0", oof=True), "not_supported", "leave it out, or the bookmark"),
+            (historical("q", "0", delta=True), "not_supported", "leave it out, or the bookmark"),
+            (historical("q", "0", select="[-/]"), "not_supported", "leave it out, or the bookmark"),
+            (historical("q", "0", replace=True), "not_supported", "leave it out, or the bookmark"),
+            (historical("q", "0", keys=[b"k"]), "not_supported", "leave one of them out"),
+            (historical("q", "0", live=True), "not_supported", "leave one of them out"),
+            (historical("q", "0", pause=True), "not_supported", "leave one of them out"),
+            (historical("q", "0", have={}), "bad_command", "goes on with subscribe"),
+            (historical("q", "0", top_n=5), "not_supported", "top_n"),
+            (historical("q", "0", as_of="20260102T030405Z"), "not_supported", "by its bookmark"),
+            (historical("q", "noon"), "bad_bookmark", "noon"),
+            (historical("q", "0", filter="/id >"), "bad_filter", "column"),
+            (historical("q", "0", "aside"), "not_journaled", "transaction log"),
+            (
+                historical("q", "0", "^(orders|trades)$"),
+                "not_supported",
+                "'trades' keeps a history",
+            ),
+            (
+                historical("q", "7|7|", bookmark_not_found="fail"),
+                "bookmark_not_found",
+                "in the log",
+            ),
         ):
             door.send(frame)
             answer = await door.until(lambda each: each.get("cid") == "q")
@@ -328,10 +336,10 @@ def test_what_does_not_go_together_is_refused_and_changes_nothing(tmp_path: Path
         clients = house.server.clients
         assert not len(clients.queries) and not len(clients.replays)
         assert not door.connection.subscriptions and not door.connection.resolving
-        door.send(rewind("q", "7|7|"), rewind("q", "0"))
+        door.send(historical("q", "7|7|"), historical("q", "0"))
         answer = await door.until(lambda each: each.get("reason") == "sub_id_in_use")
         assert answer["cid"] == "q"
-        door.send(rewind("e", "7|7|", bookmark_not_found="epoch"))
+        door.send(historical("e", "7|7|", bookmark_not_found="epoch"))
         assert got(await completed(door, "e"), "e").bodies == [{"id": 1}]
 
     in_house(tmp_path, visit, WITH_PAST)
@@ -355,7 +363,7 @@ def test_it_ends_wherever_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         for number, words in enumerate((0, 1, 3, 20)):
             for goes in (False, True):
                 reader = await house.client(f"r{number}{goes}")
-                reader.send(rewind("s", bookmark, batch=1), ask("q", batch=1))
+                reader.send(historical("s", bookmark, batch=1), ask("q", batch=1))
                 for _ in range(words):
                     await asyncio.sleep(0.001)
                 if goes:
@@ -366,11 +374,11 @@ def test_it_ends_wherever_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
                 if not any(each["c"] == "group_end" and each["sub"] == "q" for each, _ in found):
                     rest = await frames_until(reader, lambda each: each["c"] == "group_end")
                     assert {each["sub"] for each, _ in rest} == {"q"}
-                reader.send(rewind("s", bookmark))
+                reader.send(historical("s", bookmark))
                 assert len(got(await completed(reader, "s"), "s").rows) == 60
                 reader.transport.close()
         assert not len(clients.queries) and not len(clients.replays) and not state._as_of_us
-        assert not clients.queries._rewinds
+        assert not clients.queries._historical
 
     in_house(tmp_path, visit, WITH_PAST)
 
@@ -392,14 +400,14 @@ def test_a_log_that_cannot_be_read_ends_it_alone(
 
             with monkeypatch.context() as patched:
                 patched.setattr(journal, "read_headers", read_headers)
-                reader.send(rewind("s", bookmark))
+                reader.send(historical("s", bookmark))
                 answer = await reader.until(lambda each: each.get("sub") == "s")
             assert (answer["status"], answer["reason"]) == ("failure", "storage_error")
             assert "a broken disk" in answer["text"]
             assert not len(house.server.clients.queries) and not len(house.server.clients.replays)
         reader.send(ask("q", "trades"))
         assert len(await group_of(reader, "q")) == 2
-        reader.send(rewind("s", bookmark))
+        reader.send(historical("s", bookmark))
         assert len(got(await completed(reader, "s"), "s").messages) == 1
 
     in_house(tmp_path, visit, WITH_PAST)
@@ -426,7 +434,7 @@ def test_now_amid_a_commit_that_is_folded_in_turns(
 
         monkeypatch.setattr(reading, "run", slow)
         bodies = [orjson.dumps({"id": n % 50, "v": n}) for n in range(count)]
-        reader.send(rewind("s", "0|1|", "orders", batch=7))
+        reader.send(historical("s", "0|1|", "orders", batch=7))
         await looked_up.wait()
         # As a link brings it: it is one commit.
         runtime, number = house.server.runtime, door.connection.number
@@ -458,7 +466,7 @@ def test_after_a_restart_the_past_is_what_it_was(tmp_path: Path) -> None:
         reader = await house.client("r")
         for txid in range(len(ledger.bodies)):
             name = f"s{txid}"
-            reader.send(rewind(name, ledger.bookmark(txid) if txid else "0"))
+            reader.send(historical(name, ledger.bookmark(txid) if txid else "0"))
             mine = got(await completed(reader, name), name)
             assert (mine.state, mine.bodies) == (ledger.states[txid], ledger.behind(txid)), txid
 
@@ -524,7 +532,7 @@ def test_other_rules_of_a_history_make_no_past_of_what_it_let_go(
         reader = await house.client("r")
         for txid in range(1, len(ledger.bodies)):
             name = f"s{txid}"
-            reader.send(rewind(name, ledger.bookmark(txid), "steps"))
+            reader.send(historical(name, ledger.bookmark(txid), "steps"))
             mine = got(await completed(reader, name), name)
             assert mine.state in ({}, ledger.states[txid]), txid
             assert mine.bodies == ledger.behind(txid), txid
@@ -532,7 +540,7 @@ def test_other_rules_of_a_history_make_no_past_of_what_it_let_go(
         for number in range(2):
             await ledger.publish(door, "z", {"id": "z", "v": number})
         txid = len(ledger.bodies) - 1
-        reader.send(rewind("since", ledger.bookmark(txid), "steps"))
+        reader.send(historical("since", ledger.bookmark(txid), "steps"))
         assert got(await completed(reader, "since"), "since").state == ledger.states[txid]
 
     in_house(tmp_path, first, ruled(before))

@@ -117,7 +117,7 @@ def test_what_is_asked_because_of_an_answer_goes_out_behind_what_the_answer_let_
     """Out of order the destination refuses the connection: `gap`."""
     direct, _, link, _ = taken_over()
     # As an instance that hears that what it waits for is stored by who did not know that it waits.
-    link.take_told = lambda told: direct.notice({OWN: {P: [(1, 1)]}}, 2)
+    link.take_report = lambda told: direct.notice({OWN: {P: [(1, 1)]}}, 2)
     direct.committed([run(1, 1)])
     direct.committed([run(2, 2)])
     for frame in ack_frames(AckUpstream(1, 2, persisted={UNAWAITED: {P: [(1, 1)]}}), 0):

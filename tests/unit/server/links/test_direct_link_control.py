@@ -53,7 +53,7 @@ class Link:
     def send(self, frame: bytes) -> None:
         self.said += self._reader.feed(frame)
 
-    def take_told(self, told: Any) -> None:
+    def take_report(self, told: Any) -> None:
         self.told.append(told)
 
     def wakeable_changed(self) -> None:

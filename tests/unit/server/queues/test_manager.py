@@ -121,7 +121,7 @@ class Bench:
     def __init__(
         self,
         *definitions: QueueDefinition,
-        heralded: bool = True,
+        announced: bool = True,
         state: dict[str, bytes] | None = None,
         next_txid: int = 9,
     ) -> None:
@@ -131,7 +131,7 @@ class Bench:
         self.authored: list[Run] = []
         self.floors: list[int] = []
         self.state: dict[str, bytes] = state or {}
-        if heralded:
+        if announced:
             self.state |= {"herald/json/work": (0xA).to_bytes(8, "big")}
         config = InstanceConfig(
             "a",
@@ -166,7 +166,7 @@ class Bench:
         self.sessions: dict[int, Session] = {}
         self.links: dict[str, Link] = {"b": Link("b"), "c": Link("c")}
         deliveries = QueueDeliveries(cast(Any, self.runtime), self.sessions)
-        self.keeper = QueueManager(
+        self.manager = QueueManager(
             cast(Any, self.runtime),
             self.folds,
             cast(Any, commits),
@@ -176,10 +176,10 @@ class Bench:
             deliveries=deliveries,
         )
         self.clients = QueueClients(
-            cast(Any, self.runtime), self.keeper, deliveries, SessionShares()
+            cast(Any, self.runtime), self.manager, deliveries, SessionShares()
         )
-        self.keeper.open()
-        self.keeper.serve()
+        self.manager.open()
+        self.manager.serve()
 
     async def put(self, values: dict[str, bytes | None]) -> None:
         if self.fails is not None:
@@ -206,13 +206,13 @@ class Bench:
 
     @property
     def work(self) -> QueueControl:
-        return self.keeper.controls["json/work"]
+        return self.manager.controls["json/work"]
 
     def owner(self) -> Line:
         """An owner that has connected."""
         line = Line()
         header = {"c": "hello", "queue": "json/work", "start": self.work.process.number, "pid": 5}
-        assert self.keeper.greeted(cast(Any, line), header) is self.work
+        assert self.manager.greeted(cast(Any, line), header) is self.work
         return line
 
     def client(self, number: int = 1, **options: Any) -> Session:
@@ -221,10 +221,10 @@ class Bench:
         return found
 
     def subscribe(self, client: Session, **options: Any) -> None:
-        door = self.clients.find("work", "json")
-        assert door is not None
+        frontend = self.clients.find("work", "json")
+        assert frontend is not None
         every = ("s", "work", "json", "", "", frozenset[str](), "now", None, 0, False, False)
-        self.clients.subscribe(client, Subscribe(*every, **options), door)
+        self.clients.subscribe(client, Subscribe(*every, **options), frontend)
 
     def says(self, frame: bytes) -> None:
         """The owner says something."""
@@ -293,7 +293,7 @@ def test_without_queues_there_is_nothing() -> None:
     bench = Bench()
     bench.runtime.config.queue_definitions = ()
     nothing = cast(Any, None)
-    keeper = QueueManager(
+    manager = QueueManager(
         cast(Any, bench.runtime),
         folding(),
         nothing,
@@ -302,17 +302,17 @@ def test_without_queues_there_is_nothing() -> None:
         requests=nothing,
         deliveries=nothing,
     )
-    assert keeper.open() == [] and keeper.journaled() == bench.runtime.config.topics
-    keeper.serve()
-    keeper.run()
-    keeper.check()
-    keeper.became_ready()
-    keeper.named({1: "b"})
-    keeper.removable(5)
+    assert manager.open() == [] and manager.journaled() == bench.runtime.config.topics
+    manager.serve()
+    manager.run()
+    manager.check()
+    manager.became_ready()
+    manager.named({1: "b"})
+    manager.removable(5)
     # Where a server of a link comes back with less, nothing may be removed.
-    keeper.removable(0)
-    assert bench.floors == [5, 0] and keeper.status() == {} and not keeper._folds.served
-    assert not keeper.asked(RoutedRequest(1, 2, 3, "b", "json/work", 1, []))
+    manager.removable(0)
+    assert bench.floors == [5, 0] and manager.status() == {} and not manager._folds.served
+    assert not manager.asked(RoutedRequest(1, 2, 3, "b", "json/work", 1, []))
 
 
 def test_an_owner_begins_with_what_there_is() -> None:
@@ -323,7 +323,7 @@ def test_an_owner_begins_with_what_there_is() -> None:
     assert (found.fence_txid, found.committed_txid, found.serves) == (8, 6, True)
     assert [each.client for each in found.consumers] == ["client1"]
     other = {"c": "hello", "queue": "json/work", "start": 1, "pid": 5}
-    assert bench.keeper.greeted(cast(Any, Line()), other) is None
+    assert bench.manager.greeted(cast(Any, Line()), other) is None
 
 
 def test_what_is_delivered_goes_to_the_client_as_it_came() -> None:
@@ -402,7 +402,7 @@ def test_a_subscription_that_ended_while_its_client_was_offline_is_none_when_it_
     client.may_write = True
     owner.said("sub")
     bench.clients.writable(client)
-    assert not owner.said("sub") and not bench.work.door.consumers
+    assert not owner.said("sub") and not bench.work.frontend.consumers
 
 
 def test_what_takes_long_to_be_folded_is_not_hurried_for_a_delivery() -> None:
@@ -429,7 +429,7 @@ def test_what_an_owner_decided_that_ended_is_not_done() -> None:
     bench.work.lost(cast(Any, owner), "killed")
     bench.folds.unfolded = None
     bench.commits((7, 2), txid=6)
-    assert not client.said("p") and not bench.work.door.lease_count
+    assert not client.said("p") and not bench.work.frontend.lease_count
 
 
 def test_drafts_are_journaled_together_and_told_where_they_fail() -> None:
@@ -481,50 +481,50 @@ def test_letters_of_an_owner_that_ended_are_not_those_of_the_next_one() -> None:
 def test_the_journal_stays_as_far_as_any_queue_needs_it() -> None:
     more = QueueDefinition("more", "json")
     bench = Bench(QueueDefinition("work", "json", underlying="orders"), more)
-    bench.keeper.removable(100)
+    bench.manager.removable(100)
     bench.says(control.floor(50))
     assert bench.floors == [1, 1]
-    bench.keeper.controls["json/more"].frame_received({"c": "floor", "tx": 60}, b"")
+    bench.manager.controls["json/more"].frame_received({"c": "floor", "tx": 60}, b"")
     bench.says(control.floor(200))
     assert bench.floors[2:] == [51, 61]
-    bench.keeper.controls["json/more"].frame_received({"c": "floor", "tx": 300}, b"")
+    bench.manager.controls["json/more"].frame_received({"c": "floor", "tx": 300}, b"")
     assert bench.floors[-1] == 100
-    bench.keeper.removable(0)
+    bench.manager.removable(0)
     assert bench.floors[-1] == 0
 
 
 def test_topics_of_queues_are_journaled() -> None:
-    assert Bench().keeper.journaled() == (TopicRule("orders"), TopicRule("work", "json"))
+    assert Bench().manager.journaled() == (TopicRule("orders"), TopicRule("work", "json"))
 
 
 @pytest.mark.covers("Queues", "a resend claims")
 def test_it_says_once_who_bears_its_incarnation() -> None:
-    bench = Bench(heralded=False)
-    bench.keeper._author()
-    assert bench.keeper.queues is not None
-    assert bench.keeper.queues.herald(0) == 1
-    bench.keeper._author()
+    bench = Bench(announced=False)
+    bench.manager._author()
+    assert bench.manager.queues is not None
+    assert bench.manager.queues.announcement(0) == 1
+    bench.manager._author()
     (run,) = bench.authored
     (record,) = iterate_records(run.payload)
     assert records.read_transfer(record.body).names == {0xA: "a"}
-    assert bench.keeper._unheralded == {"json/work"}
+    assert bench.manager._unheralded == {"json/work"}
     bench.folds.fold(CommitBatch([run], run.last_txid))
-    assert not bench.keeper._unheralded
+    assert not bench.manager._unheralded
     again = Bench()
-    assert again.keeper.queues is not None and not again.keeper.queues.herald(0)
+    assert again.manager.queues is not None and not again.manager.queues.announcement(0)
 
 
 def test_who_bears_its_incarnation_is_said_again_where_that_failed() -> None:
-    bench = Bench(heralded=False)
-    assert bench.keeper.queues is not None
-    bench.keeper.queues.herald(0)
-    bench.keeper._author()
-    bench.keeper.failed(8)
+    bench = Bench(announced=False)
+    assert bench.manager.queues is not None
+    bench.manager.queues.announcement(0)
+    bench.manager._author()
+    bench.manager.failed(8)
     bench.turn()
     (_, run) = bench.authored
     bench.folds.fold(CommitBatch([run], run.last_txid))
-    assert not bench.keeper._unheralded
-    bench.keeper.failed(run.last_txid)
+    assert not bench.manager._unheralded
+    bench.manager.failed(run.last_txid)
     bench.turn()
     assert len(bench.authored) == 2
 
@@ -540,20 +540,20 @@ def test_requests_go_to_all_links_and_come_once() -> None:
     theirs = Flood("b", 0xB, 1).made(
         "json/work", TransferRequest(1, [TransferCandidate((7, 1), 0, "a")])
     )
-    assert bench.keeper.asked(theirs) and not bench.keeper.asked(theirs)
+    assert bench.manager.asked(theirs) and not bench.manager.asked(theirs)
     (frame,) = owner.said("request")
     assert frame.header["from"] == "b"
     unknown = Flood("c", 0xC, 1).made("json/other", TransferRequest(1, []))
-    assert bench.keeper.asked(unknown)
+    assert bench.manager.asked(unknown)
 
 
 def test_owners_are_told_names_once_and_when_they_may_serve() -> None:
     bench = Bench()
     owner = bench.owner()
-    bench.keeper.named({0xB: "b"})
-    bench.keeper.named({0xB: "b"})
+    bench.manager.named({0xB: "b"})
+    bench.manager.named({0xB: "b"})
     assert len(owner.said("names")) == 1
-    bench.keeper.became_ready()
+    bench.manager.became_ready()
     assert owner.said("serves")
 
 
@@ -642,11 +642,11 @@ def test_without_its_owner_a_queue_cannot_be_asked() -> None:
 def test_rows_come_in_groups_as_asked() -> None:
     bench = Bench()
     client, owner = bench.client(), bench.owner()
-    door = bench.clients.find("work", "")
-    assert door is not None
+    frontend = bench.clients.find("work", "")
+    assert frontend is not None
     asked: dict[str, Any] = {"filter": "/n > 1", "select": "-/", "order_by": "/n", "skip_n": 1}
     sow = SowCommand("w", "work", "", "w", frozenset(), batch=1, top_n=0, **asked)
-    bench.clients.sow(client, sow, door)
+    bench.clients.sow(client, sow, frontend)
     (ask,) = owner.said("ask")
     # What is not wanted the owner does not send.
     number, question = control.read_ask(ask.header)
@@ -666,16 +666,18 @@ def test_rows_come_in_groups_as_asked() -> None:
     ]
     for wrong, why in given:
         with pytest.raises(RemoteProtocolError, match=why) as refused:
-            bench.clients.sow(client, SowCommand("w", "work", "", "w", frozenset(), **wrong), door)
+            bench.clients.sow(
+                client, SowCommand("w", "work", "", "w", frozenset(), **wrong), frontend
+            )
         assert refused.value.reason == "not_supported"
 
 
 def test_what_the_owner_refuses_of_a_query_is_said_with_its_reason() -> None:
     bench = Bench()
     client, owner = bench.client(), bench.owner()
-    door = bench.clients.find("work", "")
-    assert door is not None
-    bench.clients.sow(client, SowCommand("w", "work", "", "w", frozenset(), order_by="n"), door)
+    frontend = bench.clients.find("work", "")
+    assert frontend is not None
+    bench.clients.sow(client, SowCommand("w", "work", "", "w", frozenset(), order_by="n"), frontend)
     number = owner.said("ask")[0].header["id"]
     bench.says(control.answer(number, b"", count=0, error="no order", reason="bad_order_by"))
     assert [frame.header["c"] for frame in client.frames] == ["ack"]
@@ -695,7 +697,7 @@ def test_what_expires_and_what_owners_report_are_events() -> None:
         )
     ]
     bench.says(control.counts(5, {"queue_depth": 4}))
-    assert bench.keeper.status()["queues"]["json/work"]["queue_depth"] == 4
+    assert bench.manager.status()["queues"]["json/work"]["queue_depth"] == 4
 
 
 def test_a_queue_that_has_just_started_is_asked_as_soon_as_its_owner_is_there() -> None:
@@ -715,7 +717,7 @@ def test_a_queue_that_has_just_started_is_asked_as_soon_as_its_owner_is_there() 
 def test_a_queue_whose_owner_does_not_start_says_so_after_a_while() -> None:
     bench = Bench()
     client = bench.client()
-    control_of = bench.keeper.controls["json/work"]
+    control_of = bench.manager.controls["json/work"]
     control_of.why = "its process ended: no room"
     bench.clients.status(client, QueueStatus("work", "json", "q"))
     for each in bench.later:
@@ -752,30 +754,30 @@ def test_a_queue_is_asked_how_it_is_now() -> None:
 @pytest.mark.covers("Queues", "proxied transfer")
 def test_what_was_taken_over_by_hand_is_so_behind_a_restart_until_it_is_turned_off() -> None:
     bench = Bench(WORK)
-    asyncio.run(bench.keeper.proxied("work", on=True))
+    asyncio.run(bench.manager.proxied("work", on=True))
     again = Bench(WORK, state=bench.state)
     owner = again.owner()
-    again.keeper.check()
+    again.manager.check()
     assert control.read_proxied(owner.said("proxied")[0].header)[0] is True
-    asyncio.run(again.keeper.proxied("work", on=False))
+    asyncio.run(again.manager.proxied("work", on=False))
     third = Bench(WORK, state=again.state)
     owner = third.owner()
-    third.keeper.check()
+    third.manager.check()
     assert not owner.said("proxied")
 
 
 def test_an_owner_is_told_of_the_settings_of_the_clock_and_has_the_steady_one() -> None:
     bench = Bench()
-    bench.keeper.clock_is(3)
-    bench.keeper.clock_is(-5_000_000)
+    bench.manager.clock_is(3)
+    bench.manager.clock_is(-5_000_000)
     owner = bench.owner()
     (frame,) = owner.said("begin")
     begin = control.read_begin(frame.header, frame.body)
     assert (begin.steady_base_us, begin.clock_steps) == (7, [(8, -5_000_000)])
     assert not owner.said("clock")
     bench.runtime.machine.next_txid = 20
-    bench.keeper.clock_is(-5_000_010)
-    bench.keeper.clock_is(0)
+    bench.manager.clock_is(-5_000_010)
+    bench.manager.clock_is(0)
     assert [control.read_clock(each.header) for each in owner.said("clock")] == [(19, 0)]
 
 
@@ -784,7 +786,7 @@ def test_what_the_clock_was_set_by_makes_nothing_older_at_the_next_start() -> No
     hour_us, minute_us = 3_600_000_000, 60_000_000
     bench = Bench()
     bench.runtime.spawn = asyncio.run
-    bench.keeper.clock_is(hour_us)
+    bench.manager.clock_is(hour_us)
     again = Bench(state=bench.state, next_txid=21)
     # The steady clock of the instance begins with the wall clock, which is right by now.
     again.runtime.steady_us = lambda: 100 * hour_us
@@ -795,11 +797,11 @@ def test_what_the_clock_was_set_by_makes_nothing_older_at_the_next_start() -> No
     for txid, received_us in ((5, 99 * hour_us - minute_us), (15, 100 * hour_us - minute_us)):
         # The first one was received before, by the clock that was an hour behind.
         assert now_us - steps.steady_us(txid, received_us, now_us) == minute_us
-    assert again.keeper.steady_us() == now_us, "the instance judges by the clock of the owner"
-    again.keeper.clock_is(0)
-    assert again.keeper.clock_steps.all() == begin.clock_steps, "it is no step"
-    again.keeper.clock_is(-hour_us)
-    assert again.keeper.clock_steps.all()[-1] == (20, 0)
+    assert again.manager.steady_us() == now_us, "the instance judges by the clock of the owner"
+    again.manager.clock_is(0)
+    assert again.manager.clock_steps.all() == begin.clock_steps, "it is no step"
+    again.manager.clock_is(-hour_us)
+    assert again.manager.clock_steps.all()[-1] == (20, 0)
 
 
 def test_leases_end_by_the_steady_clock_while_the_clock_on_the_wall_is_set() -> None:
@@ -810,14 +812,14 @@ def test_leases_end_by_the_steady_clock_while_the_clock_on_the_wall_is_set() -> 
     bench.delivers(TWO)
     ((header, _),) = client.said("p")
     assert header["lp"] == 500
-    bench.keeper.check()
-    assert bench.work.door.lease_count == 1
+    bench.manager.check()
+    assert bench.work.frontend.lease_count == 1
     bench.runtime.now_us = lambda: NOW_US + 3_600_000_000
-    bench.keeper.check()
-    assert bench.work.door.lease_count == 1
+    bench.manager.check()
+    assert bench.work.frontend.lease_count == 1
     bench.runtime.steady_us = lambda: NOW_US + 500_000
-    bench.keeper.check()
-    assert bench.work.door.lease_count == 0
+    bench.manager.check()
+    assert bench.work.frontend.lease_count == 0
 
 
 @pytest.mark.covers("Queues", "proxied transfer")
@@ -826,17 +828,17 @@ def test_what_cannot_be_written_is_not_turned_on() -> None:
     owner = bench.owner()
     bench.fails = StorageError("a/state: No space left on device")
     with pytest.raises(StorageError):
-        asyncio.run(bench.keeper.proxied("work", on=True))
-    bench.keeper.check()
+        asyncio.run(bench.manager.proxied("work", on=True))
+    bench.manager.check()
     assert not owner.said("proxied")
 
 
 def test_the_owner_hears_of_what_is_on_its_way_to_the_disk() -> None:
     bench = Bench()
     owner = bench.owner()
-    door = bench.clients.find("work", "")
-    assert door is not None
-    door._acknowledging("json/work", {7: [(1, 3), (5, 5)]})
+    frontend = bench.clients.find("work", "")
+    assert frontend is not None
+    frontend._acknowledging("json/work", {7: [(1, 3), (5, 5)]})
     (frame,) = owner.said("done")
     assert control.read_done(frame.body) == {7: [(1, 3), (5, 5)]}
 
@@ -924,25 +926,25 @@ def test_a_queue_may_take_over_what_is_of_instances_that_are_not_reachable() -> 
     bench = Bench(WORK, own)
     owner = bench.owner()
     bench.links["b"].is_connected = True
-    assert "not connected to" in asyncio.run(bench.keeper.proxied("work", on=True))
-    bench.keeper.check()
+    assert "not connected to" in asyncio.run(bench.manager.proxied("work", on=True))
+    bench.manager.check()
     (frame,) = owner.said("proxied")
     assert control.read_proxied(frame.header) == (True, {"b"})
     bench.links["b"].is_connected = False
-    bench.keeper.check()
+    bench.manager.check()
     assert control.read_proxied(owner.said("proxied")[0].header) == (True, frozenset())
     # Another owner is told as well, and what is off stays off.
     bench.work.lost(cast(Any, owner), "killed")
     owner = bench.owner()
-    bench.keeper.check()
+    bench.manager.check()
     assert owner.said("proxied")
-    asyncio.run(bench.keeper.proxied("json/work", on=False))
+    asyncio.run(bench.manager.proxied("json/work", on=False))
     assert control.read_proxied(owner.said("proxied")[0].header)[0] is False
-    bench.keeper.check()
+    bench.manager.check()
     assert not owner.said("proxied")
     for name in ("own", "nothing"):
         with pytest.raises(ConfigurationError, match="no distributed queue"):
-            asyncio.run(bench.keeper.proxied(name, on=True))
+            asyncio.run(bench.manager.proxied(name, on=True))
 
 
 def test_by_filter_messages_are_given_back_whoever_holds_them_but_where_leasing_is_strict() -> None:
@@ -961,10 +963,10 @@ def test_by_filter_messages_are_given_back_whoever_holds_them_but_where_leasing_
 def test_of_acknowledgments_what_a_client_holds() -> None:
     bench = Bench()
     client = bench.client()
-    door = bench.clients.find("work", "json")
-    assert door is not None
-    (consumer,) = door.consumers
-    door.decide(DeliverLeased(consumer, [LeasedDelivery(1, (7, 2), 1, 0)], 0), 0)
+    frontend = bench.clients.find("work", "json")
+    assert frontend is not None
+    (consumer,) = frontend.consumers
+    frontend.decide(DeliverLeased(consumer, [LeasedDelivery(1, (7, 2), 1, 0)], 0), 0)
     said = records.pack_acknowledgment(records.Acknowledgment({7: [(1, 3)]}))
 
     def run(topic: str) -> Run:

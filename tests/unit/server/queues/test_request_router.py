@@ -46,8 +46,8 @@ def test_what_an_owner_asks_for_goes_out_over_every_link() -> None:
 def test_what_another_asks_for_is_told_the_owner_and_passed_on_once() -> None:
     request = replace_of(Meeting().asks())
     runtime = Meeting()
-    runtime.bench.keeper.requested(request)
-    runtime.bench.keeper.requested(request)
+    runtime.bench.manager.requested(request)
+    runtime.bench.manager.requested(request)
     (told,) = runtime.owner.said("request")
     assert told.header["from"] == "z"
     assert control.read_request(told.header, told.body) == TransferRequest(
@@ -59,7 +59,7 @@ def test_what_another_asks_for_is_told_the_owner_and_passed_on_once() -> None:
 def test_another_queue_of_the_name_is_not_told_but_its_request_goes_on() -> None:
     request = replace_of(Meeting().asks())
     for runtime in (Meeting(GROUP_LOCAL), Meeting(LOCAL)):
-        runtime.bench.keeper.requested(request)
+        runtime.bench.manager.requested(request)
         assert not runtime.owner.said("request")
         assert runtime.carried() == [[request], [request]]
 
@@ -71,8 +71,8 @@ def test_a_group_local_queue_is_asked_within_its_domain() -> None:
     named = replace(GROUP_LOCAL, domain="east")
     request = replace_of(Meeting(named).asks())
     runtime, elsewhere = Meeting(named), Meeting(GROUP_LOCAL)
-    runtime.bench.keeper.requested(request)
-    elsewhere.bench.keeper.requested(request)
+    runtime.bench.manager.requested(request)
+    elsewhere.bench.manager.requested(request)
     assert runtime.owner.said("request") and not elsewhere.owner.said("request")
 
 
