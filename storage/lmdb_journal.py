@@ -567,7 +567,7 @@ class LmdbJournal(ReaderMixin):
                 self._move_error = None
 
     def _open_front(self) -> None:
-        """Maintenance: from then on small commits are taken in front."""
+        """Opens the front log, as maintenance: small commits go there from then on."""
         if not self._front.pending() and not self._front.is_usable:
             self._front.open()
 

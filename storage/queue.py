@@ -43,9 +43,9 @@ class StoredQueue(NamedTuple):
     """The stored state of a queue.
 
     Attributes:
-        txid: what is below is not needed of the journal, once this is on disk.
-        rules: of which configuration it is.
-        snapshot: as the queue wrote it.
+        txid: transaction id below which the queue does not need the journal, once this is on disk.
+        rules: encoded configuration with which the state was made.
+        snapshot: state as the queue encoded it.
     """
 
     txid: int

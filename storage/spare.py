@@ -45,7 +45,7 @@ class SpareSegment:
         return shared
 
     def take(self) -> Environment:
-        """The one that was made, or else one that is made now."""
+        """Returns the spare environment, or a new one where none was prepared."""
         with self._lock:
             shared, self._made = self._made, None
             if shared is None:
@@ -53,7 +53,7 @@ class SpareSegment:
             return shared
 
     def close(self) -> None:
-        """Removes the one that nobody took."""
+        """Removes the spare environment, if it was not taken."""
         if self._made is not None:
             self._made.close()
             for path in (self._made.path, Path(f"{self._made.path}-lock")):

@@ -49,7 +49,7 @@ class DisclaimTimer:
         self._askers: dict[str, _Patience] = {}
 
     def asked(self, requester: str, now_us: int) -> bool:
-        """An instance asks in vain. Whether it has for long enough."""
+        """Notes that an instance asks in vain. Returns whether it has done so for long enough."""
         found = self._askers.get(requester)
         if found is None or not 0 <= now_us - found.asked_us < PAUSE_US:
             if len(self._askers) >= REQUESTERS_MAX:
@@ -59,7 +59,8 @@ class DisclaimTimer:
         return now_us - found.since_us >= VAIN_US
 
     def tells(self, requester: str, now_us: int) -> bool:
-        """Returns whether it is told now what it does not know; it is not for a while after."""
+        """Returns whether the requester is answered now; then it is not answered again for a
+        while."""
         found = self._askers[requester]
         if found.told_us and 0 <= now_us - found.told_us < TOLD_US:
             return False

@@ -63,13 +63,13 @@ class QueueEntry:
 
 
 class BodyReader(Protocol):
-    """Reads what was not at hand when the message was folded."""
+    """Reads bodies of messages, which are not kept in memory when the messages are folded."""
 
     def tree(self, txid: int) -> dict[str, Any] | None:
-        """The message, parsed; None: it cannot be."""
+        """Returns the parsed message; None: it cannot be parsed."""
 
     def around(self, txid: int) -> EvalContext:
-        """Returns the context beside its body. Asked for only where a filter wants it."""
+        """Returns what filters can read besides a message's body. Called only if one does."""
 
 
 class DispatchSettings(Protocol):

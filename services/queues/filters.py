@@ -40,12 +40,12 @@ class FilterGroup:
     """The consumers of one filter.
 
     Attributes:
-        filter: None: none; all pass.
-        turns: its consumers with room.
-        members: how many consumers have it, with room or without.
-        found: the order of messages that passed, a heap; some of them are free no more.
-        head: its entry among the heads that holds; None: it has none.
-        cohort: where it has looked.
+        filter: the content filter; None: all messages pass.
+        turns: the consumers with room for more messages.
+        members: number of consumers of the filter, with and without room.
+        found: heap of the orders of messages that passed; some of these are not free any more.
+        head: the group's valid entry among the heads of all groups; None: it has none.
+        cohort: the groups that have looked at the same messages as this one.
     """
 
     __slots__ = ("cohort", "filter", "found", "head", "members", "number", "turns")
@@ -61,7 +61,7 @@ class FilterGroup:
 
     @property
     def wants(self) -> bool:
-        """Returns whether it has room and nothing for it."""
+        """Returns whether a consumer has room, and no message for it is known."""
         return self.head is None and self.turns.open > 0
 
 
@@ -69,9 +69,9 @@ class Cohort:
     """Groups that have looked at the same messages.
 
     Attributes:
-        looked: these are all messages up to this order.
-        groups: they.
-        searching: those of them that wait for it to look on; and others, which do no more.
+        looked: order up to which the groups have looked at all messages.
+        groups: the groups.
+        searching: groups that wait for further messages; some of them do not any more.
         is_queued: whether it is among those that are to look on.
     """
 

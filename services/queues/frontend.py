@@ -95,10 +95,10 @@ class OwnerHandshake(NamedTuple):
     """The state that an owner is told when it begins.
 
     Attributes:
-        fence_txid: it decides nothing before it has folded up to here: all that its predecessor had
-            drafted is below, or will never be.
-        leases: that consumers hold now.
-        consumers: that there are.
+        fence_txid: transaction id up to which the owner must have folded before it decides: every
+            draft of its predecessor is below, or will never be journaled.
+        leases: the leases that consumers hold now.
+        consumers: the present consumers.
     """
 
     fence_txid: int

@@ -41,7 +41,7 @@ class ReadyList(Generic[Message]):
         return self._messages[0][0] if self._messages else None
 
     def last(self) -> Message | None:
-        """The highest one, if there is any."""
+        """Returns the message with the highest `order`; None: the list is empty."""
         return self._messages[-1][-1] if self._messages else None
 
     def get(self, order: int) -> Message | None:

@@ -396,7 +396,7 @@ class ReplicatedQueueState:
                         self._take_back(message)
 
     def _take_back(self, message: QueuedMessage) -> None:
-        """Whoever has it, has it no more."""
+        """Ends the lease of a message, or takes the message out of the available ones."""
         held = message.held
         if isinstance(held, MessageLease):
             self.leases.end(message, held)

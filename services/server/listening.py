@@ -75,7 +75,7 @@ class InstanceListeners:
         """Transports by name, those for clients first; the first of a kind is that of the
         instance's port."""
         self._handshakes = CommandTurns(runtime)
-        """Turns of TLS handshakes."""
+        """Lets the steps of TLS handshakes run in turns, so that they do not block the loop."""
         self._told_s = -HANDSHAKES_TOLD_S
         self._kept: dict[str, tuple[TransportConfig, str]] = {}
         """Configuration of each, and the name by which its free port is kept."""

@@ -137,7 +137,7 @@ class PeriodicChecks:
             )
 
     def _keep_user_gaps(self) -> None:
-        """Keeps whose publishers with gaps are, for the next life."""
+        """Writes down the users of publishers with gaps, for the next life of the instance."""
         unwritten = self._runtime.machine.user_gaps.unwritten
         if unwritten:
             self._runtime.spawn(self._write_user_gaps(dict(unwritten)))

@@ -18,8 +18,8 @@ class Violation:
     law: str
     text: str
     separate: bool = False
-    """Whether it is known and reported, and does not make the run fail: see `acknowledged` in
-    checkers.py."""
+    """Whether the violation is a known one, which is reported and does not make the run fail: see
+    `acknowledged` in checkers.py."""
 
 
 def named(key: Key) -> str:

@@ -348,7 +348,7 @@ def stretch_parts(stretch: JournalStretch, on_corrupt: OnCorrupt = "stop") -> St
 
 
 class _Kinds:
-    """Numbers the kinds of a stretch's runs."""
+    """Gives a number to each set of properties that runs of a stretch share (a kind)."""
 
     def __init__(self) -> None:
         self.numbers: dict[RunProperties, int] = {}

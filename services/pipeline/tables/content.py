@@ -22,7 +22,7 @@ _AROUND = ("topic", "bookmark", "correlation_id", "receive_time")
 
 
 def checked_filter(text: str) -> Expression:
-    """The filter that is written so.
+    """Returns the compiled filter of a text.
 
     Raises:
         ConfigurationError: it is none; names the column.

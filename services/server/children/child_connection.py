@@ -56,7 +56,7 @@ class ChildConnection(FramedConnection):
             self.outbox.flush()
 
     def _become_stream(self, header: Header, rest: bytes) -> None:
-        """Gives the socket to whoever reads it: what follows is no frames of ours."""
+        """Passes the socket to the protocol of a stream: the bytes that follow are no frames."""
         link = self._links.controls.get(str(header.get("destination")))
         transport = self.transport
         if link is None or transport is None or not link.process.is_of_last_start(header):

@@ -338,8 +338,8 @@ class BufferedConnection(FramedConnection):
 
     @property
     def _has_read(self) -> bool:
-        """Returns whether it is slow no more. With much in its socket it could be over the limit
-        again at once, and would go offline and come back for ever."""
+        """Returns whether the client is not slow any more. With much data in its socket it could be
+        above the limit again at once, and would go offline and come back for ever."""
         return self.behind is None and self._in_socket() <= UNWEIGHED_BYTES
 
     def look(self) -> None:

@@ -123,17 +123,17 @@ class _ClientQueries:
 
 
 class QueryRunner:
-    """See the file's docstring.
+    """Runs the queries of clients, one after the other for each session.
 
     Invariant: a session that has something to do, and whose client takes it, is in `_ready`, once.
     Owner: the instance's event loop. Lifecycle: one life of the instance.
 
     Args:
-        sow: keeps the topics.
+        sow: the SOW topics of the instance.
         live: the subscriptions without a bookmark.
         unsubscribe: ends a subscription.
-        asker: what is known of the client of a session.
-        rewinding: subscriptions with a bookmark.
+        asker: returns what is known of the client of a session.
+        rewinding: queries of the past, whose replay follows.
     """
 
     def __init__(

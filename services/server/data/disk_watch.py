@@ -20,7 +20,7 @@ LOOK_S = 1.0
 """Time between two looks: each wakes the process."""
 TELL_S = 1.0
 LOOP_WAIT_S = 0.5
-"""A loop that takes nothing up in that time does not turn."""
+"""Seconds without any scheduled call being run, after which the event loop counts as blocked."""
 
 
 class DiskClock:

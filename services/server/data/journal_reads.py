@@ -196,11 +196,12 @@ class JournalReads:
             self._runtime.spawn(self.tidy())
 
     async def tidy(self) -> None:
-        """Lets go of segments that are gone, and looks which the oldest is."""
+        """Releases removed segments, and finds the oldest one that is left."""
         await self.run(self._tidy)
 
     def _tidy(self) -> None:
-        """Not on the loop: whoever reads has a lock, and the directory is listed."""
+        """Releases removed segments, in the reading thread, because it takes a lock and lists the
+        directory."""
         journal = self._runtime.journal
         self.reader.tidy()
         journal.tidy()

@@ -93,13 +93,13 @@ class InstanceRecovery:
             )
 
     def close(self) -> None:
-        """Nothing is in hand any more."""
+        """Closes the note of the messages in progress."""
         if self._in_hand is not None:
             self._in_hand.close()
             self._in_hand = None
 
     def forget(self) -> None:
-        """Forgets what the directory was before: a copy begins in it."""
+        """Removes the identity that the directory had before: a copy begins in it."""
         keys = "incarnation", "ready", RESTORED_KEY, FORMER_KEY
         self._runtime.state.put_now(dict.fromkeys((*keys, *self._directory.hints())))
 
@@ -245,7 +245,7 @@ class InstanceRecovery:
         self._runtime.report("ready")
 
     async def begin_anew(self) -> None:
-        """The next life in this directory is that of another incarnation."""
+        """Lets the next life in this directory begin as another incarnation."""
         try:
             await self._runtime.state.run(self._directory.begin_anew)
         except RaylayError as error:

@@ -1,9 +1,9 @@
-"""The queues of a serving instance: the processes of their owners, what those decide, and what of
-the journal has to stay for them.
+"""The queues of a serving instance: the processes of their owners, their decisions, and the part of
+the journal that must stay for them.
 
-What holds of a decision when it arrives is judged by the queue's door
-(services/queues/frontend.py); here it is carried there, and what holds is done. Of queues that
-there are none nothing is loaded.
+The queue's frontend (services/queues/frontend.py) judges which part of a decision is still valid
+when it arrives; the manager passes it there, and performs the valid part. Without queues, nothing
+is loaded.
 """
 
 from __future__ import annotations
