@@ -35,7 +35,7 @@ from soak.relay import Relay
 from soak.working import Working
 
 from raylay.services.client import EPOCH, Client, Server, Subscription
-from raylay.services.client.messages import ranges_of
+from raylay.services.client.messages import MessageBatch, ranges_of
 from raylay.services.configuration.model import InstanceSettings
 from raylay.services.drills.history_builder import (
     ClientNotice,
@@ -423,7 +423,7 @@ class Soak:
         async for line in process.stdout:
             told = json.loads(line)
             if "said" in told:
-                said = [ClientNotice(*each[:-1], tuple(each[-1])) for each in told["said"]]
+                said = [ClientNotice._make((*each[:-1], tuple(each[-1]))) for each in told["said"]]
                 self.recordings[killed.group].notices += said
                 continue
             if not killed.first:
@@ -435,13 +435,18 @@ class Soak:
             killed.settled = told["settled"]
 
     async def _open_subscriber(self, subscriber: _Subscriber, first: str | None = None) -> None:
+        recorder = subscriber.recorder
+
+        def came(batch: MessageBatch) -> None:
+            if recorder is not None:
+                recorder.came(batch, client.machine.instance)
+
         client = Client(
             subscriber.name,
             bookmark_store=subscriber.store,
+            on_arrival=came,
             **self.options(subscriber.group, first),
         )
-        if subscriber.recorder is not None:
-            subscriber.recorder.listen(client.machine)
         await client.connect()
         subscriber.client = client
         subscriber.subscription = await client.subscribe(
@@ -608,7 +613,8 @@ class Soak:
     def record(self, *groups: str) -> PublishRecord:
         """What the publishers of these groups published and were told, until now."""
         record = PublishRecord()
-        for each in (*self.publishers, *self.killed):
+        publishers: list[_Publisher | _Killed] = [*self.publishers, *self.killed]
+        for each in publishers:
             if each.group not in groups:
                 continue
             lives = [(each.first, each.published, each.persisted)] if each.published else []
