@@ -63,10 +63,14 @@ class Upgradable(Empty):
     ) -> None:
         self.environment: dict[str, str] | None = environment
         super().__init__(directory, config)
-        # As that release wrote it: a later one reads it.
+        # As that release wrote it; `raylay apply` writes it again for a later one.
         kept = json.loads((directory / "instance.json").read_text())
         known = known_values(environment)
+        (transport,) = config.replication_transports
+        for of_today in ("client_transports", "replication_transports"):
+            kept.pop(of_today)
         kept = {"version": kept["version"], **only(kept, known["InstanceConfig"])}
+        kept["replication_port"] = transport.port
         kept["policy"] = only(kept["policy"], known["DowngradePolicy"])
         kept["destinations"] = [
             only(each, known["DestinationConfig"]) for each in kept["destinations"]
@@ -92,6 +96,7 @@ class Upgradable(Empty):
     def upgrade(self) -> None:
         assert self.stop() == 0
         self.environment = None
+        self.config.save(self.directory)
         self.launch()
 
 

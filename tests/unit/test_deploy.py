@@ -92,14 +92,16 @@ def test_the_guarded_fabric_asks_everybody_on_every_transport(
     bring_up_to_date(record, settings)
     for instance in settings.instances:
         config = instance_config(settings, record, instance)
-        transports = (*config.for_clients(), *config.for_instances())
-        assert len(transports) == 2
-        assert all(each.tls is not None for each in transports)
+        assert len(config.transports) == 2
+        assert all(each.tls is not None for each in config.transports)
         modules = [config.authentication, config.entitlement, config.authenticator]
         modules += [config.replication_authentication, config.replication_entitlement]
         assert all(modules) and all(each.tls for each in config.destinations)
-        used = [config.for_clients()[0].tls.certificate, config.for_clients()[0].tls.private_key]
-        used += [config.for_clients()[0].tls.ca_file, *(m.options["File"] for m in modules[:2])]
+        used = [
+            config.client_transports[0].tls.certificate,
+            config.client_transports[0].tls.private_key,
+        ]
+        used += [config.client_transports[0].tls.ca_file, *(m.options["File"] for m in modules[:2])]
         used += [m.options["File"] for m in modules[3:]]
         used.append(config.authenticator.options["PasswordFileName"])
         for path in map(Path, used):
