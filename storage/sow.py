@@ -117,7 +117,7 @@ class MemorySowStore:
         self._fail_next: Exception | None = None
 
     def topic(self, name: str) -> MemoryTopic:
-        """A topic, new ones as well."""
+        """Returns a topic; makes it where there is none."""
         _topic_key(name)
         return self._topics.setdefault(name, MemoryTopic())
 

@@ -138,7 +138,7 @@ class UpstreamLink(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Returns whether there is somebody to tell anything."""
+        """Returns whether the connection is open, so that the upstream can be told anything."""
 
     @property
     def tells_names(self) -> bool:

@@ -59,9 +59,9 @@ class RunJudgement:
     """Verdict on the load on the drills' SOW topic; None: there was no such load. Its violations
     are in `broken` too."""
     queue: QueueVerdict | None = None
-    """Verdict on the load on the drills' queue, likewise."""
+    """Verdict on the load on the drills' queue; None: there was no such load."""
     slow: SlowVerdict | None = None
-    """Verdict on the subscribers that a step kept from reading, likewise; None: no step did."""
+    """Verdict on the subscribers that a step kept from reading; None: no step did."""
 
     @property
     def valid(self) -> bool:

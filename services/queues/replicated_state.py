@@ -312,8 +312,8 @@ class ReplicatedQueueState:
         there.append(message)
 
     def _obey(self, run: Run) -> None:
-        """Does what the queue's own records say. What is no such record, which another instance
-        may have let in, says nothing."""
+        """Applies the queue's own records. Invalid ones, which another instance may have accepted,
+        have no effect."""
         for at, record in readable_records(run):
             txid = run.first_txid + at
             try:

@@ -35,7 +35,8 @@ RANGES_SHOWN_MAX = 100
 
 
 class InstanceStatus:
-    """Only reads. Owner: the instance's event loop, but for `snapshot_from_thread`."""
+    """Collects the status of an instance; changes nothing. Owner: the instance's event loop, except
+    for `snapshot_from_thread`."""
 
     def __init__(
         self,

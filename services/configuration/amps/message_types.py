@@ -20,8 +20,8 @@ _NOTHING = frozenset(("EarlyTerminationOptimization",))
 
 
 def definitions(config: AmpsConfig) -> list[TypeDefinition]:
-    """The types of a file whose modules are known here. Others are names, of whose messages
-    nothing can be read."""
+    """Returns the message types of a file whose modules Raylay knows. Of other types only the name
+    is known, and their bodies cannot be read."""
     stanzas = config.message_types.message_types if config.message_types else ()
     return [
         definition(each) for each in stanzas if not unsupported(each) and each.module in KIND_NAMES

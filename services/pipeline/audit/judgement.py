@@ -260,10 +260,11 @@ def judge(
 
 
 def settle(found: Audit, left: Sequence[UnexplainedGap], ages: Mapping[int, Age]) -> None:
-    """Fills in what nothing explains.
+    """Adds the missing messages without an explanation to the audit: old ones by their reason, and
+    recent ones as still on their way.
 
     Args:
-        ages: by the place in `left` since when it is missing.
+        ages: for each gap, by its index in `left`, which messages are old, and how old.
     """
     on_the_way: dict[tuple[str, int, str, str], SequenceSet] = defaultdict(SequenceSet)
     for number, each in enumerate(left):

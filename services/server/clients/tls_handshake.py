@@ -19,14 +19,14 @@ TLS_REQUIRED_TEXT = (
 
 
 class PendingTlsHandshake(TlsStream):
-    """One connection. Owner: the instance's event loop. Lifecycle: until it is shut; what its
-    handshake leads to is made when it is done.
+    """An accepted connection during its TLS handshake; the client's connection is made when the
+    handshake is done. Owner: the instance's event loop. Lifecycle: until the connection is closed.
 
     Args:
-        turns: of the handshakes of all connections: a step takes some 0.3 ms, and thousands may be
-            due at once.
-        plain_answer: is said to one who speaks no TLS.
-        refused: is told why a handshake failed.
+        turns: lets the handshakes of all connections take turns: a step takes some 0.3 ms, and
+            thousands may be due at once.
+        plain_answer: answer to a peer that does not use TLS.
+        refused: called with the reason why a handshake failed.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ class TransportListener(Protocol):
     """The listener of a transport."""
 
     def close(self) -> None:
-        """Accepts nobody any more."""
+        """Stops accepting connections."""
 
 
 Listen = Callable[["ClientTransport"], Awaitable[tuple[TransportListener, str]]]
@@ -121,7 +121,7 @@ class ClientTransport:
 
     # -- its connections ---------------------------------------------------------------------
     def came(self, member: TransportConnection) -> None:
-        """One has connected."""
+        """Adds a connection that was accepted."""
         self.connections.add(member)
         if self._doorway is not None:
             self._doorway.came(member)
