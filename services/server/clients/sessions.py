@@ -276,7 +276,7 @@ class ClientSessions:
             self._take_out()
 
     def _take_out(self) -> None:
-        """Ends subscriptions of sessions that have ended, a limited number in each turn of the loop."""
+        """Ends subscriptions of sessions that have ended, some in each turn of the loop."""
         for _ in range(min(len(self._leaving), LEAVING_AT_ONCE)):
             self.unsubscribe(self._leaving.popleft())
         if self._leaving:
