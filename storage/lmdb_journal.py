@@ -66,7 +66,7 @@ from raylay.storage.segments import (
     segment_path,
 )
 from raylay.storage.spare import SpareSegment
-from raylay.storage.writer_reader import ReaderMixin, WriterReader
+from raylay.storage.writer_reader import WriterReads
 
 COMMIT_BYTES_MAX = 8 * 1024 * 1024
 """Approximate bytes of one commit; a run (at most a frame, 16 MiB) is never divided."""
@@ -88,7 +88,7 @@ class _Stop:
     """The last thing staged."""
 
 
-class LmdbJournal(ReaderMixin):
+class LmdbJournal:
     """One instance's log on disk (interface: `journal.Journal`).
 
     Invariants: runs are committed in the order of their ids, each id once; `committed` is called
@@ -146,6 +146,10 @@ class LmdbJournal(ReaderMixin):
         self._aging = AgingClock(time.time_ns() // 1000, time.monotonic_ns() // 1000)
         self._retention_held = ""
         self._retention_waits = False
+        """Whether retention stopped at a segment that a reader has open: to be tried again."""
+        self._has_removed = False
+        """Whether something was removed since the last call of `tidy`: the oldest may be another
+        one."""
         self._storage_bytes_max = storage_bytes_max
         self._closed_bytes = 0
         try:
@@ -192,14 +196,19 @@ class LmdbJournal(ReaderMixin):
 
         self._opening = OpeningEntries(META_PREFIX)
         self._lock = FileLock(self._directory / "lock")
-        self._reader_lock = threading.RLock()
-        self._reader: LmdbJournalReader | None = None
         self._active: ActiveSegment | None = None
+        reads = self._reads = WriterReads(
+            self._directory, self._archive, self._front, self._active_index
+        )
+        # Who reads the journal calls its part for that, with no call in between.
+        self.read, self.read_headers = reads.read, reads.read_headers
+        self.find_sequence, self.first_held = reads.find_sequence, reads.first_held
+        self.highest_on_topic, self.find_time = reads.highest_on_topic, reads.find_time
+        self.segments, self.segment_summaries = reads.segments, reads.segment_summaries
+        self.removed, self.reader = reads.removed, reads.reader
         try:
             self.recovered = self._recover()
-            self._reader = WriterReader(
-                self._directory, self._archive, self._front, self._active_index
-            )
+            reads.open()
         except BaseException:
             self._close_files()
             raise
@@ -220,12 +229,12 @@ class LmdbJournal(ReaderMixin):
                 self._seal(older)
         active = self._active
         self._held = self._held_at_opening(active, files)
-        self._last_txid = active.index.last_txid or active.first_txid - 1
+        self._reads.last_txid = active.index.last_txid or active.first_txid - 1
         self._recover_front(active)
         held = self._held.copy()
         held.update(active.index.summary)
         first_txid = files[0].first_txid if files else active.first_txid
-        self._next_txid = self._expected_txid = self._last_txid + 1
+        self._next_txid = self._expected_txid = self._reads.last_txid + 1
         if read_floor(self._directory):
             # Of an earlier life: a peer may have lost since what it had then.
             write_floor(self._directory, 0)
@@ -234,17 +243,17 @@ class LmdbJournal(ReaderMixin):
             next_txid=self._next_txid,
             held=held,
             segments=max(1, len(files)),
-            records=self._last_txid - first_txid + 1,
+            records=self._reads.last_txid - first_txid + 1,
             seconds=time.perf_counter() - started,
         )
 
     def _recover_front(self, active: ActiveSegment) -> None:
         """Moves what an earlier life left in front into the store. Where there is no space it stays
         in front, and publishers are refused."""
-        left = self._front.recover(self._last_txid, damaged=self._take_damaged_front)
+        left = self._front.recover(self._reads.last_txid, damaged=self._take_damaged_front)
         for commit in left:
             active.take(commit.runs, commit.lengths)
-            self._last_txid = commit.last_txid
+            self._reads.last_txid = commit.last_txid
         if left:
             fault_point("front.recovered")
             try:
@@ -313,6 +322,36 @@ class LmdbJournal(ReaderMixin):
     def _active_index(self, first_txid: int) -> SegmentIndex | None:
         active = self._active
         return active.index if active is not None and active.first_txid == first_txid else None
+
+    # -- reading -----------------------------------------------------------------------------
+    @property
+    def front_log_failure(self) -> str:
+        """See `Journal.front_log_failure`."""
+        return self._front.failure
+
+    @property
+    def first_txid(self) -> int:
+        """The oldest transaction id still here; the next one when there is none."""
+        return self._reads.first_txid
+
+    @property
+    def last_txid(self) -> int:
+        """The newest committed transaction id; 0 when there is none."""
+        return self._reads.last_txid
+
+    def tidy(self) -> None:
+        """Lets go of sealed segments that nobody asked for since the last call, and tries again a
+        retention that one of them was in the way of."""
+        self._has_removed = False
+        self._reads.tidy()
+        if self._retention_waits:
+            self._retry_retention()
+
+    @property
+    def is_untidy(self) -> bool:
+        """Returns whether `tidy` has something to do, or segments were removed since, as by age or
+        size; may be asked on any thread."""
+        return self._has_removed or self._retention_waits or self._reads.is_untidy
 
     # -- staging -----------------------------------------------------------------------------
     def stage(self, run: Run) -> None:
@@ -487,13 +526,13 @@ class LmdbJournal(ReaderMixin):
         active = self._active
         assert active is not None
         active.take(runs, lengths)
-        self._last_txid = runs[-1].last_txid
+        self._reads.last_txid = runs[-1].last_txid
         self._commits += 1
         if self._commits % READER_CHECK_COMMITS == 0:
             active.shared.clear_dead_readers()
             if not self._front.is_usable:
                 self._tasks.put(self._open_front)
-        self._committed(self._last_txid, time.perf_counter_ns() - started_ns)
+        self._committed(self._reads.last_txid, time.perf_counter_ns() - started_ns)
 
     def _must_rotate(self) -> bool:
         """Returns whether the next commit opens a segment."""
@@ -722,7 +761,7 @@ class LmdbJournal(ReaderMixin):
                 last_us = believed_time_us(last_us, behind, now_us)
             return last_us > now_us - int(age_s * 1e6)
 
-        outcomes = self.remove(self._last_txid + 1, keep=keep)
+        outcomes = self.remove(self._reads.last_txid + 1, keep=keep)
         held = outcomes[-1] if outcomes and not outcomes[-1].done else None
         self._retention_waits = held is not None and held.note.startswith(IN_USE)
         self._retention_held = f"{held.path}: {held.note}" if held is not None else ""
@@ -775,12 +814,12 @@ class LmdbJournal(ReaderMixin):
 
     def compress(self, before_txid: int | None = None) -> list[Outcome]:
         """Compresses sealed segments wholly below `before_txid` (None: all). Takes its time."""
-        self._let_go()
+        self._reads.release()
         return self._maintenance.compress(before_txid)
 
     def archive(self, before_txid: int | None = None) -> list[Outcome]:
         """Moves sealed segments wholly below `before_txid` (None: all) to the archive directory."""
-        self._let_go()
+        self._reads.release()
         return self._maintenance.archive(before_txid)
 
     def remove(
@@ -792,7 +831,7 @@ class LmdbJournal(ReaderMixin):
     ) -> list[Outcome]:
         """Removes sealed segments wholly below `before_txid`, oldest first, as `removable` allows;
         `keep(file, last txid)` may stop it at a segment."""
-        self._let_go()
+        self._reads.release()
         try:
             return self._maintenance.remove(
                 before_txid, lambda: self._floor, force=force, keep=keep
@@ -830,10 +869,7 @@ class LmdbJournal(ReaderMixin):
 
     def _close_files(self) -> None:
         self._front.close()
-        with self._reader_lock:
-            if self._reader is not None:
-                self._reader.close()
-                self._reader = None
+        self._reads.close()
         if self._active is not None:
             self._active.shared.close()
             self._active = None

@@ -1,4 +1,4 @@
-"""Reading of a journal by its writer: from any thread, and what is in front from memory."""
+"""The reads of a journal by its own writer: from any thread, and what is in front from memory."""
 
 from __future__ import annotations
 
@@ -38,94 +38,95 @@ class WriterReader(LmdbJournalReader):
         return self._active_index(file.first_txid) or super()._index_of(file)
 
 
-class ReaderMixin:
-    """The reading half of a journal (interface: `journal.JournalReader`).
+class WriterReads:
+    """All reads of a journal by its writer (interface: `journal.JournalReader`).
 
-    Owner: `LmdbJournal`, which is one and sets what is declared here.
+    Owner: `LmdbJournal`. Threads: any. Lifecycle: `open` when the journal is recovered, `close`.
+
+    Args:
+        active_index: as of `WriterReader`.
     """
 
-    _directory: Path
-    _archive: Path | None
-    _front: FrontLog
-    _last_txid: int
-    _reader: LmdbJournalReader | None
-    _reader_lock: threading.RLock
-    _retention_waits: bool
-    """Whether retention stopped at a segment that a reader has open: to be tried again."""
-    _retry_retention: Callable[[], None]
-    _has_removed = False
-    """Whether something was removed since the last call of `tidy`: the oldest may be another
-    one."""
+    def __init__(
+        self,
+        directory: Path,
+        archive: Path | None,
+        front: FrontLog,
+        active_index: Callable[[int], SegmentIndex | None],
+    ) -> None:
+        self._directory = directory
+        self._archive = archive
+        self._front = front
+        self._active_index = active_index
+        self._lock = threading.RLock()
+        self._opened: WriterReader | None = None
+        self.last_txid = 0
+        """The newest committed transaction id, which the writer sets; 0 when there is none."""
 
-    def _reading(self) -> LmdbJournalReader:
-        if self._reader is None:
-            raise StorageError(f"{self._directory}: the journal is closed", str(self._directory))
-        return self._reader
+    def open(self) -> None:
+        """Allows reading: the files are as they are to be."""
+        self._opened = WriterReader(self._directory, self._archive, self._front, self._active_index)
 
     @property
-    def front_log_failure(self) -> str:
-        """See `Journal.front_log_failure`."""
-        return self._front.failure
+    def _reader(self) -> WriterReader:
+        if self._opened is None:
+            raise StorageError(f"{self._directory}: the journal is closed", str(self._directory))
+        return self._opened
 
     @property
     def first_txid(self) -> int:
         """The oldest transaction id still here; the next one when there is none."""
-        with self._reader_lock:
-            return self._reading().first_txid
-
-    @property
-    def last_txid(self) -> int:
-        """The newest committed transaction id; 0 when there is none."""
-        return self._last_txid
+        with self._lock:
+            return self._reader.first_txid
 
     def read(self, after_txid: int, bytes_max: int = BLOCK_BYTES_MAX) -> list[Run]:
         """Committed runs behind `after_txid`; see `JournalReader.read`."""
-        if after_txid >= self._last_txid:
+        if after_txid >= self.last_txid:
             return []
-        with self._reader_lock:
-            return self._reading().read(after_txid, bytes_max)
+        with self._lock:
+            return self._reader.read(after_txid, bytes_max)
 
     def read_headers(self, after_txid: int, runs_max: int = 4096) -> list[Run]:
         """Like `read`, without the payloads; see `JournalReader.read_headers`."""
-        if after_txid >= self._last_txid:
+        if after_txid >= self.last_txid:
             return []
-        with self._reader_lock:
-            return self._reading().read_headers(after_txid, runs_max)
+        with self._lock:
+            return self._reader.read_headers(after_txid, runs_max)
 
     def find_sequence(self, publisher: int, sequence: int) -> int | None:
         """The transaction id of a message, or None when it is not here."""
-        with self._reader_lock:
-            return self._reading().find_sequence(publisher, sequence)
+        with self._lock:
+            return self._reader.find_sequence(publisher, sequence)
 
     def first_held(self, publisher: int, first: int, last: int) -> int | None:
         """The lowest sequence in first..last that is here; None when none of them is."""
-        with self._reader_lock:
-            return self._reading().first_held(publisher, first, last)
+        with self._lock:
+            return self._reader.first_held(publisher, first, last)
 
     def highest_on_topic(self, publisher: int, topic: bytes, wanted: SequenceSet) -> int:
         """The highest of `wanted` on the topic, or in no segment; see `JournalReader`."""
-        with self._reader_lock:
-            return self._reading().highest_on_topic(publisher, topic, wanted)
+        with self._lock:
+            return self._reader.highest_on_topic(publisher, topic, wanted)
 
     def find_time(self, time_us: int) -> int:
         """The first transaction id received at or after this time; see `JournalReader`."""
-        with self._reader_lock:
-            return self._reading().find_time(time_us)
+        with self._lock:
+            return self._reader.find_time(time_us)
 
     def segment_summaries(self) -> list[tuple[int, int, PublisherRanges]]:
         """(first, last transaction id, sequences in it) of each sealed segment, oldest first."""
-        with self._reader_lock:
-            return self._reading().segment_summaries()
+        with self._lock:
+            return self._reader.segment_summaries()
 
     def removed(self) -> PublisherRanges:
         """Every sequence ever journaled that is in no segment any more."""
-        with self._reader_lock:
-            return self._reading().removed()
+        with self._lock:
+            return self._reader.removed()
 
     def segments(self) -> list[SegmentInfo]:
         """Every segment, oldest first, the live one last."""
-        with self._reader_lock:
-            return self._reading().segments()
+        with self._lock:
+            return self._reader.segments()
 
     def reader(self) -> LmdbJournalReader:
         """A reader of its own for another thread of this process; the caller closes it."""
@@ -134,24 +135,25 @@ class ReaderMixin:
     def tidy(self) -> None:
         """Lets go of sealed segments that nobody asked for since the last call; see
         `LmdbJournalReader.tidy`."""
-        self._has_removed = False
-        with self._reader_lock:
-            if self._reader is not None:
-                self._reader.tidy()
-        if self._retention_waits:
-            self._retry_retention()
+        with self._lock:
+            if self._opened is not None:
+                self._opened.tidy()
 
     @property
     def is_untidy(self) -> bool:
-        """Returns whether `tidy` has something to do, or segments were removed since, as by age or
-        size; may be asked on any thread."""
-        reader = self._reader
-        if self._has_removed or self._retention_waits:
-            return True
+        """Returns whether `tidy` has something to do; may be asked on any thread."""
+        reader = self._opened
         return reader is not None and reader.is_untidy
 
-    def _let_go(self) -> None:
-        """Closes what this journal's own reader has open, so that it stands in nobody's way."""
-        with self._reader_lock:
-            if self._reader is not None:
-                self._reader.release()
+    def release(self) -> None:
+        """Closes what is open, so that it stands in nobody's way."""
+        with self._lock:
+            if self._opened is not None:
+                self._opened.release()
+
+    def close(self) -> None:
+        """Ends reading for good."""
+        with self._lock:
+            if self._opened is not None:
+                self._opened.close()
+                self._opened = None
