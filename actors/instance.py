@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 
-from raylay.actors.launch_program import start_buffer, start_link, start_queue_owner
+from raylay.actors.launch_program import StartedActor
 from raylay.actors.titles import carry_name
 from raylay.services.security.control import Caller
 from raylay.services.server.runner import InstanceThread
@@ -36,9 +36,7 @@ class Instance:
 
     def __init__(self, directory: str, name: str) -> None:
         # Nothing here may raise: Ray never retries a failed constructor.
-        self._thread = InstanceThread(
-            directory, name, start_link, node_address(), start_queue_owner, start_buffer
-        )
+        self._thread = InstanceThread(directory, name, StartedActor, node_address())
         self._thread.start()
         carry_name(self, Instance, name)
 

@@ -8,53 +8,39 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raylay.actors.destination_link import DestinationLink
-from raylay.actors.queue_owner import QueueOwner
-from raylay.actors.slow_client_buffer import SlowClientBuffer
+from raylay.actors.child import ChildActor, DestinationLink, QueueOwner, SlowClientBuffer
 from raylay.services.config.buffer import SlowClientBufferConfig
 from raylay.services.config.instance import LinkConfig, QueueOwnerConfig
+from raylay.services.server.children.supervisor import ChildConfig
 
 CONTROL_CALLS_AT_ONCE = 8
-"""Number of control calls that one actor serves at the same time: a slow one must not delay
-`status`."""
+"""Control calls that one actor serves at the same time: a slow one must not hold up `status`."""
+ACTORS: dict[type, type[ChildActor]] = {
+    LinkConfig: DestinationLink,
+    QueueOwnerConfig: QueueOwner,
+    SlowClientBufferConfig: SlowClientBuffer,
+}
+"""Actor class of each kind of program, by what that is started with."""
 
 
-class ProgramActor:
+class StartedActor:
     """A program as an actor on its instance's node, started from within the instance's actor.
 
     Not detached: Ray ends it with its owner. Not restarted by Ray: its instance starts it again,
     because only the instance knows whether the dead one's socket is closed.
-
-    Args:
-        plain: the actor's class, undecorated.
-        config: configuration of the program, as JSON.
     """
 
-    def __init__(self, plain: type, config: str) -> None:
-        runtime = ray.get_runtime_context().get_node_id()
+    def __init__(self, config: ChildConfig) -> None:
+        node = ray.get_runtime_context().get_node_id()
         options: dict[str, Any] = {
             "num_cpus": 0,
             "max_restarts": 0,
             "max_concurrency": CONTROL_CALLS_AT_ONCE,
-            "scheduling_strategy": NodeAffinitySchedulingStrategy(runtime, soft=False),
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
         }
-        self._handle: Any = ray.remote(**options)(plain).remote(config)
+        plain: Any = ACTORS[type(config)]
+        self._handle: Any = ray.remote(**options)(plain).remote(config.to_json())
 
     def kill(self) -> None:
-        """Ends the program at once if it still runs."""
+        """Ends it at once if it still runs."""
         ray.kill(self._handle, no_restart=True)
-
-
-def start_link(config: LinkConfig) -> ProgramActor:
-    """Starts a link as an actor (a LinkFactory)."""
-    return ProgramActor(DestinationLink, config.to_json())
-
-
-def start_queue_owner(config: QueueOwnerConfig) -> ProgramActor:
-    """Starts a queue owner as an actor (a QueueFactory)."""
-    return ProgramActor(QueueOwner, config.to_json())
-
-
-def start_buffer(config: SlowClientBufferConfig) -> ProgramActor:
-    """Starts a buffer as an actor (a BufferFactory)."""
-    return ProgramActor(SlowClientBuffer, config.to_json())

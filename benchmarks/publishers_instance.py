@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from raylay.services.server.children.subprocess import start_buffer_process, start_link_process
+from raylay.services.server.children.subprocess import ChildSubprocess
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.process import keep_what_is_there, prepare_process, run_on_loop
 
@@ -56,9 +56,7 @@ class Turns:
 async def serve(directory: Path, configuration: Path) -> None:
     """Serves until standard input ends."""
     config = pickle.loads(configuration.read_bytes())
-    server = InstanceServer(
-        config, directory, start_link_process, buffer_factory=start_buffer_process
-    )
+    server = InstanceServer(config, directory, ChildSubprocess)
     started_s = time.perf_counter()
     await server.start()
     keep_what_is_there()

@@ -32,8 +32,7 @@ from raylay.services.replication.effects import InstanceRetirement, StaleCopyDet
 from raylay.services.replication.instance import Identity
 from raylay.services.replication.link.routing import SYNC_DESTINATIONS_MAX
 from raylay.services.security.connection_shares import ConnectionShares
-from raylay.services.server.children.link_factory import BufferFactory, LinkFactory, QueueFactory
-from raylay.services.server.children.supervisor import ChildHandle
+from raylay.services.server.children.supervisor import ChildHandle, ChildStart, no_children
 from raylay.services.server.clients.admission import ClientAdmission
 from raylay.services.server.clients.connection_limit import (
     ConnectionLimit,
@@ -91,37 +90,6 @@ CLOSING_ORDER = ("journal", "sow", "state", "metrics", "tracing")
 state, covers the last commit of the journal."""
 
 
-def _no_links(config: LinkConfig) -> ChildHandle:
-    raise ConfigurationError(
-        f"{config.instance} has Destination {config.destination.name!r} but was given no "
-        "link_factory to start its link with"
-    )
-
-
-def no_queues(config: QueueOwnerConfig) -> ChildHandle:
-    """The factory of instances that have no queues.
-
-    Raises:
-        ConfigurationError: always.
-    """
-    raise ConfigurationError(
-        f"{config.instance} has queue {config.definition.name!r} but was given no queue_factory to "
-        "start its owner with"
-    )
-
-
-def no_buffers(config: SlowClientBufferConfig) -> ChildHandle:
-    """The factory of instances that take nobody offline.
-
-    Raises:
-        ConfigurationError: always.
-    """
-    raise ConfigurationError(
-        f"{config.instance} was given no buffer_factory to start the buffer of pool {config.pool} "
-        "with"
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class SharedTables:
     """The values that parts share which call one another. They are made before all parts, so that
@@ -153,10 +121,9 @@ class InstanceServer:
     Args:
         config: who it is and what it does.
         directory: its data directory, made when it is missing.
-        link_factory: starts the links' processes.
         node_address: of the node that it runs on, now; empty: it is not known.
-        queue_factory: starts the processes of its queues' owners.
-        buffer_factory: starts those of its slow clients' buffers.
+        start_child: starts the processes of its links, its queues' owners and its slow clients'
+            buffers.
     """
 
     begins_anew = False
@@ -166,13 +133,10 @@ class InstanceServer:
         self,
         config: InstanceConfig,
         directory: str | Path,
-        link_factory: LinkFactory = _no_links,
+        start_child: ChildStart = no_children,
         node_address: str = "",
-        queue_factory: QueueFactory = no_queues,
-        buffer_factory: BufferFactory = no_buffers,
     ) -> None:
-        self._link_factory, self._queue_factory = link_factory, queue_factory
-        self._buffer_factory = buffer_factory
+        self._start_child = start_child
         self._node_address = node_address
         self._ending: asyncio.Task[None] | None = None
         self._closing: dict[str, Callable[[], Awaitable[None]]] = {}
@@ -449,7 +413,7 @@ class InstanceServer:
     def _start_link(self, destination: DestinationConfig, start_number: int) -> ChildHandle:
         runtime = self.runtime
         config = runtime.config
-        return self._link_factory(
+        return self._start_child(
             LinkConfig(
                 config.name,
                 config.group,
@@ -476,7 +440,7 @@ class InstanceServer:
     def _start_queue_owner(self, definition: DeclaredQueue, start_number: int) -> ChildHandle:
         runtime = self.runtime
         config = runtime.config
-        return self._queue_factory(
+        return self._start_child(
             QueueOwnerConfig(
                 config.name,
                 config.group,
@@ -499,7 +463,7 @@ class InstanceServer:
     ) -> ChildHandle:
         runtime = self.runtime
         config = runtime.config
-        return self._buffer_factory(
+        return self._start_child(
             SlowClientBufferConfig(
                 config.name,
                 pool,
@@ -614,4 +578,4 @@ class InstanceServer:
         return self._status.status()
 
 
-__all__ = ["InstanceServer", "StorageError", "no_queues"]
+__all__ = ["InstanceServer", "StorageError"]

@@ -15,11 +15,7 @@ from pathlib import Path
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.errors import InstanceRetired, RaylayError
 from raylay.services.messages.plain_text import plain_lines
-from raylay.services.server.children.subprocess import (
-    start_buffer_process,
-    start_link_process,
-    start_queue_process,
-)
+from raylay.services.server.children.subprocess import ChildSubprocess
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.process import keep_what_is_there, prepare_process, run_on_loop
 from raylay.services.telemetry import logs
@@ -37,13 +33,7 @@ async def serve(directory: Path) -> None:
     while True:
         config = InstanceConfig.load(directory)
         logs.configure(config.name, config.log)
-        server = InstanceServer(
-            config,
-            directory,
-            start_link_process,
-            queue_factory=start_queue_process,
-            buffer_factory=start_buffer_process,
-        )
+        server = InstanceServer(config, directory, ChildSubprocess)
         await server.start()
         keep_what_is_there()
         _stop_at_signals(server, stopping)

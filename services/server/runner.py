@@ -25,9 +25,9 @@ from raylay.services.errors import (
     StorageError,
 )
 from raylay.services.security.control import NAME_SHOWN_MAX, Caller
-from raylay.services.server.children.link_factory import BufferFactory, LinkFactory, QueueFactory
+from raylay.services.server.children.supervisor import ChildStart
 from raylay.services.server.fault_injection import await_release, is_held
-from raylay.services.server.instance_server import InstanceServer, no_buffers, no_queues
+from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.process import (
     FATAL_EXIT_CODE,
     keep_what_is_there,
@@ -54,26 +54,20 @@ class InstanceThread:
     Args:
         directory: the data directory; its `instance.json` says everything else.
         name: for logs until the configuration is read.
-        link_factory: starts links.
+        start_child: starts links, owners of queues and buffers of slow clients.
         node_address: of the node that it runs on, now; empty: it is not known.
-        queue_factory: starts owners of queues.
-        buffer_factory: starts buffers of slow clients.
     """
 
     def __init__(
         self,
         directory: str,
         name: str,
-        link_factory: LinkFactory,
+        start_child: ChildStart,
         node_address: str = "",
-        queue_factory: QueueFactory = no_queues,
-        buffer_factory: BufferFactory = no_buffers,
     ) -> None:
         self._directory = Path(directory)
         self._name = name
-        self._link_factory = link_factory
-        self._queue_factory = queue_factory
-        self._buffer_factory = buffer_factory
+        self._start_child = start_child
         self._node_address = node_address
         self._server: InstanceServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -116,10 +110,8 @@ class InstanceThread:
                 server = InstanceServer(
                     config,
                     self._directory,
-                    self._link_factory,
+                    self._start_child,
                     self._node_address,
-                    self._queue_factory,
-                    self._buffer_factory,
                 )
                 self._server = server
                 self._starting = asyncio.ensure_future(server.start())

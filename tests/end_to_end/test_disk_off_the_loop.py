@@ -20,7 +20,7 @@ from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.config.journal import JournalConfig, RetentionConfig
 from raylay.services.config.transport import TransportConfig
 from raylay.services.messages.topics import TopicRule
-from raylay.services.server.children.subprocess import start_link_process
+from raylay.services.server.children.subprocess import ChildSubprocess
 from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
 from raylay.services.server.instance_server import InstanceServer
 from raylay.storage.maintenance import FLOOR_FILE, read_floor
@@ -83,7 +83,7 @@ def test_a_serving_instance_writes_nothing_on_its_loop(
     async def run() -> None:
         watch = Watch(monkeypatch)
         config_b = InstanceConfig("B", "h", first=True)
-        b = InstanceServer(config_b, tmp_path / "B", start_link_process)
+        b = InstanceServer(config_b, tmp_path / "B", ChildSubprocess)
         await b.start()
         config_b = InstanceConfig(
             "B",
@@ -115,7 +115,7 @@ def test_a_serving_instance_writes_nothing_on_its_loop(
                 ),
             ),
             tmp_path / "A",
-            start_link_process,
+            ChildSubprocess,
         )
         await a.start()
         journal = tmp_path / "A" / JOURNAL_DIRECTORY
@@ -147,7 +147,7 @@ def test_a_serving_instance_writes_nothing_on_its_loop(
             await until(lambda: not (journal / FLOOR_FILE).exists())
             watch.watching = False
             directory = tmp_path / ("B" if round_number == 0 else f"B{round_number}")
-            b = InstanceServer(config_b, directory, start_link_process)
+            b = InstanceServer(config_b, directory, ChildSubprocess)
             await b.start()
             watch.watching = True
             await until(lambda: a.status()["destinations"]["B"]["caught_up"])

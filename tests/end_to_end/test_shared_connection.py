@@ -17,7 +17,7 @@ from raylay.services.config.transport import TransportConfig
 from raylay.services.configuration.amps.fabric import fabric_of
 from raylay.services.configuration.amps.load import load_amps
 from raylay.services.fabric.plan import instance_config, record_of
-from raylay.services.server.children.subprocess import start_link_process
+from raylay.services.server.children.subprocess import ChildSubprocess
 from raylay.services.server.instance_server import InstanceServer
 
 pytestmark = pytest.mark.covers("Replication", "without an address")
@@ -188,7 +188,7 @@ def test_who_waits_says_for_whom(tmp_path: Path) -> None:
     made = config("A", port, "B", "", share=False)
 
     async def why() -> str:
-        server = InstanceServer(made, tmp_path / "A", start_link_process)
+        server = InstanceServer(made, tmp_path / "A", ChildSubprocess)
         await server.start()
         try:
             async with asyncio.timeout(DEADLINE_S):

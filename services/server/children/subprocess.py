@@ -8,20 +8,23 @@ import sys
 
 from raylay.services.config.buffer import SlowClientBufferConfig
 from raylay.services.config.instance import LinkConfig, QueueOwnerConfig
+from raylay.services.server.children.supervisor import ChildConfig
 
 KILL_TIMEOUT_S = 5.0
-LINK = "raylay.services.processes.link.run_link"
-QUEUE_OWNER = "raylay.services.processes.queue_owner.run_queue_owner"
-SLOW_CLIENT_BUFFER = "raylay.services.processes.slow_client_buffer.run_slow_client_buffer"
+PROGRAMS: dict[type, str] = {
+    LinkConfig: "link.run_link",
+    QueueOwnerConfig: "queue_owner.run_queue_owner",
+    SlowClientBufferConfig: "slow_client_buffer.run_slow_client_buffer",
+}
+"""Module of each kind of program in `services/processes`, by what that is started with."""
 
 
-class LinkSubprocess:
+class ChildSubprocess:
     """The process of a link, of a queue's owner, or of a pool's buffer. It ends itself when its
     instance's Unix socket closes."""
 
-    def __init__(
-        self, config: LinkConfig | QueueOwnerConfig | SlowClientBufferConfig, program: str = LINK
-    ) -> None:
+    def __init__(self, config: ChildConfig) -> None:
+        program = f"raylay.services.processes.{PROGRAMS[type(config)]}"
         self._process = subprocess.Popen(
             [sys.executable, "-m", program],
             stdin=subprocess.PIPE,
@@ -40,18 +43,3 @@ class LinkSubprocess:
         """Ends it at once if it still runs."""
         self._process.kill()
         self._process.wait(KILL_TIMEOUT_S)
-
-
-def start_link_process(config: LinkConfig) -> LinkSubprocess:
-    """The LinkFactory of subprocesses."""
-    return LinkSubprocess(config)
-
-
-def start_queue_process(config: QueueOwnerConfig) -> LinkSubprocess:
-    """The QueueFactory of subprocesses."""
-    return LinkSubprocess(config, QUEUE_OWNER)
-
-
-def start_buffer_process(config: SlowClientBufferConfig) -> LinkSubprocess:
-    """The BufferFactory of subprocesses."""
-    return LinkSubprocess(config, SLOW_CLIENT_BUFFER)

@@ -15,6 +15,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from raylay.services.config.buffer import SlowClientBufferConfig
+from raylay.services.config.instance import LinkConfig, QueueOwnerConfig
+from raylay.services.errors import ConfigurationError
 from raylay.services.net.framed import FramedConnection
 from raylay.services.protocol.child.control import PING
 from raylay.services.protocol.frames import Header
@@ -36,6 +39,29 @@ class ChildHandle(Protocol):
 
     def kill(self) -> None:
         """Ends it at once if it still runs. Called in a thread; may block."""
+
+
+ChildConfig = LinkConfig | QueueOwnerConfig | SlowClientBufferConfig
+"""What a child is started with: a link, a queue's owner, or the buffer of a pool."""
+
+
+class ChildStart(Protocol):
+    """Starts a child: an actor, a subprocess, or in tests something else."""
+
+    def __call__(self, config: ChildConfig) -> ChildHandle:
+        """Starts one. Called in a thread; may block; may raise: it is then tried again."""
+
+
+def no_children(config: ChildConfig) -> ChildHandle:
+    """The start of the children of an instance that is to have none.
+
+    Raises:
+        ConfigurationError: always.
+    """
+    raise ConfigurationError(
+        f"{config.process_name} is to run beside its instance, which was given nothing to start "
+        "it with: give start_child"
+    )
 
 
 class Supervisor:

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from raylay.services.config.instance import InstanceConfig
+from raylay.services.config.instance import DestinationConfig, InstanceConfig, LinkConfig
 from raylay.services.core.compose import folding
+from raylay.services.errors import ConfigurationError
 from raylay.services.server.children import supervisor
-from raylay.services.server.children.supervisor import Supervisor
+from raylay.services.server.children.supervisor import Supervisor, no_children
 from raylay.services.server.runtime import InstanceRuntime
 
 DEADLINE_S = 30.0
@@ -228,3 +229,9 @@ def test_one_that_is_ended_is_told_and_has_time_to_leave(tmp_path: Path, leaves:
         assert children.killed == children.started
 
     run(tmp_path, work)
+
+
+def test_an_instance_that_was_given_no_start_of_children_says_which_it_lacks() -> None:
+    to = DestinationConfig("B", "pair", True, ("127.0.0.1:1",))
+    with pytest.raises(ConfigurationError, match=r"A\.B is to run beside .*: give start_child"):
+        no_children(LinkConfig("A", "pair", 1, 1, "", "", None, to))

@@ -98,7 +98,7 @@ def in_slow_house(
     config = replace(config, capacity=CapacityConfig(**limits))
 
     async def with_buffers(house: House) -> None:
-        house.server._buffer_factory = buffers
+        house.server._start_child = buffers
         await visit(house, buffers)
 
     in_house(directory, with_buffers, config)

@@ -14,7 +14,7 @@ from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.config.transport import TransportConfig
 from raylay.services.errors import ConfigurationError
 from raylay.services.fabric.plan import free_port
-from raylay.services.server.children.subprocess import start_link_process
+from raylay.services.server.children.subprocess import ChildSubprocess
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.links.node_address import following, is_own
 from raylay.services.telemetry.logs import LogOptions
@@ -102,7 +102,7 @@ def test_links_and_clients_find_it_where_its_node_is_now(tmp_path: Path) -> None
         config = InstanceConfig(
             "B", "g", destinations=(to_a,), first=True, log=CONFIG.log, fabric_key=CONFIG.fabric_key
         )
-        b = InstanceServer(config, tmp_path / "B", start_link_process)
+        b = InstanceServer(config, tmp_path / "B", ChildSubprocess)
         await b.start()
         to_b = DestinationConfig("B", "g", False, server_names=("B",))
         moving = replace(
@@ -112,7 +112,7 @@ def test_links_and_clients_find_it_where_its_node_is_now(tmp_path: Path) -> None
             replication_transports=(TransportConfig("replication", host=FORMER),),
             announce_to=(b.runtime.replication_address,),
         )  # fmt: skip
-        a = InstanceServer(moving, tmp_path / "A", start_link_process, HERE)
+        a = InstanceServer(moving, tmp_path / "A", ChildSubprocess, HERE)
         await a.start()
         changed = event(a, "address_changed")
         assert changed is not None and changed["former"] == FORMER
@@ -129,7 +129,7 @@ def test_links_and_clients_find_it_where_its_node_is_now(tmp_path: Path) -> None
         # It starts again there: nothing is new.
         incarnation = a.runtime.identity.incarnation
         await a.stop()
-        a = InstanceServer(moving, tmp_path / "A", start_link_process, HERE)
+        a = InstanceServer(moving, tmp_path / "A", ChildSubprocess, HERE)
         await a.start()
         assert a.placements.known()["A"] == known and a.runtime.identity.incarnation == incarnation
         # Its port is another one: of one generation the last counts, at B as well.
@@ -139,7 +139,7 @@ def test_links_and_clients_find_it_where_its_node_is_now(tmp_path: Path) -> None
                 moving,
                 replication_transports=(TransportConfig("replication", free_port(set()), FORMER),),
             ),
-            tmp_path / "A", start_link_process, HERE,
+            tmp_path / "A", ChildSubprocess, HERE,
         )  # fmt: skip
         await a.start()
         await until(lambda: b.placements.known()["A"].address == a.runtime.replication_address)
@@ -156,7 +156,7 @@ def test_links_and_clients_find_it_where_its_node_is_now(tmp_path: Path) -> None
                 replication_transports=(TransportConfig("replication"),),
                 metrics_host=HERE, node_address=HERE, announce_to=(), destinations=(to_b,),
             ),
-            tmp_path / "A2", start_link_process, HERE,
+            tmp_path / "A2", ChildSubprocess, HERE,
         )  # fmt: skip
         await a.start()
         assert a.placements.known() == {}
