@@ -990,6 +990,6 @@ def test_commands_beside_a_running_instance(journal: StepJournal, tmp_path: Path
 
 def test_commands_say_what_is_wrong(tmp_path: Path) -> None:
     code, output = raylay_journal("dump", tmp_path)
-    assert (code, "holds no journal" in output) == (1, True)
+    assert (code, "does not hold a journal" in output) == (1, True)
     code, output = raylay_journal("dump", tmp_path / "none")
-    assert (code, "no such directory" in output) == (1, True)
+    assert (code, "does not exist" in output) == (1, True)
