@@ -81,7 +81,7 @@ def test_an_instance_that_waits_for_its_group_is_admitted_by_force(make: Make) -
     thread = make(InstanceConfig("B", "g", destinations=(peer,)))
     status = until(thread, lambda status: status["state"] == "catching_up")
     assert "`raylay admit B`" in status["reason"]
-    with pytest.raises(AdmissionRefused, match="A of group g is not connected; wait for it"):
+    with pytest.raises(AdmissionRefused, match="A of group g is not connected; wait until"):
         thread.control("admit", {"senders": ()})
     assert not thread.status()["ready"]
     thread.control("admit", {"senders": (), "force": True})
