@@ -593,8 +593,8 @@ def forget_directory(directory: Path, fabric: str) -> str:
 
 
 def _before(target: _Target, before: int | None) -> int | None:
-    """Returns the transaction id below which segments are meant. A segment's file stands for itself
-    and all older segments."""
+    """Returns the transaction id below which the command works on whole segments. A segment's file
+    as the target stands for that segment and all older ones."""
     if target.end_txid is None:
         return before
     return target.end_txid if before is None else min(before, target.end_txid)

@@ -118,7 +118,7 @@ def up(
         fabric.leave()
         return
     stopping = threading.Event()
-    # Only now: who connects to Ray gets handlers of Ray's.
+    # Only now, because connecting to Ray installs Ray's own handlers.
     with stop_signals(stopping):
         stopping.wait()
         echo(f"stopping {settings.name}")

@@ -86,7 +86,7 @@ class SowGroup(TyperGroup):
         one.command("sow")(sow)
         found: Any = typer.main.get_command(one)
         command: TyperCommand = found
-        # Made here, so that nobody else has offered it what commands with --server take.
+        # Made here, so that it has not been given the TLS options of commands with --server before.
         offer(command)
         return command
 

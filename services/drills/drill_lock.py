@@ -48,7 +48,7 @@ class DrillLock:
         )
 
     def __enter__(self) -> None:
-        # A link of a whole file: nobody sees one that is being written.
+        # A hard link to a complete file, so that no process reads one that is being written.
         aside = self._path.with_name(f".{MARK_FILE}.{os.getpid()}")
         try:
             write_durably(aside, self._text.encode("utf-8"))

@@ -1,12 +1,13 @@
-"""The job `aggregate`: a topic summed up in windows of time, and the results published to another.
+"""The job `aggregate`: sums a topic up in windows of time and publishes the results to another
+topic.
 
-    readStream (one instance's journal) → groupBy(window, by…) → writeStream (a topic)
+readStream (one instance's journal) → groupBy(window, by…) → writeStream (a topic)
 
-Every instance that holds a topic holds the same messages, so one of them is read. What counts as a
-message's time is an expression: when it was published, or a field of its body. With `updates` each
-change of a window is published as it happens; without, each window once, when the watermark has
-passed its end. What is published is written down before the first of it leaves
-(services/pipeline/publishing/staging.py), and what was read stands in the checkpoint: a job that is
+Every instance that holds a topic holds the same messages, so the job reads one of them. An
+expression gives a message's time: the time of its publish, or a field of its body. With `updates`
+each change of a window is published as it happens; without, each window once, when the watermark
+has passed its end. The results are written down before the first of them is sent
+(services/pipeline/publishing/staging.py), and the checkpoint holds what was read: a job that is
 killed at any point and run again with the same checkpoint publishes each result once.
 """
 
@@ -46,13 +47,13 @@ OFFSETS = "offsets"
 QUERY_FILE = "raylay-aggregate.json"
 POLL_S = 0.2
 STOP_WAIT_S = 60.0
-"""Time that a micro-batch that is under way may take to end when the job is told to."""
+"""Most time that the job waits for a running micro-batch when it is told to stop."""
 EVERY_MS_DEFAULT = 1_000
 VALUE = "value"
 START_FORMAT = "yyyyMMdd'T'HHmmss"
 START_FORMAT_MS = f"{START_FORMAT}.SSS"
 KEY_OF_NULL = "\\N"
-"""Null in a key, where other backslashes are doubled."""
+"""Text of a null in a key; other backslashes are doubled."""
 FIELDS_OF_ALL = ("window_start", "window_end", "messages")
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -62,20 +63,22 @@ _TEXT = re.compile(r"'(?:[^'\\]|\\.)*'")
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The windows that are summed up.
+    """The windows of the job, checked.
 
     Attributes:
-        topic: which messages, as in a subscription.
-        schema: of their JSON bodies, as DDL.
-        by: names of the schema's fields or of a journal's columns, or `name=SQL expression`.
-        values: likewise, of numbers: a result has the mean, the least and the greatest of each.
+        topic: the topic whose messages are summed up, as in a subscription.
+        schema: the schema of the JSON bodies, as DDL.
+        by: the groups: names of the schema's fields or of a journal's columns, or `name=SQL
+            expression`.
+        values: the numbers, given in the same way; a result has the mean, the minimum and the
+            maximum of each.
         time: SQL expression of a message's time.
-        window_ms, watermark_ms: the windows' length, and how late a message may come, in
+        window_ms, watermark_ms: the length of a window, and how late a message may arrive, in
             milliseconds of that time.
-        updates: publish each change of a window instead of each window once.
+        updates: whether each change of a window is published, or each window once.
 
     Raises:
-        ConfigurationError: a name is missing or stands twice, or a length is not above 0.
+        ConfigurationError: a name is missing or given twice, or a length is not above 0.
     """
 
     topic: str
@@ -91,16 +94,19 @@ class Windows:
         if not self.topic or not self.schema:
             raise ConfigurationError("give a topic and the schema of its bodies")
         if self.window_ms <= 0 or self.watermark_ms < 0:
-            raise ConfigurationError("a window is longer than 0, a watermark not below it")
+            raise ConfigurationError("a window must be longer than 0, and a watermark at least 0")
         names = [*FIELDS_OF_ALL, *self.named(self.by)]
         for name in self.named(self.values):
             names += (f"{name}_mean", f"{name}_min", f"{name}_max")
         for name in names:
             if names.count(name) > 1:
-                raise ConfigurationError(f"a result would have two fields {name}")
+                raise ConfigurationError(
+                    f"a result would have two fields named {name}: give one of them another "
+                    "name, as name=expression"
+                )
 
     def named(self, given: tuple[str, ...]) -> dict[str, str]:
-        """Expressions by name."""
+        """Returns the expressions by name."""
         found: dict[str, str] = {}
         for text in given:
             match = _NAMED.fullmatch(text.strip())
@@ -113,7 +119,7 @@ class Windows:
         return found
 
     def columns(self) -> str:
-        """The journal's columns that the expressions use, with commas."""
+        """Returns the journal columns that the expressions use, separated by commas."""
         texts = (self.time, *self.named(self.by).values(), *self.named(self.values).values())
         words = {word for text in texts for word in _NAME.findall(_TEXT.sub("", text))}
         return ",".join(name for name in COLUMNS if name in words) or "txid"
@@ -124,11 +130,11 @@ class AggregateSummary:
     """The result of a run.
 
     Attributes:
-        instance: whose journal it read.
-        records: messages read, and `batches` that it took.
-        published: results that are durable in the fabric.
+        instance: the instance whose journal the run read.
+        records, batches: the messages that it read, and the micro-batches that it took.
+        published: the results that are durable in the fabric.
         dropped_late: messages behind the watermark, which are in no result.
-        watermark: as far as windows are closed; empty before the first.
+        watermark: the time up to which windows are closed; empty: none is.
         ended: `caught up`, `time is up` or `stopped`.
     """
 
@@ -143,11 +149,11 @@ class AggregateSummary:
 
 
 def results(rows: DataFrame, windows: Windows) -> DataFrame:
-    """One row a window and group, as messages: `key`, the window's start and the groups, different
-    for each, and `body`, JSON.
+    """Returns one row for each window and group, as a message: `key`, made of the window's start
+    and the groups, and `body`, JSON.
 
     Args:
-        rows: of a journal, a batch or a stream, with the column `value`.
+        rows: the rows of a journal, batch or stream, with the column `value`.
     """
     from pyspark.sql import functions as F
 
@@ -187,8 +193,8 @@ def results(rows: DataFrame, windows: Windows) -> DataFrame:
 
 
 def _key_part(name: str) -> Column:
-    """A group as text. One without a value, and one that holds the separator, are told apart from
-    all others."""
+    """Returns a group as text for a key. Null, and a value that holds the separator, give texts
+    that no other value gives."""
     from pyspark.sql import functions as F
 
     text = F.replace(F.col(name).cast("string"), F.lit("\\"), F.lit("\\\\"))
@@ -213,25 +219,25 @@ def aggregate(
     stop: threading.Event | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> AggregateSummary:
-    """Runs until it is told to end.
+    """Runs the job until it is told to stop.
 
     Args:
         place: the journal to read.
         into: the topic of the results.
-        publish: where to publish: `servers`, or `fabric` and `group`.
-        checkpoint: a directory that holds what was read and published, for the next run.
-        until_caught_up: end at what is committed now.
-        for_s: end after so many seconds.
-        every_ms: how often to look for new messages.
-        starting: of a new checkpoint: from where on.
-        records_per_batch: at most so many at a time; 0: all that wait.
-        on_corrupt: at a damaged record: `stop`, or `skip`, which logs it.
-        stop: ends the job when it is set.
-        progress: called with a line a micro-batch that read something.
+        publish: the options of the target: `servers`, or `fabric` and `group`.
+        checkpoint: a directory for the job's progress, which the next run continues.
+        until_caught_up: whether to end at the messages that are committed now.
+        for_s: seconds after which to end; 0: no limit.
+        every_ms: interval at which to look for new messages.
+        starting: the position at which a new checkpoint begins.
+        records_per_batch: most messages in a micro-batch; 0: no limit.
+        on_corrupt: the effect of a damaged record: `stop`, or `skip`, which logs it.
+        stop: an event that ends the job when it is set.
+        progress: called with a line of text for each micro-batch that read something.
 
     Raises:
-        ConfigurationError: an expression is wrong, the checkpoint is of another query, or the
-            results' topic is journaled nowhere.
+        ConfigurationError: an expression is wrong, the checkpoint is another query's, or no
+            instance journals the results' topic.
         RaylayError: the journal cannot be read, or no server answers.
     """
     from pyspark.errors import PySparkException
@@ -239,7 +245,8 @@ def aggregate(
     directory = Path(checkpoint).absolute()
     if topic_filter(windows.topic, "").matches(into.encode(), b""):
         raise ConfigurationError(
-            f"the results' topic {into} is one of {windows.topic}: the job would read its own"
+            f"the results' topic {into} matches {windows.topic}, so the job would read its own "
+            "results: choose another topic"
         )
     options = WriteOptions.of({**publish, "topic": into})
     check_target(options, [(into, options.message_type or MESSAGE_TYPE_DEFAULT)])
@@ -277,7 +284,7 @@ def aggregate(
             query.stop()
     except PySparkException as error:
         if not (directory / OFFSETS).exists():
-            # It never began: the checkpoint is nobody's.
+            # The query never began, so the checkpoint belongs to none.
             (directory / QUERY_FILE).unlink(missing_ok=True)
         raise ConfigurationError(one_line(error)) from None
     staging = directory / STAGING_OF_CHECKPOINT
@@ -288,7 +295,8 @@ def aggregate(
 
 
 def _updating(writer: DataStreamWriter, sink: dict[str, str]) -> DataStreamWriter:
-    """Has each micro-batch's changes published: Spark gives a Python sink appended rows only."""
+    """Makes a writer publish the changes of each micro-batch, because Spark gives a Python sink
+    appended rows only."""
 
     def publish(rows: DataFrame, batch: int) -> None:
         rows.write.format("raylay").mode("append").options(**sink, batch=str(batch)).save()
@@ -297,7 +305,7 @@ def _updating(writer: DataStreamWriter, sink: dict[str, str]) -> DataStreamWrite
 
 
 def _claim(directory: Path, place: JournalPlace, windows: Windows, into: str) -> None:
-    """Writes down what the checkpoint is of, or compares."""
+    """Records the query of a new checkpoint, or compares it with the recorded one."""
     wanted = {"journal": _whole_path(place.journal), "into": into, **asdict(windows)}
     wanted = json.loads(json.dumps(wanted))
     path = directory / QUERY_FILE
@@ -315,17 +323,18 @@ def _claim(directory: Path, place: JournalPlace, windows: Windows, into: str) ->
         if found.get(name) != value:
             raise ConfigurationError(
                 f"{directory} is the checkpoint of another query: its {name} is "
-                f"{found.get(name)!r}, this one's {value!r}; give each query its own"
+                f"{found.get(name)!r}, this one's {value!r}; give each query a checkpoint of its "
+                "own"
             )
 
 
 def _whole_path(journal: str) -> str:
-    """Returns the whole path of a journal however its directory was named."""
+    """Returns the absolute path of a journal, however its directory was named."""
     return str(Path(journal).resolve())
 
 
 def _published(directory: Path) -> int:
-    """Returns the number of results that have their sequences."""
+    """Returns the number of results that have sequences."""
     try:
         state = json.loads((directory / STAGING_OF_CHECKPOINT / STATE_FILE).read_bytes())
     except FileNotFoundError:
@@ -340,7 +349,7 @@ def _followed(
     stop: threading.Event | None,
     progress: Callable[[str], None],
 ) -> AggregateSummary:
-    """Tells what a query does until it ends, or has to."""
+    """Follows a query until it ends or has to end, and reports its progress."""
     ends_s = None if for_s is None else time.monotonic() + for_s
     stop = stop or threading.Event()
     told = -1
@@ -355,12 +364,12 @@ def _followed(
             summary.ended = "time is up"
         if summary.ended in ("stopped", "time is up"):
             _wait_between(query)
-        for each in query.recentProgress:
-            batch = int(each["batchId"])
-            summary.watermark = each["eventTime"].get("watermark", summary.watermark)
-            if batch > told and (each["numInputRows"] or _updated(each)):
+        for recentProgres in query.recentProgress:
+            batch = int(recentProgres["batchId"])
+            summary.watermark = recentProgres["eventTime"].get("watermark", summary.watermark)
+            if batch > told and (recentProgres["numInputRows"] or _updated(recentProgres)):
                 told = batch
-                _count(summary, each, progress)
+                _count(summary, recentProgres, progress)
     return summary
 
 
@@ -377,7 +386,8 @@ def _count(summary: AggregateSummary, each: Any, progress: Callable[[str], None]
 
 
 def _updated(each: Any) -> bool:
-    """Returns whether a micro-batch changed windows, or closed some: one without messages may."""
+    """Returns whether a micro-batch changed or closed windows, which one without messages may do
+    too."""
     return any(
         int(state["numRowsUpdated"]) or int(state["numRowsRemoved"])
         for state in each["stateOperators"]
@@ -385,7 +395,7 @@ def _updated(each: Any) -> bool:
 
 
 def _wait_between(query: StreamingQuery) -> None:
-    """Waits for the end of a micro-batch: what it published is then noted in the checkpoint."""
+    """Waits for the end of a micro-batch, so that the checkpoint notes its results as published."""
     deadline_s = time.monotonic() + STOP_WAIT_S
     while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline_s:
         time.sleep(POLL_S / 10)

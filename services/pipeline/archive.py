@@ -76,21 +76,22 @@ META = "_raylay"
 PARTITIONED_BY = ("instance", "topic", "date")
 LONG_TOPIC = "long_topic"
 TOPIC_NAME_BYTES_MAX = 255 - len("topic=")
-"""Length of a topic in a directory's name, as Spark writes it."""
+"""Most bytes of a topic in a directory's name, in Spark's spelling."""
 TOPIC_BEGINNING = 48
-"""Characters kept of a longer one: at most 192 bytes."""
+"""Number of characters that a directory's name keeps of a longer topic: at most 192 bytes."""
 SPARK_ESCAPES = r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]"""
-"""Characters that Spark writes with three bytes each."""
+"""Characters that Spark writes as three bytes each."""
 
 
 @dataclass(slots=True)
 class ArchivedStretch:
-    """One stretch in the lake: transaction ids, inclusive, and what was verified.
+    """One stretch of an instance's log in the lake: its transaction ids, inclusive, and what was
+    verified.
 
     Attributes:
-        damaged: segments, by their first transaction id, of which something was left out.
-        end: what tells the last of them (`record_told`); in older manifests the last message, or
-            None.
+        damaged: the segments, by their first transaction id, from which records were left out.
+        end: the numbers that identify its last record (`record_told`); in older manifests those of
+            the last message, or None.
     """
 
     first_txid: int
@@ -107,7 +108,7 @@ class _Pending:
     key: str
     stretch: ArchivedStretch
     moves: list[list[str]]
-    """Moves of files, each from a path below staging to one below messages."""
+    """Moves of files: each a path below staging and a path below messages."""
 
 
 @dataclass(slots=True)
@@ -115,9 +116,10 @@ class ArchiveSummary:
     """The result of a run at one instance.
 
     Attributes:
-        removable_before: segments that lie wholly below this transaction id are in the lake,
-            verified, and may be removed as far as that goes.
-        damaged: what this run left out, a sentence each; the segments are never removable.
+        removable_before: segments wholly below this transaction id are in the lake and verified,
+            and may be removed.
+        damaged: a sentence for each place that this run left out; the segments there are never
+            removable.
     """
 
     instance: str
@@ -130,10 +132,10 @@ class ArchiveSummary:
 
 @dataclass(slots=True)
 class Lake:
-    """A lake's manifest.
+    """The manifest of a lake.
 
-    Raises (of `opened`):
-        StorageError: it cannot be read, or is of another version.
+    Raises:
+        StorageError: on `opened`: the manifest cannot be read, or is of another version.
     """
 
     directory: Path
@@ -156,7 +158,8 @@ class Lake:
 
     @classmethod
     def opened(cls, directory: Path) -> Lake:
-        """The lake in a directory, a new one where there is none; finishes what is pending."""
+        """Opens the lake in a directory, or a new one where there is none, and finishes a pending
+        stretch."""
         lake = cls(directory)
         make_directory(lake.meta)
         found = _read(lake.meta / "manifest.json")
@@ -179,12 +182,12 @@ class Lake:
         return lake
 
     def archived_upto(self, key: str) -> int:
-        """The last transaction id of an instance's incarnation that is in the lake."""
+        """Returns the last transaction id of an instance's incarnation that is in the lake."""
         stretches = self.stretches.get(key)
         return stretches[-1].last_txid if stretches else 0
 
     def take(self, key: str, stretch: ArchivedStretch, moves: list[list[str]]) -> None:
-        """Makes a verified stretch part of the lake."""
+        """Adds a verified stretch to the lake."""
         pending = _Pending(key, stretch, moves)
         write_durably(self.meta / "pending.json", json.dumps(asdict(pending)).encode() + b"\n")
         fault_point("archive.pending")
@@ -198,7 +201,11 @@ class Lake:
             if (self.staging / source).exists():
                 os.replace(self.staging / source, there)
             elif not there.exists():
-                raise StorageError(f"{there} is missing: it was removed by hand", str(there))
+                raise StorageError(
+                    f"{there} is missing: somebody removed it; restore it, or archive into a new "
+                    "lake",
+                    str(there),
+                )
             folders.add(there.parent)
             fault_point("archive.moved")
         for folder in folders:
@@ -211,7 +218,7 @@ class Lake:
         content = {
             "version": LAKE_VERSION,
             "stretches": {
-                key: [asdict(each) for each in stretches]
+                key: [asdict(stretch) for stretch in stretches]
                 for key, stretches in self.stretches.items()
             },
         }
@@ -229,7 +236,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError) as error:
         raise StorageError(f"{path} cannot be read: {error}", str(path)) from None
     if not isinstance(found, dict):
-        raise StorageError(f"{path} holds no object", str(path))
+        raise StorageError(f"{path} does not hold a JSON object", str(path))
     return found
 
 
@@ -242,27 +249,28 @@ def archive(
     on_corrupt: OnCorrupt = "stop",
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[ArchiveSummary]:
-    """Brings a lake up to what the journals hold now.
+    """Brings a lake up to date with the journals.
 
     Args:
-        lake_directory: a directory that the driver and the workers reach; made when missing.
-        chunk_records: how much is written, verified and taken in one step.
-        on_corrupt: a damaged record: `stop` raises; `skip` leaves it out, tells it, and never says
-            that its segment may be removed. Each step is read twice then.
-        progress: called with a line a step.
+        lake_directory: a directory that the driver and the workers reach; it is created when
+            missing.
+        chunk_records: number of records that are written, verified and added in one step.
+        on_corrupt: the effect of a damaged record: `stop` raises; `skip` leaves it out, reports it,
+            and never calls its segment removable. Each step is read twice then.
+        progress: called with a line of text for each step.
 
     Raises:
-        ConfigurationError: two journals are of one name.
-        StorageLocked: another job archives there.
+        ConfigurationError: two journals have the same name.
+        StorageLocked: another job archives into this lake.
         StorageError: records were removed from a journal before they were archived, a journal does
             not hold what was archived of it, or the lake lacks a file or cannot be written.
-        CorruptRecord: a journal is damaged (see `on_corrupt`), or what was written is not what the
-            journal holds.
+        CorruptRecord: a journal is damaged (see `on_corrupt`), or the written files differ from the
+            journal.
     """
     if len({place.instance for place in places}) < len(places):
         raise ConfigurationError(
-            "two of the journals lie in directories of one name, by which a lake tells instances "
-            "apart: give the fabric's directory, or each a lake of its own"
+            "two of the journals lie in directories of the same name, by which a lake "
+            "distinguishes instances: give the fabric's directory, or a lake for each journal"
         )
     directory = Path(lake_directory).absolute()
     try:
@@ -317,7 +325,7 @@ def _archive_one(
 
 
 def _identity(place: JournalPlace) -> str:
-    """Returns a name that tells a journal from another one of an instance of the same name."""
+    """Returns a name that tells a journal from other journals of an instance of the same name."""
     found = place.incarnation()
     if found:
         return found
@@ -326,10 +334,11 @@ def _identity(place: JournalPlace) -> str:
 
 
 def _compare(lake: Lake, place: JournalPlace, key: str) -> None:
-    """Checks that the lake has the files of its manifest, and the journal what is archived of it.
+    """Checks that the lake has the files of its manifest, and that the journal holds what was
+    archived of it.
 
     Raises:
-        StorageError: not so.
+        StorageError: a file is missing, or the journal differs.
     """
     stretches = lake.stretches.get(key, [])
     if not stretches:
@@ -337,7 +346,7 @@ def _compare(lake: Lake, place: JournalPlace, key: str) -> None:
     for name in (name for each in stretches for name in each.files):
         path = lake.messages / name
         if not path.is_file() or not path.stat().st_size:
-            text = "is named by the manifest, and missing or empty"
+            text = "is named in the manifest, but is missing or empty"
             raise _incomplete(path, place, text)
     upto = stretches[-1].last_txid
     with place.reader() as reader:
@@ -346,7 +355,9 @@ def _compare(lake: Lake, place: JournalPlace, key: str) -> None:
         except CorruptRecord:  # it is to be skipped; nobody knows where the journal ended
             newest = upto
         if newest < upto:
-            raise _another(lake, place, f"it ends at transaction id {newest}, archived is {upto}")
+            raise _another(
+                lake, place, (f"it ends at transaction id {newest}, but {upto} is archived")
+            )
         oldest = reader.first_txid
         for stretch in reversed(stretches):
             if stretch.last_txid < oldest:
@@ -358,12 +369,12 @@ def _compare(lake: Lake, place: JournalPlace, key: str) -> None:
                 continue
             found = record_told(reader, stretch.end[0])
             if found is not None and found != stretch.end:
-                text = f"transaction id {stretch.end[0]} is another record than was archived"
+                text = f"transaction id {stretch.end[0]} is not the record that was archived"
                 raise _another(lake, place, text)
 
 
 def _count(lake: Lake, place: JournalPlace, stretch: ArchivedStretch) -> None:
-    """Checks that the files of a stretch have its rows."""
+    """Checks that the files of a stretch have as many rows as the manifest says."""
     found = 0
     for name in stretch.files:
         path = lake.messages / name
@@ -375,24 +386,24 @@ def _count(lake: Lake, place: JournalPlace, stretch: ArchivedStretch) -> None:
     if found != stretch.rows:
         text = (
             f"holds in the files of transaction ids {stretch.first_txid} to {stretch.last_txid} "
-            f"{found} messages, archived were {stretch.rows}"
+            f"{found} messages, but {stretch.rows} were archived"
         )
         raise _incomplete(lake.messages, place, text)
 
 
 def _incomplete(path: Path, place: JournalPlace, text: str) -> StorageError:
     return StorageError(
-        f"{path} {text}; put back what was there, or archive into a new lake: nothing of "
-        f"{place.instance} was archived, and none of its segments may be removed",
+        f"{path} {text}; restore it, or archive into a new lake: nothing of {place.instance} was "
+        "archived, and none of its segments may be removed",
         str(path),
     )
 
 
 def _another(lake: Lake, place: JournalPlace, text: str) -> StorageError:
     return StorageError(
-        f"{place.journal} is not what {lake.directory} holds of it: {text}. It was replaced, or "
-        "put back from a backup: archive it into a new lake; nothing of it was archived, and none "
-        "of its segments may be removed",
+        f"{place.journal} differs from what {lake.directory} holds of it: {text}. It was "
+        "replaced, or restored from a backup: archive it into a new lake; nothing of it was "
+        "archived, and none of its segments may be removed",
         place.journal,
     )
 
@@ -425,8 +436,8 @@ def _read_columns(path: Path, columns: list[str]) -> pa.Table:
 
 
 def _removable(place: JournalPlace, upto: int, damaged: set[int]) -> int:
-    """Returns the first transaction id of the oldest segment that must stay, as something of it is
-    not archived; 0: no segment can be removed."""
+    """Returns the first transaction id of the oldest segment that must stay because the lake lacks
+    something of it; 0: no segment can be removed."""
     firsts = [file.first_txid for file in place.files()]
     whole = [first for first in firsts if first <= upto + 1]
     kept = next((at for at, first in enumerate(whole) if first in damaged), len(whole) - 1)
@@ -442,7 +453,8 @@ def _write(
     last: int,
     on_corrupt: OnCorrupt,
 ) -> tuple[ArchivedStretch, list[str]]:
-    """Makes a stretch part of the lake; the stretch, and what was left out."""
+    """Writes, verifies and adds a stretch to the lake. Returns the stretch, and a sentence for each
+    place that was left out."""
     from pyspark.sql import functions as F
 
     rows = (
@@ -476,8 +488,8 @@ def _write(
     if expected != found:
         raise CorruptRecord(
             f"{out}: transaction ids {after + 1} to {last} of {place.journal} are {expected[0]} "
-            f"records of checksum {expected[1]}, what was written reads as {found[0]} of "
-            f"{found[1]}: nothing was archived, look at the disk and run the job again",
+            f"records of checksum {expected[1]}, but the written files hold {found[0]} of "
+            f"checksum {found[1]}: nothing was archived; check the disk and run the job again",
             str(out),
         )
     damaged: list[int] = []
@@ -486,9 +498,9 @@ def _write(
         sound, damaged, damage = _looked_at(spark, place, after, last)
         if sound != expected[0]:
             raise CorruptRecord(
-                f"{place.journal}: of transaction ids {after + 1} to {last} {expected[0]} records "
-                f"were read, and {sound} at a second look: nothing was archived, look at the disk "
-                "and run the job again",
+                f"{place.journal}: of transaction ids {after + 1} to {last} {expected[0]} "
+                f"records were read at first, and {sound} at a second read: nothing was "
+                "archived; check the disk and run the job again",
                 place.journal,
             )
     name = f"{identity}-{after + 1:016x}-{last:016x}"
@@ -530,13 +542,14 @@ def _looked_at(
 def _counted(stretch: JournalStretch) -> tuple[int, int, list[str]] | TaskFailure:
     rows = StretchRows(stretch, "skip")
     try:
-        return sum(len(each.run) for each in rows), stretch.segment, rows.damaged
+        return sum(len(row.run) for row in rows), stretch.segment, rows.damaged
     except RaylayError as error:
         return TaskFailure.of(error)
 
 
 def _with_short_topics(rows: DataFrame) -> DataFrame:
-    """`topic` as it can stand in a directory's name, and `long_topic` where that is another."""
+    """Adds `topic` as a directory's name can hold it, and `long_topic` where that differs from the
+    topic."""
     from pyspark.sql import functions as F
 
     topic = F.col("topic")
@@ -551,7 +564,7 @@ def _with_short_topics(rows: DataFrame) -> DataFrame:
 
 
 def _written(rows: DataFrame, out: Path) -> tuple[int, int]:
-    """Writes the rows; their fingerprint, taken as they pass."""
+    """Writes the rows. Returns their fingerprint, computed while they pass."""
     from pyspark.sql import Observation
 
     observed = Observation()
@@ -586,12 +599,12 @@ def _numbers(measured: dict[str, Any]) -> tuple[int, int]:
 
 
 def read_lake(spark: SparkSession, lake_directory: str | Path) -> DataFrame:
-    """The messages of a lake as a table, with the columns of a journal and `date`.
+    """Returns the messages of a lake as a table, with the columns of a journal and `date`.
 
-    Only files of the manifest are read: a job may be moving others in.
+    Only files of the manifest are read, because a job may be moving others in.
 
     Raises:
-        StorageError: there is no lake, or it is empty.
+        StorageError: the directory holds no lake, or an empty one.
     """
     directory = Path(lake_directory).absolute()
     found = _read(directory / META / "manifest.json")

@@ -1,7 +1,7 @@
 """`raylay pipeline …`: the jobs as commands.
 
-Each prints its progress to the standard error and one JSON object to the standard output, and ends
-with exit code 1 where its verdict is bad. Spark is started only by the commands that need it.
+Each job prints its progress to the standard error and one JSON object to the standard output, and
+ends with exit code 1 where its verdict is bad. Only the commands that need Spark start it.
 """
 
 from __future__ import annotations
@@ -56,14 +56,12 @@ ReportOption = Annotated[
 ]
 DebugOption = Annotated[
     bool,
-    typer.Option(
-        "--debug", help="Show everything that Spark reports of an error, with Java stacks."
-    ),
+    typer.Option("--debug", help="Show Spark's whole report of an error, with Java stacks."),
 ]
 
 
 class OnCorrupt(StrEnum):
-    """The effect of a damaged record."""
+    """The effect of a damaged record on a job."""
 
     STOP = "stop"
     SKIP = "skip"
@@ -73,10 +71,11 @@ ServerOption = Annotated[
     list[str] | None, typer.Option("--server", help="host:port to publish to; repeatable.")
 ]
 ToFabricOption = Annotated[
-    str, typer.Option("--fabric", "-f", help="Or a fabric's name, file or directory.")
+    str,
+    typer.Option("--fabric", "-f", help=("The fabric to publish to: its name, file or directory.")),
 ]
 GroupOption = Annotated[
-    str, typer.Option("--group", "-g", help="The region whose instances to use.")
+    str, typer.Option("--group", "-g", help="The region of the instances to use.")
 ]
 OnCorruptOption = Annotated[
     OnCorrupt, typer.Option("--on-corrupt", help="What to do at a damaged record.")
@@ -91,7 +90,7 @@ class BodyMode(StrEnum):
 
 
 class ReplayClock(StrEnum):
-    """The timestamp of messages whose intervals a replay reproduces."""
+    """The timestamp whose intervals a replay reproduces."""
 
     RECEIVE = "receive_time"
     ORIGIN = "origin_time"
@@ -104,7 +103,8 @@ def _places(source: str, instances: list[str] | None) -> list[JournalPlace]:
 
 
 def _where_to(server: list[str] | None, fabric: str, group: str) -> dict[str, str]:
-    """The options of a write to there, by TLS where the command line asks for it."""
+    """Returns the options of a write to this target, with TLS where the command line asks for
+    it."""
     return {
         "servers": ",".join(server or ()),
         "fabric": fabric,
@@ -115,8 +115,8 @@ def _where_to(server: list[str] | None, fabric: str, group: str) -> dict[str, st
 
 @contextmanager
 def _spark(master: str, app: str, debug: bool) -> Iterator[SparkSession]:
-    """A session for one job; what Spark says of an error of ours is one line, unless all of it is
-    asked for."""
+    """Opens a Spark session for one job. An error of Raylay inside Spark is reported in one line,
+    unless the whole report is asked for."""
     from pyspark.errors import PySparkException
 
     made = session(master, f"raylay {app}", log_level="ERROR" if debug else "")
@@ -135,12 +135,14 @@ def _progress(line: str) -> None:
 
 
 def _check_report(path: Path) -> None:
-    """Refuses a report that cannot be made or written, before the work."""
+    """Refuses, before the work, a report that cannot be made or written."""
     from raylay.services.reports.page import check_reports
 
     check_reports()
     if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
-        raise ConfigurationError(f"--report {path}: {path.parent} is no directory to write to")
+        raise ConfigurationError(
+            f"--report {path}: {path.parent} is not a directory that can be written to"
+        )
 
 
 def _report(name: str, started_s: float, values: dict[str, Any]) -> None:
@@ -179,8 +181,8 @@ def archive_command(
         "archive",
         started_s,
         {
-            "records": sum(each.archived_records for each in summaries),
-            "instances": [asdict(each) for each in summaries],
+            "records": sum(summary.archived_records for summary in summaries),
+            "instances": [asdict(summary) for summary in summaries],
         },
     )
 
@@ -190,11 +192,16 @@ def audit_command(
     source: FromArgument,
     instance: InstanceOption = None,
     settle: Annotated[
-        float, typer.Option("--settle", min=0.0, help="Seconds that a message may be on its way.")
+        float,
+        typer.Option("--settle", min=0.0, help=("Most seconds that a message may be on its way.")),
     ] = 10.0,
     max_owed: Annotated[
         float,
-        typer.Option("--max-owed", min=0.0, help="Seconds that a link may owe one; exit code 1."),
+        typer.Option(
+            "--max-owed",
+            min=0.0,
+            help=("Most seconds that a link may owe a message; more ends with exit code 1."),
+        ),
     ] = 60.0,
     report: ReportOption = None,
     on_corrupt: OnCorruptOption = OnCorrupt.STOP,
@@ -235,7 +242,7 @@ def aggregate_command(
     topic: Annotated[str, typer.Option("--topic", help="The topic: a name or an expression.")],
     schema: Annotated[str, typer.Option("--schema", help="The schema of the JSON bodies, as DDL.")],
     by: Annotated[
-        list[str], typer.Option("--by", help="A field, a column or name=SQL; repeatable.")
+        list[str], typer.Option("--by", help="A group: a field, a column or name=SQL; repeatable.")
     ],
     into: Annotated[str, typer.Option("--into", help="The topic of the results.")],
     checkpoint: Annotated[
@@ -256,10 +263,15 @@ def aggregate_command(
         bool, typer.Option("--updates", help="Publish each change, not each window once.")
     ] = False,
     until_caught_up: Annotated[
-        bool, typer.Option("--until-caught-up", help="End at what is committed now.")
+        bool,
+        typer.Option(
+            "--until-caught-up", help=("End when everything that is committed now is read.")
+        ),
     ] = False,
-    for_time: Annotated[str, typer.Option("--for", help="End after so many seconds.")] = "",
-    every: Annotated[str, typer.Option("--every", help="How often to look.")] = "1s",
+    for_time: Annotated[str, typer.Option("--for", help="End after this time.")] = "",
+    every: Annotated[
+        str, typer.Option("--every", help=("How often to look for new messages."))
+    ] = "1s",
     starting: Annotated[
         str,
         typer.Option("--starting", help="Where a new checkpoint begins: 0, 0|1| (now), a time, …"),
@@ -273,9 +285,7 @@ def aggregate_command(
     ] = "",
     instance: Annotated[
         str,
-        typer.Option(
-            "--instance", help="The instance whose journal to read; default: the fabric's first."
-        ),
+        typer.Option("--instance", help="The instance to read; default: the fabric's first."),
     ] = "",
     on_corrupt: OnCorruptOption = OnCorrupt.STOP,
     master: MasterOption = MASTER_DEFAULT,
@@ -328,7 +338,7 @@ def aggregate_command(
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set, in place of what Spark does then."""
+    """Yields an event that Ctrl-C and SIGTERM set, in place of Spark's own handling."""
     stop = threading.Event()
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, lambda *_: stop.set()) for number in numbers]
@@ -359,12 +369,15 @@ def latency_command(
     max_p99: Annotated[
         str,
         typer.Option(
-            "--max-p99", help="The slowest that a link may be; exit code 1 if one is slower."
+            "--max-p99", help="The largest p99 that a link may have; more ends with exit code 1."
         ),
     ] = "",
     max_ack_p99: Annotated[
         str,
-        typer.Option("--max-ack-p99", help="The slowest that a region's acknowledgments may be."),
+        typer.Option(
+            "--max-ack-p99",
+            help=("The largest p99 of a region's acknowledgments; more ends with exit code 1."),
+        ),
     ] = "",
     report: ReportOption = None,
     on_corrupt: OnCorruptOption = OnCorrupt.STOP,
@@ -447,14 +460,17 @@ def replay_command(
     speed: Annotated[
         str, typer.Option("--speed", help="1: the original; 10: ten times; full: no pauses.")
     ] = "1",
-    gap_max: Annotated[str, typer.Option("--gap-max", help="Longer pauses last so long.")] = "0ms",
+    gap_max: Annotated[
+        str, typer.Option("--gap-max", help=("The longest pause; longer ones are shortened to it."))
+    ] = "0ms",
     clock: Annotated[
         ReplayClock, typer.Option("--clock", help="The clock whose intervals are kept.")
     ] = ReplayClock.RECEIVE,
     instance: Annotated[
         str,
         typer.Option(
-            "--instance", help="The instance whose log to read; default: the one that holds most."
+            "--instance",
+            help=("The instance to read; default: the one with most of the selected messages."),
         ),
     ] = "",
     job: Annotated[
@@ -485,7 +501,7 @@ def replay_command(
     )
     factor, gap_max_us = parse_speed(speed), parse_milliseconds(gap_max, "--gap-max") * 1000
     if job and staging is None:
-        raise ConfigurationError("a job is remembered in its staging directory: give --staging")
+        raise ConfigurationError("a job is stored in its staging directory: give --staging")
     target = WriteOptions.of(_where_to(server, fabric, group))
     check_target(target)
     job = job or f"replay-{os.urandom(4).hex()}"
@@ -505,7 +521,7 @@ def replay_command(
             )
     except BaseException:
         if (where / job / "replay.json").exists():
-            _progress(f"it goes on with --job {job} --staging {where}")
+            _progress(f"run it again with --job {job} --staging {where} to continue")
         elif staging is None:
             shutil.rmtree(where, ignore_errors=True)
         raise
@@ -533,7 +549,7 @@ def publish_command(
 
 
 def main() -> int:
-    """The command without the rest of `raylay`."""
+    """Runs the pipeline commands without the rest of `raylay`."""
     try:
         pipeline_app()
     except RaylayError as error:

@@ -1,8 +1,8 @@
 """The journals and the parts of them that a query reads, and the reading of one stretch.
 
-Everything is read beside running instances: shared locks on segment files, read transactions that
-end with each read, no work for the instance. What was committed when a read was planned is what
-it reads, whatever is written, sealed, compressed or archived meanwhile.
+Everything is read while instances run: with shared locks on segment files, with read transactions
+that end with each read, and without work for the instance. A read sees what was committed when it
+was planned, whatever is written, sealed, compressed or archived meanwhile.
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ READ_BYTES = 4 * 1024 * 1024
 WHOLE_SEGMENT_BYTES = 1 << 62
 TXID_MAX = (1 << 63) - 1
 COMPRESSION_RATIO = 4
-"""Factor by which a compressed segment is taken to be larger when it is divided."""
+"""Ratio by which a compressed segment is assumed to be larger once it is uncompressed, when it is
+divided."""
 LISTINGS_MAX = 64
 
 TOLD_BY = ("txid", "publisher", "sequence", "digest", "receive_time")
-"""The columns that tell a message from another one of its transaction id."""
+"""Columns that tell a message from another one with the same transaction id."""
 
 OnCorrupt = Literal["stop", "skip"]
 """Effect of a damaged record."""
@@ -64,7 +65,7 @@ OnCorrupt = Literal["stop", "skip"]
 
 @dataclass(frozen=True, slots=True)
 class JournalPlace:
-    """One instance's journal."""
+    """The journal of one instance."""
 
     instance: str
     group: str
@@ -77,12 +78,12 @@ class JournalPlace:
         return list_segments(Path(self.journal), archive)
 
     def reader(self) -> LmdbJournalReader:
-        """A reader of all of it."""
+        """Opens a reader of the whole journal."""
         return LmdbJournalReader(self.journal, self.archive)
 
     def incarnation(self) -> str:
-        """The incarnation of the data directory, 16 hex digits; empty where the journal lies
-        alone, without its instance's state.
+        """Returns the incarnation of the data directory, 16 hex digits; empty where the journal has
+        no instance state beside it.
 
         Raises:
             StorageError: the state cannot be read.
@@ -91,8 +92,8 @@ class JournalPlace:
         return f"{int.from_bytes(value, 'big'):016x}" if value else ""
 
     def peers(self) -> dict[str, str]:
-        """The instances that it sends to, as it last knew them: incarnation, 16 hex digits, to
-        name.
+        """Returns the instances to which this one sends, as it last knew them: the name of each
+        incarnation, 16 hex digits.
 
         Raises:
             StorageError: the state cannot be read.
@@ -101,7 +102,7 @@ class JournalPlace:
         return {f"{incarnation:016x}": name for incarnation, name, *_ in values}
 
     def _state(self, prefix: bytes) -> dict[bytes, bytes]:
-        """Reads the entries of the instance's state under keys that begin so; an empty dict where
+        """Returns the entries of the instance's state whose keys have a prefix; an empty dict where
         there is no state."""
         path = Path(self.journal).parent / STATE_FILE
         if not path.is_file():
@@ -128,16 +129,16 @@ def places(
     group: str = "",
     archive: str = "",
 ) -> list[JournalPlace]:
-    """The journals that the options name, in the order declared.
+    """Returns the journals that the options name, in the order of their declaration.
 
     Args:
-        path: a journal, an instance's data directory, or a fabric's directory or file; several with
-            commas.
-        fabric: a fabric's directory, the name of one that runs here, or its file together with
+        path: a journal, an instance's data directory, or a fabric's directory or file; several are
+            separated by commas.
+        fabric: a fabric's directory, the name of a fabric that runs here, or its file together with
             `directory`.
-        instances: only these; none: all.
-        group: only this group's.
-        archive: where archived segments lie, where the journal itself does not say it.
+        instances: the instances to read; none: all.
+        group: the group to read; empty: all.
+        archive: the directory of archived segments, where the journal itself does not name it.
 
     Raises:
         ConfigurationError: nothing or too much is named, or there is no such instance.
@@ -146,42 +147,47 @@ def places(
     wanted = [name for name in instances if name]
     if bool(path) == bool(fabric):
         raise ConfigurationError(
-            "give either path, a data directory, or fabric, a fabric's file, directory or name"
+            "give either `path` (a data directory) or `fabric` (a fabric's file, directory or name)"
         )
     if fabric:
         found = _of_fabric(fabric, directory)
     else:
         found = [place for each in path.split(",") for place in _of_path(Path(each.strip()))]
     if archive and len(found) > 1:
-        raise ConfigurationError(f"archive names one journal's archive, these are {len(found)}")
+        raise ConfigurationError(
+            f"`archive` names the archive of one journal, but {len(found)} journals are "
+            "selected: name one instance"
+        )
     known = {place.instance for place in found}
     for name in wanted:
         if name not in known:
-            raise ConfigurationError(f"there is no instance {name}: {', '.join(sorted(known))}")
+            raise ConfigurationError(
+                f"there is no instance {name}: choose from {', '.join(sorted(known))}"
+            )
     found = [
         JournalPlace(each.instance, each.group, each.journal, archive or None)
         for each in found
         if (not wanted or each.instance in wanted) and (not group or each.group == group)
     ]
     if not found:
-        raise ConfigurationError(f"no instance is of group {group}")
+        raise ConfigurationError(f"no instance is in group {group}")
     # Of those that are wanted: a host has the journals of its own instances only.
     for each in found:
         if not Path(each.journal).is_dir():
             raise StorageError(
-                f"{each.journal} is not there: instance {each.instance} never ran, or its data is "
-                "elsewhere: name the instances that are here",
+                f"{each.journal} does not exist: instance {each.instance} never ran, or its data "
+                "is elsewhere; name the instances that are here",
                 each.journal,
             )
     return found
 
 
 def places_of(source: str, instances: Iterable[str] = ()) -> list[JournalPlace]:
-    """The journals of what a command names: a fabric's directory, file or name, or data directories
-    or journals with commas.
+    """Returns the journals of a command's source: a fabric's directory, file or name, or data
+    directories or journals, separated by commas.
 
     Raises:
-        As `places`.
+        ConfigurationError, StorageError: as `places`.
     """
     if all(Path(each.strip()).exists() for each in source.split(",")):
         return places(path=source, instances=instances)
@@ -189,14 +195,15 @@ def places_of(source: str, instances: Iterable[str] = ()) -> list[JournalPlace]:
 
 
 def record_of(source: str, directory: str = "") -> FabricRecord | None:
-    """The record of a fabric, by its directory, its file or the name of one that runs here; None
-    where the source is something else.
+    """Returns the record of a fabric, by its directory, its file or the name of a fabric that runs
+    here; None where the source is something else.
 
     Args:
-        directory: of a fabric's file: where the fabric's data is; where one of its name runs here.
+        directory: the directory of the fabric's data, for a fabric's file; empty: that of the
+            fabric of its name that runs here.
 
     Raises:
-        ConfigurationError: it is a file, and nobody knows where its fabric's data is.
+        ConfigurationError: the source is a file, and the directory of its fabric's data is unknown.
         FabricError: the record cannot be read.
     """
     if Path(source).is_file():
@@ -216,15 +223,15 @@ def _record_of_file(file: str, directory: str) -> FabricRecord:
         directory = entry.directory if entry is not None else ""
     if not directory:
         raise ConfigurationError(
-            f"fabric {settings.name} does not run here: give the directory of its data in place of "
-            f"{file} (a read from Spark takes both, the other one as directory)"
+            f"fabric {settings.name} does not run here: give its data directory in place of "
+            f"{file} (a read from Spark takes both, the data directory as option `directory`)"
         )
     record = FabricRecord.load(directory)
     if record is None:
         return FabricRecord(settings.name, directory, settings.to_json())
     if record.name != settings.name:
         raise ConfigurationError(
-            f"{directory} holds fabric {record.name}, {file} is of {settings.name}"
+            f"{directory} holds fabric {record.name}, but {file} declares {settings.name}"
         )
     # It knows where instances were moved to, and what runs.
     record.directory = directory
@@ -232,7 +239,7 @@ def _record_of_file(file: str, directory: str) -> FabricRecord:
 
 
 def settings_of(source: str) -> FabricSettings | None:
-    """The settings in it (`record_of`)."""
+    """Returns the settings in a fabric's record (see `record_of`)."""
     record = record_of(source)
     return FabricSettings.from_json(record.settings) if record is not None else None
 
@@ -242,10 +249,10 @@ def _of_fabric(fabric: str, directory: str) -> list[JournalPlace]:
     if record is not None:
         return _of_record(record, FabricSettings.from_json(record.settings))
     if Path(fabric).is_dir():
-        raise ConfigurationError(f"{fabric} has no {FABRIC_FILE}: it is no fabric's directory")
+        raise ConfigurationError(f"{fabric} has no {FABRIC_FILE}: it is not a fabric's directory")
     raise ConfigurationError(
-        f"{fabric} is no file, no directory and no fabric that runs here: start it, or read "
-        "its journals by directory, with path"
+        f"{fabric} is neither a file nor a directory nor a fabric that runs here: start it, or "
+        "read its journals by their directories, with `path`"
     )
 
 
@@ -261,13 +268,13 @@ def _of_path(path: Path) -> list[JournalPlace]:
     if path.is_file():
         return _of_fabric(str(path), "")
     if not path.is_dir():
-        raise StorageError(f"{path}: no such directory", str(path))
+        raise StorageError(f"{path} does not exist", str(path))
     if (path / FABRIC_FILE).is_file():
         return _of_fabric(str(path), "")
     # Without the archive: what is archived does not tell what this directory is.
     journal = path / JOURNAL_DIRECTORY if (path / JOURNAL_DIRECTORY).is_dir() else path
     if not list_segments(journal, None):
-        raise StorageError(f"{journal} holds no journal", str(journal))
+        raise StorageError(f"{journal} is not a journal", str(journal))
     home = journal.parent if journal.name == JOURNAL_DIRECTORY else journal
     name, group = home.resolve().name, ""
     record = record_of(str(home.parent))
@@ -281,11 +288,11 @@ def _of_path(path: Path) -> list[JournalPlace]:
 
 # -- where to begin and end ----------------------------------------------------------------------
 def last_txid(place: JournalPlace, on_corrupt: OnCorrupt = "stop") -> int:
-    """The newest committed transaction id; 0 where there is none.
+    """Returns the newest committed transaction id; 0 where there is none.
 
     Args:
-        on_corrupt: where the end of the journal is damaged: `stop` raises; `skip` gives the newest
-            one before the damage that lets a read meet it.
+        on_corrupt: the effect of damage at the end of the journal: `stop` raises; `skip` returns
+            the newest transaction id before the damage, so that the read meets it.
 
     Raises:
         CorruptRecord: see `on_corrupt`.
@@ -318,7 +325,7 @@ def _last_sound_txid(place: JournalPlace) -> int:
 
 
 def sound_runs(block: bytes) -> Iterator[Run]:
-    """The runs of a block before the first that is damaged, their headers alone."""
+    """Yields the headers of the runs of a block before the first damaged one."""
     offset = 0
     while offset < len(block):
         try:
@@ -331,8 +338,8 @@ def sound_runs(block: bytes) -> Iterator[Run]:
 
 def record_told(reader: LmdbJournalReader, txid: int) -> list[int] | None:
     """Returns the numbers that tell a journal's record at a transaction id from any other that may
-    be there: for a message those named in `TOLD_BY`, for a note its kind, its time of receipt and a
-    checksum. Times in microseconds. None where nothing is there, or it cannot be read."""
+    be there: for a message its columns in `TOLD_BY`, for a note its kind, its time of receipt and a
+    checksum. Times are in microseconds. None where nothing is there, or it cannot be read."""
     if txid < 1:
         return None
     try:
@@ -350,16 +357,19 @@ def record_told(reader: LmdbJournalReader, txid: int) -> list[int] | None:
 
 
 def position(place: JournalPlace, text: str) -> int:
-    """The last transaction id before what a bookmark, a list, a time, EPOCH or NOW names: a
-    reader goes on behind it. A bookmark means the message behind it, as for a subscriber.
+    """Returns the last transaction id before the position that a bookmark, a list, a time, EPOCH or
+    NOW names: a reader starts behind it. A bookmark names the message after it, as for a
+    subscriber.
 
     Raises:
-        ConfigurationError: it is a range, or a message that this journal does not hold.
-        RemoteProtocolError: it is nothing that a subscriber could say either.
+        ConfigurationError: the text is a range, or a message that this journal does not hold.
+        RemoteProtocolError: the text is no position.
     """
     found = parse_position(text)
     if found.bounded:
-        raise ConfigurationError(f"{text} is a range: give its ends as starting and ending")
+        raise ConfigurationError(
+            f"{text} is a range: give its ends with the options `starting` and `ending`"
+        )
     reader = place.reader()
     try:
         return min(_position_of(place, reader, point) for point in found.begin)
@@ -378,7 +388,7 @@ def _position_of(place: JournalPlace, reader: LmdbJournalReader, point: Point) -
     if txid is None:
         raise ConfigurationError(
             f"{place.instance} does not hold the message {point.publisher}|{point.sequence}|: "
-            "begin at 0, at a time, or at a message that it holds"
+            "start at 0, at a time, or at a message that it holds"
         )
     return txid
 
@@ -389,8 +399,8 @@ class JournalStretch:
     """The part of a journal that one task reads: transaction ids of one segment, inclusive.
 
     Attributes:
-        read, read_txid: by which name, and from where on, retention waits for all that was planned
-            together; empty: it does not.
+        read, read_txid: the name under which the whole read is registered, and the transaction id
+            from which retention waits for it; empty: retention does not wait.
     """
 
     place: JournalPlace
@@ -408,10 +418,11 @@ def plan(
     predicate: Predicate,
     partition_bytes: int = PARTITION_BYTES_DEFAULT,
 ) -> list[JournalStretch]:
-    """The stretches behind `after_txid` up to `last_txid` that may hold what is wanted.
+    """Returns the stretches from `after_txid` (exclusive) to `last_txid` that may hold wanted
+    records.
 
     Raises:
-        StorageError: a part of it was removed.
+        StorageError: a part of them was removed.
     """
     if predicate.nothing or not predicate.texts["instance"].admits(place.instance):
         return []
@@ -450,11 +461,11 @@ def plan(
 
 
 def removed(place: JournalPlace, txid: int, first_txid: int | None) -> StorageError:
-    """The error of a read that begins before the journal does."""
+    """Returns the error of a read that begins before the journal does."""
     there = f"it begins at {first_txid}" if first_txid is not None else "it is empty"
     return StorageError(
         f"{place.journal} no longer holds transaction id {txid}, {there}: its segments were "
-        "removed; read the archive, or begin later",
+        "removed; read the archive, or start later",
         place.journal,
     )
 
@@ -485,7 +496,8 @@ INDEXES_MAX = 4096
 
 
 def segment_index(file: SegmentFile) -> SegmentIndex | None:
-    """Returns the index of a sealed segment; None where it has none. Cached: it never changes."""
+    """Returns the index of a sealed segment; None where it has none. Cached, because it never
+    changes."""
     try:
         key = (str(file.path), os.stat(file.path).st_ino)
         if key not in _indexes:
@@ -546,13 +558,13 @@ class StretchReader:
     """Reads the blocks of one stretch.
 
     Attributes:
-        left_out: what `skip` passed over without a block that tells it, a sentence each.
+        left_out: a sentence for each place that `skip` passed over and no block reports.
 
     Owner: one task. Lifecycle: `opened`, `blocks` once, `close`.
     """
 
     opened_segments = 0
-    """Segments that this process opened to read rows, for tests and measurements."""
+    """Number of segments that this process opened to read rows, for tests and measurements."""
 
     def __init__(self, stretch: JournalStretch, on_corrupt: OnCorrupt = "stop") -> None:
         self.left_out: list[str] = []
@@ -565,7 +577,7 @@ class StretchReader:
             hold_read(Path(stretch.place.journal), stretch.read, stretch.read_txid)
 
     def _open(self) -> OpenSegment | None:
-        """The segment, whatever form it has by now; None where it is damaged and left out."""
+        """Opens the segment in its current form; None where it is damaged and left out."""
         stretch = self._stretch
         for _ in range(LISTINGS_MAX):
             listed = stretch.place.files()
@@ -585,21 +597,23 @@ class StretchReader:
             StretchReader.opened_segments += 1
             return segment
         unsettled = StorageError(
-            f"{stretch.place.journal} changed {LISTINGS_MAX} times during one read: retry",
+            f"{stretch.place.journal} changed {LISTINGS_MAX} times during one read: run the "
+            "query again",
             stretch.place.journal,
         )
         unsettled.retriable = True
         raise unsettled
 
     def blocks(self, *, to_the_end: bool = True) -> Iterator[list[tuple[int, bytes]]]:
-        """Lists of (first transaction id, block), about 4 MiB each, in order.
+        """Yields lists of (first transaction id, block), about 4 MiB each, in order.
 
         Args:
-            to_the_end: whether it is an error that the segment ends before the stretch does.
+            to_the_end: whether a segment that ends before the stretch is an error.
 
         Raises:
             StorageError: the segment was removed, or ends too early.
-            CorruptRecord: it is damaged, and `on_corrupt` is `stop`; names the file.
+            CorruptRecord: the segment is damaged, and `on_corrupt` is `stop`; the error names the
+                file.
         """
         segment = self._segment = self._open()
         if segment is None:
@@ -614,7 +628,7 @@ class StretchReader:
                     raise
                 self._leave_out(f"{error}: transaction ids from {at} on are left out")
                 return
-            # Behind damage nobody knows where a segment ended.
+            # Behind damage the end of a segment is unknown.
             if not found and (damaged or not to_the_end):
                 return
             if not found:
@@ -638,7 +652,8 @@ class StretchReader:
                 at = self._behind(segment, key)
 
     def _behind(self, segment: OpenSegment, key: int) -> int:
-        """Returns the key of the block behind a damaged one; its runs tell what is lost."""
+        """Returns the key of the block after a damaged one; its runs show which transaction ids are
+        lost."""
         try:
             rest = segment.blocks(key + 1, WHOLE_SEGMENT_BYTES)
         except CorruptRecord:
@@ -650,12 +665,12 @@ class StretchReader:
         self.left_out.append(text)
 
     def damaged(self, key: int, error: CorruptRecord) -> CorruptRecord:
-        """An error that names the segment's file."""
+        """Returns an error that names the segment's file."""
         assert self._segment is not None
         return self._segment.damaged(key, error)
 
     def close(self) -> None:
-        """Gives the segment and its lock back."""
+        """Closes the segment and releases its lock."""
         if self._segment is not None:
             self._segment.close()
             self._segment = None

@@ -1,4 +1,4 @@
-"""The part of the journals that a job reads, by its options: times and topics."""
+"""The options that select a part of the journals: times and topics."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def parse_utc(name: str, text: str) -> dt.datetime | None:
-    """The time that an option gives; None where it is empty.
+    """Returns the time that an option gives; None where it is empty.
 
     Raises:
-        ConfigurationError: it is no time; names the option.
+        ConfigurationError: the text is no time; the error names the option.
     """
     if not text:
         return None
@@ -37,22 +37,24 @@ def parse_utc(name: str, text: str) -> dt.datetime | None:
 
 
 def parse_range(from_text: str, to_text: str) -> tuple[dt.datetime | None, dt.datetime | None]:
-    """The times of `--from` (inclusive) and `--to` (exclusive).
+    """Returns the times of `--from` (inclusive) and `--to` (exclusive).
 
     Raises:
         ConfigurationError: one is no time, or nothing lies between them.
     """
     first, last = parse_utc("--from", from_text), parse_utc("--to", to_text)
     if first is not None and last is not None and first >= last:
-        raise ConfigurationError(f"nothing lies between --from {from_text} and --to {to_text}")
+        raise ConfigurationError(
+            f"--from {from_text} is not before --to {to_text}: no message lies between them"
+        )
     return first, last
 
 
 def parse_speed(text: str) -> float:
-    """The factor of `--speed`; 0 for `full`.
+    """Returns the factor of `--speed`; 0 for `full`.
 
     Raises:
-        ConfigurationError: it is no number of 0 or more.
+        ConfigurationError: the text is no number of 0 or more.
     """
     try:
         found = 0.0 if text == "full" else float(text)
@@ -67,18 +69,18 @@ def parse_speed(text: str) -> float:
 
 
 def topic_condition(topics: Sequence[str]) -> Column | None:
-    """Rows of any of these topics; None where none is given. As for a subscriber, a topic with
-    characters of regular expressions is one, unanchored.
+    """Returns a condition for rows of any of these topics; None where none is given. A topic with
+    regex characters is an unanchored regular expression, as for a subscriber.
 
     Raises:
-        ConfigurationError: one is no regular expression.
+        ConfigurationError: a topic is no valid regular expression.
     """
     from pyspark.sql import functions as F
 
-    for each in topics:
-        if is_regex(each):
-            compile_regex(each, "--topic")
-    names = [each for each in topics if not is_regex(each)]
+    for topic in topics:
+        if is_regex(topic):
+            compile_regex(topic, "--topic")
+    names = [topic for topic in topics if not is_regex(topic)]
     tests = [F.col("topic").isin(names)] if names else []
-    tests += [F.col("topic").rlike(each) for each in topics if is_regex(each)]
+    tests += [F.col("topic").rlike(topic) for topic in topics if is_regex(topic)]
     return reduce(or_, tests) if tests else None

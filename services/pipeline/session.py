@@ -1,7 +1,7 @@
 """A Spark session that can run the pipeline, and the registration of its data source.
 
-Spark needs Java 17 or newer, starts `python3` from PATH as its workers' Python unless told
-otherwise, and pushes filters to Python sources only when asked to: a user does not have to know.
+The session sets what Spark needs, so that a user does not have to: Java 17 or newer, this Python
+for the workers (Spark starts `python3` from PATH), and the pushing of filters to Python sources.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ _GREETINGS = re.compile(
 
 
 def check_java() -> int:
-    """The version of the Java that Spark will use.
+    """Returns the version of the Java that Spark will use.
 
     Raises:
-        ConfigurationError: there is none, or it is too old; says what to install.
+        ConfigurationError: there is no Java, or it is too old; the error says what to install.
     """
     home = os.environ.get("JAVA_HOME", "")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java") or ""
     if not java or not os.access(java, os.X_OK):
-        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "no java is in PATH"
+        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "PATH has no java"
         raise ConfigurationError(
             f"Spark needs Java {JAVA_VERSION_MIN} or newer and {where}: {INSTALL_JAVA}"
         )
@@ -80,20 +80,21 @@ def check_java() -> int:
         raise ConfigurationError(f"{java} cannot be run: {error}: {INSTALL_JAVA}") from None
     found = _VERSION.search(answer.stderr + answer.stdout)
     if found is None:
-        raise ConfigurationError(f"{java} does not tell its version: {INSTALL_JAVA}")
+        raise ConfigurationError(f"{java} does not report its version: {INSTALL_JAVA}")
     version = int(found[1])
     if version < JAVA_VERSION_MIN:
         raise ConfigurationError(
-            f"Spark needs Java {JAVA_VERSION_MIN} or newer, {java} is {version}: {INSTALL_JAVA}"
+            f"Spark needs Java {JAVA_VERSION_MIN} or newer, but {java} has version {version}: "
+            f"{INSTALL_JAVA}"
         )
     return version
 
 
 def check_spark() -> None:
-    """Refuses where the packages of the extra `spark` are missing.
+    """Checks that the packages of the extra `spark` are installed.
 
     Raises:
-        ConfigurationError: one is missing; says what to install.
+        ConfigurationError: one is missing; the error says what to install.
     """
     for name in ("pyspark", "pyarrow", "numpy", "pandas"):
         if importlib.util.find_spec(name) is None:
@@ -108,19 +109,20 @@ def session(
     log_level: str = "",
     **settings: str,
 ) -> SparkSession:
-    """The Spark session of this process, made where there is none, with the source registered.
+    """Returns the Spark session of this process, which is created if there is none, with the source
+    registered.
 
     Args:
         master: `local[N]`, or the URL of a cluster, whose workers need the wheel installed.
         app: the application's name.
         ui: whether Spark serves its web page.
-        log_level: of Spark itself: from `ERROR` on it prints the Java stack of what fails, above
-            the exception that says the same. Default: RAYLAY_SPARK_LOG, else `OFF`.
-        settings: further Spark settings, with `_` for `.` left to the caller: pass a dict as
-            `**{"spark.driver.memory": "4g"}`. They win over those set here.
+        log_level: Spark's log level. From `ERROR` on, Spark prints the Java stack of a failure
+            above the exception with the same text. Default: RAYLAY_SPARK_LOG, else `OFF`.
+        settings: further Spark settings: pass a dict as `**{"spark.driver.memory": "4g"}`. They win
+            over those set here.
 
     Raises:
-        ConfigurationError: Java or a package is missing; one line that says what to install.
+        ConfigurationError: Java or a package is missing; the error says what to install.
     """
     check_spark()
     check_java()
@@ -159,8 +161,8 @@ def session(
 
 
 def _set_query_loggers(speak: bool) -> None:
-    """PySpark logs what it raises for a wrong expression or schema as well, Java stack and all, and
-    asks no log level of Spark's."""
+    """Switches PySpark's query loggers. PySpark also logs the exception that it raises for a wrong
+    expression or schema, with the Java stack, whatever Spark's log level is."""
     try:
         from pyspark.logger import PySparkLogger
     except ImportError:  # before Spark 4
@@ -174,13 +176,15 @@ def _set_query_loggers(speak: bool) -> None:
 
 
 def log_level_of(asked: str) -> str:
-    """Spark's log level: as asked for, or of RAYLAY_SPARK_LOG, else `OFF`: what fails is raised."""
+    """Returns Spark's log level: the one asked for, or that of RAYLAY_SPARK_LOG, else `OFF`,
+    because failures are raised."""
     return asked or os.environ.get(LOG_VARIABLE, "") or "OFF"
 
 
 @contextmanager
 def _own_python(master: str) -> Iterator[None]:
-    """Has the Java that is started inside take this Python for what it asks of its own accord."""
+    """Makes the Java that is started inside use this Python for the Python processes that it starts
+    by itself."""
     if PYTHON_VARIABLE in os.environ or not master.startswith("local"):
         yield
         return
@@ -193,9 +197,11 @@ def _own_python(master: str) -> Iterator[None]:
 
 @contextmanager
 def without_greetings() -> Iterator[None]:
-    """Leaves out of the standard error what Java and Spark say at every start, and nothing else.
+    """Removes from the standard error the lines that Java and Spark print at every start, and
+    nothing else.
 
-    What is started inside keeps the pipe: a thread copies it for as long as somebody has it.
+    Processes that are started inside keep the pipe: a thread copies it for as long as one of them
+    has it.
     """
     sys.stderr.flush()
     try:
@@ -222,18 +228,19 @@ def _copy(reader: int, target: int) -> None:
 
 
 def one_line(error: BaseException | str) -> str:
-    """The line of Spark's report that says what is wrong: our error's, or its first."""
+    """Returns the line of Spark's report that names the cause: that of Raylay's error, or the
+    first."""
     text = str(error).strip()
     ours = _OURS.findall(text)
     if ours:
         return _STATE.sub("", ours[-1].strip())
     lines = [line for line in text.splitlines() if line.strip()]
-    return _STATE.sub("", lines[0].strip()) if lines else "Spark failed and did not say why"
+    return _STATE.sub("", lines[0].strip()) if lines else "Spark failed without giving a reason"
 
 
 @contextmanager
 def quiet_pandas() -> Iterator[None]:
-    """Silences what PySpark says of a pandas that it asks for and that nothing here uses."""
+    """Silences PySpark's warnings about a pandas version, which nothing here uses."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*pandas", category=FutureWarning)
         yield
@@ -287,12 +294,12 @@ def worker_python() -> str:
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Makes the format `raylay` known to a session, for reading and writing, batch and stream.
+    """Registers the format `raylay` with a session, for reading and writing, batch and stream.
 
     Returns the session. Calling it again does no harm.
 
     Raises:
-        ConfigurationError: a package is missing; says what to install.
+        ConfigurationError: a package is missing; the error says what to install.
     """
     check_spark()
     from raylay.services.pipeline.tables.source import RaylaySource

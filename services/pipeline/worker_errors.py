@@ -1,4 +1,4 @@
-"""Errors of ours inside what Spark calls."""
+"""Raylay's errors in code that Spark calls."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from raylay.services.errors import RaylayError
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Has Spark hand on an error of ours without the stack of its worker: the first line says what
-    is wrong. For what Spark calls in its workers, which end with the error."""
+    """Makes Spark report an error of Raylay without the stack of its worker, so that the first line
+    names the cause. For code that Spark calls in its workers, which end with the error."""
     try:
         yield
     except RaylayError:

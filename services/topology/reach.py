@@ -43,7 +43,8 @@ from raylay.services.topology.members import TopicClass, TopologyMember
 CHAINS_MAX = 4
 ROTATIONS_MAX = 3
 LOCAL = -1
-"""Stands for the group of a message that was published here."""
+"""Number in place of the sender's group, for a message that a client published at the instance
+itself."""
 
 
 class ReachState(NamedTuple):

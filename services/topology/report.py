@@ -1,4 +1,4 @@
-"""The result of a check as data, and as rows of tables."""
+"""The result of a topology check as data, and as rows of tables."""
 
 from __future__ import annotations
 

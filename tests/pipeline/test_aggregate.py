@@ -43,12 +43,12 @@ def windows(**changed: Any) -> Windows:
     ("changed", "text"),
     [
         ({"topic": ""}, "give a topic and the schema"),
-        ({"window_ms": 0}, "a window is longer than 0"),
+        ({"window_ms": 0}, "a window must be longer than 0"),
         ({"by": ("carrier", "carrier = upper(carrier)")}, "carrier is given twice"),
         ({"by": ("upper(carrier)",)}, r"has no name: give name=expression"),
-        ({"by": ("messages",)}, "would have two fields messages"),
+        ({"by": ("messages",)}, "would have two fields named messages"),
         ({"values": ("number", "number_mean=1")}, None),
-        ({"by": ("number_mean=1",), "values": ("number",)}, "two fields number_mean"),
+        ({"by": ("number_mean=1",), "values": ("number",)}, "two fields named number_mean"),
     ],
 )
 def test_windows_that_cannot_be(changed: dict[str, Any], text: str | None) -> None:
@@ -99,7 +99,7 @@ def test_a_job_that_cannot_begin(log: Log, choosy: Any, tmp_path: Path) -> None:
     (place,) = places(path=str(log.directory))
     spark: Any = None
     checkpoint = tmp_path / "checkpoint"
-    with pytest.raises(ConfigurationError, match="flights/delays is one of"):
+    with pytest.raises(ConfigurationError, match="flights/delays matches"):
         aggregate(spark, place, windows(), "flights/delays", NOWHERE, checkpoint)
     with pytest.raises(ConnectionLost, match="found no server"):
         aggregate(spark, place, windows(), "delays", NOWHERE, checkpoint)

@@ -189,7 +189,7 @@ def test_bare_journals_of_one_name(spark: Any, tmp_path: Path) -> None:
     assert read_lake(spark, lake).count() == 720
     assert archive(spark, lake, places(path=str(logs[0].directory)))[0].archived_records == 0
     both = ",".join(str(log.directory) for log in logs)
-    with pytest.raises(ConfigurationError, match="lie in directories of one name"):
+    with pytest.raises(ConfigurationError, match="lie in directories of the same name"):
         archive(spark, lake, places(path=both))
 
 
@@ -233,13 +233,13 @@ def test_a_journal_that_does_not_hold_what_is_archived(
     before = content(lake), manifest.read_bytes()
     # Put back as it was at 300, it went on with others.
     rewritten(log, 400, 300)
-    with pytest.raises(StorageError, match=r"ends at transaction id 400, archived is 500\. It was"):
+    with pytest.raises(StorageError, match=r"ends at transaction id 400, but 500 is archived"):
         run(log)
     rewritten(log, 800, 300)
-    with pytest.raises(StorageError, match=r"id 500 is another record than .*into a new lake"):
+    with pytest.raises(StorageError, match=r"id 500 is not the record .*into a new lake"):
         run(log)
     rewritten(bare, 200, 0, bare=True)
-    with pytest.raises(StorageError, match="id 200 is another record than was archived"):
+    with pytest.raises(StorageError, match="id 200 is not the record that was archived"):
         run(bare)
     assert (content(lake), manifest.read_bytes()) == before
     # The same again, and more of it.
@@ -265,7 +265,7 @@ def test_a_lake_that_went_on_with_another_journal(spark: Any, tmp_path: Path, ol
     if older:
         forget_ends(lake)
     rewritten(log, 800, 400)
-    with pytest.raises(StorageError, match="id 500 is another record than was archived"):
+    with pytest.raises(StorageError, match="id 500 is not the record that was archived"):
         run()
     files = places(path=str(log.directory))[0].files()
     behind = next(file.first_txid for file in files if file.first_txid > 500)
@@ -303,11 +303,11 @@ def test_notes_tell_a_journal_as_messages_do(
         ]
 
     assert run([*messages, *notes]).last_txid == 500
-    with pytest.raises(StorageError, match="id 500 is another record than was archived"):
+    with pytest.raises(StorageError, match="id 500 is not the record that was archived"):
         run([*messages, *others])
     for note in notes:
         note.receive_time_us += 1
-    with pytest.raises(StorageError, match="id 500 is another record than was archived"):
+    with pytest.raises(StorageError, match="id 500 is not the record that was archived"):
         run([*messages, *notes, *later])
     for note in notes:
         note.receive_time_us -= 1
@@ -328,13 +328,13 @@ def test_a_lake_whose_files_are_gone(spark: Any, tmp_path: Path) -> None:
         (lambda: path.write_bytes(path.read_bytes()[:-9]), f"{re.escape(name)} cannot be read: .*"),
         (
             lambda: pq.write_table(others, path),
-            "of .* ids 1 to 200 199 messages, archived were 200",
+            "of .* ids 1 to 200 199 messages, but 200 were archived",
         ),
-        (lambda: path.write_bytes(b""), f"{re.escape(name)} is named .*, and missing or empty"),
-        (path.unlink, f"{re.escape(name)} is named .*, and missing or empty"),
+        (lambda: path.write_bytes(b""), f"{re.escape(name)} is named .*, but is missing or empty"),
+        (path.unlink, f"{re.escape(name)} is named .*, but is missing or empty"),
     ):
         harm()
-        with pytest.raises(StorageError, match=f"{told}; put back what") as raised:
+        with pytest.raises(StorageError, match=f"{told}; restore it, or") as raised:
             archive(spark, lake, places(path=str(log.directory)))
         assert "none of its segments may be removed" in str(raised.value)
         assert content(lake) | {name} == files
@@ -406,7 +406,9 @@ def test_a_record_that_reads_one_time_and_not_another(
 ) -> None:
     log = write_log(tmp_path / "a", mixed_runs(2))
     monkeypatch.setattr(job, "_looked_at", lambda *_: (39, [], []))
-    with pytest.raises(CorruptRecord, match="40 records were read, and 39 at a second look"):
+    with pytest.raises(
+        CorruptRecord, match=("40 records were read at first, and 39 at a second read")
+    ):
         archive(spark, tmp_path / "lake", places(path=str(log.directory)), on_corrupt="skip")
     assert not content(tmp_path / "lake")
 
@@ -441,7 +443,7 @@ def test_what_is_not_what_was_written_is_not_taken(
         return read_back(rows.limit(39))
 
     monkeypatch.setattr(job, "_fingerprint", one_row_less)
-    with pytest.raises(CorruptRecord, match="nothing was archived, look at the disk"):
+    with pytest.raises(CorruptRecord, match="nothing was archived; check the disk"):
         archive(spark, tmp_path / "lake", places(path=str(log.directory)))
     assert not content(tmp_path / "lake")
     assert [path.name for path in (tmp_path / "lake" / "_raylay").iterdir()] == ["lock"]
@@ -451,13 +453,13 @@ def test_what_is_not_what_was_written_is_not_taken(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["archive", "{}", "--lake", "{}/lake"], "holds no journal"),
+        (["archive", "{}", "--lake", "{}/lake"], "is not a journal"),
         (
             ["archive", "nowhere", "--lake", "{}/lake"],
-            "nowhere is no file, no directory and no fab",
+            "nowhere is neither a file nor a directory",
         ),
-        (["publish", "{}", "--server", "127.0.0.1:9"], "is no staging directory"),
-        (["publish", "{}"], "give either servers"),
+        (["publish", "{}", "--server", "127.0.0.1:9"], "is not a staging directory"),
+        (["publish", "{}"], "give either `servers`"),
     ],
 )
 def test_commands_that_cannot_begin(

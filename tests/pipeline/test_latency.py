@@ -166,7 +166,7 @@ def test_what_is_measured(spark: Any, tmp_path: Path) -> None:
     assert part.valid and not part.traced and not part.rows["acks"] and not part.unknown
     assert part.rows["links"][0].messages == 5
     assert shown(part.rows["links"][0]) == percentiles(lags[10:15])
-    with pytest.raises(ConfigurationError, match="no message is chosen: look at --topic"):
+    with pytest.raises(ConfigurationError, match="no message is selected: check --topic"):
         latency(spark, places(path=str(directory)), LatencySelection(topics=("nothing",)))
 
 
@@ -197,9 +197,9 @@ def test_what_both_directions_say_of_clocks() -> None:
 
 def test_what_cannot_be_measured(tmp_path: Path) -> None:
     spark: Any = None
-    with pytest.raises(ConfigurationError, match="--window is below 1ms"):
+    with pytest.raises(ConfigurationError, match="--window must be at least 1ms"):
         latency(spark, [], LatencySelection(window_ms=0))
-    with pytest.raises(ConfigurationError, match="acknowledgments are told by trace files only"):
+    with pytest.raises(ConfigurationError, match="only trace files show acknowledgments"):
         latency(spark, [], LatencySelection(), max_ack_p99_ms=1.0)
     assert traces_of(str(tmp_path)) is None
     assert Latency(1000).valid
@@ -211,8 +211,8 @@ def test_what_cannot_be_measured(tmp_path: Path) -> None:
         (["--window", "long"], "--window"),
         (["--max-p99", "50"], "--max-p99"),
         (["--to", "never"], "--to is 'never': give a UTC time such as"),
-        (["--report", "no/such/report.html"], "no/such is no directory to write to"),
-        ([], "nowhere is no file, no directory and no fabric"),
+        (["--report", "no/such/report.html"], "no/such is not a directory that can be written to"),
+        ([], "nowhere is neither a file nor a directory"),
     ],
 )
 def test_commands_that_cannot_begin(

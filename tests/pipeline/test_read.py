@@ -124,7 +124,7 @@ def test_a_fabric_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     file = tmp_path / "flights.yaml"
     file.write_text(FLIGHTS)
     for ask in (lambda: places_of(str(file)), lambda: places(path=str(file))):
-        with pytest.raises(ConfigurationError, match="fabric flights does not run here: give the"):
+        with pytest.raises(ConfigurationError, match="fabric flights does not run here: give its"):
             ask()
     expected = places(path=str(directory))
     assert Path(expected[1].journal).parent.name == "Chicago-2.g1"
@@ -141,7 +141,7 @@ def test_a_fabric_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     other_fabric = tmp_path / "other.yaml"
     other_fabric.write_text(FLIGHTS.replace("flights", "trains"))
     with pytest.raises(
-        ConfigurationError, match=r"holds fabric flights, \S*other.yaml is of trains"
+        ConfigurationError, match=r"fabric flights, but \S*other.yaml declares trains"
     ):
         places(fabric=str(other_fabric), directory=str(directory))
 
@@ -311,7 +311,7 @@ def test_bodies_that_do_not_fit_the_schema(spark: Any, tmp_path: Path) -> None:
     log = write_log(tmp_path / "one", [message_run(1, 7, 1, 5), bad, message_run(7, 7, 7, 3)])
     read = spark.read.format("raylay").option("schema", "number INT").option("columns", "sequence")
     with pytest.raises(
-        PySparkException, match=r"the body of message 7\|6\| does not fit the schema number int32"
+        PySparkException, match=r"the body of message 7\|6\| does not match the schema number int32"
     ):
         read.load(str(log.directory)).collect()
     rows = read.option("mode", "permissive").load(str(log.directory)).orderBy("sequence").collect()
@@ -324,11 +324,17 @@ def test_bodies_that_do_not_fit_the_schema(spark: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"path": "/no/such/place"}, "/no/such/place: no such directory"),
-        ({}, "give either path, a data directory, or fabric"),
-        ({"fabric": "nowhere"}, "nowhere is no file, no directory and no fabric that runs here"),
+        ({"path": "/no/such/place"}, "/no/such/place does not exist"),
+        ({}, "give either `path` .a data directory. or `fabric`"),
+        (
+            {"fabric": "nowhere"},
+            "nowhere is neither a file nor a directory nor a fabric that runs here",
+        ),
         ({"path": "{}", "bogus": "1"}, "there is no option bogus"),
-        ({"path": "{}", "instance": "London-1"}, "there is no instance London-1: Chicago-1"),
+        (
+            {"path": "{}", "instance": "London-1"},
+            "there is no instance London-1: choose from Chicago-1",
+        ),
         ({"path": "{}", "starting": "77|1|"}, r"Chicago-1 does not hold the message 77\|1\|"),
         ({"path": "{}", "starting": "yesterday"}, "bookmark 'yesterday' is of an unknown form"),
         ({"path": "{}", "starting": '{"a": 1}'}, "names no transaction id for Chicago-1"),
@@ -347,9 +353,11 @@ def test_wrong_options(mixed: Log, options: dict[str, str], text: str) -> None:
 
 @pytest.mark.covers("Data pipeline", "a topic that nobody journals, a fabric that is down")
 def test_errors_reach_the_user_through_spark(spark: Any, mixed: Log, tmp_path: Path) -> None:
-    with pytest.raises(PySparkException, match=f"{tmp_path} holds no journal"):
+    with pytest.raises(PySparkException, match=f"{tmp_path} is not a journal"):
         spark.read.format("raylay").load(str(tmp_path)).collect()
-    with pytest.raises(PySparkException, match="column txid is int64, the schema says string"):
+    with pytest.raises(
+        PySparkException, match=("column txid has type int64, but the schema gives it string")
+    ):
         spark.read.format("raylay").schema("txid STRING").load(str(mixed.directory)).collect()
 
 
@@ -468,9 +476,12 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        ('openjdk version "11.0.2" 2019-01-15', "needs Java 17 or newer, .*java is 11: sudo apt"),
-        ('java version "1.8.0_392"', "needs Java 17 or newer, .*java is 8: "),
-        ("nonsense", "does not tell its version: sudo apt-get install openjdk-17"),
+        (
+            'openjdk version "11.0.2" 2019-01-15',
+            ("needs Java 17 or newer, but .*java has version 11: sudo apt"),
+        ),
+        ('java version "1.8.0_392"', "needs Java 17 or newer, but .*java has version 8: "),
+        ("nonsense", "does not report its version: sudo apt-get install openjdk-17"),
     ],
 )
 def test_a_java_that_is_too_old(java: Any, answer: str, text: str) -> None:
@@ -480,7 +491,7 @@ def test_a_java_that_is_too_old(java: Any, answer: str, text: str) -> None:
 
 
 def test_no_java(java: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigurationError, match="no java is in PATH: sudo apt-get install"):
+    with pytest.raises(ConfigurationError, match="PATH has no java: sudo apt-get install"):
         check_java()
     java('openjdk version "21.0.1" 2023-10-17')
     assert check_java() == 21
@@ -518,7 +529,7 @@ def test_runs_whose_records_have_topics_of_their_own(tmp_path: Path) -> None:
     run.count, run.last_sequence, run.topic, run.message_type = 10, 10, b"", b""
     log = write_log(tmp_path / "own", [run])
     assert read_here(reader_of(log, topic="a"))[0] == [2, 4, 6, 8, 10]
-    with pytest.raises(ConfigurationError, match=r"no message of topic c is .*: there are a, b"):
+    with pytest.raises(ConfigurationError, match=r"topic c is .*: the journaled topics are a, b"):
         reader_of(log, topic="c").partitions()
 
 
@@ -526,8 +537,10 @@ def test_runs_whose_records_have_topics_of_their_own(tmp_path: Path) -> None:
 def test_topics_that_nobody_journals(mixed: Log, tmp_path: Path) -> None:
     with pytest.raises(
         ConfigurationError,
-        match="no message of topic trades is journaled at Chicago-1: there are flights/EWR, "
-        "flights/JFK, orders",
+        match=(
+            "no message of topic trades is journaled at Chicago-1: the journaled topics are "
+            "flights/EWR, flights/JFK, orders"
+        ),
     ):
         reader_of(mixed, topic="trades").partitions()
     with pytest.raises(RemoteProtocolError, match="cannot be used as a regular expression"):

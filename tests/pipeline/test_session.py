@@ -39,7 +39,7 @@ OURS = "raylay.services.errors"
             "y",
         ),
         ("[X] failed SQLSTATE: 42000\nmore", "[X] failed"),
-        ("", "Spark failed and did not say why"),
+        ("", "Spark failed without giving a reason"),
     ],
 )
 def test_the_line_that_says_what_is_wrong(text: str, line: str) -> None:

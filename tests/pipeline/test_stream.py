@@ -131,7 +131,7 @@ def test_data_that_was_replaced_or_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("count", "of", "told"),
     [
-        (2, 7, r"ends at transaction id 40, the query read 100"),
+        (2, 7, r"ends at transaction id 40, but the query read 100"),
         (20, 8, r"has another record at transaction id 100 than the query read"),
     ],
     ids=["put back", "another"],
@@ -194,7 +194,7 @@ def test_a_stream_may_begin_where_nothing_is_yet(mixed: Log) -> None:
 
 
 def test_a_stream_has_no_ending(mixed: Log) -> None:
-    with pytest.raises(ConfigurationError, match="a stream has no ending"):
+    with pytest.raises(ConfigurationError, match="a stream takes no option `ending`"):
         reader_of(mixed, ending="0")
 
 

@@ -182,9 +182,9 @@ def test_micro_batches_that_only_look_published(tmp_path: Path) -> None:
     # The writer repeats what it wrote, in another order.
     assert commit(2, [b"d", b"c"], "two") == 0
     for bodies, topic in (([b"e"], "t"), ([b"c", b"d"], "u"), ([b"e", b"f"], "t")):
-        with pytest.raises(ConfigurationError, match="published 2 rows as batch-2 of this very ru"):
+        with pytest.raises(ConfigurationError, match="published 2 rows as batch-2 of this ru"):
             commit(2, bodies, "two", topic)
-    with pytest.raises(ConfigurationError, match="batches up to 2, and now comes batch-0"):
+    with pytest.raises(ConfigurationError, match="batches up to 2, and now gets batch-0"):
         commit(0, [b"g"], "three")
     assert whole.bodies == [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
 
@@ -203,7 +203,7 @@ def test_a_micro_batch_that_is_planned_anew(tmp_path: Path) -> None:
     ):
         staging.commit("batch-0", [staged(tmp_path, 0, [b"a"])], Published(fail_after=0), plan="p")
     for _ in range(2):  # as long as it is pending, and then
-        with pytest.raises(ConfigurationError, match="comes batch-0, planned anew: the query's"):
+        with pytest.raises(ConfigurationError, match="gets batch-0, planned anew: the query's"):
             commit([b"a", b"b"], "two", "q")
     # The same plan may give other rows, and who knows no plan compares none.
     assert commit([b"z"], "two", "p") == commit([b"z"], "two", "") == 0
@@ -218,7 +218,9 @@ def test_rows_that_are_left_out_are_told(tmp_path: Path, caplog: pytest.LogCaptu
         assert not caplog.records
         assert staging.commit("batch-0", [staged(tmp_path, 0, [b"b", b"c"])], Published()) == 0
     (told,) = caplog.messages
-    assert "has published 1 rows as batch-0, and now come 2 others, which are left out" in told
+    assert (
+        "has published 1 rows as batch-0, and now gets 2 different rows, which are left out" in told
+    )
 
 
 def test_another_table_while_the_first_is_pending(tmp_path: Path) -> None:
@@ -227,7 +229,7 @@ def test_another_table_while_the_first_is_pending(tmp_path: Path) -> None:
         with pytest.raises(ConnectionLost):
             staging.commit("batch-0", [staged(tmp_path, 0, [b"a", b"b"])], broken)
         other = staged(tmp_path, 0, [b"c", b"d"])
-        with pytest.raises(ConfigurationError, match="now come 2 others: give each table"):
+        with pytest.raises(ConfigurationError, match="now gets 2 different rows: give each table"):
             staging.commit("batch-0", [other], whole)
         assert Path(other.path).exists()
     assert whole.bodies == [(1, b"a"), (2, b"b")]
@@ -302,7 +304,7 @@ def test_a_micro_batch_of_no_query(instance: Any, tmp_path: Path) -> None:
     )
     writer = BatchWriter(options, StructType([BODY]), False)
     staged_rows = writer.write(iter([batch(body=["x"])]))
-    with pytest.raises(ConfigurationError, match="batch-0: the tasks do not know of which query"):
+    with pytest.raises(ConfigurationError, match="batch-0: the tasks do not know its query"):
         writer.commit([staged_rows])
     writer.abort([staged_rows])
     assert not journaled(instance, "write/none")
@@ -355,7 +357,7 @@ def test_staged_rows_as_a_publish_store(tmp_path: Path) -> None:
         ({"body": [None]}, "a row has no body"),
         ({"body": ["x"], "topic": pa.array([None], pa.string())}, "a row has no topic"),
         ({"body": ["x"], "topic": [""]}, "a row's topic has 0 to 0 bytes"),
-        ({"body": ["x"], "topic": ["t" * 2000]}, "topic has 2000 to 2000 bytes, 1 to 1024"),
+        ({"body": ["x"], "topic": ["t" * 2000]}, "topic has 2000 to 2000 bytes, but 1 to 1024"),
         ({"body": ["x"], "expiration_s": [-1]}, "expiration_s is -1 to -1: give 0 to"),
     ],
 )
@@ -410,10 +412,10 @@ def test_tables_that_cannot_be_published(fields: list[StructField], text: str) -
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({}, "give either servers, host:port with commas, or fabric"),
-        ({"servers": NOWHERE, "fabric": "x"}, "give either servers"),
+        ({}, "give either `servers` .host:port, separated by commas. or `fabric`"),
+        ({"servers": NOWHERE, "fabric": "x"}, "give either `servers`"),
         ({"servers": NOWHERE, "bogus": "1"}, "there is no option bogus"),
-        ({"servers": NOWHERE, "job": "x"}, "give staging"),
+        ({"servers": NOWHERE, "job": "x"}, "give the option `staging`"),
         ({"servers": NOWHERE, "connect_wait_s": "soon"}, "a number of seconds above 0"),
     ],
 )
@@ -498,11 +500,11 @@ def test_wrong_writes(tmp_path: Path) -> None:
     with pytest.raises(ConnectionLost, match=r"found no server in 0\.2 s"):
         BatchWriter(replace(options, staging=str(tmp_path / "s")), schema, False)
     assert not (tmp_path / "s").exists()
-    with pytest.raises(ConfigurationError, match="give staging, a directory that the driver"):
+    with pytest.raises(ConfigurationError, match="give `staging`, a directory that the driver"):
         StreamWriter(options, schema, False)
-    with pytest.raises(ConfigurationError, match="is no fabric that runs here"):
+    with pytest.raises(ConfigurationError, match="is neither a fabric that runs here"):
         WriteOptions.of({"fabric": str(tmp_path)}).client_options()
-    with pytest.raises(ConfigurationError, match="is no staging directory"):
+    with pytest.raises(ConfigurationError, match="is not a staging directory"):
         publish_pending(tmp_path, options)
 
 
@@ -606,7 +608,11 @@ def test_a_staging_directory_that_was_put_back(instance: Any, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("topic", "message_type", "text"),
     [
-        ("lost/one", "", r"^Chicago-2 does not journal lost/one \(json\): nobody would keep"),
+        (
+            "lost/one",
+            "",
+            r"^Chicago-2 does not journal lost/one \(json\): messages published there",
+        ),
         ("kept/one", "text", r"kept/one \(text\)"),
         ("kept/one", "", ""),
         ("kept/(one", "", ""),  # a name, whatever its characters
@@ -654,7 +660,10 @@ def test_staged_rows_of_a_topic_that_is_not_journaled(choosy: Any, tmp_path: Pat
     writer = BatchWriter(options, StructType([BODY, TOPIC]), False)
     topics = ["kept/staged", *(f"lost/{number:02d}" for number in range(12))]
     bad = writer.write(iter([batch(body=["x"] * 13, topic=topics)]))
-    with pytest.raises(ConfigurationError, match=r"lost/09 \(json\) and 2 more: nobody would keep"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"lost/09 \(json\) and 2 more: messages published there would be lost",
+    ):
         writer.commit([bad])
     writer.abort([bad])
     assert {path.name for path in tmp_path.iterdir()} == {"lock", "state.json"}
@@ -787,7 +796,7 @@ def test_a_checkpoint_that_was_put_back_by_one(spark: Any, instance: Any, tmp_pa
     write_log(tmp_path / "from", [message_run(51, 7, 51, 50)])
     forget("commits")
     forget("offsets")
-    with pytest.raises(PySparkException, match="comes batch-0, planned anew: the query's checkp"):
+    with pytest.raises(PySparkException, match="gets batch-0, planned anew: the query's checkp"):
         run()
     assert len(journaled(instance, "write/back")) == 50
 
@@ -820,7 +829,7 @@ def test_a_renewed_checkpoint(spark: Any, instance: Any, tmp_path: Path) -> None
         query.awaitTermination()
 
     run("first", "staging", "write/renewed")
-    with pytest.raises(PySparkException, match=r"is the staging directory of query .* this one"):
+    with pytest.raises(PySparkException, match=r"is the staging directory of query .* this query"):
         run("second", "staging", "write/renewed")
     assert len(journaled(instance, "write/renewed")) == 50
     # What was refused is not marked as done.

@@ -1,4 +1,4 @@
-"""The convergence audit: what every instance should hold, and what it holds."""
+"""The convergence audit: compares what every instance should hold with what it holds."""
 
 from __future__ import annotations
 

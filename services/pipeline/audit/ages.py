@@ -1,16 +1,15 @@
-"""The age of what an instance lacks. Values in, values out.
+"""The age of a missing message. Pure functions.
 
-A message is missing from the moment that another instance has it: its age is the distance from
-that time of receipt, by that instance's clock, to the time that it is there now. Of several
-instances that have it the first counts. What *now* is at an instance:
+A message is missing from the moment at which another instance has it. Its age is the time since its
+receipt there, up to *now* at the instance that lacks it; where several instances have it, the first
+receipt counts. *Now* at an instance is:
 
-    the time of the audit       where clocks are right
-    the last receipt there      at least: a clock that is ahead makes nothing newer than it is
-    as much earlier as others   received an instance's newest message after it: its clock is behind,
-                                or that message was on its way until then
+the time of the audit       where clocks are right the last receipt there      at least: a clock
+that is ahead makes nothing newer than it is as much earlier as others   received an instance's
+newest message after it: its clock is behind, or that message was on its way until then
 
-So a clock that is wrong makes nothing old that is new, and what is new there is so by no more than
-that clock is wrong.
+So a wrong clock makes no new message old, and makes an old message newer by no more than its own
+error.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from raylay.services.pipeline.audit.parts import LogContents, set_of
 
 @dataclass(frozen=True, slots=True)
 class AgeQuestion:
-    """Question since when sequences of a publisher have been missing."""
+    """A question: since when have these sequences of a publisher been missing?"""
 
     publisher: int
     sequences: SequenceSet
@@ -38,9 +37,9 @@ class Age:
     """The answer to a question.
 
     Attributes:
-        known: of its sequences those that some instance has.
-        old: of these those that are missing for longer than they may be on their way.
-        age_us: of the one that is missing longest.
+        known: the sequences that some instance has.
+        old: those of them that have been missing for longer than a message may be on its way.
+        age_us: the age of the sequence that has been missing longest.
     """
 
     known: SequenceSet = field(default_factory=SequenceSet)
@@ -48,7 +47,7 @@ class Age:
     age_us: int = 0
 
     def update(self, other: Age) -> None:
-        """Adds what another part of a journal, or another instance's, says."""
+        """Adds the answer from another part of a journal, or from another instance."""
         self.known.update(other.known)
         self.old.update(other.old)
         self.age_us = max(self.age_us, other.age_us)
@@ -57,10 +56,10 @@ class Age:
 def clocks(
     logs: Mapping[str, LogContents], origins: Mapping[str, str], now_us: int
 ) -> dict[str, int]:
-    """Returns, by instance, the time that it is there now, by its own clock.
+    """Returns the time of now at each instance, on its own clock.
 
     Args:
-        origins: incarnation to instance.
+        origins: the instance of each incarnation.
         now_us: the time of the audit.
     """
     elsewhere: dict[str, int] = {}
@@ -90,10 +89,11 @@ def ages_of(
     """Answers the questions about ages from some messages of one instance.
 
     Args:
-        questions: by number.
-        now_us: the time at this instance.
-        settle_us: how long a message may be on its way.
-        publishers, sequences, times_us: of the messages; int64 but for the first, uint64.
+        questions: the questions by number.
+        now_us: the time of now at this instance.
+        settle_us: most time that a message may be on its way.
+        publishers, sequences, times_us: one value for each message; int64, and uint64 for
+            publishers.
     """
     found: dict[int, Age] = {}
     for number, question in questions.items():
@@ -114,7 +114,7 @@ def ages_of(
 
 
 def merged(parts: Iterable[Mapping[int, Age]]) -> dict[int, Age]:
-    """The answers of all parts of all journals."""
+    """Merges the answers of all parts of all journals."""
     found: dict[int, Age] = {}
     for part in parts:
         for number, age in part.items():
@@ -123,7 +123,7 @@ def merged(parts: Iterable[Mapping[int, Age]]) -> dict[int, Age]:
 
 
 def unanswered(questions: Mapping[int, AgeQuestion], ages: Mapping[int, Age]) -> int:
-    """Counts the sequences that no instance has any more."""
+    """Returns the number of sequences that no instance has any more."""
     return sum(
         question.sequences.count - (ages[number].known.count if number in ages else 0)
         for number, question in questions.items()

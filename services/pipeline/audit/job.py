@@ -1,10 +1,11 @@
-"""The job `audit`: over all instances of a fabric, where each message is, once and in order.
+"""The job `audit`: checks, over all instances of a fabric, that each message is where it should be,
+once and in order.
 
-Spark reads every journal once, a task a stretch, and a task gives back only what its stretch says
-(parts.py): sets of sequences, checksums of contents. They are put together and judged here
-(judgement.py). Narrow passes over a few messages follow where they are needed: since when is
-missing what nothing explains, and, where the checksums of a block of sequences differ between
-instances, whether the contents do.
+Spark reads every journal once, one task for each stretch, and a task returns only a summary of its
+stretch (parts.py): sets of sequences, and checksums of contents. The summaries are joined and
+judged here (judgement.py). Two narrow passes follow where they are needed: one that finds since
+when unexplained messages have been missing, and one that compares contents where the checksums of a
+block of sequences differ between instances.
 """
 
 from __future__ import annotations
@@ -105,29 +106,31 @@ def audit(
     progress: Progress = lambda line: None,
     partition_bytes: int = PARTITION_BYTES_DEFAULT,
 ) -> Audit:
-    """Judges what the journals hold now.
+    """Judges the journals as they are now.
 
     Args:
-        why: what should be where; `expected_by(settings)` asks the configuration.
+        why: tells where a message should be; `expected_by(settings)` derives it from the
+            configuration.
         sow: the SOW topics of the instances.
-        known: what tells which instance a former incarnation was.
-        settle_s: how long a message may be on its way.
-        max_owed_s: how long a link may owe one before the verdict is bad.
-        on_corrupt: a damaged record: `stop` raises, `skip` goes on behind it and tells it in the
-            result, whose verdict is bad.
-        progress: takes a line now and then.
-        partition_bytes: about how much one task reads.
+        known: tells which instance a former incarnation belonged to.
+        settle_s: most time that a message may be on its way.
+        max_owed_s: most time that a link may owe a message before the verdict is bad.
+        on_corrupt: the effect of a damaged record: `stop` raises; `skip` goes on behind it and
+            reports it in the result, whose verdict is bad then.
+        progress: called with a line of text now and then.
+        partition_bytes: about how many bytes one task reads.
 
     Raises:
-        ConfigurationError: two journals are of one name.
-        CorruptRecord: a record is damaged; names the file.
+        ConfigurationError: two journals have the same name.
+        CorruptRecord: a record is damaged; the error names the file.
         StorageError: a journal cannot be read.
     """
     started_s = time.monotonic()
     names = [place.instance for place in places]
     if len(set(names)) < len(names):
         raise ConfigurationError(
-            "two of the journals lie in directories of one name: give the fabric's directory"
+            "two of the journals lie in directories of the same name: give the fabric's "
+            "directory instead"
         )
     ends = {place.instance: last_txid(place, on_corrupt) for place in places}
     # Not before: what is received while the ends are read is not from the future.
@@ -153,7 +156,7 @@ def audit(
     found.max_owed_s = max_owed_s
     if left:
         count = sum(each.sequences.count for each in left)
-        progress(f"looking up since when {count:,} messages are missing")
+        progress(f"looking up how long {count:,} messages have been missing")
         questions = {number: each.question for number, each in enumerate(left)}
         lacking = PublisherRanges()
         for question in questions.values():
@@ -163,8 +166,8 @@ def audit(
         ages = _ages(spark, asked, lacking, narrow, on_corrupt, progress)
         if gone := unanswered(questions, ages):
             raise StorageError(
-                f"{gone:,} messages that some instance lacked were removed from the others while "
-                "the audit read them: audit again"
+                f"{gone:,} messages that an instance lacks were removed from the other instances "
+                "while the audit read them: run the audit again"
             )
         settle(found, left, ages)
     suspected = open_blocks(logs.values())
@@ -183,15 +186,20 @@ def audit(
 def audit_source(
     spark: SparkSession, source: str, places: list[JournalPlace], **options: Any
 ) -> Audit:
-    """Audits a fabric's directory, file or name as `audit` does; its configuration says what should
-    be where. Where the source is journals without one, everything should be everywhere."""
+    """Audits a fabric's directory, file or name as `audit` does. The fabric's configuration tells
+    where messages should be. Where the source is journals without a configuration, every message
+    should be everywhere."""
     record = record_of(source)
     if record is None:
         return audit(spark, places, expected_everywhere(), **options)
     settings = FabricSettings.from_json(record.settings)
     known = FabricKnowledge(
         {instance.name: instance.group for instance in settings.instances},
-        {each.incarnation: each.name for each in record.left_over if each.incarnation},
+        {
+            directory.incarnation: directory.name
+            for directory in record.left_over
+            if directory.incarnation
+        },
     )
     sow = sow_sources(record, places)
     return audit(spark, places, expected_by(settings), known=known, sow=sow, **options)
@@ -201,8 +209,8 @@ def write_page(found: Audit, path: Path, source: str, again: str = "") -> None:
     """Writes the result as a page of HTML.
 
     Args:
-        source: what was audited, for the title.
-        again: the command that makes it again.
+        source: the audited fabric or journals, for the title.
+        again: the command that makes the page again.
 
     Raises:
         ConfigurationError: the extra `reports` is not installed, or the file cannot be written.
@@ -241,10 +249,10 @@ def _only(wanted: PublisherRanges) -> Predicate:
 
 # -- on Spark ------------------------------------------------------------------------------------
 def _collected(spark: SparkSession, rdd: Any, progress: Progress) -> list[Any]:
-    """All of an RDD, with progress.
+    """Collects all of an RDD, and reports progress.
 
     Raises:
-        StorageError: a task failed: the first one's error.
+        StorageError: a task failed; this is the first task's error.
     """
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
@@ -256,7 +264,7 @@ def _collected(spark: SparkSession, rdd: Any, progress: Progress) -> list[Any]:
             collected: list[Any] = rdd.collect()
         except Py4JJavaError as error:
             # Not of a journal: a worker that died, a package that it has not.
-            raise StorageError(f"the audit did not end: {_said(str(error))}") from None
+            raise StorageError(f"the audit failed: {_said(str(error))}") from None
         return collected
 
     with ThreadPoolExecutor(1) as pool:
@@ -325,11 +333,11 @@ def stretch_parts(stretch: JournalStretch, on_corrupt: OnCorrupt = "stop") -> St
     notes = rows.batches.notes = []
     kinds = _Kinds()
     gathered: list[tuple[Any, Any, Any]] = []
-    for each in rows:
-        headers = each.headers
+    for row in rows:
+        headers = row.headers
         gathered.append(
             (
-                kinds.codes(each, made),
+                kinds.codes(row, made),
                 np.ascontiguousarray(headers["sequence"]).view(np.int64),
                 content_numbers(headers),
             )
@@ -412,9 +420,9 @@ class _LookupTargets:
     """The targets of a task's look-up.
 
     Attributes:
-        questions: by number.
-        now_us: by instance, the time there.
-        settle_us: how long a message may be on its way.
+        questions: the questions by number.
+        now_us: the time of now at each instance.
+        settle_us: most time that a message may be on its way.
     """
 
     questions: dict[int, AgeQuestion]
@@ -430,7 +438,11 @@ def _ages(
     on_corrupt: OnCorrupt,
     progress: Progress,
 ) -> dict[int, Age]:
-    """The answers to all questions. `lacking`: all that they ask for."""
+    """Answers all questions.
+
+    Args:
+        lacking: all sequences that the questions ask for.
+    """
     spread = spark.sparkContext.parallelize(stretches, max(1, len(stretches)))
     read = spread.map(
         partial(_ages_or_failure, asked=asked, lacking=lacking, on_corrupt=on_corrupt)
@@ -482,7 +494,7 @@ def _conflicts(
     on_corrupt: OnCorrupt,
     progress: Progress,
 ) -> PublisherRanges:
-    """The sequences of these that are there with different contents."""
+    """Returns those of the suspected sequences that exist with different contents."""
     context = spark.sparkContext
     spread = context.parallelize(stretches, max(1, len(stretches)))
     pieces = spread.flatMap(partial(_pieces, suspected=suspected, on_corrupt=on_corrupt))
@@ -505,14 +517,14 @@ def _pieces(
 def contents_of(
     stretch: JournalStretch, suspected: PublisherRanges, on_corrupt: OnCorrupt = "stop"
 ) -> Iterator[Piece]:
-    """The digests of the suspected sequences in one stretch, block by block. Runs in a task.
+    """Yields the digests of the suspected sequences in one stretch, block by block. Runs in a task.
 
     Args:
-        suspected: whole blocks.
+        suspected: sequences, in whole blocks.
 
     Raises:
         CorruptRecord: a record is damaged, and `on_corrupt` is `stop`.
-        StorageError: it cannot be read.
+        StorageError: the stretch cannot be read.
     """
     blocks = {
         publisher: np.concatenate(
@@ -535,9 +547,9 @@ def _compared(
 ) -> list[tuple[int, int] | TaskFailure]:
     (publisher, _), pieces = group
     contents = list(pieces)
-    for each in contents:
-        if isinstance(each, TaskFailure):
-            return [each]
+    for content in contents:
+        if isinstance(content, TaskFailure):
+            return [content]
     sequences, digests = zip(*contents, strict=True)
     found = conflicts_of(np.concatenate(sequences), np.concatenate(digests))
     return [(publisher, sequence) for sequence in found]

@@ -1,8 +1,8 @@
-"""The judgement over the logs of a fabric: what is not as it should be, where, and why.
+"""The judgement over the journals of a fabric: which messages are missing or wrong, where, and why.
 
-Values in, values out. What an instance *should* hold is what the fabric's configuration brings to
-it for certain, from each instance where something was published (routes.py). What it lacks of
-that has a reason:
+Pure functions. An instance *should* hold every message that the fabric's configuration brings to it
+for certain, from each instance where messages were published (routes.py). Each message that it
+lacks has a reason:
 
     removed       it was held, and its segment was removed since
     unavailable   the instance noted that no upstream has it any more
@@ -12,12 +12,12 @@ that has a reason:
                   it was published: it can still come, as behind a link that is down
     lost          none of these: later messages of the same way are here
 
-`lost` spoils the verdict, and `owed` for longer than a bound. What an instance lacks because the
-configuration does not bring it there is told apart, with the reason in the configuration, and
-spoils nothing.
+The verdict is bad if a message is `lost`, or `owed` for longer than a bound. Messages that the
+configuration does not bring to an instance are listed apart, with the reason in the configuration,
+and do no harm.
 
-`judge` tells all but the last three apart, which a second look at the journals decides, at what is
-left over alone: since when it is missing (ages.py). `settle` takes what that found.
+`judge` finds all reasons but the last three. These depend on how long a message has been missing,
+which a second pass over the journals finds (ages.py); `settle` takes its answers.
 """
 
 from __future__ import annotations
@@ -33,26 +33,27 @@ from raylay.services.pipeline.audit.origins import UNKNOWN, Origin
 from raylay.services.pipeline.audit.parts import HeldPart, LogContents, Timeline
 
 RANGES_MAX = 10
-"""Ranges that an entry names; it counts them all."""
+"""Most ranges that an entry names; the entry counts all."""
 EXAMPLES_MAX = 10
 REASONS = ("lost", "owed", "in_flight", "conflicting", "unavailable", "removed")
-"""Reasons why messages are lacking, the worst first."""
+"""Reasons why messages are missing, the worst first."""
 MAX_OWED_S_DEFAULT = 60.0
-"""A link that reconnects after a restart, and brings what it owes, is done in that time."""
+"""Default of the most time that a link may owe a message: enough for a link to reconnect after a
+restart and to bring what it owes."""
 
 
 class Expectation(Protocol):
-    """The expected contents of a place."""
+    """Tells where a message should be."""
 
     def __call__(
         self, origin: str, topic: str, message_type: str, former: bool = False
     ) -> Mapping[str, str] | None:
-        """Returns, by instance, the reason why a message is not surely there; an instance that is
-        not named should have it. None where nothing can be said.
+        """Returns, by instance, the reason why a message may not be there; an instance that is not
+        named should have it. None: nothing is known.
 
         Args:
-            origin: the instance where it was published; empty where nobody knows it.
-            former: whether that was before the instance lost its data or was moved.
+            origin: the instance where the message was published; empty: unknown.
+            former: whether it was published before that instance lost its data or was moved.
         """
 
 
@@ -61,10 +62,10 @@ class Share:
     """The messages of one topic at one instance.
 
     Attributes:
-        expected: that it should hold.
-        held: distinct messages, expected or not.
-        lacking: of those expected, by reason.
-        not_expected: that it does not hold and need not, by reason.
+        expected: messages that it should hold.
+        held: distinct messages that it holds, expected or not.
+        lacking: expected messages that it lacks, by reason.
+        not_expected: messages that it lacks and need not hold, by reason.
     """
 
     expected: int = 0
@@ -75,26 +76,27 @@ class Share:
 
 @dataclass(slots=True)
 class Audit:
-    """The result.
+    """The result of an audit.
 
     Attributes:
-        instances: per instance messages, duplicates, out_of_order, late.
+        instances: for each instance its messages, duplicates, out_of_order, late.
         messages: copies, at all instances.
         published: distinct messages.
-        unknown_origin: of these, those that were published nobody knows where, so that nobody can
-            say where they should be.
-        missing: what an instance lacks that it should hold, by publisher, topic and reason; what is
-            owed with the seconds since when, `for_s`.
-        not_expected: what it lacks because the configuration does not bring it there.
-        out_of_order, late, duplicates, conflicts_found: by publisher (and instance, topic), with
-            ranges.
-        conflicts: sequences that are there with different contents.
-        sow: what instances have in their SOW topics, a dict a topic (sow.py). It is told, and does
-            not spoil the verdict: two publishers may have written one key at once.
-        damaged: what could not be read and was left out, a sentence each.
-        matrix: by (topic, message type), by instance.
-        times: by instance, messages by time of receipt.
-        max_owed_s: what is owed for longer spoils the verdict.
+        unknown_origin: those of them whose place of publish is unknown, so that nothing can be said
+            about where they should be.
+        missing: messages that an instance should hold and lacks, by publisher, topic and reason;
+            for `owed` with the seconds since it is owed, `for_s`.
+        not_expected: messages that an instance lacks because the configuration does not bring them
+            there.
+        out_of_order, late, duplicates, conflicts_found: entries by publisher (and instance, topic),
+            with ranges.
+        conflicts: sequences that exist with different contents.
+        sow: the comparison of the instances' SOW topics, a dict for each topic (sow.py). It does
+            not change the verdict, because two publishers may have written one key at once.
+        damaged: a sentence for each place that could not be read and was left out.
+        matrix: shares by (topic, message type), by instance.
+        times: messages by time of receipt, by instance.
+        max_owed_s: most time that a message may be owed before the verdict is bad.
     """
 
     instances: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -118,31 +120,35 @@ class Audit:
 
     @property
     def lost(self) -> int:
-        """Messages that an instance should hold and nothing explains why not."""
+        """Number of messages that an instance should hold and whose absence nothing explains."""
         return self.lacking("lost")
 
     def lacking(self, reason: str) -> int:
-        """Messages that an instance should hold and lacks for this reason."""
-        return sum(each["messages"] for each in self.missing if each["reason"] == reason)
+        """Returns the number of messages that instances should hold and lack for this reason."""
+        return sum(name["messages"] for name in self.missing if name["reason"] == reason)
 
     def count(self, name: str) -> int:
-        """A figure of `instances` over all of them."""
-        return sum(each[name] for each in self.instances.values())
+        """Returns the sum of a figure of `instances`."""
+        return sum(instance[name] for instance in self.instances.values())
 
     def owed(self) -> dict[str, tuple[int, float]]:
-        """Returns, by instance, how many messages are owed to it, and the seconds since the first
-        is."""
+        """Returns, for each instance, how many messages are owed to it, and the seconds since the
+        first one is."""
         found: dict[str, tuple[int, float]] = {}
-        for each in self.missing:
-            if each["reason"] == "owed":
-                messages, for_s = found.get(each["instance"], (0, 0.0))
-                for_s = max(for_s, each["for_s"])
-                found[each["instance"]] = messages + each["messages"], for_s
+        for name in self.missing:
+            if name["reason"] == "owed":
+                messages, for_s = found.get(name["instance"], (0, 0.0))
+                for_s = max(for_s, name["for_s"])
+                found[name["instance"]] = messages + name["messages"], for_s
         return found
 
     def owed_notes(self, *, overdue: bool) -> list[str]:
-        """Describes the owed messages, a few words an instance: those owed for longer than allowed,
-        or the others."""
+        """Describes the owed messages, a few words for each instance.
+
+        Args:
+            overdue: whether those are described that are owed for longer than allowed, or the
+                others.
+        """
         return [
             f"{messages:,} owed for up to {for_s:,.0f} s at {instance}"
             for instance, (messages, for_s) in self.owed().items()
@@ -151,12 +157,12 @@ class Audit:
 
     @property
     def valid(self) -> bool:
-        """Returns whether everything is where it should be, or not owed for long, once, in order,
-        with one content."""
+        """Returns whether every message is where it should be, or is not owed for long, once, in
+        order, with one content."""
         return not self.faults()
 
     def faults(self) -> list[str]:
-        """Lists everything that spoils the verdict, a few words each."""
+        """Returns a few words for each fault that makes the verdict bad."""
         found = [
             (self.lost, "lost"),
             (self.count("duplicates"), "held more than once"),
@@ -204,10 +210,10 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class UnexplainedGap:
-    """Messages that an instance lacks, and that nothing in the journals explains.
+    """Messages that an instance lacks, and whose absence nothing in the journals explains.
 
     Attributes:
-        reason: `owed` or `lost`, unless it may be on its way.
+        reason: `owed` or `lost`, where they are not on their way.
     """
 
     instance: str
@@ -219,22 +225,22 @@ class UnexplainedGap:
 
     @property
     def question(self) -> AgeQuestion:
-        """The look-up of since when the instance has lacked these sequences."""
+        """Asks since when the instance has lacked these sequences."""
         return AgeQuestion(self.publisher, self.sequences)
 
 
 def judge(
     logs: Mapping[str, LogContents], why: Expectation, origins: Mapping[str, Origin]
 ) -> tuple[Audit, list[UnexplainedGap]]:
-    """Judges what the logs hold.
+    """Judges the journals.
 
     Args:
-        logs: by instance.
-        why: what should be where.
-        origins: by incarnation, 16 hex digits (origins.py).
+        logs: the contents of each instance's journal.
+        why: tells where a message should be.
+        origins: the origin of each incarnation, 16 hex digits (origins.py).
 
-    Returns:
-        the result, and what `settle` is still to fill in. `conflicting` fills in contents.
+    Returns: / the result, and the gaps that `settle` has to fill in. `conflicting` fills in
+    contents.
     """
     found = Audit()
     keys: set[tuple[int, str]] = set()
@@ -301,7 +307,7 @@ def _add_missing(
 
 
 def _instance(log: LogContents, found: Audit) -> dict[str, int]:
-    """The figures of one instance, and the entries of what is told by publisher and range."""
+    """Returns the figures of one instance, and adds its entries by publisher and range."""
     counts = {"messages": 0, "duplicates": 0, "out_of_order": 0, "late": 0}
     identities = PublisherRanges()
     for (publisher, topic), held in sorted(log.topics.items()):
@@ -328,7 +334,7 @@ def _instance(log: LogContents, found: Audit) -> dict[str, int]:
 def _published(
     here: Mapping[str, HeldPart], origins: Mapping[str, Origin]
 ) -> dict[str, dict[Origin, SequenceSet]]:
-    """Returns, by message type and by origin, what was published there, as far as any copy tells
+    """Returns, by message type and origin, what was published there, as far as any copy shows
     it."""
     made: dict[str, dict[Origin, SequenceSet]] = defaultdict(lambda: defaultdict(SequenceSet))
     for instance, held in here.items():
@@ -367,8 +373,9 @@ class _PublisherTopic:
         return found.held if found is not None else SequenceSet()
 
     def highest(self, instance: str, origin: Origin) -> int:
-        """The highest sequence that an instance holds of this type and of what was published there,
-        or nobody knows where. Another type may come over another link."""
+        """Returns the highest sequence that an instance holds of this message type, among the
+        messages that were published at this origin or at an unknown one. Another message type may
+        come over another link."""
         found = self.here.get(instance)
         if found is None:
             return 0
@@ -384,8 +391,8 @@ class _PublisherTopic:
 
     def to_come(self, instance: str, lacking: SequenceSet) -> SequenceSet:
         """Returns the missing sequences above the instance's highest one from the same origin:
-        still in flight, not lost. Messages that were published at the instance itself enter it no
-        second time."""
+        still in flight, not lost. None where the messages were published at the instance itself,
+        which never gets them again."""
         found = SequenceSet()
         for origin, sequences in self.published.items():
             if origin == Origin((instance,)):
@@ -452,7 +459,8 @@ def _judge_topic(
 def _reasons(
     origin: Origin, topic: str, message_type: str, why: Expectation
 ) -> Mapping[str, str] | None:
-    """See `Expectation`. Where it was one of several instances, what each of them brings."""
+    """Returns the reasons as `Expectation` does. Where the origin is one of several instances,
+    returns what each of them brings."""
     found: dict[str, str] = {}
     for name in origin.names or ("",):
         reasons = why(name, topic, message_type, origin.former)
@@ -465,7 +473,7 @@ def _reasons(
 def _explained(
     lacking: SequenceSet, publisher: int, log: LogContents
 ) -> Iterator[tuple[str, SequenceSet]]:
-    """Yields the missing sequences that the instance's journal explains, by reason; the caller
+    """Yields the missing sequences that the instance's journal explains, by reason. The caller
     takes each out."""
     for reason, noted in (
         ("removed", log.removed),
@@ -501,7 +509,7 @@ def ranges_named(sequences: SequenceSet) -> dict[str, Any]:
 
 
 def conflicting(found: Audit, sequences: PublisherRanges) -> None:
-    """Fills in the sequences that are there with different contents."""
+    """Fills in the sequences that exist with different contents."""
     found.conflicts = sequences.count
     found.conflicts_found = [
         {"publisher": publisher} | ranges_named(each)

@@ -25,15 +25,15 @@ class Origin(NamedTuple):
     """The instance where messages were published.
 
     Attributes:
-        names: of the instance; of several where it was one of these, of none where nobody knows.
-        former: whether it was before that instance lost its data or was moved.
+        names: the instance; several where it was one of them; empty: unknown.
+        former: whether they were published before that instance lost its data or was moved.
     """
 
     names: tuple[str, ...]
     former: bool = False
 
     def __str__(self) -> str:
-        """Names the origin for people."""
+        """Returns the name of the origin for readers."""
         return " or ".join(self.names) + (", before it began anew" if self.former else "")
 
 
@@ -42,11 +42,11 @@ UNKNOWN = Origin(())
 
 @dataclass(frozen=True, slots=True)
 class FabricKnowledge:
-    """Knowledge of a fabric besides its journals.
+    """Knowledge of a fabric from other sources than its journals.
 
     Attributes:
-        groups: by instance.
-        former: incarnations that are no more, 16 hex digits, to instance.
+        groups: the group of each instance.
+        former: the instance of each incarnation, 16 hex digits, that has ended.
     """
 
     groups: Mapping[str, str] = field(default_factory=dict)
@@ -62,9 +62,9 @@ def origins_of(
     """Returns, by incarnation, 16 hex digits, the instance that it is or was.
 
     Args:
-        current: incarnations to instances, of the journals that are read. What an instance was
-            that is not among them may be what it is.
-        peers: the same, as each instance last knew those that it sends to.
+        current: the instance of each incarnation whose journal is read. A former incarnation is
+            none of them.
+        peers: the same, as each instance last knew the instances to which it sends.
     """
     found = _by_elimination(current, known.groups, logs)
     for told in (*peers, known.former):
@@ -80,7 +80,7 @@ def _by_elimination(
     current: Mapping[str, str], groups: Mapping[str, str], logs: Mapping[str, LogContents]
 ) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
-    for incarnation, group in sorted({each for log in logs.values() for each in log.senders}):
+    for incarnation, group in sorted({sender for log in logs.values() for sender in log.senders}):
         names = [
             name
             for name, its_group in groups.items()
@@ -96,11 +96,11 @@ def _by_elimination(
 def _was_before(
     incarnation: str, name: str, current: Mapping[str, str], logs: Mapping[str, LogContents]
 ) -> bool:
-    """Returns whether an incarnation can be what an instance was before it began anew: somebody got
-    the last of the one before the first of the other, or nobody has both. Transaction ids are
-    asked, as clocks may differ, and a copied log keeps the times of its source; of other instances,
-    as its own past comes back to an instance at any time. Where a relay was slow to bring the last
-    to one of them, another one had it."""
+    """Returns whether an incarnation may have been an instance before it began anew: some instance
+    got the last message of the former one before the first of the new one, or none has both. The
+    comparison uses transaction ids, as clocks may differ and a copied journal keeps the times of
+    its source. It leaves out the instance itself, which may get its own past back at any time.
+    Where a relay was slow to bring the last message to one instance, another one had it."""
     spans = [
         (log.spans[incarnation], log.spans[now])
         for holder, log in logs.items()

@@ -1,4 +1,4 @@
-"""The audit as a page for people: what a result says, as HTML. Needs the extra `reports`."""
+"""The audit as a page of HTML. Needs the extra `reports`."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ LACKING_TEXTS = {
     "lost": "lost",
     "owed": "still owed by a link",
     "in_flight": "still in flight",
-    "conflicting": "refused: another content is held",
-    "unavailable": "no upstream has it any more",
+    "conflicting": "refused: the instance holds another content",
+    "unavailable": "lost: no upstream has it any more",
     "removed": "its segment was removed",
 }
 
 
 def audit_page(found: Audit, title: str, when: dt.datetime, again: str = "") -> str:
-    """The page.
+    """Returns the page.
 
     Args:
-        title: what was audited.
+        title: the audited fabric or journals.
         when: the time of the audit.
         again: the command that makes the report again.
 
@@ -40,7 +40,8 @@ def audit_page(found: Audit, title: str, when: dt.datetime, again: str = "") -> 
     """
     page = Page(
         title,
-        f"{when:%Y-%m-%d %H:%M:%S %Z}: every journal, message by message, in {found.seconds:.1f} s",
+        f"{when:%Y-%m-%d %H:%M:%S %Z}: every message of every journal was checked in "
+        f"{found.seconds:.1f} s",
         f"Made again by: {again}" if again else "",
     )
     page.verdict(found.valid, _sentence(found))
@@ -65,22 +66,22 @@ def audit_page(found: Audit, title: str, when: dt.datetime, again: str = "") -> 
         page,
         "Late",
         found.late,
-        "Flagged late on arrival: another way had brought later messages of its publisher and "
-        "topic before. Kept and delivered; no fault.",
+        "Flagged late on arrival, because another path had brought later messages of the same "
+        "publisher and topic before. They are kept and delivered: this is no fault.",
     )
     if found.damaged:
-        page.table("Damaged and left out", ["what"], [[each] for each in found.damaged])
+        page.table("Damaged and left out", ["what"], [[place] for place in found.damaged])
     return page.html()
 
 
 def _sentence(found: Audit) -> str:
     instances = len(found.instances)
     if found.valid:
-        held = "everything that it should"
+        held = "every message that it should hold"
         excused = sum(found.lacking(reason) for reason in REASONS)
         if excused:
-            held = f"what it should, but for {excused:,} messages that are accounted for below"
-        owed = "".join(f" {each}." for each in found.owed_notes(overdue=False))
+            held = f"every message that it should hold, except {excused:,} that are explained below"
+        owed = "".join(f" {owed_note}." for owed_note in found.owed_notes(overdue=False))
         return (
             f"{found.published:,} messages of {_publishers(found)}: each of {instances} instances "
             f"holds {held}, once, in order, with the same content.{owed}"
@@ -100,7 +101,7 @@ def _figures(page: Page, found: Audit) -> None:
     excused = sum(map(found.lacking, REASONS[2:]))
     tiles = [
         ("messages", found.published, f"{found.messages:,} copies"),
-        ("lost", found.lost, f"and {excused:,} accounted for" if excused else ""),
+        ("lost", found.lost, f"and {excused:,} explained" if excused else ""),
         (
             "owed",
             sum(messages for messages, _ in owed),
@@ -109,14 +110,14 @@ def _figures(page: Page, found: Audit) -> None:
         ("twice", found.count("duplicates"), ""),
         ("out of order", found.count("out_of_order"), ""),
         ("different contents", found.conflicts, ""),
-        ("late", found.count("late"), "flagged on arrival, no fault"),
+        ("late", found.count("late"), "flagged on arrival; this is no fault"),
     ]
     if found.unknown_origin:
-        tiles.append(("not judged", found.unknown_origin, "published at no instance of these"))
+        tiles.append(("not judged", found.unknown_origin, "published at none of these instances"))
     page.figures(tiles)
 
 
-# -- who holds what ------------------------------------------------------------------------------
+# -- messages by instance --------------------------------------------------------------------------
 def _matrix(page: Page, found: Audit) -> None:
     names = list(found.instances)
     several = len({message_type for _, message_type in found.matrix}) > 1
@@ -124,7 +125,9 @@ def _matrix(page: Page, found: Audit) -> None:
     for (topic, message_type), shares in sorted(found.matrix.items())[:ROWS_MAX]:
         shown = f"{topic} ({message_type})" if several else topic
         rows.append([shown, *(_cell(shares.get(name, Share())) for name in names)])
-    note = "Messages held of those expected; in words why the configuration brings none there."
+    note = (
+        "Messages held, of those expected; or the reason why the configuration brings none there."
+    )
     if len(found.matrix) > ROWS_MAX:
         note += f" The first {ROWS_MAX} of {len(found.matrix):,} topics."
     page.table("Who holds what", ["topic", *names], rows, note)
@@ -148,11 +151,12 @@ def _cell(share: Share) -> Cell:
 
 
 def rates_of(times: Mapping[str, Timeline]) -> tuple[list[int], dict[str, list[float]]]:
-    """Seconds since 1970, and by instance the messages a second from each of them to the next: a
-    time in which nothing was journaled is a rate of zero, however long it is."""
+    """Returns times, in seconds since 1970, and for each instance the messages per second from each
+    of these times to the next. A time in which nothing was journaled has a rate of zero, however
+    long it is."""
     whole = Timeline()
-    for each in times.values():
-        whole.update(each)
+    for moment in times.values():
+        whole.update(moment)
     # A step is drawn on to the next point: behind the last one before an idle time stands a zero.
     steps = sorted({each for step in whole.counts for each in (step, step + 1)})
     found = {}
@@ -167,7 +171,7 @@ def _over_time(page: Page, times: Mapping[str, Timeline]) -> None:
     seconds, rates = rates_of(times)
     if not seconds:
         return
-    xs = [dt.datetime.fromtimestamp(each, dt.UTC) for each in seconds]
+    xs = [dt.datetime.fromtimestamp(second, dt.UTC) for second in seconds]
     width_s = min(b - a for a, b in pairwise(seconds))
     page.chart(
         "Journaled over time",
@@ -226,8 +230,8 @@ def _missing(page: Page, found: Audit) -> None:
                 each["messages"],
                 _bookmarks(each),
             ],
-            "What an instance should hold and does not. raylay journal grep finds a bookmark at "
-            "another instance.",
+            "Messages that an instance should hold and lacks. `raylay journal grep` finds a "
+            "bookmark at another instance.",
         )
 
 
@@ -247,7 +251,7 @@ def _not_expected(page: Page, found: Audit) -> None:
     if totals:
         _table(
             page,
-            "Not brought there by the configuration",
+            "Not expected by the configuration",
             ["instance", "topic", "reason", "messages", "published at"],
             list(totals.items()),
             lambda item: [
@@ -257,7 +261,8 @@ def _not_expected(page: Page, found: Audit) -> None:
                 item[1][0],
                 ", ".join(sorted(item[1][1])),
             ],
-            "What other instances hold and this one need not. raylay fabric check tells the ways.",
+            "Messages that other instances hold and this one need not. `raylay fabric check` "
+            "shows the routes.",
         )
 
 
@@ -281,7 +286,8 @@ def _conflicts(page: Page, found: Audit) -> None:
             ["publisher|sequence|", "messages"],
             found.conflicts_found,
             lambda each: [_bookmarks(each), each["messages"]],
-            "One identity, two contents: a publisher that lost its store, or two of one name.",
+            "Two contents under one identity: a publisher lost its store, or two publishers "
+            "have the same name.",
         )
 
 
@@ -294,7 +300,7 @@ def _sow(page: Page, found: Audit) -> None:
         if each["in_flight"]:
             note += f" {each['in_flight']:,} more were on their way."
         for instance, why in each["not_compared"].items():
-            note += f" {instance} is not compared: {why}."
+            note += f" {instance} was not compared: {why}."
         rows: list[Any] = [["records", *each["records"].values()]]
         rows.append(["keys that differ", each["differing"], *[""] * (len(instances) - 1)])
         for key in each["keys"]:
@@ -311,7 +317,7 @@ def _table(
 
 
 def _bookmarks(entry: Mapping[str, Any]) -> Cell:
-    """The ranges of an entry as bookmarks."""
+    """Returns the ranges of an entry as bookmarks."""
     return Cell(
         ", ".join(_shown(entry["publisher"], entry["ranges"][:RANGES_SHOWN]))
         + (

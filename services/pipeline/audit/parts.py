@@ -22,7 +22,7 @@ from raylay.services.messages.ranges import CHUNK, PublisherRanges, SequenceSet
 BLOCK = CHUNK
 """Sequences that have one checksum."""
 TIMES_MAX = 512
-"""Steps of a timeline; where it grows longer, two become one."""
+"""Most steps of a timeline. A longer one joins each two steps to one."""
 # splitmix64: spreads sequence and digest over all 64 bits before they are added up.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
@@ -34,8 +34,8 @@ class RunProperties(NamedTuple):
     """The fields that all records of a run share.
 
     Attributes:
-        origin: the incarnation where it was published, 16 hex digits; empty: at this instance.
-        late: whether it is flagged late.
+        origin: the incarnation where they were published, 16 hex digits; empty: at this instance.
+        late: whether they are flagged late.
     """
 
     publisher: int
@@ -49,7 +49,8 @@ class RunProperties(NamedTuple):
 class Timeline:
     """Messages by time of receipt, in steps of a power of two of seconds.
 
-    Invariant: `counts` has at most TIMES_MAX steps; a step's number is its time by its width.
+    Invariant: `counts` has at most TIMES_MAX steps. A step's number is its time divided by its
+    width.
     """
 
     width_s: int = 1
@@ -74,22 +75,23 @@ class Timeline:
         self.counts = dict(coarse)
 
     def update(self, other: Timeline) -> None:
-        """Adds all of another one."""
+        """Adds all messages of another timeline."""
         self.add(other.counts, other.width_s)
 
 
 @dataclass(slots=True)
 class StretchPart:
-    """One publisher's messages on one topic in one stretch.
+    """The messages of one publisher on one topic in one stretch.
 
     Attributes:
-        messages: copies counted.
-        held, repeated: sequences that are there; of these, those that are there more than once.
-        origins: the sequences by (message type, where they were published).
-        ascending: of the first copies that are not flagged late those above all before them.
-        behind: of these the others.
-        late: flagged late.
-        sums: checksum of sequences and digests, by block.
+        messages: the number of copies.
+        held, repeated: the sequences that are there, and those that are there more than once.
+        origins: the sequences by (message type, origin).
+        ascending: of the first copies that are not flagged late, those above all sequences before
+            them.
+        behind: the other ones of these.
+        late: the copies that are flagged late.
+        sums: a checksum of sequences and digests for each block.
     """
 
     publisher: int
@@ -107,16 +109,16 @@ class StretchPart:
 
 @dataclass(slots=True)
 class StretchParts:
-    """All that a stretch says.
+    """The summary of one stretch.
 
     Attributes:
-        received_us: the latest time of receipt, by the incarnation where it was published; by the
-            empty text of what was published here.
-        spans: by the same its first and last transaction id.
-        last_us: when the last message was received.
-        senders: incarnations that sent messages here, and their groups.
-        unavailable, conflicting: what its notes say.
-        damaged: what was left out, a sentence each.
+        received_us: the latest time of receipt, by the incarnation of the publish; the empty text
+            stands for messages that were published here.
+        spans: by the same, the first and the last transaction id.
+        last_us: the time at which the last message was received.
+        senders: the incarnations that sent messages here, and their groups.
+        unavailable, conflicting: the sequences that its notes name.
+        damaged: a sentence for each place that was left out.
     """
 
     instance: str
@@ -134,7 +136,7 @@ class StretchParts:
 
 # -- one stretch ---------------------------------------------------------------------------------
 def set_of(sequences: Any) -> SequenceSet:
-    """The set of ascending sequences, repeated or not."""
+    """Returns the set of ascending sequences, which may be repeated."""
     if not len(sequences):
         return SequenceSet()
     cuts = np.flatnonzero(np.diff(sequences) > 1)
@@ -144,12 +146,12 @@ def set_of(sequences: Any) -> SequenceSet:
 
 
 def content_numbers(headers: Any) -> Any:
-    """Returns one number for the content of each record, uint64: its digest and all that two
-    records of one identity have in common besides
+    """Returns one number for the content of each record, uint64: its digest, combined with
+    everything that two records of one identity have in common besides
     (`services/messages/content_digest.py::content_keys`).
 
     Args:
-        headers: records' headers, as columns.RECORD.
+        headers: the records' headers, as columns.RECORD.
     """
     beside = (
         headers["command"].astype(np.uint64)
@@ -163,12 +165,12 @@ def content_numbers(headers: Any) -> Any:
 
 
 def sums_of(sequences: Any, digests: Any) -> dict[int, int]:
-    """The checksum of each block: the same for the same records in whatever order, and sums of
-    parts add up.
+    """Returns the checksum of each block. It is the same for the same records in whatever order,
+    and the sums of parts add up.
 
     Args:
         sequences: ascending, int64.
-        digests: theirs, uint64.
+        digests: the digest of each, uint64.
     """
     if not len(sequences):
         return {}
@@ -187,12 +189,12 @@ def sums_of(sequences: Any, digests: Any) -> dict[int, int]:
 def parts_of(
     kinds: list[RunProperties], codes: Any, sequences: Any, digests: Any
 ) -> list[StretchPart]:
-    """The parts of a stretch.
+    """Returns the parts of a stretch.
 
     Args:
-        kinds: each kind of run that is there.
+        kinds: each kind of run in the stretch.
         codes: for each message, in the order of the log, the number of its kind.
-        sequences, digests: the messages' own, as int64 and uint64.
+        sequences, digests: one value for each message, int64 and uint64.
     """
     groups: dict[tuple[int, str], list[int]] = defaultdict(list)
     for code, kind in enumerate(kinds):
@@ -257,12 +259,12 @@ def _origins(
 # -- stretches put together ----------------------------------------------------------------------
 @dataclass(slots=True)
 class HeldPart:
-    """One publisher's messages on one topic at one instance. As `StretchPart`, but for the whole
-    log.
+    """The messages of one publisher on one topic at one instance: as `StretchPart`, but for the
+    whole log.
 
     Attributes:
         highest: the highest sequence so far.
-        out_of_order: sequences whose first copy stands behind a higher one, not flagged late.
+        out_of_order: sequences whose first copy stands behind a higher one and is not flagged late.
     """
 
     messages: int = 0
@@ -276,7 +278,7 @@ class HeldPart:
     sums: dict[int, int] = field(default_factory=dict)
 
     def append(self, part: StretchPart) -> None:
-        """Adds what stands behind all that is here."""
+        """Adds the part of the stretch that follows."""
         behind = part.behind.copy()
         lowest = part.ascending.first()
         if lowest is not None and lowest < self.highest:
@@ -303,7 +305,7 @@ class LogContents:
     """The contents of one instance's journal.
 
     Attributes:
-        topics: by (publisher, topic).
+        topics: the messages by (publisher, topic).
         received_us, spans, last_us, senders: as in `StretchParts`.
         removed: sequences that were held once and are in no segment any more.
     """
@@ -334,16 +336,16 @@ class LogContents:
         self.unavailable.update(stretch.unavailable)
         self.conflicting.update(stretch.conflicting)
         # A damaged block is met by each stretch that begins in it.
-        self.damaged += [each for each in stretch.damaged if each not in self.damaged]
+        self.damaged += [place for place in stretch.damaged if place not in self.damaged]
 
 
 def joined(span: tuple[int, int] | None, first: int, last: int) -> tuple[int, int]:
-    """A span of transaction ids and one that follows."""
+    """Joins a span of transaction ids with one that follows."""
     return (span[0] if span is not None else first, last)
 
 
 def logs_of(instances: Iterable[str], stretches: Iterable[StretchParts]) -> dict[str, LogContents]:
-    """The logs of these instances, of their stretches in whatever order they come."""
+    """Returns the contents of these instances' journals, from their stretches in whatever order."""
     logs = {name: LogContents(name) for name in instances}
     for stretch in sorted(stretches, key=lambda each: each.first_txid):
         logs[stretch.instance].append(stretch)
@@ -352,7 +354,7 @@ def logs_of(instances: Iterable[str], stretches: Iterable[StretchParts]) -> dict
 
 # -- contents ------------------------------------------------------------------------------------
 def conflicts_of(sequences: Any, digests: Any) -> list[int]:
-    """The sequences that have more than one digest, ascending."""
+    """Returns the sequences that have more than one digest, ascending."""
     order = np.lexsort((digests, sequences))
     sequences, digests = sequences[order], digests[order]
     differ = (sequences[1:] == sequences[:-1]) & (digests[1:] != digests[:-1])
@@ -375,9 +377,9 @@ def open_blocks(logs: Iterable[LogContents]) -> PublisherRanges:
                 _open(found, publisher, range(first // BLOCK, last // BLOCK + 1))
     for (publisher, _), instances in sums.items():
         known: dict[int, int] = {}
-        for each in instances:
+        for instance in instances:
             differing = [
-                b for b, checksum in each.items() if known.setdefault(b, checksum) != checksum
+                b for b, checksum in instance.items() if known.setdefault(b, checksum) != checksum
             ]
             _open(found, publisher, differing)
     for publisher, sets in topics.items():

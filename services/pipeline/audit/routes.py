@@ -1,9 +1,9 @@
 """The routes that a fabric's configuration guarantees, and the reasons where it does not.
 
-It asks the topology check's routes (services/topology/reach.py) with all instances up. What does
-not surely arrive at an instance has one of the reasons below. What an instance was before it lost
-its data, or was moved, counts as an instance of its own to which nothing leads: its later self gets
-what was published there as far as others bring it.
+It uses the routes of the topology check (services/topology/reach.py) with all instances up. A
+message that does not surely arrive at an instance has one of the reasons below. An instance before
+it lost its data, or was moved, counts as an instance of its own to which nothing leads; the later
+one gets its messages as far as others bring them.
 
     not_journaled   the topic is not in its transaction log
     filter          it would for certain, but for a destination's content filter
@@ -32,12 +32,13 @@ from raylay.services.topology.reach import FailureScenario, MessageFlow, Routes,
 
 ALL = (TopicRule(".*"),)
 FORMER = "\0"
-"""Suffix of an instance's name that stands for what it was before."""
+"""Suffix of an instance's name that stands for the instance before it lost its data or was
+moved."""
 UNDISTURBED = FailureScenario("all up", "")
 REASON_TEXTS = {
     "not_journaled": "the topic is not in its transaction log",
     "filter": "a destination's content filter",
-    "undecided": "PassThrough, by which copy comes first",
+    "undecided": "PassThrough, which depends on the copy that arrives first",
     "pass_through": "PassThrough",
     "topic": "the topic is not replicated there",
     "not_connected": "no destination leads there",
@@ -45,7 +46,7 @@ REASON_TEXTS = {
 
 
 class ConfiguredRoutes:
-    """Answers for one fabric. Topics that all its rules treat alike are looked at once."""
+    """The routes of one fabric. Topics that all its rules treat alike are looked at once."""
 
     def __init__(self, settings: FabricSettings) -> None:
         settings = with_drill_topic(settings)
@@ -141,7 +142,10 @@ def _changed(
     change: Callable[[TopologyMember, DestinationRoute], DestinationRoute],
 ) -> list[TopologyMember]:
     return [
-        replace(member, destinations=tuple(change(member, each) for each in member.destinations))
+        replace(
+            member,
+            destinations=tuple(change(member, destination) for destination in member.destinations),
+        )
         for member in members
     ]
 
@@ -152,5 +156,6 @@ def expected_by(settings: FabricSettings) -> Expectation:
 
 
 def expected_everywhere() -> Expectation:
-    """Every instance should hold everything: for journals without a configuration."""
+    """Returns an expectation of every message at every instance, for journals without a
+    configuration."""
     return lambda origin, topic, message_type, former=False: {}

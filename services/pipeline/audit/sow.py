@@ -1,8 +1,8 @@
 """The comparison of all instances' SOW topics, as `raylay sow diff` compares two.
 
-Each instance's topics are read from its store and folded on with what its journal has behind that,
-a task an instance. A task gives back digests of the records by parts of all keys; where those of
-two instances differ, a second pass looks at the keys of these parts.
+One task for each instance reads its topics from its store and folds the rest of its journal into
+them. A task returns digests of the records for each part of the keys. Where the digests of two
+instances differ, a second pass looks at the keys of these parts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KEYS_TOLD_MAX = 100
 _HELD = struct.Struct("<QQ16sB")
 
 Run = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
-"""Does something for each of several values, on Spark: the results in any order."""
+"""Calls a function for each of several values, on Spark. Returns the results in any order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class SowSource:
     """The SOW topics of one instance.
 
     Attributes:
-        fingerprints: of its topics by their names in the store, as it is configured now.
+        fingerprints: the configured fingerprint of each topic, by the topic's name in the store.
     """
 
     place: JournalPlace
@@ -59,9 +59,9 @@ class SowSums:
     """The contents of one topic at an instance, as sums.
 
     Attributes:
-        records: how many.
+        records: the number of records.
         sums: digests of the records in each part of the keys.
-        gap: why it cannot be compared; empty: it can.
+        gap: the reason why the topic cannot be compared; empty: it can.
     """
 
     records: int = 0
@@ -70,7 +70,7 @@ class SowSums:
 
 
 def sow_sources(record: FabricRecord, places: Iterable[JournalPlace]) -> list[SowSource]:
-    """The instances of a fabric that have SOW topics."""
+    """Returns the SOW topics of the instances of a fabric that have any."""
     from raylay.services.configuration.model import FabricSettings
 
     settings = FabricSettings.from_json(record.settings)
@@ -89,18 +89,17 @@ def sow_sources(record: FabricRecord, places: Iterable[JournalPlace]) -> list[So
 def compare_sow(
     sources: Sequence[SowSource], run: Run, now_us: int, settle_s: float
 ) -> list[dict[str, Any]]:
-    """Compares the SOW topics of instances, and returns a dict for each topic that two of them
-    have.
+    """Compares the SOW topics of instances. Returns a dict for each topic that two of them have.
 
     Args:
-        run: does a thing for each source.
-        settle_s: how long a message may be on its way: what is younger does not count.
+        run: calls a function for each source.
+        settle_s: most time that a message may be on its way; newer ones do not count.
 
     Raises:
         StorageError: a store or a journal cannot be read any more.
     """
     summed: dict[str, dict[str, SowSums]] = {}
-    for instance, topics in run(sums_of, [(each, now_us) for each in sources]):
+    for instance, topics in run(sums_of, [(source, now_us) for source in sources]):
         for name, sums in topics.items():
             summed.setdefault(name, {})[instance] = sums
     wanted: dict[str, set[int]] = {}
@@ -110,7 +109,7 @@ def compare_sow(
         if parts:
             wanted[name] = parts
     listed: dict[str, dict[str, dict[bytes, tuple[HeldRecord, int]]]] = {}
-    asked = [(each, wanted, now_us) for each in sources]
+    asked = [(source, wanted, now_us) for source in sources]
     for instance, topics in run(entries_of, asked) if wanted else ():
         for name, entries in topics.items():
             listed.setdefault(name, {})[instance] = entries
@@ -158,7 +157,7 @@ def _judged(
 
 # -- in a task -----------------------------------------------------------------------------------
 def sums_of(asked: tuple[SowSource, int]) -> tuple[str, dict[str, SowSums]]:
-    """An instance's name, and what it has by the names of its topics."""
+    """Returns an instance's name and the sums of its topics, by topic name."""
     source, now_us = asked
     try:
         found = {
@@ -167,7 +166,7 @@ def sums_of(asked: tuple[SowSource, int]) -> tuple[str, dict[str, SowSums]]:
         }
     except RaylayError as error:
         # The audit has more to say, and a host may lack what makes the keys.
-        found = {each.stored_as: SowSums(gap=str(error)) for each in source.definitions}
+        found = {definition.stored_as: SowSums(gap=str(error)) for definition in source.definitions}
     return source.place.instance, found
 
 
@@ -190,8 +189,8 @@ def _summed(topic: SowTopic, stored_txid: int, gap: str, now_us: int) -> SowSums
 def entries_of(
     asked: tuple[SowSource, dict[str, set[int]], int],
 ) -> tuple[str, dict[str, dict[bytes, tuple[HeldRecord, int]]]]:
-    """An instance's name, and by topic and key what is in some parts of the keys, with the time
-    when it came."""
+    """Returns an instance's name and, by topic and key, the records in some parts of the keys with
+    the time of their receipt."""
     source, wanted, now_us = asked
     found: dict[str, dict[bytes, tuple[HeldRecord, int]]] = {}
     for topic, stored_txid, _ in _topics(source):
@@ -225,14 +224,14 @@ def _held(topic: SowTopic, record: SowRecord, stored_txid: int) -> HeldRecord:
 
 
 def _topics(source: SowSource) -> Iterator[tuple[SowTopic, int, str]]:
-    """Yields its topics with what they have now, up to where that is from the store, and why it is
-    not all."""
+    """Yields each topic with its current contents, the transaction id up to which they are from the
+    store, and the reason why they are incomplete; empty: they are complete."""
     store = MemorySowStore()
     stored = _loaded(source, store)
     # Versions of a history are no records, and nothing expires here.
     definitions = [
-        replace(each, rules=SowRules(each.rules.expires, each.rules.lifetime_us))
-        for each in source.definitions
+        replace(definition, rules=SowRules(definition.rules.expires, definition.rules.lifetime_us))
+        for definition in source.definitions
     ]
     feature = SowFeature(sow_book(definitions, source.types, store, transient=store))
     with source.place.reader() as reader:
@@ -242,7 +241,7 @@ def _topics(source: SowSource) -> Iterator[tuple[SowTopic, int, str]]:
         for topic in feature.book.topics:
             if not topic.state.txid and first_txid > 1:
                 gaps[topic.stored_as] = (
-                    f"there is no store, and the journal begins with transaction {first_txid}"
+                    f"it has no SOW store, and its journal begins with transaction id {first_txid}"
                 )
         feature.recover_from(reader, last_txid)
     for topic in feature.book.topics:
@@ -250,8 +249,8 @@ def _topics(source: SowSource) -> Iterator[tuple[SowTopic, int, str]]:
 
 
 def _loaded(source: SowSource, store: MemorySowStore) -> dict[str, int]:
-    """Puts what is on disk into a store in memory, with digests in place of bodies; up to which
-    transaction that is, by topic."""
+    """Loads what is on disk into a store in memory, with digests in place of bodies. Returns, by
+    topic, the transaction id that it has reached."""
     path = Path(source.place.journal).parent / SOW_FILE
     if not path.is_file():
         return {}

@@ -1,13 +1,13 @@
-"""The job `latency`: how long messages took, by link, region pair and publisher, over time.
+"""The job `latency`: measures how long messages took, by link, region pair and publisher, over
+time.
 
-Journals tell the *lag*: the same message has a `receive_time` at each instance, and the last
+Journals show the *lag*: the same message has a `receive_time` at each instance, and the last
 incarnation of its `path` is the upstream that brought it. A lag between two hosts is as good as
-their clocks: one that comes out negative is counted and shown, never hidden. Trace files tell what
-one clock saw: `publish` to its persisted acknowledgment, `link send` to the stored acknowledgment.
+their clocks; a negative lag is counted and shown, never hidden. Trace files show what one clock
+saw: `publish` to its persisted acknowledgment, `link send` to the stored acknowledgment.
 
-Percentiles are exact: Spark's `percentile` over whole microseconds, which takes what lies between
-two values by linear interpolation. Windows are of `origin_time`, the same for all copies of a
-message.
+Percentiles are exact: Spark's `percentile` over whole microseconds, which interpolates linearly
+between two values. Windows are by `origin_time`, which is the same for all copies of a message.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ stored: read by the link to the stored acknowledgment, by link.
 
 @dataclass(slots=True)
 class LatencyRow:
-    """One link, pair or publisher, in all.
+    """The latencies of one link, pair or publisher.
 
     Attributes:
-        windows: (start in seconds since 1970, messages, p50, p95, p99, max in ms) of each.
-        negative: messages whose lag came out negative.
+        windows: (start in seconds since 1970, messages, p50, p95, p99, max in ms) of each window.
+        negative: the number of messages with a negative lag.
     """
 
     source: str
@@ -75,7 +75,7 @@ class LatencyRow:
 
     @property
     def name(self) -> str:
-        """Name of the row as people write it."""
+        """Name of the row for readers."""
         return f"{self.source} -> {self.target}" if self.target else self.source
 
     def to_json(self) -> dict[str, Any]:
@@ -85,14 +85,16 @@ class LatencyRow:
         for name in ("messages", "p50_ms", "p95_ms", "p99_ms", "max_ms", "min_ms", "negative"):
             value = getattr(self, name)
             found[name] = round(value, 3) if isinstance(value, float) else value
-        found["windows"] = [[each[0], *(round(v, 3) for v in each[1:])] for each in self.windows]
+        found["windows"] = [
+            [window[0], *(round(v, 3) for v in window[1:])] for window in self.windows
+        ]
         return found
 
 
 @dataclass(slots=True)
 class ClockDifference:
-    """The bounds that messages in both directions set on the difference of two hosts' clocks: the
-    second is ahead of the first by something between these, if neither was set meanwhile."""
+    """Bounds on the difference between two hosts' clocks, from messages in both directions: the
+    second clock is ahead of the first by a value between them, if neither was set meanwhile."""
 
     source: str
     target: str
@@ -102,13 +104,13 @@ class ClockDifference:
 
 @dataclass(slots=True)
 class Latency:
-    """The result.
+    """The result of the job.
 
     Attributes:
-        rows: by one of `KINDS`.
-        unknown: messages whose upstream is not read, or no longer holds them, by instance.
+        rows: the rows of each of `KINDS`.
+        unknown: by instance, the messages whose upstream is not read or no longer holds them.
         torn: lines of trace files that are no spans.
-        exceeded: what is above a bound, in words.
+        exceeded: a sentence for each bound that is exceeded.
     """
 
     window_ms: int
@@ -134,11 +136,11 @@ class Latency:
             "unknown_upstream": self.unknown,
             "clocks": [
                 {
-                    "from": each.source,
-                    "to": each.target,
-                    "ahead_ms": [round(each.low_ms, 3), round(each.high_ms, 3)],
+                    "from": clock.source,
+                    "to": clock.target,
+                    "ahead_ms": [round(clock.low_ms, 3), round(clock.high_ms, 3)],
                 }
-                for each in self.clocks
+                for clock in self.clocks
             ],
             "traced": self.traced,
             "torn_lines": self.torn,
@@ -147,8 +149,8 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class LatencySelection:
-    """The selected messages: published from `first` (inclusive) to `last` (not), on any of
-    `topics`."""
+    """The selected messages: those published from `first` (inclusive) to `last` (exclusive), on any
+    of `topics`."""
 
     first: dt.datetime | None = None
     last: dt.datetime | None = None
@@ -168,26 +170,27 @@ def latency(
     on_corrupt: OnCorrupt = "stop",
     progress: Callable[[str], None] = lambda line: None,
 ) -> Latency:
-    """Measures what journals and trace files tell.
+    """Measures the latencies that journals and trace files show.
 
     Args:
         traces: a directory of trace files (docs/tracing.md).
-        link_types: `sync` or `async` by (upstream, instance); `link_types_of(settings)`.
-        max_p99_ms: no link may have a larger p99, each judged by itself; 0: no bound.
-        max_ack_p99_ms: no region's acknowledgments may have a larger p99; 0: no bound.
-        on_corrupt: a damaged record: `stop` raises; `skip` logs it and goes on behind it.
+        link_types: `sync` or `async` by (upstream, instance); see `link_types_of`.
+        max_p99_ms: the bound on each link's p99; 0: none.
+        max_ack_p99_ms: the bound on the p99 of each region's acknowledgments; 0: none.
+        on_corrupt: the effect of a damaged record: `stop` raises; `skip` logs it and goes on behind
+            it.
 
     Raises:
-        ConfigurationError: nothing is chosen, or a bound cannot be judged.
+        ConfigurationError: no message is selected, or a bound cannot be judged.
         StorageError: a journal cannot be read.
     """
     found = Latency(choice.window_ms)
     if choice.window_ms < 1:
-        raise ConfigurationError("--window is below 1ms")
+        raise ConfigurationError("--window must be at least 1ms")
     if max_ack_p99_ms and traces is None:
         raise ConfigurationError(
-            "acknowledgments are told by trace files only, and there are none: give --traces, or "
-            "a fabric with tracing: {directory: traces}"
+            "only trace files show acknowledgments, and there are none: give --traces, or a fabric "
+            "with tracing: {directory: traces}"
         )
     _fill(found, _lags(spark, places, choice, on_corrupt).collect(), places, link_types or {})
     progress(f"{sum(row.messages for row in found.rows['links']):,} messages over links")
@@ -198,11 +201,13 @@ def latency(
         _fill(found, _waits(spans, places, choice).collect(), places, link_types or {})
         progress(f"{sum(row.messages for row in found.rows['acks']):,} acknowledgments traced")
     if not any(found.rows.values()):
-        raise ConfigurationError("no message is chosen: look at --topic, --from and --to")
+        raise ConfigurationError("no message is selected: check --topic, --from and --to")
     found.clocks = clocks(found.rows["links"])
     for bound_ms, kind in ((max_p99_ms, "links"), (max_ack_p99_ms, "acks")):
         if bound_ms and not found.rows[kind]:
-            raise ConfigurationError(f"a bound is given for {kind}, and there are none to judge")
+            raise ConfigurationError(
+                f"a bound is given for {kind}, but there are none to compare with it"
+            )
         found.exceeded += [
             f"{row.name}: p99 {row.p99_ms:.3f} ms, the bound is {bound_ms:g} ms"
             for row in found.rows[kind]
@@ -212,7 +217,7 @@ def latency(
 
 
 def link_types_of(settings: FabricSettings) -> dict[tuple[str, str], str]:
-    """`sync` or `async` by (upstream, instance), as configured."""
+    """Returns `sync` or `async` by (upstream, instance), as configured."""
     return {
         (instance.name, name): "sync" if destination.sync else "async"
         for instance in settings.instances
@@ -253,7 +258,8 @@ def _lags(
     choice: LatencySelection,
     on_corrupt: OnCorrupt,
 ) -> DataFrame:
-    """Aggregates (see `_measured`) of all copies: one pass, one exchange by message."""
+    """Returns the aggregates (see `_measured`) of all copies, in one pass and one exchange by
+    message."""
     from pyspark.sql import functions as F
 
     incarnations = F.array(*(F.lit(place.incarnation()) for place in places))
@@ -343,8 +349,8 @@ def _measured(
     time_us: Column,
     *values: tuple[str, Column, Column, Column],
 ) -> DataFrame:
-    """Percentiles of each (kind, source, target, microseconds), in all and by window. What is
-    null is left out."""
+    """Returns the percentiles of each (kind, source, target, microseconds), in all and by window.
+    Nulls are left out."""
     from pyspark.sql import functions as F
 
     width_us = choice.window_ms * 1000
@@ -385,7 +391,7 @@ def _fill(
     places: Sequence[JournalPlace],
     types: dict[tuple[str, str], str],
 ) -> None:
-    """Takes aggregates in."""
+    """Adds aggregates to the result."""
     made: dict[tuple[str, str, str], LatencyRow] = {}
     windows = [row for row in rows if row["window"] is not None]
     for row in rows:
@@ -431,7 +437,7 @@ def _fill(
 # -- trace files ---------------------------------------------------------------------------------
 def _spans(spark: SparkSession, traces: Path) -> DataFrame:
     if not traces.is_dir() or not any(traces.rglob("*.jsonl")):
-        raise ConfigurationError(f"{traces}: no trace file (*.jsonl) is there")
+        raise ConfigurationError(f"{traces} holds no trace file (*.jsonl)")
     return (
         spark.read.schema(SPAN_DDL)
         .option("columnNameOfCorruptRecord", "torn")
@@ -443,7 +449,7 @@ def _spans(spark: SparkSession, traces: Path) -> DataFrame:
 
 
 def _waits(spans: DataFrame, places: Sequence[JournalPlace], choice: LatencySelection) -> DataFrame:
-    """Aggregates of what one clock saw."""
+    """Returns the aggregates of durations on one clock."""
     from pyspark.sql import functions as F
 
     names = F.array(*(F.lit(place.instance) for place in places))

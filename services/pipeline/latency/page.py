@@ -10,14 +10,30 @@ from raylay.services.reports import Page
 from raylay.services.reports.charts import Series, lines
 
 LINES_MAX = 8
-"""Lines in one chart: those of the largest p99; the table has all."""
+"""Most lines in one chart: those with the largest p99. The table has all."""
 COLUMNS = ("messages", "p50 ms", "p95 ms", "p99 ms", "max ms", "min ms", "negative")
 PARTS = (
-    ("links", "Replication lag by link", "From the upstream's journal to the instance's."),
-    ("regions", "Replication lag by region", "From where it was published, by any way."),
-    ("acks", "Acknowledgments by region", "publish() to its persisted acknowledgment, traced."),
-    ("stored", "Stored acknowledgments by link", "Read by the link to stored there, one clock."),
-    ("publish", "From the publisher to its instance", "By two clocks: the publisher's, and ours."),
+    ("links", "Replication lag by link", "Time from the upstream's journal to the instance's."),
+    (
+        "regions",
+        "Replication lag by region",
+        ("Time from the journal where the message was published, by any path."),
+    ),
+    (
+        "acks",
+        "Acknowledgments by region",
+        ("Time from publish() to the persisted acknowledgment, from traces."),
+    ),
+    (
+        "stored",
+        "Stored acknowledgments by link",
+        ("Time from the link's read to the stored acknowledgment, on one clock."),
+    ),
+    (
+        "publish",
+        "From the publisher to its instance",
+        ("Time between two clocks: the publisher's and the instance's."),
+    ),
     ("publishers", "Replication lag by publisher", "To any instance."),
     ("acks_by_publisher", "Acknowledgments by publisher", "As above."),
 )
@@ -25,7 +41,7 @@ CHARTED = frozenset(("links", "regions", "acks", "stored"))
 
 
 def page_of(found: Latency, source: str, made_by: str) -> Page:
-    """The page."""
+    """Returns the page."""
     page = Page("Latency", source, made_by)
     links, acks = found.rows["links"], found.rows["acks"]
     messages = sum(row.messages for row in links)
@@ -56,25 +72,28 @@ def page_of(found: Latency, source: str, made_by: str) -> Page:
         page.table(
             "Clocks",
             ("of", "ahead of", "at least ms", "at most ms"),
-            [[each.target, each.source, each.low_ms, each.high_ms] for each in found.clocks],
-            "By the smallest lags of both directions: no message comes before it was sent. Where "
-            "the least is above the most, a clock was set meanwhile.",
+            [[clock.target, clock.source, clock.low_ms, clock.high_ms] for clock in found.clocks],
+            "From the smallest lags of both directions: no message arrives before it was sent. "
+            "Where the lower bound is above the upper bound, a clock was set meanwhile.",
         )
     if found.unknown:
         page.table(
             "Without an upstream",
             ("instance", "messages"),
-            [list(each) for each in found.unknown.items()],
-            "The instance that they came from is not read, or does not hold them any more.",
+            [list(item) for item in found.unknown.items()],
+            "The instance that sent them was not read, or does not hold them any more.",
         )
     if not found.traced:
-        page.text("Acknowledgments", "No trace files were read: journals do not tell of them.")
+        page.text(
+            "Acknowledgments",
+            ("No trace files were read, and journals do not show these latencies."),
+        )
     return page
 
 
 def _values(row: LatencyRow) -> list[float | int]:
     times = (row.p50_ms, row.p95_ms, row.p99_ms, row.max_ms, row.min_ms)
-    return [row.messages, *(round(each, 3) for each in times), row.negative]
+    return [row.messages, *(round(moment, 3) for moment in times), row.negative]
 
 
 def _chart(rows: Sequence[LatencyRow]) -> str:
@@ -83,9 +102,9 @@ def _chart(rows: Sequence[LatencyRow]) -> str:
         [
             Series(
                 row.name,
-                [dt.datetime.fromtimestamp(each[0], dt.UTC) for each in row.windows],
+                [dt.datetime.fromtimestamp(window[0], dt.UTC) for window in row.windows],
                 # A logarithm has no place for what is not above 0; the table has it.
-                [each[4] if each[4] > 0 else None for each in row.windows],
+                [window[4] if window[4] > 0 else None for window in row.windows],
                 "line" if len(row.windows) > 1 else "points",
             )
             for row in slowest

@@ -1,6 +1,7 @@
-"""Publishing a table or a stream: `write.format("raylay")`, `writeStream.format("raylay")`.
+"""Publishes a table or a stream: `write.format("raylay")`, `writeStream.format("raylay")`.
 
-Tasks stage their rows (staging.py); the driver publishes them when all have.
+Tasks stage their rows (staging.py). The driver publishes the rows when all tasks have staged
+theirs.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class WriteOptions:
     """The options of a write, checked.
 
     Raises:
-        ConfigurationError: one is unknown, missing or has no such value.
+        ConfigurationError: an option is unknown or missing, or its value is not allowed.
     """
 
     servers: str = ""
@@ -109,19 +110,24 @@ class WriteOptions:
         made = cls(**values)
         if bool(made.servers) == bool(made.fabric):
             raise ConfigurationError(
-                "give either servers, host:port with commas, or fabric, its name, file or directory"
+                "give either `servers` (host:port, separated by commas) or `fabric` (its name, "
+                "file or directory)"
             )
         if made.job and not made.staging:
-            raise ConfigurationError("a job is remembered in its staging directory: give staging")
+            raise ConfigurationError(
+                "a job is stored in its staging directory: give the option `staging`"
+            )
         if made.batch and (made.job or not made.batch.isdecimal()):
-            raise ConfigurationError("batch is the number of a micro-batch, and such has no job")
+            raise ConfigurationError(
+                "`batch` is the number of a micro-batch and cannot be combined with `job`"
+            )
         if made.job.startswith(BATCH):
             raise ConfigurationError(f"a job's name cannot begin with {BATCH}")
         return made
 
     def client_options(self) -> dict[str, Any]:
-        """Servers and group for a client, its TLS, and who it is as far as the environment of this
-        process says so.
+        """Returns a client's options: servers and group, TLS, and the credentials that the
+        environment of this process gives.
 
         Raises:
             ConfigurationError: there is no such fabric or group, or a file cannot be read.
@@ -133,18 +139,18 @@ class WriteOptions:
         record = record_of(self.fabric)
         if record is None:
             raise ConfigurationError(
-                f"{self.fabric} is no fabric that runs here, and no file or directory of one: "
-                "start it, or give servers"
+                f"{self.fabric} is neither a fabric that runs here nor the file or directory of "
+                "one: start it, or give `servers`"
             )
         tls = given or client_tls(FabricSettings.from_json(record.settings), record.directory)
         return {**servers_of(record, self.group, self.name), "tls": tls, **credentials()}
 
 
 def normal(batch: pa.RecordBatch, topic: str, message_type: str) -> pa.RecordBatch:
-    """A batch of the written table as rows of schema `STAGED`.
+    """Returns a batch of the written table as rows of schema `STAGED`.
 
     Raises:
-        ConfigurationError: a row cannot be published; says which column and why.
+        ConfigurationError: a row cannot be published; the error names the column and the reason.
     """
     count = batch.num_rows
     given = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -170,8 +176,8 @@ def normal(batch: pa.RecordBatch, topic: str, message_type: str) -> pa.RecordBat
         worst = pc.min_max(lengths).as_py()
         if count and not low <= worst["min"] <= worst["max"] <= high:
             raise ConfigurationError(
-                f"a row's {name} has {worst['min']} to {worst['max']} bytes, {low} to {high} are "
-                "possible: nothing was published"
+                f"a row's {name} has {worst['min']} to {worst['max']} bytes, but {low} to {high} "
+                "are allowed: nothing was published"
             )
     seconds = pc.min_max(made["expiration_s"]).as_py()
     if seconds["min"] is not None and not 0 <= seconds["min"] <= seconds["max"] <= EXPIRATION_S_MAX:
@@ -215,17 +221,18 @@ def check_schema(schema: StructType, topic: str) -> None:
 
 
 def publish_rows(options: WriteOptions, rows: StagedRows) -> None:
-    """Publishes what a server does not have of a staged write; returns when all is durable.
+    """Publishes the rows of a staged write that the servers do not have yet. Returns when all are
+    durable.
 
     Raises:
-        RaylayError: no server was reached, or a publish was refused. What is staged stays.
+        RaylayError: no server was reached, or a publish was refused. The rows stay staged.
     """
     with contextlib.closing(_client(options, rows.publisher, rows)) as client:
         client.flush()
 
 
 def known_sequence(options: WriteOptions, publisher: str) -> int:
-    """The highest sequence that the server which answers knows of a publisher; 0 for none.
+    """Returns the highest sequence that the answering server knows of a publisher; 0 for none.
 
     Raises:
         RaylayError: no server answers.
@@ -237,14 +244,14 @@ def known_sequence(options: WriteOptions, publisher: str) -> int:
 
 
 def check_target(options: WriteOptions, topics: Iterable[tuple[str, str]] = ()) -> None:
-    """Refuses where no server answers, or where the one that does journals not all of these: an
-    instance hands on such a message to those who listen at the moment, and nobody keeps it.
+    """Checks that a server answers and journals all these topics. An instance passes a message on a
+    topic that it does not journal to the current subscribers only, and keeps no copy.
 
-    The instance is asked as a subscriber would ask: it refuses a bookmark subscription of a topic
-    that it does not journal.
+    The check asks as a subscriber does: an instance refuses a bookmark subscription to a topic that
+    it does not journal.
 
     Args:
-        topics: (topic, message type) of what will be published.
+        topics: (topic, message type) of the rows to publish.
 
     Raises:
         ConfigurationError: there is no such fabric or group, or a topic is not journaled there.
@@ -271,8 +278,8 @@ def check_target(options: WriteOptions, topics: Iterable[tuple[str, str]] = ()) 
     if refused:
         more = f" and {len(refused) - TOPICS_NAMED_MAX} more" if refused[TOPICS_NAMED_MAX:] else ""
         raise ConfigurationError(
-            f"{instance} does not journal {', '.join(refused[:TOPICS_NAMED_MAX])}{more}: nobody "
-            "would keep what is published there; add it to the fabric's topics, or choose another "
+            f"{instance} does not journal {', '.join(refused[:TOPICS_NAMED_MAX])}{more}: messages "
+            "published there would be lost; add it to the fabric's topics, or choose another "
             "topic or message type; nothing was published"
         )
 
@@ -286,14 +293,14 @@ def fixed_topics(options: WriteOptions, schema: StructType) -> list[tuple[str, s
 
 
 def publish_pending(directory: Path, options: WriteOptions) -> int:
-    """Publishes what a write left staged when its driver died. How many rows that were.
+    """Publishes the rows that a write left staged when its driver died. Returns their number.
 
     Raises:
-        ConfigurationError: the directory is no staging directory.
+        ConfigurationError: the directory is not a staging directory.
         RaylayError: as `publish_rows`.
     """
     if not (directory / STATE_FILE).is_file():
-        raise ConfigurationError(f"{directory} is no staging directory: it has no {STATE_FILE}")
+        raise ConfigurationError(f"{directory} is not a staging directory: it has no {STATE_FILE}")
     with StagingDirectory(directory, seen=lambda name: known_sequence(options, name)) as staging:
         return staging.finish(lambda rows: publish_rows(options, rows))
 
@@ -310,14 +317,15 @@ def _client(
 
 
 QUERY_PROPERTY = "sql.streaming.queryId"
-"""Spark's, of the tasks of a micro-batch, in a foreachBatch as well: what the checkpoint is of."""
+"""Spark's property of the tasks of a micro-batch, in a foreachBatch too: the id of the query, which
+the checkpoint holds as well."""
 RUN_PROPERTY = "spark.jobGroup.id"
-"""Property of such tasks: one start of the query, unless the function of a foreachBatch set another
-one."""
+"""Spark's property of such tasks: one start of the query, unless the function of a foreachBatch set
+another value."""
 
 
 def _run_of(group: str | None) -> str:
-    """The run that a job group is; empty where it is somebody's own."""
+    """Returns the run that a job group names; empty where the group is the user's own."""
     try:
         return str(uuid.UUID(group)) if group else ""
     except ValueError:
@@ -329,7 +337,7 @@ class StagedReport(WriterCommitMessage):
     """The report of a task to the driver.
 
     Attributes:
-        query, run: whose micro-batch it is part of; empty where it is of none.
+        query, run: the query and the run of the micro-batch; empty: the write is part of none.
     """
 
     file: StagedFile
@@ -364,7 +372,7 @@ class WriteJob:
 
     @plain_errors()
     def stage(self, iterator: Iterator[pa.RecordBatch]) -> StagedReport:
-        """One task attempt."""
+        """Stages the rows of one task attempt."""
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
         query = run = ""
@@ -380,15 +388,16 @@ class WriteJob:
 
     @plain_errors()
     def commit_batch(self, number: int, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Publishes a micro-batch; one that was published before does nothing."""
-        staged = [each for each in messages if isinstance(each, StagedReport)]
-        queries = {each.query: each.run for each in staged if each.query}
+        """Publishes a micro-batch. Does nothing for one that was published before."""
+        staged = [message for message in messages if isinstance(message, StagedReport)]
+        queries = {report.query: report.run for report in staged if report.query}
         owner, run = next(iter(queries.items()), (query_of(self.options), ""))
-        if not owner and any(each.file.rows for each in staged):
+        if not owner and any(report.file.rows for report in staged):
             raise ConfigurationError(
-                f"{BATCH}{number}: the tasks do not know of which query, and a number alone does "
-                "not tell whether it was published before: write in the function of a "
-                "foreachBatch, or give checkpointLocation, the query's, in a local directory"
+                f"{BATCH}{number}: the tasks do not know its query, and the number alone does not "
+                "show whether it was published before: write inside the function of a "
+                "foreachBatch, or give checkpointLocation, the query's checkpoint in a local "
+                "directory"
             )
         plan = _plan_of(self.options, number)
         self.commit_all(f"{BATCH}{number}", messages, owner, run, plan)
@@ -402,8 +411,8 @@ class WriteJob:
         run: str = "",
         plan: str = "",
     ) -> int:
-        """Publishes what the winning attempts staged."""
-        files = [each.file for each in messages if isinstance(each, StagedReport)]
+        """Publishes the rows that the winning task attempts staged. Returns their number."""
+        files = [message.file for message in messages if isinstance(message, StagedReport)]
         with StagingDirectory(self.directory, self.options.name, owner, run, self._seen) as staging:
             try:
                 return staging.commit(
@@ -417,8 +426,9 @@ class WriteJob:
                 pending = staging.pending
                 if pending is not None:
                     log.error(
-                        "%d rows are staged in %s and not known published: restart the query or "
-                        "job, or publish exactly these with raylay pipeline publish %s",
+                        "%d rows are staged in %s and may not be published yet: restart the "
+                        "query or job, or publish exactly these rows with `raylay pipeline "
+                        "publish %s`",
                         pending.rows,
                         self.directory,
                         self.directory,
@@ -429,8 +439,8 @@ class WriteJob:
         return known_sequence(self.options, publisher)
 
     def abort_all(self, messages: Sequence[WriterCommitMessage | None]) -> bool:
-        """Removes what was staged, unless it is to be published; whether something is."""
-        files = [each.file for each in messages if isinstance(each, StagedReport)]
+        """Removes staged files that no pending write needs. Returns whether a write is pending."""
+        files = [message.file for message in messages if isinstance(message, StagedReport)]
         with StagingDirectory(self.directory, self.options.name) as staging:
             for file in files:
                 if not staging.holds(file.path):
@@ -472,7 +482,7 @@ class BatchWriter(DataSourceArrowWriter):
         return self.job.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publishes; a job or micro-batch that was published before does nothing."""
+        """Publishes the rows. Does nothing for a job or micro-batch that was published before."""
         if not self._name:
             self.job.commit_batch(int(self.job.options.batch), messages)
             return
@@ -482,7 +492,7 @@ class BatchWriter(DataSourceArrowWriter):
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Removes what was staged."""
+        """Removes the staged rows."""
         if not self.job.abort_all(messages) and self._own:
             shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -496,7 +506,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "a log cannot be overwritten: use output mode append, or foreachBatch for updates"
             )
         if options.job or options.batch:
-            raise ConfigurationError("a stream is no job: its checkpoint says what is done")
+            raise ConfigurationError(
+                "a stream takes no `job` and no `batch`: its checkpoint holds its progress"
+            )
         directory = staging_of(options)
         self.job = WriteJob(options, schema, directory)
         if not (directory / STATE_FILE).exists():
@@ -508,11 +520,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return self.job.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Publishes a micro-batch; one that was published before does nothing."""
+        """Publishes a micro-batch. Does nothing for one that was published before."""
         self.job.commit_batch(batchId, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Removes what was staged."""
+        """Removes the staged rows."""
         self.job.abort_all(messages)
 
 
@@ -527,14 +539,14 @@ def staging_of(options: WriteOptions) -> Path:
         return Path(options.staging).absolute()
     if checkpoint is None:
         raise ConfigurationError(
-            "give staging, a directory that the driver and the workers reach, or a checkpoint in "
-            "a local directory"
+            "give `staging`, a directory that the driver and the workers reach, or a checkpoint "
+            "in a local directory"
         )
     return (checkpoint / STAGING_OF_CHECKPOINT).absolute()
 
 
 def query_of(options: WriteOptions) -> str:
-    """The query of a local checkpoint; empty where it says none."""
+    """Returns the query of a local checkpoint; empty where the checkpoint names none."""
     checkpoint = _checkpoint(options)
     if checkpoint is None:
         return ""

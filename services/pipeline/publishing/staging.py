@@ -8,9 +8,9 @@ A staging directory is one publisher. It holds
 
 A task only writes a file. When all tasks of a write are done the driver names, in one durable
 replacement of state.json, which files are published under which sequences: from then on that write
-is *pending*, and whoever comes next publishes exactly that, however often. Instances know each
-(publisher, sequence) once, so what was sent before a crash is not journaled again. What is
-published is remembered by the write's key, and a write of a known key does nothing.
+is *pending*, and the next driver publishes exactly these rows, however often. Instances journal
+each (publisher, sequence) once, so rows that were sent before a crash are not journaled again. The
+directory remembers each published write by its key, and a second write of a known key does nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ log = logging.getLogger("raylay.pipeline")
 STATE_FILE = "state.json"
 LOCK_FILE = "lock"
 BATCH = "batch-"
-"""Leads the key of a micro-batch; its number follows."""
+"""Prefix of a micro-batch's key; its number follows."""
 STAGED = pa.schema(
     [
         ("topic", pa.string()),
@@ -76,8 +76,8 @@ class StagedFile:
     """A file that one task staged.
 
     Attributes:
-        topics: (topic, message type) of its rows, where `stage` wrote it.
-        checksum: as `rows_checksum`, where `stage` wrote it.
+        topics: (topic, message type) of its rows, if `stage` recorded them.
+        checksum: the checksum of its rows (`rows_checksum`), if `stage` recorded it.
     """
 
     path: str
@@ -89,15 +89,16 @@ class StagedFile:
 
 @dataclass(slots=True)
 class PendingWrite:
-    """A write whose rows have their sequences, and which is not known published.
+    """A write whose rows have their sequences, and may not be published yet.
 
     Attributes:
-        origin_time_us: of all its messages, so that a second attempt sends the same bytes.
-        run: of the query whose micro-batch it is.
-        plan: what tells this micro-batch from another one of its number; empty where nothing does.
-        checksum: of its rows, as `rows_checksum`.
-        asked: whether the servers are known not to have had its sequences before it. Nothing of
-            it is sent before.
+        origin_time_us: the origin time of all its messages, so that a second attempt sends the same
+            bytes.
+        run: the run of the query whose micro-batch it is.
+        plan: tells this micro-batch from another one with its number; empty: unknown.
+        checksum: the checksum of its rows (`rows_checksum`).
+        asked: whether the servers are known not to have had its sequences before. Nothing of it is
+            sent until then.
     """
 
     key: str
@@ -124,13 +125,13 @@ class _State:
     jobs: list[str] = field(default_factory=list)
     pending: PendingWrite | None = None
     leftovers: list[str] = field(default_factory=list)
-    """Files of the last write published, which may not be removed yet."""
+    """Files of the last published write that could not be removed yet."""
 
 
 def stage(
     run: Path, partition: int, batches: Iterable[pa.RecordBatch], schema: pa.Schema = STAGED
 ) -> StagedFile:
-    """Writes one task attempt's rows durably: of schema `STAGED`, and more columns where wanted.
+    """Writes one task attempt's rows durably, with schema `STAGED` or one that has more columns.
 
     Raises:
         StorageError: the directory cannot be written.
@@ -168,8 +169,8 @@ def _topics(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
 
 
 def rows_checksum(batch: pa.RecordBatch) -> int:
-    """64 bits of what a batch publishes. Those of several batches, added up modulo 2**64, are of
-    all their rows, in whatever order and batches they come."""
+    """Returns a checksum of 64 bits of a batch's rows. The sums of several batches, modulo 2**64,
+    do not depend on the order of the rows or on their division into batches."""
     seeds = _hashes(batch["topic"], 1) ^ _hashes(batch["message_type"], 2)
     found: Iterable[int] = map(checksum64, batch["body"].to_pylist(), seeds.tolist())
     for at, name in enumerate(("key", "correlation_id", "expiration_s"), 1):
@@ -195,17 +196,17 @@ def _hashes(column: pa.Array, seed: int) -> np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class StagingDirectory:
-    """One staging directory, for as long as a write is committed. Locks it.
+    """A staging directory, locked while a write is committed.
 
     Owner: the driver of one write. Lifecycle: a context; `commit` any number of times.
 
     Args:
-        directory: made when it is missing.
-        name: leads the publisher's name where the directory is new.
-        owner: the query that the directory belongs to; a directory has one.
-        run: from one start of that query to its end.
-        seen: the highest sequence that the servers know of a publisher, 0 for none. Where it is
-            given, a write is refused whose sequences were published before it was staged.
+        directory: created when it is missing.
+        name: the prefix of the publisher's name, where the directory is new.
+        owner: the query to which the directory belongs; a directory has one.
+        run: identifies one start of that query.
+        seen: returns the highest sequence that the servers know of a publisher, 0 for none. Where
+            it is given, a write is refused whose sequences were published before it was staged.
 
     Raises:
         StorageLocked: another driver commits here.
@@ -254,9 +255,9 @@ class StagingDirectory:
             raise StorageError(f"{path} is damaged: {error}", str(path)) from None
         if self._owner and state.owner and state.owner != self._owner:
             raise ConfigurationError(
-                f"{self.directory} is the staging directory of query {state.owner}, this one is "
-                f"{self._owner}: give each query, and each new checkpoint, a directory of its own; "
-                "nothing was published"
+                f"{self.directory} is the staging directory of query {state.owner}, but this "
+                f"query is {self._owner}: give each query, and each new checkpoint, a directory "
+                "of its own; nothing was published"
             )
         state.owner = state.owner or self._owner
         return state
@@ -266,17 +267,17 @@ class StagingDirectory:
 
     @property
     def publisher(self) -> str:
-        """The client name under which everything staged here is published."""
+        """The client name under which all rows staged here are published."""
         return self._state.publisher
 
     @property
     def pending(self) -> PendingWrite | None:
-        """The write that is to be published, if there is one."""
+        """The write that has to be published, if there is one."""
         return self._state.pending
 
     def is_done(self, key: str) -> bool:
-        """Returns whether a write of this key was published. `batch-N` counts all before it as
-        well."""
+        """Returns whether a write of this key was published. For `batch-N`, a later micro-batch
+        counts too."""
         if key.startswith(BATCH):
             return int(key.removeprefix(BATCH)) <= self._state.last_batch
         return key in self._state.jobs
@@ -286,7 +287,7 @@ class StagingDirectory:
         return self._state.pending is not None and path in self._state.pending.files
 
     def finish(self, publish: Callable[[StagedRows], None]) -> int:
-        """Publishes what is pending. How many rows that were; 0 where nothing is."""
+        """Publishes the pending write. Returns the number of its rows; 0 where none is pending."""
         pending = self._state.pending
         if pending is None:
             return 0
@@ -301,23 +302,24 @@ class StagingDirectory:
         check: Callable[[set[tuple[str, str]]], None] = lambda topics: None,
         plan: str = "",
     ) -> int:
-        """Publishes a write once; whatever was pending first. How many rows it published, 0 where
-        it was done before.
+        """Publishes a write once, after the pending one. Returns the number of its rows; 0 where it
+        was published before.
 
         Args:
             key: `batch-N` of a stream, or a job's name.
-            files: what its tasks staged. Not looked at where this key is pending already.
-            publish: returns when all of them are durable in the fabric.
+            files: the files that its tasks staged. Ignored where this key is pending already.
+            publish: publishes the rows, and returns when all of them are durable in the fabric.
             check: raises where a (topic, message type) of the files cannot be published. Then
                 nothing is pending, and the files stay with the caller.
-            plan: what Spark wrote down of a micro-batch before it began; empty where nobody knows.
+            plan: identifies the micro-batch's plan, which Spark wrote down before it began; empty:
+                unknown.
 
         Raises:
             ConfigurationError: the key is of a micro-batch before the last one, or of another plan
-                or table of the last one, or the files are not there, or the servers know the
-                sequences. Nothing of it was published, and the files stay with the caller.
-            RaylayError: of `publish`, or the servers could not be asked. The write is pending.
-            StorageError: files of what was pending are gone.
+                or table of the last one, or files are missing, or the servers know the sequences.
+                Nothing of it was published, and the files stay with the caller.
+            RaylayError: `publish` failed, or the servers could not be asked. The write is pending.
+            StorageError: files of the pending write are gone.
         """
         before = self._state.pending
         if before is not None:
@@ -332,11 +334,11 @@ class StagingDirectory:
         missing = _missing([each.path for each in files if each.rows])
         if missing:
             raise ConfigurationError(
-                f"{len(missing)} of {len(files)} files that the workers staged are not there, such "
+                f"{len(missing)} of {len(files)} files that the workers staged are missing, such "
                 f"as {missing[0]}: {self.directory} has to be one directory for the driver and "
                 "all workers; give staging on storage that they share; nothing was published"
             )
-        check({each for file in files for each in file.topics})
+        check({topic for file in files for topic in file.topics})
         pending = PendingWrite(
             key,
             self._state.next_sequence,
@@ -354,8 +356,8 @@ class StagingDirectory:
         return rows
 
     def _begin(self, pending: PendingWrite) -> None:
-        """Makes a write pending, also where no server can be asked: what may have taken long to
-        compute is kept."""
+        """Makes a write pending, even where no server can be asked, so that rows that took long to
+        compute are kept."""
         failure: RaylayError | None = None
         if not pending.asked:
             try:
@@ -372,9 +374,9 @@ class StagingDirectory:
             raise failure
 
     def _check_repeated(self, key: str, rows: int, checksum: int, plan: str) -> None:
-        """Refuses what only looks as if it was published before. A query that is restarted repeats
-        its last micro-batch as it was planned, whose rows may be others then: what was written down
-        first counts."""
+        """Refuses a write that only looks as if it was published before. A restarted query repeats
+        its last micro-batch as it was planned, and its rows may differ then: the rows that were
+        written down first count."""
         state = self._state
         if not key.startswith(BATCH):
             return
@@ -382,23 +384,24 @@ class StagingDirectory:
         if int(key.removeprefix(BATCH)) < state.last_batch or anew:
             raise ConfigurationError(
                 f"{self.directory} has published the micro-batches up to {state.last_batch}, and "
-                f"now comes {key}{', planned anew' if anew else ''}: the query's checkpoint was "
-                "removed or put back, or a power cut took the end of it; give it another staging "
-                "directory, which publishes again what came since; nothing of it was published"
+                f"now gets {key}{', planned anew' if anew else ''}: the query's checkpoint was "
+                "removed or restored from a backup, or a power failure lost the end of it; give "
+                "the query another staging directory, which publishes the rows since then again; "
+                "nothing of this micro-batch was published"
             )
         if (rows, checksum) == (state.last_rows, state.last_checksum):
             return
         if self._run and self._run == state.last_run:
             raise ConfigurationError(
-                f"{self.directory} has published {state.last_rows} rows as {key} of this very run, "
-                f"and now come {rows} others: give each table of a micro-batch a staging "
-                "directory of its own, and persist one that is written again where its rows differ "
-                "each time; nothing more was published"
+                f"{self.directory} has published {state.last_rows} rows as {key} of this run, and "
+                f"now gets {rows} different rows: give each table of a micro-batch a staging "
+                "directory of its own, and persist a table that is written twice if its rows "
+                "differ each time; nothing more was published"
             )
         log.warning(
-            "%s has published %d rows as %s, and now come %d others, which are left out. That is "
-            "right where the query was restarted and computes its rows anew; another table of the "
-            "micro-batch needs a staging directory of its own",
+            "%s has published %d rows as %s, and now gets %d different rows, which are left "
+            "out. That is right if the query was restarted and computed its rows again; another "
+            "table of the micro-batch needs a staging directory of its own",
             self.directory,
             state.last_rows,
             key,
@@ -413,9 +416,9 @@ class StagingDirectory:
         first = pending.first_sequence
         if seen >= first:
             raise ConfigurationError(
-                f"a server knows sequence {seen} of {self.publisher}, {self.directory} has come to "
-                f"{first - 1}: it was put back to an older state; give another staging directory, "
-                "which publishes again what came since then; nothing was published"
+                f"a server knows sequence {seen} of {self.publisher}, but {self.directory} has "
+                f"come to {first - 1}: it was restored to an older state; give another staging "
+                "directory, which publishes the rows since then again; nothing was published"
             )
         pending.asked = True
 
@@ -424,9 +427,9 @@ class StagingDirectory:
         if missing:
             raise StorageError(
                 f"{len(missing)} of {len(pending.files)} files staged as {pending.key} are gone, "
-                f"such as {missing[0]}, and some of its {pending.rows} rows may be published: put "
-                "them back, or begin anew with another staging directory, which may publish some "
-                "rows twice",
+                f"such as {missing[0]}, and some of its {pending.rows} rows may be published: "
+                "restore the files, or begin anew with another staging directory, which may "
+                "publish some rows twice",
                 missing[0],
             )
         if not pending.asked:
@@ -464,7 +467,7 @@ def _missing(paths: list[str]) -> list[str]:
 
 
 def _remove(paths: list[str]) -> None:
-    """Removes staged files, and their directories where nothing else is in them."""
+    """Removes staged files, and their directories where these are empty then."""
     for path in paths:
         Path(path).unlink(missing_ok=True)
         try:
@@ -474,11 +477,10 @@ def _remove(paths: list[str]) -> None:
 
 
 class StagedRows:
-    """The rows of a pending write as a client's publish store (`client.PublishStore`): what the
-    server lacks is sent, what it has is dropped. Nothing can be put into it.
+    """The rows of a pending write as a client's publish store (`client.PublishStore`): rows that
+    the server lacks are sent, rows that it has are dropped. No row can be put into it.
 
-    Invariant: the record of a sequence is the same bytes in every process.
-    Owner: one client.
+    Invariant: the record of a sequence is the same bytes in every process. Owner: one client.
 
     Attributes:
         first, last: the sequences of the first and the last row.
@@ -506,17 +508,17 @@ class StagedRows:
 
     @property
     def full(self) -> bool:
-        """Always: nothing can be put into it."""
+        """Always true: no row can be put into the store."""
         return True
 
     @property
     def messages(self) -> int:
-        """Rows that are not known durable."""
+        """Number of rows that are not known durable."""
         return self._pending.rows - self._gone.count
 
     @property
     def bytes(self) -> int:
-        """Bytes of the files."""
+        """Size of the files in bytes."""
         return sum(os.stat(path).st_size for path in self._pending.files)
 
     @property
@@ -527,11 +529,11 @@ class StagedRows:
 
     @property
     def highest(self) -> int:
-        """The last sequence of the write."""
+        """The sequence of the last row."""
         return self.last
 
     def put(self, sequence: int, record: Any) -> None:
-        """Refuses.
+        """Refuses the record.
 
         Raises:
             PublishStoreFull: always.
@@ -556,7 +558,7 @@ class StagedRows:
                 self._gone.add(first, last)
 
     def replay(self, first: int = 0) -> Iterator[tuple[int, Any]]:
-        """See PublishStore. Read from the files as the iterator goes."""
+        """See PublishStore. Reads the files as the iterator goes."""
         sequence = self.first
         for path in self._pending.files:
             with pa.memory_map(path) as source:

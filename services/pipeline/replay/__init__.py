@@ -1,1 +1,1 @@
-"""Journals or a lake, published again."""
+"""The job that publishes the messages of journals or of a lake again."""

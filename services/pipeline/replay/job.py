@@ -1,14 +1,14 @@
-"""The job `replay`: messages of a lake or a journal into a topic of a running fabric.
+"""The job `replay`: publishes messages of a lake or a journal to a topic of a running fabric.
 
-    STAGING/<job>/replay.json       what is replayed, and in which chunks: written once
-    STAGING/<job>/state.json …      the publisher and what is published
-    (services/pipeline/publishing/staging.py)
+STAGING/<job>/replay.json       what is replayed, and in which chunks: written once
+STAGING/<job>/state.json …      the publisher and what is published
+(services/pipeline/publishing/staging.py)
 
-One instance's log is replayed, in its order, by one publisher. What is chosen is counted first and
-cut into chunks by transaction id. A chunk is staged by Spark while the one before it is published;
-before its first message is published its rows have their sequences on disk. A replay that is
-killed goes on, under the same job name, with what the servers do not have of the chunk that was
-pending.
+One publisher replays one instance's log in its order. The selected messages are counted first and
+cut into chunks by transaction id. Spark stages a chunk while the one before it is published. Before
+the first message of a chunk is published, its rows have their sequences on disk. A replay that is
+killed continues under the same job name with the rows of the pending chunk that the servers do not
+have.
 """
 
 from __future__ import annotations
@@ -43,17 +43,18 @@ PLAN_FILE = "replay.json"
 PLAN_VERSION = 1
 TIME = "time_us"
 REPLAYED = pa.schema([*STAGED, pa.field(TIME, pa.int64())])
-"""Columns of a chunk's rows: what is published, and when it was."""
+"""Columns of a chunk's rows: those of a staged row, and the time of the message."""
 CHUNK_ROWS_DEFAULT = 100_000
 PROGRESS_S = 2.0
 SLEEP_S_MAX = 0.5
 HANDED_OVER_MAX = 5_000
-"""Rows given to the client between two looks at the clock."""
+"""Most rows that are given to the client between two looks at the clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogChunk:
-    """A stretch of the log: transaction ids, inclusive, of one incarnation's number."""
+    """A stretch of the log: transaction ids, inclusive, and the number of their incarnation in the
+    plan."""
 
     incarnation: int
     first_txid: int
@@ -66,12 +67,12 @@ class ReplayPlan:
     """The plan of a replay job. Made once.
 
     Attributes:
-        what: source and selection, as the options say it.
-        instance: whose log.
-        skipped: rows that were chosen and are no publishes (deletes, queue acknowledgments, …).
-        topics: [topic, message type] of what will be published.
-        left_out: messages of the times and topics that the filter left out; of `left_out_null` it
-            was neither true nor false: a field that it asks for is not there.
+        what: source and selection, as the options give them.
+        instance: the instance whose log is replayed.
+        skipped: selected rows that are no publishes (deletes, queue acknowledgments, …).
+        topics: [topic, message type] of the messages that will be published.
+        left_out: messages of the selected times and topics that the filter left out.
+        left_out_null: those of them for which the filter was null, because a field is missing.
     """
 
     what: dict[str, Any]
@@ -85,15 +86,15 @@ class ReplayPlan:
 
     @property
     def rows(self) -> int:
-        """Messages of all chunks."""
+        """Number of messages in all chunks."""
         return sum(chunk.rows for chunk in self.chunks)
 
     @classmethod
     def load(cls, path: Path) -> ReplayPlan | None:
-        """The plan in a file; None where there is none.
+        """Returns the plan in a file; None where there is no file.
 
         Raises:
-            StorageError: it is damaged.
+            StorageError: the file is damaged.
         """
         try:
             values = json.loads(path.read_bytes())
@@ -107,21 +108,21 @@ class ReplayPlan:
             raise StorageError(f"{path} is damaged: {error}", str(path)) from None
 
     def save(self, path: Path) -> None:
-        """Writes it durably."""
+        """Writes the plan durably."""
         values = {"version": PLAN_VERSION, **asdict(self)}
         write_durably(path, json.dumps(values).encode() + b"\n")
 
 
 class ChunkSource(Protocol):
-    """The source of the messages (source.py)."""
+    """The source of a replay's messages (source.py)."""
 
     what: dict[str, Any]
 
     def plan(self, chunk_rows: int) -> ReplayPlan:
-        """Chooses an instance, counts and cuts."""
+        """Chooses an instance, counts its messages and cuts them into chunks."""
 
     def open(self, plan: ReplayPlan) -> None:
-        """Takes an earlier run's plan in place of making one."""
+        """Takes the plan of an earlier run."""
 
     def stage(self, chunk: LogChunk, run: Path) -> StagedFile:
         """Writes a chunk's rows, of schema `REPLAYED`, in the order of the log."""
@@ -132,10 +133,12 @@ class ReplaySummary:
     """The result of a run.
 
     Attributes:
-        published: by this run; `published_before`: by earlier ones of the job.
-        skipped: chosen, and no publishes.
+        published, published_before: messages that this run published, and that earlier runs of the
+            job did.
+        skipped: selected rows that are no publishes.
         left_out, left_out_null: as in the plan.
-        behind_max_ms, behind_mean_ms: how long after its time a message was handed to the client.
+        behind_max_ms, behind_mean_ms: time from a message's due time until it was given to the
+            client.
     """
 
     job: str
@@ -185,23 +188,26 @@ def replay(
     chunk_rows: int = CHUNK_ROWS_DEFAULT,
     progress: Callable[[str], None] = lambda line: None,
 ) -> ReplaySummary:
-    """Publishes what a source holds, or what an earlier run of the job left of it.
+    """Publishes the messages of a source, or those that earlier runs of the job left.
 
     Args:
-        target: where to.
+        target: the fabric or the servers to publish to.
         staging: a directory that the driver and the workers reach; each job has a folder in it.
-        speed: 1 is the original speed; 0: as fast as it goes.
-        gap_max_us: a longer pause is taken to be as long; 0: no limit.
+        speed: 1 is the original speed; 0: as fast as possible.
+        gap_max_us: longer pauses are shortened to this; 0: no limit.
         chunk_rows: about how many messages are staged at once.
 
     Raises:
-        ConfigurationError: the job replays something else, the source holds nothing, or a topic
-            would be journaled nowhere.
+        ConfigurationError: the job replays something else, the source holds no selected message, or
+            a topic is journaled nowhere.
         StorageLocked: the job runs elsewhere.
-        RaylayError: no server answers, or a publish is refused. The job goes on when run again.
+        RaylayError: no server answers, or a publish is refused. The job continues when it is run
+            again.
     """
     if not job or "/" in job or job.startswith("."):
-        raise ConfigurationError(f"{job!r} is no name of a job: give letters and digits")
+        raise ConfigurationError(
+            f"{job!r} is not allowed as the name of a job: use letters and digits"
+        )
     check_target(target)
     directory = (staging / job).absolute()
     known = ReplayPlan.load(directory / PLAN_FILE)
@@ -209,7 +215,7 @@ def replay(
         names = known.what.keys() | source.what.keys()
         differing = sorted(n for n in names if known.what.get(n) != source.what.get(n))
         raise ConfigurationError(
-            f"job {job} replays something else, {', '.join(differing)} differ: give the options "
+            f"job {job} was begun with another value of {', '.join(differing)}: give the options "
             "that it was begun with, or another --job"
         )
     if known is not None:
@@ -219,7 +225,9 @@ def replay(
     with StagingDirectory(directory, f"replay-{job}") as opened:
         if known is None:
             if (directory / PLAN_FILE).exists():
-                raise ConfigurationError(f"job {job} was begun elsewhere meanwhile: run it again")
+                raise ConfigurationError(
+                    f"job {job} was begun by another process meanwhile: run it again"
+                )
             plan.save(directory / PLAN_FILE)
             fault_point("replay.planned")
         run = _ReplayRun(source, target, opened, plan, Schedule(speed, gap_max_us), progress)
@@ -239,7 +247,7 @@ class _ReplayRun:
     _store: PacedRows | None = None
     _client: SyncClient | None = None
     _due_began_us: int = 0
-    """Time, on the clock of `_now_us`, when what is due at 0 was due."""
+    """Time, on the clock of `_now_us`, at which a message with the due time 0 is due."""
     _published: int = 0
     _before: int = 0
     _behind: _Lateness = field(default_factory=_Lateness)
@@ -247,7 +255,7 @@ class _ReplayRun:
     _began_s: float = 0.0
 
     def run(self, job: str) -> ReplaySummary:
-        """Publishes all chunks that are not done."""
+        """Publishes all remaining chunks."""
         for each in self.staging.directory.glob("run-*"):
             if not any(map(self.staging.holds, map(str, each.iterdir()))):
                 shutil.rmtree(each, ignore_errors=True)
@@ -303,7 +311,8 @@ class _ReplayRun:
                 raise StorageError(
                     f"transaction ids {chunks[number].first_txid} to {chunks[number].last_txid} "
                     f"of {self.plan.instance} held {chunks[number].rows} messages when the job "
-                    f"began, now {file.rows}: segments or files were removed; begin a new job",
+                    f"began, and hold {file.rows} now: segments or files were removed; begin a "
+                    "new job",
                     file.path,
                 )
             following = staged(number + 1)
@@ -398,7 +407,7 @@ def _times(files: list[str]) -> Any:
 
 
 def _messages(files: list[str], skip: int) -> Generator[tuple[Any, ...]]:
-    """The rows behind the first `skip`, as tuples of the columns of `STAGED`."""
+    """Yields the rows after the first `skip`, as tuples of the columns of `STAGED`."""
     for batch in _batches(files):
         if skip >= batch.num_rows:
             skip -= batch.num_rows

@@ -1,4 +1,4 @@
-"""The due time of each message of a replay. Values in, values out."""
+"""The due time of each message of a replay. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Times = Any
 
 
 class Schedule:
-    """Original times become due times, in microseconds since the first message was due.
+    """Converts original times to due times, in microseconds since the first message was due.
 
     The order of the log stays: a message whose time is before that of one ahead of it is due
     together with that one.
 
     Args:
         speed: 1 is the original speed, 10 is ten times as fast; 0: everything is due at once.
-        gap_max_us: a longer pause, in original time, is taken to be as long; 0: no limit.
+        gap_max_us: a longer pause, in original time, is shortened to this; 0: no limit.
     """
 
     def __init__(self, speed: float, gap_max_us: int = 0) -> None:
@@ -29,11 +29,11 @@ class Schedule:
 
     @property
     def paced(self) -> bool:
-        """Returns whether messages have times at all."""
+        """Returns whether messages are due one after the other, not all at once."""
         return self._speed > 0
 
     def take(self, times_us: Times) -> Times:
-        """The due times of the next messages, ascending."""
+        """Returns the due times of the next messages, ascending."""
         if not len(times_us) or not self._speed:
             return np.zeros(len(times_us), np.int64)
         before = int(times_us[0]) if self._newest_us is None else self._newest_us

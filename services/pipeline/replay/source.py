@@ -32,15 +32,16 @@ if TYPE_CHECKING:
 
 GRAIN_TXIDS_MIN = 100
 GRAIN_TXIDS_MAX = 10_000
-"""Transaction ids that are counted together; chunks are cut between these."""
+"""Number of transaction ids that are counted together; chunks are cut between such groups."""
 TOPIC_PLACE = "{topic}"
 INCARNATION = "_incarnation"
 FILE_NAME = r"^(.+)-[0-9a-f]{16}-[0-9a-f]{16}-[0-9]+\.parquet$"
-"""Name of a lake's file: its incarnation, or what stands for it, which may have hyphens itself."""
+"""Name of a lake's file. It begins with the incarnation, or with the name that stands for one,
+which may have hyphens."""
 NUMBER = "_number"
 KEPT = "_kept"
 MESSAGES = tuple(command.name.lower() for command in sorted(records.MESSAGES))
-"""The commands of rows that are messages."""
+"""The commands whose rows are messages."""
 COUNTED = ("txid", "receive_time", "command", "topic", "message_type")
 STAGED_COLUMNS = (
     *COUNTED, "origin_time", "body", "key", "correlation_id", "expiration_s",
@@ -55,13 +56,14 @@ class ReplaySelection:
     """The selected messages, and the changes that a replay makes to them.
 
     Attributes:
-        first, last: UTC times of `receive_time`; the first is inclusive, the last is not.
+        first, last: UTC times of `receive_time`; the first is inclusive, the last exclusive.
         topics: names and regular expressions; none: all.
         where: an SQL expression of Spark over the columns of a journal, and over `value`, the body
             parsed by `schema`.
-        to_topic: where they are published; `{topic}` in it is the original one; empty: there.
-        clock: whose differences are kept.
-        mode: of a message to publish whose body does not fit the schema: an error, or a null value.
+        to_topic: the topic to publish to; `{topic}` in it is the original one; empty: the original
+            one.
+        clock: the timestamp whose intervals are kept.
+        mode: the effect of a body that does not fit the schema: an error, or a null value.
     """
 
     first: dt.datetime | None = None
@@ -74,7 +76,7 @@ class ReplaySelection:
     mode: Mode = "failfast"
 
     def marked(self, rows: DataFrame) -> DataFrame:
-        """The rows of the times and topics, with what the filter says of each as `_kept`.
+        """Returns the rows of the selected times and topics, with the filter's result in `_kept`.
 
         Raises:
             ConfigurationError: Spark does not understand the expression or the schema.
@@ -105,7 +107,7 @@ class ReplaySelection:
             ) from None
 
     def condition(self, rows: DataFrame) -> DataFrame:
-        """The rows that are chosen.
+        """Returns the selected rows.
 
         Raises:
             ConfigurationError: as `marked`.
@@ -113,7 +115,7 @@ class ReplaySelection:
         return self.marked(rows).where(KEPT).drop(KEPT)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the values that are compared when a job goes on."""
+        """Returns the values that must be the same when a job continues."""
         values = asdict(self)
         for name in ("first", "last"):
             values[name] = values[name] and values[name].isoformat()
@@ -121,7 +123,8 @@ class ReplaySelection:
 
 
 def _value(schema: str, mode: Mode) -> Column:
-    """The column `value`. Only of what would be published a body has to fit the schema."""
+    """Returns the column `value`. Only the bodies of messages that would be published have to fit
+    the schema."""
     from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
@@ -129,7 +132,7 @@ def _value(schema: str, mode: Mode) -> Column:
     declared = StructType.fromDDL(schema)
     if not isinstance(declared, StructType):
         raise ConfigurationError(
-            f"schema {schema!r} names no fields: give such as 'carrier STRING, dep_delay DOUBLE'"
+            f"schema {schema!r} names no fields: give them as in 'carrier STRING, dep_delay DOUBLE'"
         )
     kind = pa.struct(list(to_arrow_schema(declared, timezone="UTC")))
 
@@ -169,12 +172,14 @@ class SparkSource:
     Owner: one replay; `stage` may run on another thread than `plan`, never both at once.
 
     Args:
-        location: a lake's directory, a fabric's name or directory, data directories with commas.
-        instance: whose log; empty: that which holds most of what is chosen.
-        on_corrupt: of a damaged record in a journal: `stop`, or `skip`, which logs it.
+        location: a lake's directory, a fabric's name or directory, or data directories separated by
+            commas.
+        instance: the instance whose log is replayed; empty: the one that holds most of the selected
+            messages.
+        on_corrupt: the effect of a damaged record in a journal: `stop`, or `skip`, which logs it.
 
     Raises:
-        StorageError: it is neither a lake nor a journal.
+        StorageError: the location is neither a lake nor a journal.
         ConfigurationError: there is no such instance.
     """
 
@@ -246,11 +251,11 @@ class SparkSource:
         yield from (name for name in COLUMNS if name != "instance" and name in where)
 
     def plan(self, chunk_rows: int) -> ReplayPlan:
-        """Counts what is chosen and cuts it into chunks.
+        """Counts the selected messages and cuts them into chunks.
 
         Raises:
-            ConfigurationError: nothing is chosen, a body does not fit the schema, or the selection
-                cannot be used.
+            ConfigurationError: no message is selected, a body does not fit the schema, or the
+                selection cannot be used.
             StorageError: the source cannot be read.
         """
         from pyspark.sql import functions as F
@@ -268,7 +273,7 @@ class SparkSource:
         left_out = _summed(mine, "left_out"), _summed(mine, "left_out_null")
         if not by_instance.get(instance):
             raise ConfigurationError(
-                f"{self._location} holds no message that is chosen: look at --topic, --from, --to, "
+                f"{self._location} holds no selected message: check --topic, --from, --to, "
                 f"--instance and the filter{_left_out(*left_out)}; nothing was published"
             )
         mine = [row for row in mine if row["rows"]]
@@ -309,12 +314,16 @@ class SparkSource:
         self._progress(
             f"{instance}: {plan.rows:,} messages in {len(plan.chunks)} chunks"
             + _left_out(*left_out)
-            + (f"; {others} more instances hold such, --instance chooses one" if others else "")
+            + (
+                f"; {others} more instances hold selected messages, choose one with --instance"
+                if others
+                else ""
+            )
         )
         return plan
 
     def _counted(self, grain: Column) -> list[Any]:
-        """Counts the rows of the selected times and topics that the filter takes and leaves out."""
+        """Counts the rows of the selected times and topics that the filter keeps and leaves out."""
         from pyspark.sql import functions as F
 
         rows = (
@@ -348,10 +357,10 @@ class SparkSource:
             )
 
     def open(self, plan: ReplayPlan) -> None:
-        """Reads what a plan says.
+        """Takes the instance and the incarnations of an existing plan.
 
         Raises:
-            ConfigurationError: there is no such instance any more.
+            ConfigurationError: the instance does not exist any more.
         """
         self._incarnations = plan.incarnations
         if self.is_lake:
@@ -364,19 +373,20 @@ class SparkSource:
                     found = place.incarnation()
                     if [found] != plan.incarnations:
                         raise StorageError(
-                            f"{place.journal} is of incarnation {found}, the job began with "
+                            f"{place.journal} has incarnation {found}, but the job began with "
                             f"{plan.incarnations[0]}: the instance's data was replaced; begin a "
                             "new job",
                             place.journal,
                         )
 
     def _chosen(self) -> DataFrame:
-        """The messages of the plan's instance, each once, with the number of its incarnation."""
+        """Returns the selected messages of the plan's instance, each once, with the number of its
+        incarnation."""
         from pyspark.sql import functions as F
 
         assert self._rows is not None
         number = F.array_position(
-            F.array(*(F.lit(each) for each in self._incarnations)), F.col(INCARNATION)
+            F.array(*(F.lit(incarnation) for incarnation in self._incarnations)), F.col(INCARNATION)
         )
         rows = self._rows.withColumn(NUMBER, (number - 1).cast("int")).where(F.col(NUMBER) >= 0)
         chosen = self._selection.condition(rows).where(F.col("command").isin(*MESSAGES))
@@ -438,7 +448,7 @@ def _renamed(to_topic: str) -> Any:
 
 
 def _stage_rows(batches: Iterator[pa.RecordBatch], run: str) -> Iterator[pa.RecordBatch]:
-    """One task: all rows of a chunk into one file."""
+    """Writes all rows of a chunk into one file. Runs in a task."""
 
     def rows() -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -461,7 +471,8 @@ def _stage_rows(batches: Iterator[pa.RecordBatch], run: str) -> Iterator[pa.Reco
 def cut(
     grains: dict[tuple[int, int], tuple[int, int]], grain_txids: int, chunk_rows: int
 ) -> list[LogChunk]:
-    """Chunks of about so many rows, in the order of the log. What is appended later is in none.
+    """Cuts groups of transaction ids into chunks of about `chunk_rows`, in the order of the log.
+    Messages that are appended later are in none.
 
     Args:
         grains: (number of the incarnation, transaction id divided by `grain_txids`) to (rows, last
@@ -479,21 +490,21 @@ def cut(
 
 
 def _summed(rows: list[Any], name: str) -> int:
-    """Sums a column over the publishes."""
+    """Returns the sum of a column over the publishes."""
     return sum(row[name] for row in rows if row["publishes"])
 
 
 def _left_out(rows: int, of_null: int) -> str:
     if not rows:
         return ""
-    why = f", of {of_null:,} of them it is null" if of_null else ""
+    why = f", and is null for {of_null:,} of them" if of_null else ""
     return f"; the filter left {rows:,} out{why}"
 
 
 def _whole(location: str) -> str:
-    """Returns the whole paths of directories however they were named."""
+    """Returns the absolute paths of directories, however they were named."""
     parts = [Path(each.strip()) for each in location.split(",")]
-    return ",".join(str(each.resolve()) for each in parts) if _all_there(location) else location
+    return ",".join(str(part.resolve()) for part in parts) if _all_there(location) else location
 
 
 def _all_there(location: str) -> bool:
@@ -508,6 +519,6 @@ def _places(location: str, instance: str) -> list[JournalPlace]:
         return places(path=location, instances=wanted)
     except StorageError as error:
         raise StorageError(
-            f"{location} is no lake, it has no {META}/manifest.json, and no journal: {error}",
+            f"{location} is neither a lake (it has no {META}/manifest.json) nor a journal: {error}",
             location,
         ) from None

@@ -1,4 +1,5 @@
-"""Staged rows that a client publishes one after another, when their time has come."""
+"""Publish store of a replay: staged rows that a client publishes one after another, each when it is
+due."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ class PacedRows:
         if pending.first_sequence != self._released + 1:
             raise StorageError(
                 f"sequence {pending.first_sequence} does not follow {self._released}: the staging "
-                "directory is not that of this replay"
+                "directory belongs to another replay"
             )
         self._rows.take(pending)
 
@@ -85,8 +86,8 @@ class PacedRows:
         """
         if sequence != self._released + 1 or sequence > self._rows.last:
             raise StorageError(
-                f"sequence {sequence} is not the row behind {self._released}: another client "
-                f"publishes as {self.publisher}"
+                f"sequence {sequence} does not follow {self._released}: another client publishes "
+                f"as {self.publisher}"
             )
         self._released = sequence
         self._kept[sequence] = record
@@ -111,9 +112,9 @@ class PacedRows:
         """
         if self._seen > self._rows.last:
             raise ConfigurationError(
-                f"a server knows sequence {self._seen} of {self.publisher}, this replay has come "
-                f"to {self._rows.last}: its staging directory was put back to an older state; "
-                "begin a new job"
+                f"a server knows sequence {self._seen} of {self.publisher}, but this replay has "
+                f"come to {self._rows.last}: its staging directory was restored to an older "
+                "state; begin a new job"
             )
 
     def acknowledge(self, upto: int) -> None:

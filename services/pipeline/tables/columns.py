@@ -1,10 +1,11 @@
 """Reader from blocks of a journal to Arrow batches, whole runs at a time.
 
-A loop walks the runs; what is the same for a run is looked at once. Of the records only lengths are
-walked, and not even these where all of a run's are equal; their fields are gathered by numpy and
-their bodies by Arrow, so no field of a message becomes a Python object.
+A loop walks the runs, and reads the fields that a run's records share once. Of the records it reads
+only the lengths, and not even these where all lengths of a run are equal. numpy gathers their
+fields and Arrow their bodies, so no field of a message becomes a Python object.
 
-The layouts are those of services/messages/records.py; `RECORD` says the record's again for numpy.
+The layouts are those of services/messages/records.py; `RECORD` repeats the record's layout for
+numpy.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ RECORD = np.dtype(
 assert RECORD.itemsize == records.RECORD_HEADER_BYTES
 RECORD_BYTES = records.RECORD_HEADER_BYTES
 WALKED_RECORDS_MAX = 8
-"""Runs of at most so many are walked at once: numpy's calls would cost more."""
+"""Runs of at most this many records are walked in Python, because numpy's calls would cost more."""
 
 TIME = pa.timestamp("us", tz="UTC")
 PUBLISHER = pa.decimal128(20, 0)
@@ -80,7 +81,7 @@ COLUMNS: dict[str, pa.DataType] = {
     "span_id": pa.string(),
     "body": pa.binary(),
 }
-"""Columns that a row may have, in order. docs/pipeline.md says what each is."""
+"""Columns of a row, in order. docs/pipeline.md describes each."""
 
 _RUN = records._RUN
 _RUN_BYTES = records.RUN_HEADER_BYTES
@@ -102,7 +103,7 @@ class Names:
 
 @dataclass(slots=True)
 class _Runs:
-    """The runs that are read together, one list a property."""
+    """The runs that are read together, one list for each property."""
 
     count: list[int] = field(default_factory=list)
     first_txid: list[int] = field(default_factory=list)
@@ -110,24 +111,24 @@ class _Runs:
     flags: list[int] = field(default_factory=list)
     receive_time_us: list[int] = field(default_factory=list)
     starts: list[Any] = field(default_factory=list)
-    """Positions where the records begin: lists and arrays."""
+    """Positions where the records begin, as lists and arrays."""
 
 
 class Batches:
-    """Makes batches of the blocks of one segment.
+    """Makes Arrow batches of the blocks of one segment.
 
-    Invariants: the rows of a batch are in the order of the log; every payload that is looked at
-    passed its checksum, unless `verify` is off.
-    Owner: one reader, on one thread.
+    Invariants: the rows of a batch are in the order of the log; every payload that is read passed
+    its checksum, unless `verify` is off. Owner: one reader, on one thread.
 
     Args:
-        instance: its name.
-        segment: first transaction id of the segment.
-        first_txid, last_txid: what is wanted of it, inclusive.
-        columns: which columns, in this order; keys of `COLUMNS`.
-        predicate: what may be left out.
-        damaged: makes of a block's key and an error one that names the file.
-        on_corrupt: `stop` raises at a damaged run; `skip` logs it and goes on behind it.
+        instance: the instance's name.
+        segment: the first transaction id of the segment.
+        first_txid, last_txid: the wanted transaction ids, inclusive.
+        columns: the wanted columns in their order; keys of `COLUMNS`.
+        predicate: conditions by which records may be left out.
+        damaged: turns a block's key and an error into an error that names the file.
+        on_corrupt: the effect of a damaged run: `stop` raises; `skip` logs it and goes on behind
+            it.
     """
 
     def __init__(
@@ -160,10 +161,10 @@ class Batches:
         self._numbers: dict[bytes, int] = {}
         self._names: list[Names] = []
         self.notes: list[Run] | None = None
-        """Notes that stand between the runs, where a list is given to take them."""
+        """Takes the notes that stand between the runs, where it is set to a list."""
         self.runs_read = 0
         self.runs_passed = 0
-        """Runs of which only the header was looked at."""
+        """Number of runs of which only the header was read."""
 
     @property
     def names(self) -> Sequence[Names]:
@@ -176,11 +177,15 @@ class Batches:
         blocks: Sequence[tuple[int, bytes]],
         passing: Callable[[Rows], Any] | None = None,
     ) -> pa.RecordBatch | None:
-        """The rows of these blocks, (first transaction id, block) in order; None where there are
-        none. `passing`: says which are wanted, as booleans.
+        """Returns the rows of these blocks, (first transaction id, block) in order; None where
+        there are none.
+
+        Args:
+            passing: marks the wanted rows, as booleans.
 
         Raises:
-            CorruptRecord: a run is damaged, and `on_corrupt` is `stop`; names file and offset.
+            CorruptRecord: a run is damaged, and `on_corrupt` is `stop`; the error names file and
+                offset.
         """
         rows = self.rows(blocks)
         if rows is not None and passing is not None:
@@ -192,7 +197,7 @@ class Batches:
         return pa.RecordBatch.from_arrays(made, schema=self._schema)
 
     def rows(self, blocks: Sequence[tuple[int, bytes]]) -> Rows | None:
-        """Reads blocks as `batch` does, before columns are made of them."""
+        """Returns the rows as `batch` does, before columns are made of them."""
         data = blocks[0][1] if len(blocks) == 1 else b"".join([block for _, block in blocks])
         runs = _Runs()
         at = 0
@@ -203,7 +208,7 @@ class Batches:
         return self._rows(blocks, data, runs) if runs.count else None
 
     def _take(self, data: bytes, at: int, end: int, key: int, block_at: int, runs: _Runs) -> int:
-        """Takes the run at `at`, if it is wanted; where the next one begins."""
+        """Takes the run at `at`, if it is wanted. Returns the position of the next run."""
         following = end
         try:
             following = self._run(data, at, end, runs)
@@ -218,8 +223,8 @@ class Batches:
         return following
 
     def _run(self, data: bytes, at: int, end: int, runs: _Runs) -> int:
-        """Takes the run at `at` as `_take` does. The offset of an error is where the next run
-        begins, if that is known."""
+        """Takes the run at `at` as `_take` does. An error's offset is the position of the next run,
+        if that is known."""
         if at + _RUN_BYTES > end:
             raise CorruptRecord("is cut short")
         (
@@ -291,8 +296,8 @@ class Batches:
     def _new_names(
         self, data: bytes, at: int, topic_length: int, type_length: int, path_length: int, end: int
     ) -> int:
-        """Remembers what a header says of its runs. The lengths, the last five bytes of the fixed
-        part, belong to the key: names alone could be cut differently."""
+        """Remembers the names in a run header. The lengths, the last five bytes of the fixed part,
+        belong to the key, because the bytes of the names alone could be divided differently."""
         key = data[at + _RUN.size - 5 : end]
         topic_at = at + _RUN_BYTES
         type_at = topic_at + topic_length
@@ -321,7 +326,7 @@ class Batches:
     # -- rows --------------------------------------------------------------------------------
     def _rows(self, blocks: Sequence[tuple[int, bytes]], data: bytes, runs: _Runs) -> Rows | None:
         counts = np.array(runs.count, np.int64)
-        starts = np.concatenate([np.asarray(each, np.int64) for each in runs.starts])
+        starts = np.concatenate([np.asarray(start, np.int64) for start in runs.starts])
         run = np.repeat(np.arange(len(counts)), counts)
         behind = np.cumsum(counts)
         txids = np.arange(len(starts)) + np.repeat(
@@ -347,7 +352,8 @@ class Batches:
         return rows.only(sound) if sound.any() else None
 
     def _unsound(self, blocks: Sequence[tuple[int, bytes]], at: int, txid: int, count: int) -> None:
-        """So many records, the first of them at this byte of the blocks, cannot be read."""
+        """Reports records that cannot be read: their number, and the position of the first one in
+        the blocks."""
         number = 0
         while at >= len(blocks[number][1]):
             at -= len(blocks[number][1])
@@ -399,10 +405,10 @@ def _bounded(value: int) -> int:
 
 
 def _starts(data: bytes, at: int, end: int, count: int) -> Any:
-    """Returns the position of each of a run's records.
+    """Returns the positions of a run's records.
 
     Raises:
-        CorruptRecord: their lengths do not fit; the offset is where the next run begins.
+        CorruptRecord: the lengths do not fit; the offset is the position of the next run.
     """
     if count > WALKED_RECORDS_MAX and (end - at) % count == 0:
         length = (end - at) // count
@@ -424,7 +430,7 @@ def _starts(data: bytes, at: int, end: int, count: int) -> Any:
 
 
 class Rows:
-    """The columns of one batch, made as they are asked for."""
+    """The columns of one batch, made when they are asked for."""
 
     def __init__(
         self,
@@ -461,7 +467,7 @@ class Rows:
         return ~wrong if wrong.any() else None
 
     def only(self, chosen: Any) -> Rows:
-        """The chosen rows."""
+        """Returns the chosen rows."""
         return Rows(
             self._instance,
             self._segment,
@@ -476,21 +482,21 @@ class Rows:
 
     @property
     def txids(self) -> Any:
-        """Transaction ids."""
+        """Returns the transaction ids."""
         return self._txids
 
     @property
     def headers(self) -> Any:
-        """The records' headers, as `RECORD` says."""
+        """Returns the records' headers, as an array of `RECORD`."""
         return self._headers
 
     @property
     def run(self) -> Any:
-        """The place of each row's run in `runs`."""
+        """Returns for each row the index of its run in `runs`."""
         return self._run
 
     def runs(self) -> list[tuple[Names, int, int]]:
-        """(names, flags, receive time in microseconds) of each run."""
+        """Returns (names, flags, receive time in microseconds) of each run."""
         return [
             (self._all_names[number], flags, time_us)
             for number, flags, time_us in zip(
@@ -499,7 +505,7 @@ class Rows:
         ]
 
     def column(self, name: str) -> pa.Array:
-        """One column of `COLUMNS`."""
+        """Returns one column of `COLUMNS`."""
         makers: dict[str, Callable[[], pa.Array]] = {
             "instance": lambda: pa.repeat(pa.scalar(self._instance), self._count),
             "segment": lambda: pa.repeat(pa.scalar(self._segment, pa.int64()), self._count),
@@ -559,8 +565,8 @@ class Rows:
         return pa.array(values, kind).take(pa.array(which[self._run]))
 
     def _slices(self, first: Any, end: Any, kind: pa.DataType | None = None) -> pa.Array:
-        """The bytes from `first` to `end` of each row. Every second slice of the data, the others
-        being what lies between: Arrow takes them without a Python object for each."""
+        """Returns the bytes from `first` to `end` of each row. Every second slice of the data is a
+        row's, the others lie between: Arrow takes them without a Python object for each."""
         offsets = np.empty(2 * self._count, np.int32)
         offsets[0::2] = first
         offsets[1::2] = end

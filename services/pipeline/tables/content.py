@@ -25,7 +25,7 @@ def checked_filter(text: str) -> Expression:
     """Returns the compiled filter of a text.
 
     Raises:
-        ConfigurationError: it is none; names the column.
+        ConfigurationError: the text is no filter; the error names the column of the mistake.
     """
     try:
         return expression(text, READ, functions())
@@ -34,15 +34,15 @@ def checked_filter(text: str) -> Expression:
 
 
 class RowFilter:
-    """Judges the records of one journal. A record that is no message, or cannot be read, passes
-    no filter.
+    """Judges the records of one journal. A record that is no message, or cannot be read, passes no
+    filter.
 
     Args:
-        place: by its instance's configuration the message types are known that have names of their
-            own.
+        place: the journal. Its instance's configuration gives the message types that have names of
+            their own.
 
     Raises:
-        ConfigurationError: the filter is none, or the configuration cannot be used.
+        ConfigurationError: the text is no filter, or the configuration cannot be used.
     """
 
     def __init__(self, text: str, place: JournalPlace) -> None:

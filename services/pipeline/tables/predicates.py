@@ -1,7 +1,7 @@
-"""The messages that a query asks for, as far as a journal can skip the others.
+"""The conditions of a query, as far as a journal can use them to skip records.
 
-A predicate only ever leaves out what no filter of the query lets through: Spark evaluates every
-filter again, on what is left. It is built on the driver and pickled to the readers.
+A predicate only ever leaves out records that a filter of the query excludes; Spark evaluates every
+filter again on the rest. It is built on the driver and pickled to the readers.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Numbers:
         self.values = numbers if self.values is None else self.values & numbers
 
     def narrow(self, operator: str, value: Any) -> bool:
-        """Takes a comparison in; false where it says nothing that can be used."""
+        """Takes a comparison in. Returns false where the comparison cannot be used."""
         if operator == "In":
             found = [_number(each) for each in value]
             if any(each is None or not exact for each, exact in found):
@@ -87,7 +87,7 @@ class Numbers:
 
 
 def _number(value: Any) -> tuple[int | None, bool]:
-    """The value as a whole number, rounded down, and whether nothing was lost by that."""
+    """Returns the value as a whole number, rounded down, and whether it was whole already."""
     if isinstance(value, bool):
         return None, False
     if isinstance(value, dt.datetime):
@@ -107,12 +107,12 @@ def _number(value: Any) -> tuple[int | None, bool]:
 
 @dataclass(slots=True)
 class Texts:
-    """The wanted texts: all of the (operator, value) hold."""
+    """The wanted texts: every (operator, value) must hold."""
 
     tests: list[tuple[str, Any]] = field(default_factory=list)
 
     def narrow(self, operator: str, value: Any) -> bool:
-        """Takes a comparison in; false where it says nothing that can be used."""
+        """Takes a comparison in. Returns false where the comparison cannot be used."""
         usable = operator in _TEXT_TESTS and (
             all(isinstance(each, str) for each in value)
             if operator == "In"
@@ -142,7 +142,7 @@ _TEXT_TESTS: dict[str, Any] = {
 
 @dataclass(slots=True)
 class Predicate:
-    """All that a query asks for: every part holds."""
+    """The conditions of a query, all of which must hold."""
 
     numbers: dict[str, Numbers] = field(
         default_factory=lambda: {name: Numbers() for name in NUMBERS}
@@ -150,13 +150,13 @@ class Predicate:
     texts: dict[str, Texts] = field(default_factory=lambda: {name: Texts() for name in TEXTS})
     flags: dict[str, bool] = field(default_factory=dict)
     nothing: bool = False
-    """The filters contradict each other."""
+    """Whether the filters contradict each other."""
 
     def push(self, column: str, operator: str, value: Any) -> bool:
-        """Takes one filter in; false where it is left to Spark alone.
+        """Takes one filter in. Returns false where the filter is left to Spark alone.
 
         Args:
-            operator: the name of Spark's filter class, with `Not ` before it where negated.
+            operator: the name of Spark's filter class, after `Not ` where it is negated.
         """
         if column == "bookmark":
             return self._push_bookmark(operator, value)
@@ -173,10 +173,10 @@ class Predicate:
         return False
 
     def subscribe(self, topic: str) -> None:
-        """Takes only topics that a subscription to this name or expression would.
+        """Takes only topics that a subscription to this name or expression would match.
 
         Raises:
-            RemoteProtocolError: it is no regular expression.
+            RemoteProtocolError: the topic is no valid regular expression.
         """
         self.texts["topic"].tests.append(("Subscribed", topic_filter(topic, "")))
 
@@ -203,14 +203,14 @@ class Predicate:
         return True
 
     def wants_flags(self, flags: int) -> bool:
-        """Returns whether a run with these flags may hold what is wanted."""
+        """Returns whether a run with these flags may hold wanted records."""
         return not self.nothing and all(
             bool(flags & FLAGS[name]) is value for name, value in self.flags.items()
         )
 
     @property
     def needs_index(self) -> bool:
-        """Returns whether a segment's index may tell that nothing in it is wanted."""
+        """Returns whether a segment's index may show that the segment holds no wanted record."""
         return bool(
             self.texts["topic"].tests
             or self.texts["message_type"].tests

@@ -1,7 +1,7 @@
 """The format `raylay`: `spark.read`, `spark.readStream`, `write` and `writeStream`.
 
 Spark makes the source on the driver, pickles its readers to the tasks and calls `read` there. The
-options are described in docs/pipeline.md; an option that nobody knows is an error.
+options are described in docs/pipeline.md; an unknown option is an error.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ log = logging.getLogger("raylay.pipeline")
 FORMAT = "raylay"
 VALUE = "value"
 SPARK_OPTIONS = frozenset(("checkpointlocation", "queryname"))
-"""Options that Spark hands to a source besides its own."""
+"""Options of Spark's own that Spark passes to a source."""
 DDL_OF: dict[pa.DataType, str] = {
     pa.string(): "STRING",
     pa.int64(): "BIGINT",
@@ -77,7 +77,7 @@ class ReadOptions:
     """The options of a read, checked.
 
     Raises:
-        ConfigurationError: one is unknown or has no such value.
+        ConfigurationError: an option is unknown, or its value is not allowed.
     """
 
     path: str = ""
@@ -102,7 +102,7 @@ class ReadOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
-        """The options as Spark gives them: lower-case names, texts."""
+        """Returns the options from those that Spark passes: lower-case names, values as text."""
         known = {name for name in cls.__dataclass_fields__ if name != "unknown"}
         values: dict[str, Any] = {}
         for name, value in dict(options).items():
@@ -134,7 +134,7 @@ class ReadOptions:
         return made
 
     def places(self) -> list[JournalPlace]:
-        """The journals that are meant."""
+        """Returns the journals that the options name."""
         return places(
             self.path,
             self.fabric,
@@ -145,7 +145,7 @@ class ReadOptions:
         )
 
     def column_names(self) -> list[str]:
-        """The columns asked for; all of them where none is named."""
+        """Returns the wanted columns; all of them where none is named."""
         names = [name.strip() for name in self.columns.split(",") if name.strip()]
         for name in names:
             _known_column(name)
@@ -176,12 +176,12 @@ class RaylaySource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Name of the format."""
         return FORMAT
 
     @plain_errors()
     def schema(self) -> str:
-        """The columns as DDL."""
+        """Returns the columns as DDL."""
         options = ReadOptions.of(self.options)
         parts = [f"`{name}` {DDL_OF[COLUMNS[name]]}" for name in options.column_names()]
         if options.schema:
@@ -234,12 +234,12 @@ class StretchTable:
             kind = _known_column(wanted.name)
             if wanted.type != kind:
                 raise ConfigurationError(
-                    f"column {wanted.name} is {kind}, the schema says {wanted.type}"
+                    f"column {wanted.name} has type {kind}, but the schema gives it {wanted.type}"
                 )
             self.columns.append(wanted.name)
 
     def read_stretch(self, stretch: JournalStretch) -> Iterator[pa.RecordBatch]:
-        """The rows of one stretch."""
+        """Yields the rows of one stretch."""
         options = self.options
         reader = StretchReader(stretch, options.on_corrupt)
         needed = dict.fromkeys((*self.columns, *(("topic",) if self.wanted is not None else ())))
@@ -283,8 +283,8 @@ class StretchTable:
 
 
 def _of_topics(rows: pa.RecordBatch, wanted: TopicFilter) -> pa.RecordBatch:
-    """The rows whose topic is wanted. By their headers all are, but a run's records may have topics
-    of their own."""
+    """Returns the rows whose topic is wanted. The header of each run has a wanted topic, but the
+    records of a run may have topics of their own."""
     unwanted = [
         topic
         for topic in rows["topic"].unique().to_pylist()
@@ -303,9 +303,10 @@ class BatchReader(DataSourceReader):
         self.table = StretchTable(options, schema)
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Takes what helps to leave out segments, runs and records; Spark evaluates all again."""
-        for each in filters:
-            inner, prefix = (each.child, "Not ") if isinstance(each, Not) else (each, "")
+        """Takes filters by which segments, runs and records can be skipped. Returns all of them,
+        because Spark evaluates each again."""
+        for pushed in filters:
+            inner, prefix = (pushed.child, "Not ") if isinstance(pushed, Not) else (pushed, "")
             attribute: tuple[str, ...] = getattr(inner, "attribute", ())
             if len(attribute) == 1 and hasattr(inner, "value"):
                 self.table.predicate.push(attribute[0], prefix + type(inner).__name__, inner.value)
@@ -313,7 +314,7 @@ class BatchReader(DataSourceReader):
 
     @plain_errors()
     def partitions(self) -> list[InputPartition]:
-        """One for each stretch that may hold what is wanted.
+        """Returns one partition for each stretch that may hold wanted records.
 
         Raises:
             RaylayError: the journals cannot be read as the options say.
@@ -336,14 +337,14 @@ class BatchReader(DataSourceReader):
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition; none where nothing was wanted."""
+        """Yields the rows of one partition; none where nothing is wanted."""
         if partition.value is None:
             return iter(())
         return self.table.read_stretch(partition.value)
 
 
 def _txids(name: str, text: str) -> dict[str, int] | None:
-    """Transaction ids by instance, where the option is such JSON."""
+    """Returns transaction ids by instance, where the option is such JSON."""
     if not text.lstrip().startswith("{"):
         return None
     try:
@@ -356,7 +357,7 @@ def _txids(name: str, text: str) -> dict[str, int] | None:
 
 
 def _bound(place: JournalPlace, txids: dict[str, int] | None, text: str) -> int:
-    """The last transaction id before what an option names."""
+    """Returns the last transaction id before the position that an option names."""
     if txids is None:
         return position(place, text)
     found = txids.get(place.instance, txids.get("*"))
@@ -367,8 +368,8 @@ def _bound(place: JournalPlace, txids: dict[str, int] | None, text: str) -> int:
 
 # -- streams -------------------------------------------------------------------------------------
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One stream. Its offsets, in Spark's checkpoint, are for each instance the incarnation of its
-    data, the last transaction id read, and what tells that record from another one
+    """One stream. An offset, in Spark's checkpoint, holds for each instance the incarnation of its
+    data, the last transaction id that was read, and the numbers that identify that record
     (`record_told`)."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -376,7 +377,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.table = StretchTable(options, schema)
         self._target: dict[str, int] | None = None
         if options.ending:
-            raise ConfigurationError("a stream has no ending: read a batch, or stop the query")
+            raise ConfigurationError(
+                "a stream takes no option `ending`: read a batch, or stop the query"
+            )
 
     @plain_errors()
     def initialOffset(self) -> dict[str, Any]:
@@ -391,22 +394,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """`max_records_per_trigger`."""
+        """Returns `max_records_per_trigger` as a limit."""
         rows = self.options.max_records_per_trigger
         return ReadMaxRows(rows) if rows else ReadAllAvailable()
 
     @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:
-        """The query ends at what is committed now."""
+        """Sets the newest committed messages as the end of the query."""
         self._target = {place.instance: self._newest(place) for place in self.options.places()}
 
     @plain_errors()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Returns the end of the next micro-batch: all instances are read by the same share, where
-        the rate is limited.
+        """Returns the end of the next micro-batch. Where the rate is limited, all instances are
+        read by the same share.
 
         Raises:
-            StorageError: an instance's journal is another one than the query read, or was put back.
+            StorageError: an instance's journal is not the one that the query read, or was restored
+                from a backup.
         """
         places_read: dict[str, JournalPlace] = {}
         begins: dict[str, int] = {}
@@ -454,10 +458,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The stretches between two offsets.
+        """Returns the stretches between two offsets.
 
         Raises:
-            StorageError: a part of it was removed or replaced, and `on_data_loss` is `fail`.
+            StorageError: a part of them was removed or replaced, and `on_data_loss` is `fail`.
         """
         found: list[InputPartition] = []
         for place in self.options.places():
@@ -476,9 +480,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if after < last and after + 1 < first:
                 self._lost(
                     StorageError(
-                        f"{place.journal} begins at {first}, the query goes on at {after + 1}: "
-                        "segments were removed before they were read; begin a new checkpoint, or "
-                        "set on_data_loss to go_on",
+                        f"{place.journal} begins at transaction id {first}, but the query goes "
+                        f"on at {after + 1}: segments were removed before they were read; begin "
+                        "a new checkpoint, or set on_data_loss to go_on",
                         place.journal,
                     )
                 )
@@ -490,7 +494,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition."""
+        """Yields the rows of one partition."""
         if partition.value is None:
             return iter(())
         return self.table.read_stretch(partition.value)
@@ -503,12 +507,11 @@ def _offset(place: JournalPlace, txid: int) -> dict[str, Any]:
 
 
 def _replaced(place: JournalPlace, known: dict[str, Any]) -> str:
-    """Explains in what an instance's journal is not the one of an offset; empty where it is. An
-    offset tells no record in older checkpoints (there is none), and where there was none to
-    tell."""
+    """Returns how an instance's journal differs from the journal of an offset; empty: it is the
+    same. An offset has no record where the journal had none at its transaction id."""
     incarnation, txid, record = known["incarnation"], known["txid"], known.get("record")
     if (its := place.incarnation()) != incarnation:
-        return f"is of incarnation {its or 'none'}, the query read incarnation {incarnation}"
+        return f"has incarnation {its or 'none'}, but the query read incarnation {incarnation}"
     if "record" in known and not record:
         return ""
     with place.reader() as reader:
@@ -518,7 +521,7 @@ def _replaced(place: JournalPlace, known: dict[str, Any]) -> str:
             newest = txid
         found = record_told(reader, txid)
     if newest < txid:
-        return f"ends at transaction id {newest}, the query read {txid}"
+        return f"ends at transaction id {newest}, but the query read {txid}"
     if record and found and found != record:
         return f"has another record at transaction id {txid} than the query read"
     return ""
@@ -526,14 +529,14 @@ def _replaced(place: JournalPlace, known: dict[str, Any]) -> str:
 
 def _another(place: JournalPlace, text: str) -> StorageError:
     return StorageError(
-        f"{place.journal} {text}: the instance's data was replaced, or put back from a backup; "
+        f"{place.journal} {text}: the instance's data was replaced, or restored from a backup; "
         "begin a new checkpoint, or set on_data_loss to go_on",
         place.journal,
     )
 
 
 def shares(backlogs: dict[str, int], wanted: int) -> dict[str, int]:
-    """`wanted` rows divided over the instances in proportion to what waits at each."""
+    """Divides `wanted` rows over the instances, in proportion to the backlog of each."""
     total = sum(backlogs.values())
     found: dict[str, int] = {}
     given = seen = 0

@@ -1,4 +1,4 @@
-"""The rows of one stretch in a task of a job that reads journals without Spark's tables."""
+"""The rows of one stretch in a task, for jobs that read journals without Spark's tables."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ JOINED_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class TaskFailure:
-    """An error of a task as a value: what Spark makes of an exception is a page of text."""
+    """The error of a task as a value. Spark turns an exception into a page of text."""
 
     corrupt: bool
     text: str
 
     @classmethod
     def of(cls, error: RaylayError) -> TaskFailure:
-        """The error as a value."""
+        """Returns the error as a value."""
         return cls(isinstance(error, CorruptRecord), str(error))
 
     def error(self) -> StorageError:
-        """The error again."""
+        """Returns the value as an error."""
         return CorruptRecord(self.text) if self.corrupt else StorageError(self.text)
 
 
 class StretchRows:
-    """The rows of one stretch, and what stands beside them. Lifecycle: iterated once.
+    """The rows of one stretch. Lifecycle: iterated once.
 
     Attributes:
-        batches: what makes them; knows names and, if asked, notes.
-        damaged: what was left out, a sentence each; whole once all rows were taken.
+        batches: makes the rows; knows their names and, on request, the notes between them.
+        damaged: a sentence for each place that was left out; complete once all rows were taken.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class StretchRows:
         return made
 
     def __iter__(self) -> Iterator[Rows]:
-        """A few blocks at a time.
+        """Yields the rows of a few blocks at a time.
 
         Raises:
             CorruptRecord: a record is damaged, and `on_corrupt` is `stop`.
@@ -81,13 +81,14 @@ class StretchRows:
 
 
 def _divided(blocks: list[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
-    """The blocks in lists of about JOINED_BYTES: putting more together costs more than it saves."""
+    """Yields the blocks in lists of about JOINED_BYTES; joining more of them costs more than it
+    saves."""
     few: list[tuple[int, bytes]] = []
     taken_bytes = 0
-    for each in blocks:
-        if few and taken_bytes + len(each[1]) > JOINED_BYTES:
+    for block in blocks:
+        if few and taken_bytes + len(block[1]) > JOINED_BYTES:
             yield few
             few, taken_bytes = [], 0
-        few.append(each)
-        taken_bytes += len(each[1])
+        few.append(block)
+        taken_bytes += len(block[1])
     yield few

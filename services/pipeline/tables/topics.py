@@ -1,4 +1,4 @@
-"""The option `topic`: whether any journal that is read has, or can have, such a topic."""
+"""The option `topic`: checks that a journal has, or can have, such a topic."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from raylay.services.pipeline.tables.predicates import Predicate
 from raylay.services.subscriptions.matching import topic_filter
 
 TOPICS_NAMED_MAX = 10
-"""Topics that an error names."""
+"""Most topics that an error names."""
 
 
 def check_held(topic: str, found: list[JournalPlace]) -> None:
     """Refuses a topic of which none of these journals holds a message.
 
     Raises:
-        ConfigurationError: names the topics that there are.
-        RemoteProtocolError: it is no regular expression.
+        ConfigurationError: none does; the error names the topics that there are.
+        RemoteProtocolError: the topic is no valid regular expression.
     """
     wanted = topic_filter(topic, "")
     seen: set[str] = set()
@@ -39,17 +39,18 @@ def check_held(topic: str, found: list[JournalPlace]) -> None:
     few = ", ".join(sorted(seen)[:TOPICS_NAMED_MAX]) or "none at all"
     more = f" and {len(seen) - TOPICS_NAMED_MAX} more" if len(seen) > TOPICS_NAMED_MAX else ""
     raise ConfigurationError(
-        f"no message of topic {topic} is journaled at {_names(found)}: there are {few}{more}"
+        f"no message of topic {topic} is journaled at {_names(found)}: the journaled topics are "
+        f"{few}{more}"
     )
 
 
 def check_journaled(topic: str, found: list[JournalPlace]) -> None:
-    """Refuses a topic that these instances certainly do not journal, by their configuration. A
-    journal without one may hold any.
+    """Refuses a topic that these instances, by their configuration, do not journal. A journal
+    without a configuration may hold any topic.
 
     Raises:
-        ConfigurationError: names what they journal.
-        RemoteProtocolError: it is no regular expression.
+        ConfigurationError: none does; the error names the topics that they journal.
+        RemoteProtocolError: the topic is no valid regular expression.
     """
     topic_filter(topic, "")
     rules: dict[str, None] = {}
@@ -72,7 +73,7 @@ def _names(found: list[JournalPlace]) -> str:
 
 
 def _topics_held(place: JournalPlace) -> Iterator[str]:
-    """The topics of a journal's messages, some of them more than once."""
+    """Yields the topics of a journal's messages, some of them more than once."""
     files = place.files()
     ends = [file.first_txid - 1 for file in files[1:]] + [1 << 62]
     for file, last_txid in zip(files, ends, strict=True):

@@ -1,4 +1,4 @@
-"""JSON bodies as columns of a declared type, a batch at a time."""
+"""Parses JSON bodies into a column of a declared type, a batch at a time."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ class BodyParser:
     """Parses bodies of message type `json` into a struct.
 
     Args:
-        kind: the struct's type. Fields that a body has besides are left out, fields that it lacks
-            are null.
-        mode: `failfast` raises at a body that does not fit; with `permissive` its value is null.
+        kind: the struct's type. Other fields of a body are left out; fields that a body lacks are
+            null.
+        mode: the effect of a body that does not fit: `failfast` raises; with `permissive` its value
+            is null.
     """
 
     def __init__(self, kind: pa.StructType, mode: Mode = "failfast") -> None:
@@ -32,10 +33,12 @@ class BodyParser:
         )
 
     def values(self, bodies: pa.Array, message_types: pa.Array, bookmarks: pa.Array) -> pa.Array:
-        """One value a body; null where the body is empty or no JSON by its message type.
+        """Returns one value for each body; null where the body is empty or its message type is not
+        JSON.
 
         Raises:
-            ConfigurationError: a body does not fit; names the message, the schema and why.
+            ConfigurationError: a body does not fit; the error names the message, the schema and the
+                cause.
         """
         wanted = pc.and_(pc.equal(message_types, "json"), pc.greater(pc.binary_length(bodies), 0))
         rows = pc.indices_nonzero(wanted)
@@ -74,7 +77,7 @@ class BodyParser:
         if self._mode == "permissive":
             return pa.nulls(1, self._kind)
         raise ConfigurationError(
-            f"the body of message {bookmarks[0]} does not fit the schema "
+            f"the body of message {bookmarks[0]} does not match the schema "
             f"{', '.join(f'{each.name} {each.type}' for each in self._kind)}: {problem}; correct "
             "the schema, or read with mode permissive for null values"
         )

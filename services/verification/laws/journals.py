@@ -371,7 +371,7 @@ def state(history: RunHistory) -> list[Violation]:
             for sequence, said in zip(operation.sequences, operation.behind, strict=True):
                 look(operation, sequence, said)
         elif isinstance(operation, OldCopyHeld):
-            # Of what it has removed nobody says on which topic it came last.
+            # The history does not show on which topic a removed message came last.
             unsure.add(operation.instance)
         elif isinstance(operation, InstanceCrashed) and operation.lost:
             forget(operation.instance)

@@ -182,7 +182,7 @@ class Logs:
         link = operation.instance, operation.destination
         self.reached.pop(link, None)
         self.cut.discard(link)
-        # One that was moved, and that nobody has told this link's instance of, says its old name.
+        # A moved instance has its old name where this link's instance has not heard of the move.
         server = self.name_of.get(operation.incarnation, operation.server)
         by = server, operation.incarnation
         if self.served_by.get(link) != by:
@@ -209,7 +209,7 @@ class Logs:
                 self.earlier_modes[name, destination.name].append((until_us, asked_again))
             return
         self._lose(name)
-        # What is put in its place may bear the same incarnation: nobody has caught up with that.
+        # A restored copy may have the same incarnation: no link has caught up with it.
         self.cut |= {link for link, server in self.server.items() if server == name}
         gone = self.incarnation_of.get(name)
         self.caught_up_with = {k: v for k, v in self.caught_up_with.items() if v != gone}
