@@ -402,6 +402,9 @@ def test_the_board_reads_the_source_that_is_provisioned() -> None:
     ]
     assert {panel["datasource"]["uid"] for panel in board["panels"]} == {source["uid"]}
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    for panel in board["panels"]:
+        letters = [target["refId"] for target in panel.get("targets", ())]
+        assert len(set(letters)) == len(letters), panel["title"]
 
 
 def test_dashboards_are_copied_to_where_grafana_is_told_to_look() -> None:
