@@ -16,7 +16,12 @@ CONTAINERS_FREE = 1_000
 
 
 def unpack_values(
-    data: bytes | memoryview, values_max: int, length_max: int = 0, strict_map_key: bool = False
+    data: bytes | memoryview,
+    values_max: int,
+    length_max: int = 0,
+    strict_map_key: bool = False,
+    *,
+    bytes_each: int = 0,
 ) -> Any:
     """Decodes msgpack with a limited number of values: elements of arrays, keys of maps, and the
     arrays and maps themselves. Stops, and keeps nothing, as soon as there are more.
@@ -25,13 +30,14 @@ def unpack_values(
         length_max: limit on the elements of one array, and on twice the keys of one map; 0: the
             same limit as for values.
         strict_map_key: whether keys of maps must be texts or bytes.
+        bytes_each: fewest bytes of an array or a map, with its keys; 0: not checked.
 
     Raises:
         ValueError: the data has more values, or is no msgpack; msgpack raises other errors on bad
             bytes, too.
     """
     longest = length_max or values_max
-    if len(data) <= values_max:
+    if len(data) <= (min(CONTAINERS_FREE, values_max) if bytes_each else values_max):
         # Each value takes at least a byte.
         return msgpack.unpackb(
             data,
@@ -39,7 +45,10 @@ def unpack_values(
             max_array_len=longest,
             max_map_len=max(1, longest // 2),
         )
-    return _unpack(data, values_max, lambda values: 1 + len(values), longest, strict_map_key)
+    containers_max = CONTAINERS_FREE + len(data) // bytes_each if bytes_each else values_max
+    return _unpack(
+        data, values_max, lambda values: 1 + len(values), longest, strict_map_key, containers_max
+    )
 
 
 def unpack_containers(data: bytes | memoryview, bytes_each: int) -> Any:
@@ -61,13 +70,16 @@ def _unpack(
     weigh: Callable[[Any], int],
     length_max: int,
     strict_map_key: bool = False,
+    containers_max: int | None = None,
 ) -> Any:
     left = most
+    containers_left = most if containers_max is None else containers_max
 
     def count(values: Any) -> Any:
-        nonlocal left
+        nonlocal left, containers_left
         left -= weigh(values)
-        if left < 0:
+        containers_left -= 1
+        if left < 0 or containers_left < 0:
             raise ValueError("it has too many values")
         return values
 

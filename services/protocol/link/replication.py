@@ -179,9 +179,15 @@ def _unpacked(data: bytes | memoryview) -> Any:
 
 
 def _unpacked_ranges(data: bytes | memoryview, ranges_max: int) -> Any:
-    """Decodes so many ranges at most: numbers of a byte each make many of few bytes."""
+    """Decodes a limited number of ranges: neither many numbers of a byte each nor many empty arrays
+    may take much memory."""
     try:
-        return unpack_values(data, VALUES_OF_RANGE * ranges_max + 16, 2 * ranges_max)
+        return unpack_values(
+            data,
+            VALUES_OF_RANGE * ranges_max + 16,
+            2 * ranges_max,
+            bytes_each=RANGES_BYTES_MIN,
+        )
     except Exception:  # msgpack raises many kinds on bad bytes
         raise RemoteProtocolError(
             f"ranges are no msgpack, or more than {ranges_max:,}", "bad_ranges"
