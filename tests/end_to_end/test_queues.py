@@ -395,7 +395,12 @@ def test_work_moves_to_the_instance_whose_consumers_have_time(tmp_path: Path) ->
     made: dict[str, Server] = {}
     for name, other in (("A", "B"), ("B", "A")):
         destination = DestinationConfig(
-            f"to-{other}", "g", True, (f"127.0.0.1:{ports[other]}",), retry_ms_max=200
+            f"to-{other}",
+            "g",
+            True,
+            (f"127.0.0.1:{ports[other]}",),
+            pass_through="g",
+            retry_ms_max=200,
         )
         config = InstanceConfig(
             name,
