@@ -2,8 +2,8 @@
 
 `raylay up` starts a Ray of its own on this machine and holds it (in the background with
 `--detach`); `raylay down` ends that process. `status`, `events`, `publish` and `subscribe` find the
-fabric through its entry in the user's runtime directory (services/fabric/registry.py); the last two
-talk to instances only and never to Ray.
+fabric through its entry in the user's runtime directory (services/fabric/records/registry.py); the
+last two talk to instances only and never to Ray.
 
 A command's module is imported when the command is called: all of them together take half a second
 of processor time, which `raylay --help` and `raylay publish` should not.

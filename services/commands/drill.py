@@ -17,7 +17,7 @@ import typer
 from raylay.services.commands.shared.options import FABRIC_VARIABLE
 from raylay.services.commands.shared.printing import echo, print_table
 from raylay.services.errors import ConfigurationError, RaylayError
-from raylay.services.fabric import registry
+from raylay.services.fabric.records import registry
 
 if TYPE_CHECKING:
     from raylay.services.drills.scenario import DrillScenario
@@ -117,9 +117,9 @@ def _drill(scenario: DrillScenario, fabric: str, topic: str, output: Path | None
         sys.stdout.flush()
 
     # Late: the command line is there at once.
-    from raylay.services.drills import report
     from raylay.services.drills.drill import Drill
-    from raylay.services.drills.report_words import verdict_sentence
+    from raylay.services.drills.reports import report
+    from raylay.services.drills.reports.report_words import verdict_sentence
     from raylay.services.reports.page import check_reports
 
     check_reports()

@@ -18,8 +18,8 @@ from raylay.services.configuration.amps.tree import parse_defines
 from raylay.services.configuration.builder import Origins
 from raylay.services.configuration.files import load_all
 from raylay.services.errors import ConfigurationError
-from raylay.services.fabric import exposure
-from raylay.services.fabric.check import check_settings, impossible
+from raylay.services.fabric.checks import exposure
+from raylay.services.fabric.checks.check import check_settings, impossible
 from raylay.services.topology import draw
 from raylay.services.topology.check import CheckResult, TopologyFinding
 from raylay.services.topology.report import as_data, route_rows, summary

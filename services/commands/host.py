@@ -95,7 +95,7 @@ def lines_of(finding: HostFinding) -> list[str]:
 
 def gather(directory: Path, instances: int, clients: int, ports: list[int]) -> HostFacts:
     """Gathers the facts of this host that can be found out."""
-    from raylay.services.fabric import exposure  # late: it takes half a second
+    from raylay.services.fabric.checks import exposure  # late: it takes half a second
 
     facts = HostFacts(instances=instances, clients=clients, directory=str(directory))
     facts.open_files = _limit(resource.RLIMIT_NOFILE)

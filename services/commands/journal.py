@@ -23,8 +23,8 @@ from raylay.services.commands.shared.options import FabricOption
 from raylay.services.commands.shared.printing import echo, echo_json
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import FabricError, StorageError
-from raylay.services.fabric import registry
 from raylay.services.fabric.plan import FabricRecord, replication_address
+from raylay.services.fabric.records import registry
 from raylay.services.messages.records import FLAG_NAMES, Command, Kind, Record, Run, iterate_records
 from raylay.services.server.data.salvage import TIMEOUT_S_DEFAULT, SalvageReport
 from raylay.services.server.data.salvage import salvage as salvage_directory

@@ -30,8 +30,6 @@ from raylay.services.commands.shared.printing import echo, echo_text
 from raylay.services.commands.starting import NEXT_LINE, READY_LINE, shown_progress, up_lines
 from raylay.services.commands.status import print_status
 from raylay.services.errors import FabricError
-from raylay.services.fabric import registry
-from raylay.services.fabric.discovery import runs_already
 from raylay.services.fabric.locks import (
     INHERITED_VARIABLE,
     LOCK_FILE,
@@ -40,6 +38,8 @@ from raylay.services.fabric.locks import (
     holder_of,
     starting,
 )
+from raylay.services.fabric.records import registry
+from raylay.services.fabric.records.discovery import runs_already
 from raylay.storage.files import private_opener
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def up(
     """
     from raylay.services.configuration.amps.tree import parse_defines
     from raylay.services.configuration.files import load_fabric
-    from raylay.services.fabric.stopped import kept_settings, refuse_empty
+    from raylay.services.fabric.records.stopped import kept_settings, refuse_empty
 
     kept = kept_settings(files)
     settings = kept or load_fabric(
@@ -313,7 +313,7 @@ def _ask_for_the_end(entry: registry.RegistryEntry) -> None:
 
 def _end_owners(name: str, owners: list[LockOwner]) -> None:
     """Ends the processes that start or hold a fabric, and returns when all are gone."""
-    from raylay.services.fabric.ray_access import await_process_end
+    from raylay.services.fabric.cluster.ray_access import await_process_end
 
     left = {owner.pid: owner for owner in owners if owner.alive}
     for pid in left:

@@ -55,8 +55,8 @@ def status(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
     Below the table stand what is wrong, and what waits for slow clients:
     of each pool what they take of its limits, and who is offline.
     """
-    from raylay.services.fabric.discovery import NONE_RUNS, all_running
-    from raylay.services.fabric.stopped import stopped
+    from raylay.services.fabric.records.discovery import NONE_RUNS, all_running
+    from raylay.services.fabric.records.stopped import stopped
 
     entries = all_running(fabric)
     idle = [] if fabric else stopped()
@@ -194,8 +194,8 @@ def list_fabrics(as_json: JsonOption = False) -> None:
 
     Stopped ones are found by what they left in the runtime directory, and in `data` here.
     """
-    from raylay.services.fabric import registry
-    from raylay.services.fabric.stopped import stopped
+    from raylay.services.fabric.records import registry
+    from raylay.services.fabric.records.stopped import stopped
 
     found = [(fabric.name, "running", fabric.directory, "") for fabric in registry.running()]
     found += [
@@ -236,7 +236,7 @@ def print_status(found: dict[str, Any], as_json: bool) -> None:
     if as_json:
         echo_json(found, default=str)
         return
-    from raylay.services.fabric.orphans import left_over_lines
+    from raylay.services.fabric.records.orphans import left_over_lines
 
     table: list[tuple[str, ...]] = []
     for instance in found["instances"]:

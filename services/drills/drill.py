@@ -37,15 +37,16 @@ from raylay.services.drills.evidence import (
 from raylay.services.drills.faults import FaultPlaces, Injector, LoseDisk
 from raylay.services.drills.history_builder import now_us
 from raylay.services.drills.journal_collector import JournalCollector
-from raylay.services.drills.load import LoadClients
-from raylay.services.drills.queue_load import QueueLoad
+from raylay.services.drills.loads.load import LoadClients
+from raylay.services.drills.loads.queue_load import QueueLoad
+from raylay.services.drills.loads.sow_load import SowLoad
 from raylay.services.drills.scenario import DrillScenario, Targets
-from raylay.services.drills.sow_load import SowLoad
 from raylay.services.drills.step_conflicts import refuse_overlaps
 from raylay.services.drills.step_runner import StepRunner, make_injectors
 from raylay.services.drills.watcher import Watcher
 from raylay.services.errors import FabricError
-from raylay.services.fabric import Fabric, registry
+from raylay.services.fabric import Fabric
+from raylay.services.fabric.records import registry
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 REGISTERED_S = 1.0

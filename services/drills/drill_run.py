@@ -11,11 +11,11 @@ from typing import Any
 from raylay.services.drills.evidence import DrillResult, EvidenceCollector, FinalState
 from raylay.services.drills.faults import LoseDisk
 from raylay.services.drills.history_builder import now_us
-from raylay.services.drills.load import LoadClients
+from raylay.services.drills.loads.load import LoadClients
+from raylay.services.drills.loads.queue_load import QueueLoad
+from raylay.services.drills.loads.sow_load import SowLoad
 from raylay.services.drills.measure import Sample
-from raylay.services.drills.queue_load import QueueLoad
 from raylay.services.drills.scenario import DrillScenario
-from raylay.services.drills.sow_load import SowLoad
 from raylay.services.drills.step_runner import StepRunner
 from raylay.services.drills.watcher import Watcher, sample_of
 from raylay.services.errors import FabricError

@@ -26,7 +26,9 @@ from raylay.services.drills.judgement import (
     seen,
     unjudged,
 )
-from raylay.services.drills.load import LoadClients
+from raylay.services.drills.loads.load import LoadClients
+from raylay.services.drills.loads.queue_load import QueueLoad
+from raylay.services.drills.loads.sow_load import SowLoad
 from raylay.services.drills.measure import (
     DowngradePeriod,
     FailoverTime,
@@ -42,10 +44,8 @@ from raylay.services.drills.measure import (
     recovery,
     until_whole,
 )
-from raylay.services.drills.queue_load import QueueLoad
 from raylay.services.drills.queue_reading import Read, with_names
 from raylay.services.drills.scenario import OF_A_LOAD, DrillScenario
-from raylay.services.drills.sow_load import SowLoad
 from raylay.services.drills.step_runner import StepRunner
 from raylay.services.drills.verdict import PublishRecord
 from raylay.services.drills.watcher import Watcher

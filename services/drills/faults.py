@@ -29,8 +29,8 @@ from raylay.services.drills.lease import FaultLease
 from raylay.services.drills.scenario import FaultHit, FaultStep
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric
-from raylay.services.fabric.ray_access import await_process_end
-from raylay.services.fabric.registry import process_start
+from raylay.services.fabric.cluster.ray_access import await_process_end
+from raylay.services.fabric.records.registry import process_start
 from raylay.services.server.fault_injection import SECONDS_MAX, hold, release
 from raylay.storage.files import make_directory, sync_directory
 

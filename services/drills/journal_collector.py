@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from raylay.services.drills.faults import FaultPlaces
 from raylay.services.drills.judgement import read_journal
+from raylay.services.drills.loads.sow_load import read_changes
 from raylay.services.drills.queue_reading import Read, read_queue
-from raylay.services.drills.sow_load import read_changes
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric
 from raylay.services.messages.records import Run

@@ -20,9 +20,9 @@ from raylay.services.drills.faults import (
 from raylay.services.drills.head import HeadFault
 from raylay.services.drills.history_builder import now_us
 from raylay.services.drills.lease import RENEW_S
-from raylay.services.drills.load import LoadClients
+from raylay.services.drills.loads.load import LoadClients
+from raylay.services.drills.loads.queue_load import KillConsumers, QueueLoad
 from raylay.services.drills.measure import InjectedFault
-from raylay.services.drills.queue_load import KillConsumers, QueueLoad
 from raylay.services.drills.scenario import DrillScenario, FaultHit, FaultStep, Targets
 from raylay.services.drills.step_conflicts import LINE_FAULTS, Part, lines, meet, parts, undoing
 from raylay.services.errors import FabricError

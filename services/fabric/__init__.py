@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from raylay.services.configuration.model import FabricSettings
     from raylay.services.fabric.clients import lookup
-    from raylay.services.fabric.discovery import fetch, find_running
     from raylay.services.fabric.fabric import Fabric, Topic
-    from raylay.services.fabric.record_store import namespace_of
+    from raylay.services.fabric.records.discovery import fetch, find_running
+    from raylay.services.fabric.records.record_store import namespace_of
 
 __all__ = [
     "Fabric",
@@ -32,9 +32,9 @@ _MODULES = {
     "Topic": "raylay.services.fabric.fabric",
     "FabricSettings": _MODEL,
     "lookup": "raylay.services.fabric.clients",
-    "namespace_of": "raylay.services.fabric.record_store",
-    "fetch": "raylay.services.fabric.discovery",
-    "find_running": "raylay.services.fabric.discovery",
+    "namespace_of": "raylay.services.fabric.records.record_store",
+    "fetch": "raylay.services.fabric.records.discovery",
+    "find_running": "raylay.services.fabric.records.discovery",
 }
 
 

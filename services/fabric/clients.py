@@ -9,11 +9,11 @@ from typing import Any
 from raylay.services.client import Server
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import FabricError
-from raylay.services.fabric import registry
 from raylay.services.fabric.handle import FabricHandle
 from raylay.services.fabric.observability import tracing_options
 from raylay.services.fabric.plan import FabricRecord, client_options
 from raylay.services.fabric.plan import servers as servers_of_group
+from raylay.services.fabric.records import registry
 from raylay.services.telemetry.client_traces import ClientTracer
 from raylay.services.telemetry.tracing import Tracing, start_tracing
 

@@ -14,8 +14,7 @@ from typing import Any
 
 from raylay.services.client.credentials import credentials
 from raylay.services.errors import ConfigurationError, ControlRefused, FabricError
-from raylay.services.fabric.handle import FabricHandle
-from raylay.services.fabric.ray_access import (
+from raylay.services.fabric.cluster.ray_access import (
     STATUS_TIMEOUT_S,
     STOP_TIMEOUT_S_DEFAULT,
     HeadSilent,
@@ -23,6 +22,7 @@ from raylay.services.fabric.ray_access import (
     first_line,
     ray_module,
 )
+from raylay.services.fabric.handle import FabricHandle
 from raylay.services.security.control import Caller
 
 JUDGED_TIMEOUT_S = 15.0

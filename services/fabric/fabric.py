@@ -37,18 +37,18 @@ from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.errors import FabricError
 from raylay.services.fabric import plan
 from raylay.services.fabric.clients import FabricClients
-from raylay.services.fabric.control import ControlClient
-from raylay.services.fabric.handle import FabricHandle
-from raylay.services.fabric.instances import InstanceHandles
-from raylay.services.fabric.lifecycle import FabricLifecycle, running_record
-from raylay.services.fabric.node_calls import NodeCalls
-from raylay.services.fabric.plan import FabricChanges
-from raylay.services.fabric.ray_access import (
+from raylay.services.fabric.cluster.node_calls import NodeCalls
+from raylay.services.fabric.cluster.ray_access import (
     START_TIMEOUT_S_DEFAULT,
     STATUS_TIMEOUT_S,
     STOP_TIMEOUT_S_DEFAULT,
 )
-from raylay.services.fabric.record import OrphanedDirectory
+from raylay.services.fabric.control import ControlClient
+from raylay.services.fabric.handle import FabricHandle
+from raylay.services.fabric.instances import InstanceHandles
+from raylay.services.fabric.lifecycle import FabricLifecycle, running_record
+from raylay.services.fabric.plan import FabricChanges
+from raylay.services.fabric.records.record import OrphanedDirectory
 from raylay.services.fabric.relocation import Relocation
 from raylay.services.fabric.relocator import Relocator
 from raylay.services.fabric.rollout import Progress, Rollout

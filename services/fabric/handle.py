@@ -7,9 +7,9 @@ from typing import Any
 
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import FabricError
+from raylay.services.fabric.cluster.ray_access import ask_head, ray_module
 from raylay.services.fabric.plan import FabricRecord
-from raylay.services.fabric.ray_access import ask_head, ray_module
-from raylay.services.fabric.record_store import (
+from raylay.services.fabric.records.record_store import (
     claim,
     is_newer,
     namespace_of,

@@ -12,18 +12,9 @@ from raylay.services.configuration.model import (
     InstanceSettings,
 )
 from raylay.services.errors import FabricError
-from raylay.services.fabric.check import shared_hosts
-from raylay.services.fabric.control import ControlClient
-from raylay.services.fabric.handle import FabricHandle, ignore_progress
-from raylay.services.fabric.nodes import followed
-from raylay.services.fabric.orphans import orphaned_directories
-from raylay.services.fabric.plan import (
-    FabricRecord,
-    bring_up_to_date,
-    data_directory,
-    instance_config,
-)
-from raylay.services.fabric.ray_access import (
+from raylay.services.fabric.checks.check import shared_hosts
+from raylay.services.fabric.cluster.nodes import followed
+from raylay.services.fabric.cluster.ray_access import (
     POLL_S,
     START_TIMEOUT_S_DEFAULT,
     STATUS_TIMEOUT_S,
@@ -38,7 +29,16 @@ from raylay.services.fabric.ray_access import (
     on_node,
     ray_module,
 )
-from raylay.services.fabric.record_store import (
+from raylay.services.fabric.control import ControlClient
+from raylay.services.fabric.handle import FabricHandle, ignore_progress
+from raylay.services.fabric.plan import (
+    FabricRecord,
+    bring_up_to_date,
+    data_directory,
+    instance_config,
+)
+from raylay.services.fabric.records.orphans import orphaned_directories
+from raylay.services.fabric.records.record_store import (
     entry_of,
     namespace_of,
     save_config,

@@ -12,22 +12,10 @@ from typing import Any
 
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import FabricError
-from raylay.services.fabric import registry
+from raylay.services.fabric.checks.open_transports import check_open
 from raylay.services.fabric.clients import FabricClients
-from raylay.services.fabric.control import ControlClient
-from raylay.services.fabric.discovery import is_over, runs_already
-from raylay.services.fabric.files import temporary_directory
-from raylay.services.fabric.handle import FabricHandle, ignore_progress
-from raylay.services.fabric.instances import InstanceHandles
-from raylay.services.fabric.locks import StartLocks
-from raylay.services.fabric.nodes import NodePlace, labelled, placed
-from raylay.services.fabric.open_transports import check_open
-from raylay.services.fabric.plan import (
-    FabricRecord,
-    newest,
-    record_of,
-)
-from raylay.services.fabric.ray_access import (
+from raylay.services.fabric.cluster.nodes import NodePlace, labelled, placed
+from raylay.services.fabric.cluster.ray_access import (
     HeadSilent,
     actor_state,
     adopt_auth_mode,
@@ -40,7 +28,19 @@ from raylay.services.fabric.ray_access import (
     ray_module,
     refuse_open_ray,
 )
-from raylay.services.fabric.record_store import (
+from raylay.services.fabric.control import ControlClient
+from raylay.services.fabric.files import temporary_directory
+from raylay.services.fabric.handle import FabricHandle, ignore_progress
+from raylay.services.fabric.instances import InstanceHandles
+from raylay.services.fabric.locks import StartLocks
+from raylay.services.fabric.plan import (
+    FabricRecord,
+    newest,
+    record_of,
+)
+from raylay.services.fabric.records import registry
+from raylay.services.fabric.records.discovery import is_over, runs_already
+from raylay.services.fabric.records.record_store import (
     entry_of,
     forget_record,
     live_names,

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from raylay.services.errors import FabricError
-from raylay.services.fabric import registry
+from raylay.services.fabric.records import registry
 from raylay.storage.files import PRIVATE_FILE_MODE, make_directory
 
 LOCK_FILE = "up.lock"

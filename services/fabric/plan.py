@@ -31,11 +31,11 @@ from raylay.services.configuration.model import (
 )
 from raylay.services.configuration.reserved import with_drill_topic
 from raylay.services.errors import ConfigurationError, FabricError
+from raylay.services.fabric.cluster.nodes import NodePlace
 from raylay.services.fabric.files import write_private_text
-from raylay.services.fabric.nodes import NodePlace
 from raylay.services.fabric.observability import log_options, tracing_options
-from raylay.services.fabric.record import OrphanedDirectory, RecordedMove
-from raylay.services.fabric.registry import FABRIC_FILE as FABRIC_FILE
+from raylay.services.fabric.records.record import OrphanedDirectory, RecordedMove
+from raylay.services.fabric.records.registry import FABRIC_FILE as FABRIC_FILE
 from raylay.services.fabric.transports import TransportPlanner, client_tls, module, modules
 from raylay.services.messages.topics import TopicRule
 from raylay.services.net.tls_config import TlsConfig

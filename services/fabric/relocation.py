@@ -15,8 +15,14 @@ from typing import Any
 
 from raylay.services.configuration.model import FabricSettings, InstanceSettings
 from raylay.services.errors import ConfigurationError, FabricError
-from raylay.services.fabric.nodes import HOST_LABEL, REGION_LABEL, ClusterNode, NodePlace, placed
-from raylay.services.fabric.record import OrphanedDirectory, RecordedMove
+from raylay.services.fabric.cluster.nodes import (
+    HOST_LABEL,
+    REGION_LABEL,
+    ClusterNode,
+    NodePlace,
+    placed,
+)
+from raylay.services.fabric.records.record import OrphanedDirectory, RecordedMove
 
 MOVED_S_MIN = 60
 """Time after a move in which nobody moves the instance again without --force, seconds."""

@@ -12,17 +12,8 @@ from raylay.services.configuration.model import (
 )
 from raylay.services.errors import FabricError
 from raylay.services.fabric import relocation
-from raylay.services.fabric.control import ControlClient
-from raylay.services.fabric.handle import FabricHandle
-from raylay.services.fabric.instances import InstanceHandles
-from raylay.services.fabric.nodes import NodePlace
-from raylay.services.fabric.plan import (
-    addresses_of,
-    bring_up_to_date,
-    data_directory,
-    replication_address,
-)
-from raylay.services.fabric.ray_access import (
+from raylay.services.fabric.cluster.nodes import NodePlace
+from raylay.services.fabric.cluster.ray_access import (
     POLL_S,
     START_TIMEOUT_S_DEFAULT,
     STATUS_TIMEOUT_S,
@@ -34,7 +25,16 @@ from raylay.services.fabric.ray_access import (
     living_nodes,
     ray_module,
 )
-from raylay.services.fabric.record import OrphanedDirectory, RecordedMove
+from raylay.services.fabric.control import ControlClient
+from raylay.services.fabric.handle import FabricHandle
+from raylay.services.fabric.instances import InstanceHandles
+from raylay.services.fabric.plan import (
+    addresses_of,
+    bring_up_to_date,
+    data_directory,
+    replication_address,
+)
+from raylay.services.fabric.records.record import OrphanedDirectory, RecordedMove
 from raylay.services.fabric.relocation import Relocation, incarnation_of, with_moves
 
 

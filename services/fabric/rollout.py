@@ -9,20 +9,20 @@ from raylay.services.configuration.model import (
     FabricSettings,
 )
 from raylay.services.errors import FabricError
+from raylay.services.fabric.checks.open_transports import check_open
+from raylay.services.fabric.cluster.nodes import labelled, placed
+from raylay.services.fabric.cluster.ray_access import (
+    START_TIMEOUT_S_DEFAULT,
+    STATUS_TIMEOUT_S,
+    living_nodes,
+)
 from raylay.services.fabric.control import ControlClient
 from raylay.services.fabric.handle import FabricHandle
 from raylay.services.fabric.instances import InstanceHandles
-from raylay.services.fabric.nodes import labelled, placed
-from raylay.services.fabric.open_transports import check_open
 from raylay.services.fabric.plan import (
     FabricChanges,
     bring_up_to_date,
     changes,
-)
-from raylay.services.fabric.ray_access import (
-    START_TIMEOUT_S_DEFAULT,
-    STATUS_TIMEOUT_S,
-    living_nodes,
 )
 from raylay.services.fabric.relocation import with_moves
 

@@ -23,8 +23,8 @@ from xxhash import xxh3_64_intdigest as checksum64
 from raylay.services.configuration.files import load_fabric
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError, CorruptRecord, StorageError
-from raylay.services.fabric import registry
 from raylay.services.fabric.plan import FABRIC_FILE, FabricRecord, data_directory
+from raylay.services.fabric.records import registry
 from raylay.services.messages.bookmarks import Point, parse_position
 from raylay.services.messages.records import Kind, Run, iterate_records
 from raylay.services.pipeline.tables.predicates import Predicate

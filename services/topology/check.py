@@ -20,14 +20,15 @@ queues come with those.
     pass_through          warning  PassThrough matches no group, or more groups than it names
     overlap               warning  two destinations of an instance may claim the same server
     bootstrap_circle      warning  instances that have no source to copy from but each other
-    no_authenticator      warning  a link says nothing to a server that asks it (fabric/check.py)
-    plain_password        warning  a link says a password without TLS (fabric/check.py)
-    no_initial_owner      warning  messages of a queue begin at who has it not (fabric/check.py)
-    one_way_queue         error    nothing comes back from an instance that shares a queue
-    shared_host           warning  members of a sync pair keep their data on one host
-    exposed               warning  others may read or change data or secrets (fabric/exposure.py)
-    late_arrivals         note     a message may come behind a later one of its publisher
-    wide_ip               note     several servers may answer at an address (fabric/check.py)
+    no_authenticator      warning  a link says nothing to a server that asks it
+    (fabric/checks) plain_password        warning  a link says a password without TLS
+    (fabric/checks) no_initial_owner      warning  messages of a queue begin at who has it
+    not (fabric/checks) one_way_queue         error    nothing comes back from an instance
+    that shares a queue shared_host           warning  members of a sync pair keep their data on one
+    host exposed               warning  others may read or change data or secrets
+    (fabric/checks) late_arrivals         note     a message may come behind a later one
+    of its publisher wide_ip               note     several servers may answer at an address
+    (fabric/checks)
 
 A note is of what the documented rules bring with them and loses nothing: never an error.
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raylay.services.fabric import Fabric, Topic
-from raylay.services.fabric.registry import REGISTRY_VARIABLE
+from raylay.services.fabric.records.registry import REGISTRY_VARIABLE
 
 
 @pytest.fixture(scope="session", autouse=True)

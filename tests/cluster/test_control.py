@@ -16,7 +16,8 @@ from raylay.services.drills.drill import Drill
 from raylay.services.drills.drill_lock import clean
 from raylay.services.drills.scenario import find
 from raylay.services.errors import FabricError
-from raylay.services.fabric import Fabric, registry
+from raylay.services.fabric import Fabric
+from raylay.services.fabric.records import registry
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from raylay.services.drills import report
 from raylay.services.drills.drill import MARK_FILE, Drill, clean
 from raylay.services.drills.head import (
     gcs_port,
@@ -20,6 +19,7 @@ from raylay.services.drills.head import (
     is_durable,
     raylet_pid,
 )
+from raylay.services.drills.reports import report
 from raylay.services.drills.scenario import parse
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric

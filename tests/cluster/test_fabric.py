@@ -22,7 +22,7 @@ from raylay.services.drills.verdict import PublishRecord, SequenceStretch, judge
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import Fabric, lookup
 from raylay.services.fabric.plan import FabricRecord
-from raylay.services.fabric.registry import REGISTRY_VARIABLE
+from raylay.services.fabric.records.registry import REGISTRY_VARIABLE
 
 pytestmark = pytest.mark.cluster
 

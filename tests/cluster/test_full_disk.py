@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from raylay.services.fabric import Fabric, registry
+from raylay.services.fabric import Fabric
 from raylay.services.fabric.plan import FabricRecord
+from raylay.services.fabric.records import registry
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 RAYLAY = [sys.executable, "-m", "raylay.services.cli"]

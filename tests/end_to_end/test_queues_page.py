@@ -14,7 +14,7 @@ from support.typed_pages import Typist, blocks
 
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.configuration.files import load_fabric
-from raylay.services.fabric.check import check_settings
+from raylay.services.fabric.checks.check import check_settings
 from raylay.services.messages.topics import TopicRule
 
 pytestmark = pytest.mark.covers("Queues", "docs/queues.md")

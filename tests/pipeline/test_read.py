@@ -34,9 +34,9 @@ from raylay.services.errors import (
     RemoteProtocolError,
     StorageError,
 )
-from raylay.services.fabric import registry
 from raylay.services.fabric.plan import FabricRecord
-from raylay.services.fabric.record import RecordedMove
+from raylay.services.fabric.records import registry
+from raylay.services.fabric.records.record import RecordedMove
 from raylay.services.messages.records import RecordBuilder, iterate_records
 from raylay.services.messages.topics import TopicRule
 from raylay.services.pipeline import check_java, journals

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from soak.ledger import COMPLAINTS_MAX, Entry
 
-from raylay.services.drills import report
 from raylay.services.drills.drill import Drill, DrillResult
+from raylay.services.drills.reports import report
 from raylay.services.drills.scenario import built_in
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric, Topic

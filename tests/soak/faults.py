@@ -45,7 +45,7 @@ from soak import relay as relays
 from raylay.services.drills.history_builder import LostDisk, now_us
 from raylay.services.drills.verdict import judge
 from raylay.services.errors import FabricError
-from raylay.services.fabric.ray_access import await_process_end
+from raylay.services.fabric.cluster.ray_access import await_process_end
 from raylay.services.verification.laws.queue_delivery import ExcusedPeriod
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from soak import drills
 from soak.driver import Plan, Report, soak
 from soak.ledger import COMPLAINTS_MAX, LEDGER_FILE, Entry, append, entries, summary
 
-from raylay.services.fabric.registry import REGISTRY_VARIABLE
+from raylay.services.fabric.records.registry import REGISTRY_VARIABLE
 
 SECONDS_DEFAULT = 600.0
 SETTLE_S = 900

@@ -1,5 +1,5 @@
 """The queue of a soak: workers in every region, who are killed as well, and what became of each
-message. It is the load of a drill (services/drills/queue_load.py), and judged as that is.
+message. It is the load of a drill (services/drills/loads/queue_load.py), and judged as that is.
 
 What its clients are given passes the relay, which may hold it up: how late a message may come is
 set by what faults do to connections.
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from raylay.services.drills.queue_load import QueueLoad
+from raylay.services.drills.loads.queue_load import QueueLoad
 from raylay.services.drills.queue_reading import Read, read_queue, with_names
 from raylay.services.verification.laws.queue_delivery import QueueVerdict
 

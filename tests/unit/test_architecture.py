@@ -584,7 +584,7 @@ def test_only_the_runners_know_the_whole_server() -> None:
 # Where a file or directory is renamed, beside `write_durably`: each syncs the directory behind it.
 RENAMING = {
     "services/drills/faults.py": "a disk that is lost",
-    "services/fabric/registry.py": "the entry of a fabric that stopped",
+    "services/fabric/records/registry.py": "the entry of a fabric that stopped",
     "services/server/sow/manager.py": "a damaged store",
     "services/pipeline/archive.py": "files of the lake, whose folders are synced together",
     "services/pipeline/publishing/staging.py": "a file that Arrow writes",

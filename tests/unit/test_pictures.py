@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from raylay.services.fabric.check import check_settings
+from raylay.services.fabric.checks.check import check_settings
 from raylay.services.topology import draw
 from raylay.services.topology.check import CheckResult
 

@@ -34,7 +34,7 @@ def error_line(error: BaseException) -> str | None:
 
 def _of_the_machine(error: BaseException) -> str | None:
     # Late: most errors are ours, and say all there is to say.
-    from raylay.services.fabric.ray_access import first_line
+    from raylay.services.fabric.cluster.ray_access import first_line
 
     if type(error).__module__.partition(".")[0] == "ray":
         return f"Ray: {first_line(error)}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from raylay.services.fabric import registry
+    from raylay.services.fabric.records import registry
 
 CONNECT_TIMEOUT_S = 30.0
 FILE_COLUMNS = 160

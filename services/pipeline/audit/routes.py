@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.configuration.reserved import with_drill_topic
-from raylay.services.fabric.check import members_of
+from raylay.services.fabric.checks.check import members_of
 from raylay.services.messages.topics import (
     TopicMatcher,
     TopicRule,

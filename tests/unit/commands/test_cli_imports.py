@@ -36,9 +36,9 @@ OF_LOOKING = {
     "raylay.services.commands.shared.printing",
     "raylay.services.errors",
     "raylay.services.fabric",
-    "raylay.services.fabric.discovery",
+    "raylay.services.fabric.records.discovery",
     "raylay.services.fabric.locks",
-    "raylay.services.fabric.registry",
+    "raylay.services.fabric.records.registry",
     "raylay.services.fabric.files",
     "raylay.services.messages",
     "raylay.services.messages.plain_text",
@@ -67,7 +67,7 @@ def imported(runtime: Path, *arguments: str) -> set[str]:
     [
         (("--help",), set()),
         (("--version",), set()),
-        (("status",), OF_LOOKING | {"raylay.services.fabric.stopped"}),
+        (("status",), OF_LOOKING | {"raylay.services.fabric.records.stopped"}),
         (("events",), OF_LOOKING),
     ],
 )

@@ -19,8 +19,8 @@ from raylay.services.commands import lifecycle
 from raylay.services.commands.shared.error_messages import error_line
 from raylay.services.configuration import yaml_file
 from raylay.services.errors import ConfigurationError, FabricError
-from raylay.services.fabric import registry
 from raylay.services.fabric.plan import FabricRecord, record_of
+from raylay.services.fabric.records import registry
 
 pytestmark = pytest.mark.covers("Fabrics and tracing", "no command ends in a traceback")
 

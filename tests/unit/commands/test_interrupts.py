@@ -17,9 +17,10 @@ import typer
 
 from raylay.services.commands import lifecycle
 from raylay.services.errors import FabricError
-from raylay.services.fabric import Fabric, registry
+from raylay.services.fabric import Fabric
 from raylay.services.fabric.locks import starting
 from raylay.services.fabric.plan import FabricRecord, record_of
+from raylay.services.fabric.records import registry
 from raylay.services.fabric.rollout import Progress, Rollout
 
 pytestmark = pytest.mark.covers("Fabrics and tracing", "Ctrl-C ends a start")

@@ -16,9 +16,10 @@ from raylay.services.cli import app
 from raylay.services.commands import messages, status
 from raylay.services.commands.shared import options
 from raylay.services.errors import FabricError
-from raylay.services.fabric import Fabric, Topic, registry
+from raylay.services.fabric import Fabric, Topic
 from raylay.services.fabric.plan import record_of
-from raylay.services.fabric.registry import RegistryEntry, process_start
+from raylay.services.fabric.records import registry
+from raylay.services.fabric.records.registry import RegistryEntry, process_start
 
 TOPICS = [[("orders", "json", 1_000)], [("orders", "json", 3_000)]]
 """At the first and the second look."""

@@ -19,7 +19,7 @@ from raylay.services.configuration.model import FabricSettings
 from raylay.services.configuration.queues import QueueSettings
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError
-from raylay.services.fabric.check import check_settings
+from raylay.services.fabric.checks.check import check_settings
 from raylay.services.fabric.plan import FabricRecord, InstancePorts, instance_config
 from raylay.services.replication.membership.validation import ValidationFailure, check
 from raylay.services.server.describe import describe

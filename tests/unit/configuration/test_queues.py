@@ -12,7 +12,7 @@ from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError
-from raylay.services.fabric.check import check_settings, descriptions_of
+from raylay.services.fabric.checks.check import check_settings, descriptions_of
 from raylay.services.fabric.plan import FabricRecord, bring_up_to_date, instance_config
 from raylay.services.messages.topics import TopicRule
 from raylay.services.queues.definition import QueueDefinition

@@ -14,7 +14,7 @@ from raylay.services.configuration.queues import QueueSettings
 from raylay.services.configuration.reserved import with_drill_topic
 from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.fabric import Fabric, Topic
-from raylay.services.fabric.check import check_settings
+from raylay.services.fabric.checks.check import check_settings
 from raylay.services.fabric.plan import instance_config, record_of
 from raylay.services.messages.topics import (
     DRILL_QUEUE,

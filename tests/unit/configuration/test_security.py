@@ -13,7 +13,7 @@ from raylay.services.configuration.amps.show import shown_fabric
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError
-from raylay.services.fabric.check import check_settings
+from raylay.services.fabric.checks.check import check_settings
 from raylay.services.fabric.plan import instance_config, record_of
 from raylay.services.security.modules import ModuleConfig
 

@@ -36,13 +36,14 @@ from raylay.services.drills.head import (
     guard_gcs,
     is_durable,
 )
-from raylay.services.drills.load import topic_for
+from raylay.services.drills.loads.load import topic_for
 from raylay.services.drills.scenario import FaultHit, FaultStep, find
 from raylay.services.drills.step_runner import to_the_end
 from raylay.services.errors import ConfigurationError, FabricError
-from raylay.services.fabric import Fabric, Topic, registry
+from raylay.services.fabric import Fabric, Topic
 from raylay.services.fabric.plan import FabricRecord, instance_config, record_of
-from raylay.services.fabric.registry import (
+from raylay.services.fabric.records import registry
+from raylay.services.fabric.records.registry import (
     REGISTRY_VARIABLE,
     RegistryEntry,
     process_start,

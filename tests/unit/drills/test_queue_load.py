@@ -1,4 +1,4 @@
-"""services/drills/queue_load.py: the load on the drills' queue, and what is judged of it."""
+"""services/drills/loads/queue_load.py: the load on the drills' queue, and what is judged of it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from raylay.services.drills import queue_load
-from raylay.services.drills.queue_load import (
+from raylay.services.drills.loads import queue_load
+from raylay.services.drills.loads.queue_load import (
     NETWORK_US,
     QUEUE_STORED_AS,
     KillConsumers,

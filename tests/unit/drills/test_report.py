@@ -1,4 +1,4 @@
-"""services/drills/report.py: the page and the JSON of what a drill came to."""
+"""services/drills/reports/report.py: the page and the JSON of what a drill came to."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from raylay.services.drills import report, report_slow
 from raylay.services.drills.evidence import DrillResult
 from raylay.services.drills.history_builder import ClientNotice, SubscriberRecorder
 from raylay.services.drills.judgement import RunJudgement
-from raylay.services.drills.load import LoadClients, LoadSubscriber
+from raylay.services.drills.loads.load import LoadClients, LoadSubscriber
+from raylay.services.drills.loads.queue_load import QUEUE_STORED_AS, QueueLoad
 from raylay.services.drills.measure import (
     AckGroup,
     DowngradePeriod,
@@ -23,7 +23,7 @@ from raylay.services.drills.measure import (
     Sample,
     WaitingBytes,
 )
-from raylay.services.drills.queue_load import QUEUE_STORED_AS, QueueLoad
+from raylay.services.drills.reports import report, report_slow
 from raylay.services.drills.scenario import DrillScenario, find
 from raylay.services.drills.verdict import PlaceVerdict, Verdict
 from raylay.services.errors import ConfigurationError

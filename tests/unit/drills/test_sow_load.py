@@ -1,4 +1,5 @@
-"""services/drills/sow_load.py: the load on the drills' SOW topic, and what journals have of it."""
+"""services/drills/loads/sow_load.py: the load on the drills' SOW topic, and what journals have of
+it."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ import pytest
 from support.journal_cases import StepJournal
 
 from raylay.services.client.failover import Server
-from raylay.services.drills import sow_load
-from raylay.services.drills.sow_load import (
+from raylay.services.drills.loads import sow_load
+from raylay.services.drills.loads.sow_load import (
     DELETIONS,
     KEYS,
     SOW_STORED_AS,

@@ -11,7 +11,7 @@ import pytest
 
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError
-from raylay.services.fabric.check import check_settings, impossible
+from raylay.services.fabric.checks.check import check_settings, impossible
 from raylay.services.topology.check import TopologyFinding
 
 pytestmark = pytest.mark.covers("Replication", "what a link takes of a queue")

@@ -1,5 +1,5 @@
-"""services/fabric/exposure.py: what of a fabric is open to others, before it runs and while it is
-there; in a tree whose upper directories are everybody's to enter."""
+"""services/fabric/checks/exposure.py: what of a fabric is open to others, before it runs and while
+it is there; in a tree whose upper directories are everybody's to enter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from raylay.services.commands.host import check_app
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.config.journal import JournalConfig
 from raylay.services.configuration.model import FabricSettings, InstanceSettings
-from raylay.services.fabric import exposure, registry
+from raylay.services.fabric.checks import exposure
+from raylay.services.fabric.records import registry
 from raylay.services.security.modules import ModuleConfig
 from raylay.services.server.instance_server import InstanceServer
 from raylay.storage import exposure as judgement

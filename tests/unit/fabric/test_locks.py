@@ -12,9 +12,10 @@ from support.waiting import wait_until
 
 from raylay.services.commands import lifecycle
 from raylay.services.errors import FabricError
-from raylay.services.fabric import find_running, registry
-from raylay.services.fabric.discovery import all_running
+from raylay.services.fabric import find_running
 from raylay.services.fabric.locks import LOCK_FILE, StartLocks, holder_of, starting, starting_path
+from raylay.services.fabric.records import registry
+from raylay.services.fabric.records.discovery import all_running
 
 pytestmark = pytest.mark.covers("Fabrics and tracing", "a fabric is started once")
 

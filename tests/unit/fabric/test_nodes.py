@@ -10,8 +10,8 @@ import pytest
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import FabricError
-from raylay.services.fabric.check import check_settings, shared_hosts
-from raylay.services.fabric.nodes import ClusterNode, NodePlace, followed, labelled, placed
+from raylay.services.fabric.checks.check import check_settings, shared_hosts
+from raylay.services.fabric.cluster.nodes import ClusterNode, NodePlace, followed, labelled, placed
 from raylay.services.fabric.plan import (
     FabricChanges,
     FabricRecord,

@@ -17,7 +17,6 @@ from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError, FabricError
-from raylay.services.fabric import discovery, record_store, registry
 from raylay.services.fabric.plan import (
     FabricChanges,
     FabricRecord,
@@ -31,7 +30,8 @@ from raylay.services.fabric.plan import (
     replication_address,
     servers_of,
 )
-from raylay.services.fabric.registry import REGISTRY_VARIABLE, RegistryEntry
+from raylay.services.fabric.records import discovery, record_store, registry
+from raylay.services.fabric.records.registry import REGISTRY_VARIABLE, RegistryEntry
 from raylay.services.messages.topics import TopicRule
 
 

@@ -1,4 +1,5 @@
-"""services/fabric/ray_files.py: where a Ray that is begun has its sockets, and its token."""
+"""services/fabric/cluster/ray_files.py: where a Ray that is begun has its sockets, and its
+token."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import pytest
 from support.private_files import open_to_others
 
 from raylay.services.errors import FabricError
-from raylay.services.fabric import ray_files, registry
+from raylay.services.fabric.cluster import ray_files
+from raylay.services.fabric.records import registry
 
 pytestmark = [
     pytest.mark.usefixtures("no_umask"),

@@ -12,8 +12,8 @@ import grpc
 import pytest
 
 from raylay.services.errors import FabricError
-from raylay.services.fabric import ray_access
-from raylay.services.fabric.ray_access import (
+from raylay.services.fabric.cluster import ray_access
+from raylay.services.fabric.cluster.ray_access import (
     ALIVE_METHOD,
     AUTH_VARIABLE,
     demand_token,

@@ -16,8 +16,7 @@ from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import Fabric
-from raylay.services.fabric.nodes import ClusterNode, NodePlace, placed
-from raylay.services.fabric.orphans import left_over_lines, orphaned_directories
+from raylay.services.fabric.cluster.nodes import ClusterNode, NodePlace, placed
 from raylay.services.fabric.plan import (
     FabricRecord,
     data_directory,
@@ -25,7 +24,8 @@ from raylay.services.fabric.plan import (
     record_of,
     replication_address,
 )
-from raylay.services.fabric.record import OrphanedDirectory, RecordedMove
+from raylay.services.fabric.records.orphans import left_over_lines, orphaned_directories
+from raylay.services.fabric.records.record import OrphanedDirectory, RecordedMove
 from raylay.services.fabric.relocation import (
     Relocation,
     away_since,

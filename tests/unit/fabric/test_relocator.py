@@ -11,9 +11,9 @@ import pytest
 from unit.fabric.test_relocation import NODES, PLACES, linked, settings, status
 
 from raylay.services.errors import FabricError
-from raylay.services.fabric.nodes import ClusterNode, NodePlace
+from raylay.services.fabric.cluster.nodes import ClusterNode, NodePlace
 from raylay.services.fabric.plan import data_directory, record_of, replication_address
-from raylay.services.fabric.record import OrphanedDirectory
+from raylay.services.fabric.records.record import OrphanedDirectory
 from raylay.services.fabric.relocation import Relocation
 from raylay.services.fabric.relocator import Relocator
 

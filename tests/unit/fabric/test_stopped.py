@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from raylay.services.errors import FabricError
-from raylay.services.fabric import Fabric, registry
-from raylay.services.fabric.discovery import find_running
+from raylay.services.fabric import Fabric
 from raylay.services.fabric.plan import record_of
-from raylay.services.fabric.registry import RegistryEntry, process_start
-from raylay.services.fabric.stopped import kept_settings, refuse_empty, stopped
+from raylay.services.fabric.records import registry
+from raylay.services.fabric.records.discovery import find_running
+from raylay.services.fabric.records.registry import RegistryEntry, process_start
+from raylay.services.fabric.records.stopped import kept_settings, refuse_empty, stopped
 
 
 @pytest.fixture(autouse=True)

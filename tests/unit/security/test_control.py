@@ -14,7 +14,7 @@ import pytest
 from raylay.services.errors import ConfigurationError, ControlRefused, FabricError
 from raylay.services.fabric import Fabric, control
 from raylay.services.fabric.plan import record_of
-from raylay.services.fabric.record import OrphanedDirectory
+from raylay.services.fabric.records.record import OrphanedDirectory
 from raylay.services.security.control import (
     PATHS,
     Caller,

@@ -9,7 +9,7 @@ import pytest
 from raylay.services.configuration.files import load_fabric
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError
-from raylay.services.fabric.open_transports import check_open
+from raylay.services.fabric.checks.open_transports import check_open
 from raylay.services.fabric.plan import record_of
 from raylay.services.server.open_transports import is_loopback
 

@@ -11,7 +11,7 @@ from unit.configuration.test_exclusions import failures, record
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.files import load_fabric
 from raylay.services.configuration.yaml_file import parse
-from raylay.services.fabric.check import check_settings, descriptions_of
+from raylay.services.fabric.checks.check import check_settings, descriptions_of
 from raylay.services.fabric.plan import instance_config
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.membership.validation import (

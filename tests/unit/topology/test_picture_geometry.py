@@ -13,7 +13,7 @@ import pytest
 
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.fabric import Fabric
-from raylay.services.fabric.check import members_of
+from raylay.services.fabric.checks.check import members_of
 from raylay.services.topology import draw
 from raylay.services.topology.check import CheckResult
 from raylay.services.topology.members import TopologyMember

@@ -16,7 +16,7 @@ from raylay.services.commands.fabric import fabric_app
 from raylay.services.configuration.files import load_fabric
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError
-from raylay.services.fabric.check import check_settings, members_of
+from raylay.services.fabric.checks.check import check_settings, members_of
 from raylay.services.fabric.plan import instance_config, record_of
 from raylay.services.topology.check import CheckResult, TopologyFinding
 

@@ -12,7 +12,7 @@ from raylay.services.configuration.amps.load import slots
 from raylay.services.configuration.amps.sow import SowStanza
 from raylay.services.configuration.amps.support import NEEDS_NOTHING, RUNS, findings
 from raylay.services.errors import ConfigurationError
-from raylay.services.fabric.check import check_settings
+from raylay.services.fabric.checks.check import check_settings
 from raylay.services.messages.topics import TopicRule
 from raylay.services.queues.definition import QueueDefinition
 

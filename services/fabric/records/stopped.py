@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raylay.services.errors import FabricError
-from raylay.services.fabric import registry
-from raylay.services.fabric.registry import FABRIC_FILE
+from raylay.services.fabric.records import registry
+from raylay.services.fabric.records.registry import FABRIC_FILE
 
 if TYPE_CHECKING:
     from raylay.services.configuration.model import FabricSettings

@@ -10,16 +10,16 @@ from functools import partial
 from pathlib import Path
 
 from raylay.services.errors import FabricError
-from raylay.services.fabric import registry
-from raylay.services.fabric.plan import (
-    FabricRecord,
-)
-from raylay.services.fabric.ray_access import (
+from raylay.services.fabric.cluster.ray_access import (
     AUTH_VARIABLE,
     POLL_S,
     ask_head,
     ray_module,
 )
+from raylay.services.fabric.plan import (
+    FabricRecord,
+)
+from raylay.services.fabric.records import registry
 
 # -- the record in Ray's head, for drivers on other machines ---------------------------------
 _KV_NAMESPACE = b"raylay"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from raylay.services.errors import FabricError
-from raylay.services.fabric import registry
+from raylay.services.fabric.records import registry
 
 NONE_RUNS = (
     "no fabric runs here: start one with `raylay up FILE`; `raylay list` shows those that are "
@@ -21,8 +21,8 @@ def fetch(address: str) -> None:
         FabricError: no Ray can be reached there.
     """
     # Late: who looks for a fabric of this machine needs an entry of the registry and no more.
-    from raylay.services.fabric.ray_access import join_ray, leave_ray
-    from raylay.services.fabric.record_store import remember, stored_names, stored_record
+    from raylay.services.fabric.cluster.ray_access import join_ray, leave_ray
+    from raylay.services.fabric.records.record_store import remember, stored_names, stored_record
 
     started_ray = join_ray(address)
     try:
@@ -59,7 +59,7 @@ def find_running(name: str = "") -> registry.RegistryEntry:
     names = ", ".join(each.name for each in running)
     if name:
         # Late: most commands find what they look for.
-        from raylay.services.fabric.stopped import stopped
+        from raylay.services.fabric.records.stopped import stopped
 
         starts = [each.command for each in stopped() if each.name == name]
         todo = f"start it with `{starts[0]}`" if starts else f"there are {names or 'none'}"
@@ -100,7 +100,7 @@ def runs_already(name: str, where: str) -> FabricError:
 
 def is_over(entry: registry.RegistryEntry) -> bool:
     """Returns whether the Ray of a fabric ended without it: nothing listens where its head was."""
-    from raylay.services.fabric.ray_access import HeadSilent, refuse_silent_head
+    from raylay.services.fabric.cluster.ray_access import HeadSilent, refuse_silent_head
 
     try:
         refuse_silent_head("" if entry.host_pid else entry.address)

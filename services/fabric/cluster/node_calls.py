@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from raylay.services.errors import FabricError
-from raylay.services.fabric.handle import FabricHandle
-from raylay.services.fabric.ray_access import (
+from raylay.services.fabric.cluster.ray_access import (
     HeadSilent,
     actor_state,
     ask_head,
@@ -17,6 +16,7 @@ from raylay.services.fabric.ray_access import (
     is_here,
     ray_module,
 )
+from raylay.services.fabric.handle import FabricHandle
 
 
 class NodeCalls:

@@ -14,9 +14,10 @@ from raylay.services.config.instance import INSTANCE_FILE, InstanceConfig
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.configuration.transports import INSTANCE_PLACE
 from raylay.services.errors import RaylayError
-from raylay.services.fabric import ray_files, registry
-from raylay.services.fabric.registry import FABRIC_FILE
-from raylay.services.fabric.stopped import DATA_DIRECTORY
+from raylay.services.fabric.cluster import ray_files
+from raylay.services.fabric.records import registry
+from raylay.services.fabric.records.registry import FABRIC_FILE
+from raylay.services.fabric.records.stopped import DATA_DIRECTORY
 from raylay.services.net.tls_config import TlsConfig
 from raylay.services.security.modules import ModuleConfig
 from raylay.storage.exposure import ExposedPath, exposed

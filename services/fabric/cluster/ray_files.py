@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from raylay.services.errors import FabricError
-from raylay.services.fabric import registry
+from raylay.services.fabric.records import registry
 from raylay.storage.files import PRIVATE_FILE_MODE, make_directory, write_durably
 
 TEMPORARY_VARIABLE = "RAY_TMPDIR"

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from raylay.services.drills import report_queue, report_slow
 from raylay.services.drills.evidence import DrillResult
 from raylay.services.drills.judgement import RunJudgement
 from raylay.services.drills.measure import (
@@ -18,10 +17,11 @@ from raylay.services.drills.measure import (
     RecoveryTimes,
     percentile,
 )
-from raylay.services.drills.report_charts import add_rates, short_name, timeline
-from raylay.services.drills.report_queue import add_queue
-from raylay.services.drills.report_slow import add_slow
-from raylay.services.drills.report_words import (
+from raylay.services.drills.reports import report_queue, report_slow
+from raylay.services.drills.reports.report_charts import add_rates, short_name, timeline
+from raylay.services.drills.reports.report_queue import add_queue
+from raylay.services.drills.reports.report_slow import add_slow
+from raylay.services.drills.reports.report_words import (
     UNJUDGED_LAWS,
     first_fault_us,
     seconds,

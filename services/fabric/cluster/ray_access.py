@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from raylay.services.errors import FabricError
-from raylay.services.fabric import ray_files
-from raylay.services.fabric.nodes import ClusterNode
+from raylay.services.fabric.cluster import ray_files
+from raylay.services.fabric.cluster.nodes import ClusterNode
 from raylay.services.server.open_transports import is_loopback
 from raylay.storage.files import make_directory
 

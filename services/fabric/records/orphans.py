@@ -15,7 +15,7 @@ from typing import Any
 from raylay.services.config.instance import INSTANCE_FILE
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.fabric.plan import FabricRecord, data_directory
-from raylay.services.fabric.record import OrphanedDirectory
+from raylay.services.fabric.records.record import OrphanedDirectory
 
 STATE_FILE = "state.lmdb"
 

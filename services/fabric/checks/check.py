@@ -14,7 +14,7 @@ from raylay.services.configuration.model import (
 )
 from raylay.services.configuration.topology import shares, takes, waited_for
 from raylay.services.errors import ConfigurationError
-from raylay.services.fabric.nodes import HOST_LABEL
+from raylay.services.fabric.cluster.nodes import HOST_LABEL
 from raylay.services.fabric.transports import TransportPlanner
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.link.routing import DestinationRoute

@@ -8,10 +8,10 @@ from typing import Any
 
 from raylay.services.drills.evidence import DrillResult
 from raylay.services.drills.judgement import RunJudgement
-from raylay.services.drills.load import LoadSubscriber
+from raylay.services.drills.loads.load import LoadSubscriber
 from raylay.services.drills.measure import delivery_ms, percentile, rates
-from raylay.services.drills.report_charts import short_name
-from raylay.services.drills.report_words import first_fault_us, many, seconds
+from raylay.services.drills.reports.report_charts import short_name
+from raylay.services.drills.reports.report_words import first_fault_us, many, seconds
 from raylay.services.messages.units import about_bytes
 from raylay.services.reports import Page, charts
 from raylay.services.verification.laws.slow_clients import ClientPath, SlowVerdict

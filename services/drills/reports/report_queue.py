@@ -8,8 +8,8 @@ from typing import Any
 from raylay.services.drills.evidence import DrillResult
 from raylay.services.drills.judgement import RunJudgement
 from raylay.services.drills.measure import rates, worst
-from raylay.services.drills.report_charts import moments
-from raylay.services.drills.report_words import first_fault_us, many, seconds
+from raylay.services.drills.reports.report_charts import moments
+from raylay.services.drills.reports.report_words import first_fault_us, many, seconds
 from raylay.services.reports import Page, charts
 from raylay.services.verification.laws.queue_delivery import QueueVerdict, Takeover, first_given
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from raylay.services.drills.evidence import DrillResult
-from raylay.services.drills.load import LoadClients
+from raylay.services.drills.loads.load import LoadClients
 from raylay.services.drills.measure import FailoverTime, InjectedFault, Sample, rates, worst
-from raylay.services.drills.report_words import first_fault_us
+from raylay.services.drills.reports.report_words import first_fault_us
 from raylay.services.reports import Page, charts
 
 STEP_US = 250_000

@@ -1,0 +1,1 @@
+"""The load of a drill: publishers and consumers, and what each of them was told."""

@@ -1,0 +1,1 @@
+"""The result of a drill for people and for programs."""

@@ -1,0 +1,1 @@
+"""Records of fabrics, and how running and stopped ones are found by them."""
