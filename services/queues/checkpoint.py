@@ -22,7 +22,7 @@ import msgpack
 from raylay.services.errors import CorruptRecord
 from raylay.services.messages.ranges import PublisherRanges, Range
 from raylay.services.queues.decisions import MessageLease
-from raylay.services.queues.early_records import Covers, EarlyRecords
+from raylay.services.queues.transfer.early_records import Covers, EarlyRecords
 
 JOINED_US = 100_000
 """Runs that come within so many microseconds may be one arrival."""

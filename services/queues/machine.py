@@ -21,8 +21,6 @@ from raylay.services.queues.decisions import (
     MessageLease,
     TransferCandidate,
 )
-from raylay.services.queues.deferred_requests import DeferredRequest, DeferredRequests
-from raylay.services.queues.disclaim import DisclaimTimer, answer
 from raylay.services.queues.drafts import AGAIN, NAMES, TOLD
 from raylay.services.queues.message import (
     AVAILABLE,
@@ -34,7 +32,9 @@ from raylay.services.queues.message import (
 )
 from raylay.services.queues.records import Keys, keys_of
 from raylay.services.queues.replicated_state import ReplicatedQueueState
-from raylay.services.queues.transfer_requests import REPEAT_US
+from raylay.services.queues.transfer.deferred_requests import DeferredRequest, DeferredRequests
+from raylay.services.queues.transfer.disclaim import DisclaimTimer, answer
+from raylay.services.queues.transfer.transfer_requests import REPEAT_US
 
 
 class QueueMachine:

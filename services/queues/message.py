@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from raylay.services.queues.checkpoint import Arrival
 from raylay.services.queues.decisions import Key, MessageLease
 from raylay.services.queues.entry import ABSENT, QueueEntry, order_of
-from raylay.services.queues.ownership import Ownership
+from raylay.services.queues.transfer.ownership import Ownership
 
 AVAILABLE, LEASED, FROZEN, GONE, DONE = range(5)
 """States of a message here: whoever owns it may have it delivered; a consumer has it; a draft about

@@ -37,13 +37,12 @@ from raylay.services.queues.decisions import (
     MessageLease,
 )
 from raylay.services.queues.definition import QueueDefinition
-from raylay.services.queues.dispatcher import Dispatcher
+from raylay.services.queues.delivery.dispatcher import Dispatcher
+from raylay.services.queues.delivery.leases import LeaseTable
 from raylay.services.queues.drafts import Drafts, PendingDraft
-from raylay.services.queues.early_records import early_ranges
 from raylay.services.queues.enqueue_rules import EnqueueRules
 from raylay.services.queues.entry import BodyReader
 from raylay.services.queues.expirations import MessageExpirations
-from raylay.services.queues.leases import LeaseTable
 from raylay.services.queues.message import (
     AVAILABLE,
     DONE,
@@ -52,8 +51,6 @@ from raylay.services.queues.message import (
     QueuedMessage,
     RangeFinder,
 )
-from raylay.services.queues.ownership import Ownership, OwnershipTable, is_better
-from raylay.services.queues.reappends import Reappends
 from raylay.services.queues.records import (
     Acknowledgment,
     Keys,
@@ -61,7 +58,10 @@ from raylay.services.queues.records import (
     Transfer,
     read_record,
 )
-from raylay.services.queues.transfer_requests import TransferRequests
+from raylay.services.queues.transfer.early_records import early_ranges
+from raylay.services.queues.transfer.ownership import Ownership, OwnershipTable, is_better
+from raylay.services.queues.transfer.reappends import Reappends
+from raylay.services.queues.transfer.transfer_requests import TransferRequests
 
 PART_SPANNED = 4_096
 """Transactions that a part of the queue spans, about: looked at in a turn, in 1 ms."""

@@ -20,12 +20,12 @@ from raylay.services.queues.decisions import (
     TransferCandidate,
 )
 from raylay.services.queues.drafts import Drafts, PendingDraft
-from raylay.services.queues.early_records import EarlyRecords
 from raylay.services.queues.frontend import OwnerHandshake, RoutedRequest
 from raylay.services.queues.message import AVAILABLE, LEASED, QueuedMessage
-from raylay.services.queues.ownership import Ownership
 from raylay.services.queues.records import Keys, OwnershipChange, Transfer, keys_of
-from raylay.services.queues.transfer_requests import TransferRequests
+from raylay.services.queues.transfer.early_records import EarlyRecords
+from raylay.services.queues.transfer.ownership import Ownership
+from raylay.services.queues.transfer.transfer_requests import TransferRequests
 
 from .instance import AUTHORS, Instance, ModelMachine, ModelState, Rules
 from .records import STEP_US, Rec, each

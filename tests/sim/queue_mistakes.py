@@ -20,7 +20,6 @@ from raylay.services.queues.decisions import (
     QueueRecordDraft,
     TransferCandidate,
 )
-from raylay.services.queues.deferred_requests import DeferredRequests
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.drafts import Drafts
 from raylay.services.queues.frontend import (
@@ -31,7 +30,6 @@ from raylay.services.queues.frontend import (
 )
 from raylay.services.queues.machine import QueueMachine
 from raylay.services.queues.message import AVAILABLE, FROZEN, QueuedMessage
-from raylay.services.queues.ownership import Ownership
 from raylay.services.queues.records import (
     Acknowledgment,
     Keys,
@@ -39,7 +37,9 @@ from raylay.services.queues.records import (
     read_acknowledgment,
 )
 from raylay.services.queues.replicated_state import ReplicatedQueueState
-from raylay.services.queues.transfer_requests import TransferRequests
+from raylay.services.queues.transfer.deferred_requests import DeferredRequests
+from raylay.services.queues.transfer.ownership import Ownership
+from raylay.services.queues.transfer.transfer_requests import TransferRequests
 from raylay.services.replication.instance.self_publisher import SelfPublisher
 from sim.queues import Owner, QueueHost, QueueMachines
 

@@ -9,7 +9,7 @@ from typing import Any
 from raylay.services.expressions.expression import SUBSCRIPTION, expression
 from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext
 from raylay.services.queues.decisions import Consumer, ConsumerSubscription
-from raylay.services.queues.dispatcher import Dispatcher
+from raylay.services.queues.delivery.dispatcher import Dispatcher
 from raylay.services.queues.entry import QueueEntry
 
 

@@ -27,7 +27,6 @@ from raylay.services.queues.decisions import (
 )
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.machine import QueueMachine
-from raylay.services.queues.ownership import Ownership, is_better
 from raylay.services.queues.records import (
     Acknowledgment,
     Keys,
@@ -35,6 +34,7 @@ from raylay.services.queues.records import (
     Transfer,
     read_transfer,
 )
+from raylay.services.queues.transfer.ownership import Ownership, is_better
 from raylay.services.telemetry.tracing import (
     ACKNOWLEDGMENT,
     COMMIT,

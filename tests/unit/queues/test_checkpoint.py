@@ -16,7 +16,7 @@ from raylay.services.queues.checkpoint import (
     ArrivalLog,
     QueueCheckpoint,
 )
-from raylay.services.queues.ownership import Ownership
+from raylay.services.queues.transfer.ownership import Ownership
 
 P, OTHER = 7, 8
 

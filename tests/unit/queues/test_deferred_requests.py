@@ -1,14 +1,14 @@
-"""services/queues/deferred_requests.py: requests that were refused and are still out."""
+"""services/queues/transfer/deferred_requests.py: requests that were refused and are still out."""
 
 from __future__ import annotations
 
 from raylay.services.queues.decisions import TransferCandidate
-from raylay.services.queues.deferred_requests import (
+from raylay.services.queues.transfer.deferred_requests import (
     REQUESTERS_MAX,
     DeferredRequest,
     DeferredRequests,
 )
-from raylay.services.queues.transfer_requests import REPEAT_US
+from raylay.services.queues.transfer.transfer_requests import REPEAT_US
 
 WANTED = [TransferCandidate((1, 1), 0, "A")]
 

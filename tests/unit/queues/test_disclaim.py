@@ -1,4 +1,4 @@
-"""services/queues/disclaim.py: what an owner says of messages that it cannot give."""
+"""services/queues/transfer/disclaim.py: what an owner says of messages that it cannot give."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import pytest
 
 from raylay.services.queues.checkpoint import Arrival
 from raylay.services.queues.decisions import Key, TransferCandidate
-from raylay.services.queues.disclaim import (
+from raylay.services.queues.message import AVAILABLE, LEASED, QueuedMessage
+from raylay.services.queues.records import OwnershipChange
+from raylay.services.queues.transfer.disclaim import (
     PAUSE_US,
     REQUESTERS_MAX,
     TOLD_US,
@@ -15,9 +17,7 @@ from raylay.services.queues.disclaim import (
     TransferReply,
     answer,
 )
-from raylay.services.queues.message import AVAILABLE, LEASED, QueuedMessage
-from raylay.services.queues.ownership import UNKNOWN, Ownership
-from raylay.services.queues.records import OwnershipChange
+from raylay.services.queues.transfer.ownership import UNKNOWN, Ownership
 
 pytestmark = pytest.mark.covers("Queues", "what an owner does not have it lets go")
 

@@ -10,9 +10,9 @@ from support import queues_given
 from support.queues_given import Bodies, Rules, Simple, delivered, given, message, subscribed
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.queues import filters, ready_list
 from raylay.services.queues.decisions import Consumer
-from raylay.services.queues.dispatcher import Dispatcher
+from raylay.services.queues.delivery import filters, ready_list
+from raylay.services.queues.delivery.dispatcher import Dispatcher
 from raylay.services.queues.entry import QueueEntry
 
 

@@ -11,12 +11,12 @@ import pytest
 from support import queues_given
 from unit.queues import test_dispatcher, test_fairness, test_filters
 
-from raylay.services.queues import dispatcher, filters
 from raylay.services.queues.decisions import Consumer, ConsumerSubscription
-from raylay.services.queues.dispatcher import Dispatcher
+from raylay.services.queues.delivery import dispatcher, filters
+from raylay.services.queues.delivery.dispatcher import Dispatcher
+from raylay.services.queues.delivery.fairness import ConsumerTurn, Fairness
+from raylay.services.queues.delivery.filters import Cohort, FilterGroup, Filters
 from raylay.services.queues.entry import INACTIVE, QueueEntry
-from raylay.services.queues.fairness import ConsumerTurn, Fairness
-from raylay.services.queues.filters import Cohort, FilterGroup, Filters
 
 pytestmark = pytest.mark.covers("Queues", "each of these with mistakes planted")
 

@@ -7,8 +7,8 @@ from raylay.services.queues.checkpoint import Arrival
 from raylay.services.queues.decisions import LeasedDelivery
 from raylay.services.queues.drafts import DRAFT_MESSAGES_MAX, Drafts
 from raylay.services.queues.message import AVAILABLE, FROZEN, QueuedMessage
-from raylay.services.queues.ownership import Ownership
 from raylay.services.queues.records import OwnershipChange, read_removal, read_transfer
+from raylay.services.queues.transfer.ownership import Ownership
 
 P, OTHER = 1, 2
 ONE, TWO = (1, "s"), (2, "s")

@@ -1,4 +1,4 @@
-"""services/queues/early_records.py: what comes before its message."""
+"""services/queues/transfer/early_records.py: what comes before its message."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ import random
 import pytest
 
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
-from raylay.services.queues.early_records import STEPS, EarlyRecords, RangeMap, early_ranges
-from raylay.services.queues.ownership import Ownership, is_better
+from raylay.services.queues.transfer.early_records import (
+    STEPS,
+    EarlyRecords,
+    RangeMap,
+    early_ranges,
+)
+from raylay.services.queues.transfer.ownership import Ownership, is_better
 
 P = 7
 """A publisher."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from raylay.services.queues.checkpoint import Arrival
 from raylay.services.queues.expirations import STALE_MAX, STEP_US, MessageExpirations
 from raylay.services.queues.message import GONE, QueuedMessage
-from raylay.services.queues.ownership import Ownership
+from raylay.services.queues.transfer.ownership import Ownership
 
 
 def message(sequence: int) -> QueuedMessage:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.queues_given import delivered, given, message, subscribed
 
-from raylay.services.queues import fairness
-from raylay.services.queues.fairness import ConsumerTurn, Fairness, Turns
+from raylay.services.queues.delivery import fairness
+from raylay.services.queues.delivery.fairness import ConsumerTurn, Fairness, Turns
 
 
 def names(model: str, count: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.queues_given import Bodies, delivered, given, message, subscribed
 
-from raylay.services.queues import dispatcher, filters
+from raylay.services.queues.delivery import dispatcher, filters
 
 
 @pytest.mark.covers("Queues", "filters of subscriptions")

@@ -1,4 +1,4 @@
-"""services/queues/leases.py: the messages that consumers have."""
+"""services/queues/delivery/leases.py: the messages that consumers have."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pytest
 
 from raylay.services.queues.checkpoint import Arrival
 from raylay.services.queues.decisions import Consumer, MessageLease
-from raylay.services.queues.leases import STALE_MAX, LeaseTable
+from raylay.services.queues.delivery.leases import STALE_MAX, LeaseTable
 from raylay.services.queues.message import LEASED, QueuedMessage
-from raylay.services.queues.ownership import Ownership
+from raylay.services.queues.transfer.ownership import Ownership
 
 ONE, TWO = (1, "s"), (2, "s")
 

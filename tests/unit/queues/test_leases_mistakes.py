@@ -10,12 +10,12 @@ import pytest
 from unit.queues import test_leases
 from unit.queues import test_machine as machine
 
-from raylay.services.queues import leases
 from raylay.services.queues.decisions import Consumer, Key
+from raylay.services.queues.delivery import leases
+from raylay.services.queues.delivery.leases import LeaseTable
 from raylay.services.queues.drafts import Drafts
 from raylay.services.queues.enqueue_rules import EnqueueRules
 from raylay.services.queues.expirations import MessageExpirations
-from raylay.services.queues.leases import LeaseTable
 from raylay.services.queues.machine import QueueMachine
 from raylay.services.queues.message import GONE, LEASED, QueuedMessage
 from raylay.services.queues.replicated_state import ReplicatedQueueState

@@ -1,4 +1,4 @@
-"""services/queues/ownership.py: whose the messages of a queue are."""
+"""services/queues/transfer/ownership.py: whose the messages of a queue are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ import itertools
 import pytest
 
 from raylay.services.queues.definition import QueueDefinition
-from raylay.services.queues.ownership import OWNERS_MAX, Ownership, OwnershipTable, is_better
+from raylay.services.queues.transfer.ownership import (
+    OWNERS_MAX,
+    Ownership,
+    OwnershipTable,
+    is_better,
+)
 
 QUEUE = QueueDefinition("q", "json", underlying="orders")
 A, B, OLD_B = 11, 21, 20

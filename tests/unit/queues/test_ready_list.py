@@ -7,9 +7,9 @@ import random
 import pytest
 from support.queues_given import message
 
-from raylay.services.queues import ready_list
+from raylay.services.queues.delivery import ready_list
+from raylay.services.queues.delivery.ready_list import ReadyList
 from raylay.services.queues.entry import QueueEntry
-from raylay.services.queues.ready_list import ReadyList
 
 
 @pytest.mark.parametrize("block", [1, 2, 5, 512])

@@ -1,10 +1,10 @@
-"""services/queues/reappends.py: what came before its message is said behind it."""
+"""services/queues/transfer/reappends.py: what came before its message is said behind it."""
 
 from __future__ import annotations
 
-from raylay.services.queues.ownership import Ownership
-from raylay.services.queues.reappends import Reappends
 from raylay.services.queues.records import RANGES_MAX, OwnershipChange
+from raylay.services.queues.transfer.ownership import Ownership
+from raylay.services.queues.transfer.reappends import Reappends
 
 P, OTHER = 7, 8
 

@@ -1,4 +1,4 @@
-"""services/queues/transfer_requests.py: what to ask other instances for, and when."""
+"""services/queues/transfer/transfer_requests.py: what to ask other instances for, and when."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from raylay.services.queues.checkpoint import Arrival
 from raylay.services.queues.decisions import TransferRequest
 from raylay.services.queues.message import GONE, QueuedMessage
-from raylay.services.queues.ownership import Ownership
-from raylay.services.queues.transfer_requests import (
+from raylay.services.queues.transfer.ownership import Ownership
+from raylay.services.queues.transfer.transfer_requests import (
     AGAIN_MIN_US,
     CANDIDATES_MAX,
     CANDIDATES_MIN,

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from raylay.services.queues.decisions import Key, TransferCandidate
 from raylay.services.queues.message import AVAILABLE, QueuedMessage
-from raylay.services.queues.ownership import Ownership, is_better
 from raylay.services.queues.records import OwnershipChange
+from raylay.services.queues.transfer.ownership import Ownership, is_better
 
 VAIN_US = 1_000_000
 """Time of asking in vain after which a requester is answered. Before, what is asked for may be on

@@ -21,9 +21,9 @@ from raylay.services.expressions.expression import Expression
 from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext
 from raylay.services.expressions.index import FilterIndex
 from raylay.services.expressions.work import NEWS
+from raylay.services.queues.delivery.fairness import Turns
+from raylay.services.queues.delivery.ready_list import ReadyList
 from raylay.services.queues.entry import BodyReader, QueueEntry
-from raylay.services.queues.fairness import Turns
-from raylay.services.queues.ready_list import ReadyList
 
 FOUND_MAX = 1_000
 """Messages that a group has found and not given away. It forgets the later half of more, and looks

@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from raylay.services.messages.ranges import PublisherRanges, Range
-from raylay.services.queues.early_records import PublisherRangeMap
-from raylay.services.queues.ownership import Ownership, is_better
 from raylay.services.queues.records import (
     RANGES_MAX,
     Acknowledgment,
@@ -22,6 +20,8 @@ from raylay.services.queues.records import (
     OwnershipChange,
     parts_of,
 )
+from raylay.services.queues.transfer.early_records import PublisherRangeMap
+from raylay.services.queues.transfer.ownership import Ownership, is_better
 
 
 class Reappends:

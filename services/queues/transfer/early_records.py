@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from raylay.services.messages.ranges import PublisherRanges, Range
-from raylay.services.queues.ownership import UNKNOWN, Ownership, is_better
+from raylay.services.queues.transfer.ownership import UNKNOWN, Ownership, is_better
 
 Value = TypeVar("Value")
 Piece = tuple[int, int, Value]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from raylay.services.queues.decisions import TransferCandidate
-from raylay.services.queues.transfer_requests import REPEAT_US
+from raylay.services.queues.transfer.transfer_requests import REPEAT_US
 
 REQUESTERS_MAX = 256
 """Instances whose requests are remembered; with more, the oldest request is not."""

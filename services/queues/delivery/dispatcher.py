@@ -16,6 +16,9 @@ from raylay.services.expressions.expression import SUBSCRIPTION, filter_of
 from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.expressions.functions.registry import EvalContext, Functions
 from raylay.services.queues.decisions import Consumer, ConsumerSubscription
+from raylay.services.queues.delivery.fairness import ConsumerTurn, Fairness, Place
+from raylay.services.queues.delivery.filters import FilterGroup, Filters
+from raylay.services.queues.delivery.ready_list import ReadyList
 from raylay.services.queues.entry import (
     ABSENT,
     FREE,
@@ -25,9 +28,6 @@ from raylay.services.queues.entry import (
     DispatchSettings,
     QueueEntry,
 )
-from raylay.services.queues.fairness import ConsumerTurn, Fairness, Place
-from raylay.services.queues.filters import FilterGroup, Filters
-from raylay.services.queues.ready_list import ReadyList
 
 LOOKS_BESIDE = 50
 """Messages that one decision looks at for filters, where there is another that can be made."""
