@@ -15,5 +15,4 @@ class NodeWorker:
     """
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls the function here and returns its result."""
         return function(*arguments)

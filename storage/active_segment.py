@@ -70,7 +70,6 @@ class ActiveSegment:
             self.measure()
 
     def measure(self) -> None:
-        """Asks LMDB how large the file is."""
         self.file_bytes = self.shared.file_bytes()
         self.unmeasured_bytes = self.unmeasured_commits = 0
 

@@ -246,7 +246,6 @@ class Container:
             self.read_group(number)
 
     def close(self) -> None:
-        """Closes the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -128,7 +128,6 @@ class LastingEnvironment:
             raise
 
     def ended(self) -> None:
-        """A transaction came to its end."""
         with self._idle:
             self._running -= 1
             if not self._running:
@@ -162,7 +161,6 @@ class LastingEnvironment:
         return self._env
 
     def close(self) -> None:
-        """Closes it."""
         with self._idle:
             if self._env is not None:
                 self._env.close()

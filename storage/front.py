@@ -261,7 +261,6 @@ class Front:
         return space.written(len(block))
 
     def close(self) -> None:
-        """Gives the files back."""
         if self._overlapped is not None:
             self._overlapped.close()
             self._overlapped = None
@@ -365,7 +364,6 @@ class FrontEnd:
         _write(self._fd, checksum64(rest).to_bytes(8, "little") + rest, 0)
 
     def close(self) -> None:
-        """Gives the file back."""
         if self._map is not None:
             self._map.close()
         os.close(self._fd)
@@ -529,7 +527,6 @@ class FrontReader:
         return found
 
     def _resting_entries(self, stored_txid: int) -> Sequence[FrontEntry]:
-        """Returns what a restart would find."""
         told: list[int] = [stored_txid]
         for name in FRONT_NAMES:
             try:

@@ -64,7 +64,6 @@ def pages_of(block_bytes: int) -> int:
 
 
 def encode(entry: FrontEntry) -> bytes:
-    """The entry's pages."""
     block = entry.block
     checked = _CHECKED.pack(
         entry.generation, entry.number, entry.first_txid, entry.last_txid, len(block), 0
@@ -214,7 +213,6 @@ class FrontSpace:
 
     @property
     def is_usable(self) -> bool:
-        """Returns whether a file is left."""
         return bool(self._files)
 
     @property

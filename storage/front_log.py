@@ -291,7 +291,6 @@ class FrontLog:
 
     # -- reading in the writer's process -----------------------------------------------------
     def blocks(self, txid: int, bytes_max: int, stored: Callable[[], int]) -> Blocks | None:
-        """See `FrontReader.blocks`."""
         found: Blocks = []
         taken_bytes = 0
         with self._lock:

@@ -74,7 +74,6 @@ class InHand:
         _SLOT.pack_into(self._map, 0, publisher, first, last, deaths)
 
     def clear(self) -> None:
-        """Notes that nothing is in hand."""
         self._map[: _SLOT.size] = _NOTHING
 
     def close(self) -> None:

@@ -588,7 +588,6 @@ class LmdbJournalReader:
         )
 
     def close(self) -> None:
-        """Gives every segment and lock back."""
         self.release()
         self._indexes.clear()
 

@@ -326,7 +326,6 @@ class LmdbJournal:
     # -- reading -----------------------------------------------------------------------------
     @property
     def front_log_failure(self) -> str:
-        """See `Journal.front_log_failure`."""
         return self._front.failure
 
     @property
@@ -403,7 +402,6 @@ class LmdbJournal:
 
     @property
     def is_thread_idle(self) -> bool:
-        """See `Journal.is_thread_idle`."""
         return (
             self._done == self._handed
             and self._writer is not None
@@ -535,7 +533,6 @@ class LmdbJournal:
         self._committed(self._reads.last_txid, time.perf_counter_ns() - started_ns)
 
     def _must_rotate(self) -> bool:
-        """Returns whether the next commit opens a segment."""
         active = self._active
         return active is not None and active.is_full(self._segment_bytes, self._rotate_file_bytes)
 
@@ -771,7 +768,6 @@ class LmdbJournal:
 
     @property
     def retention_held(self) -> str:
-        """See `Journal.retention_held`."""
         return self._retention_held
 
     def age_behind(self, behind_us: int) -> None:
@@ -780,7 +776,6 @@ class LmdbJournal:
         self._aging.resume(behind_us)
 
     def removable(self, before_txid: int) -> None:
-        """See `Journal.removable`."""
         floor = self._floor
         if before_txid == floor:
             return
@@ -791,11 +786,9 @@ class LmdbJournal:
 
     @property
     def floor_is_written(self) -> bool:
-        """See `Journal.floor_is_written`."""
         return self._floor_written <= self._floor
 
     def write_floor(self) -> None:
-        """See `Journal.write_floor`."""
         with self._floor_lock:
             floor = self._floor
             if floor != self._floor_written:

@@ -47,7 +47,6 @@ class MemoryFront:
         self._written = 0
 
     def entries(self) -> list[FrontEntry]:
-        """Every sound entry."""
         return [entry for content in self._files for entry in scan(bytes(content))]
 
     def recover(self, stored_txid: int) -> list[Run]:
@@ -97,7 +96,6 @@ class MemoryFront:
             self._space.failed()
 
     def moved(self) -> None:
-        """All of it is in the store, synced."""
         self._space.moved(self._written)
 
     def _pages(self, runs: Sequence[Run]) -> tuple[FrontPlace, bytes, int] | None:

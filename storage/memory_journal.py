@@ -59,7 +59,6 @@ class _Segment:
         return other
 
     def seal(self) -> None:
-        """Ends the segment and remembers what is in it."""
         summary = PublisherRanges()
         for run in self.runs:
             ranges = run.ranges()
@@ -186,7 +185,6 @@ class MemoryJournal:
 
     @property
     def staged(self) -> int:
-        """Runs that wait for a commit."""
         return len(self._staged) + len(self._kept)
 
     def fail_next(self, error: Exception) -> None:
@@ -259,7 +257,6 @@ class MemoryJournal:
         self._last_txid = segment.last_txid
 
     def _move(self) -> None:
-        """All that is committed is in the store, synced."""
         self._move_due = False
         if not self._dead:
             self._stored_txid = self._last_txid

@@ -87,7 +87,6 @@ class MemoryOfflineStore:
         self._fail_next = error
 
     def put(self, frames: Iterable[tuple[int, bytes]]) -> None:
-        """Takes what waits for clients."""
         if self._fail_next is not None:
             error, self._fail_next = self._fail_next, None
             raise error
@@ -111,12 +110,10 @@ class MemoryOfflineStore:
         return sum(map(len, self._pieces.get(client, [])))
 
     def drop(self, client: int) -> None:
-        """Forgets what waits for a client."""
         self.held_bytes -= self.bytes_of(client)
         self._pieces.pop(client, None)
 
     def crash(self) -> MemoryOfflineStore:
-        """The store as a restart finds it: nothing survives."""
         return MemoryOfflineStore()
 
     def close(self) -> None:
@@ -164,7 +161,6 @@ class LmdbOfflineStore:
 
     @property
     def file_bytes(self) -> int:
-        """The size of the file."""
         return self._path.stat().st_size
 
     def put(self, frames: Iterable[tuple[int, bytes]]) -> None:
@@ -256,7 +252,6 @@ class LmdbOfflineStore:
         return True
 
     def close(self) -> None:
-        """Closes the file and removes it."""
         self._env.close()
         self._path.unlink(missing_ok=True)
 

@@ -94,6 +94,5 @@ class OverlappedWrite:
         return int(written)
 
     def close(self) -> None:
-        """Gives the kernel's part back."""
         self._call(*self._destroy)
         del self._held

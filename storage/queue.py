@@ -91,7 +91,6 @@ class MemoryQueueStore:
         return self._stored
 
     def save(self, stored: StoredQueue) -> None:
-        """Writes it in place of what there was."""
         if self._fail_next is not None:
             error, self._fail_next = self._fail_next, None
             raise error
@@ -102,7 +101,6 @@ class MemoryQueueStore:
         self._fail_next = error
 
     def crash(self) -> MemoryQueueStore:
-        """The store as a restart finds it."""
         return MemoryQueueStore(self._stored)
 
     def lose(self) -> MemoryQueueStore:
@@ -194,7 +192,6 @@ class LmdbQueueStore:
         fault_point("queue.synced")
 
     def close(self) -> None:
-        """Closes the file."""
         self._file.close()
 
 

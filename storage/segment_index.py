@@ -322,7 +322,6 @@ class SegmentIndex:
         return None
 
     def seal_entries(self) -> dict[bytes, bytes]:
-        """The meta entries that sealing writes."""
         flat: list[int] = []
         for first, latest in zip(self.extent_firsts, self.extent_times_us, strict=True):
             flat += (first, latest)
@@ -403,7 +402,6 @@ def _numbers(value: bytes) -> tuple[int, ...]:
 
 
 def with_checksum(value: bytes) -> bytes:
-    """A meta entry's value as it is stored."""
     return _U64.pack(checksum64(value)) + value
 
 

@@ -58,7 +58,6 @@ class SegmentFile:
 
 
 def segment_path(directory: Path, first_txid: int, suffix: str) -> Path:
-    """Returns the path of a segment."""
     return directory / f"journal-{first_txid:016x}{suffix}"
 
 
@@ -162,7 +161,6 @@ class Environment(LastingEnvironment):
         return self.ask(_file_bytes)
 
     def joined(self) -> Environment:
-        """Itself, with one more user."""
         self._users += 1
         return self
 
@@ -239,7 +237,6 @@ def open_environment(
 
 
 def read_meta(transaction: Any) -> dict[bytes, bytes]:
-    """All meta entries of an environment."""
     entries: dict[bytes, bytes] = {}
     with transaction.cursor() as cursor:
         if cursor.first():
@@ -309,11 +306,9 @@ class OpenSegment:
         raise NotImplementedError
 
     def entries(self) -> dict[bytes, bytes]:
-        """Returns the segment's meta entries, as stored."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Gives lock and file back."""
         raise NotImplementedError
 
     @property
@@ -427,7 +422,6 @@ class EnvironmentSegment(OpenSegment):
         return self._last_txid
 
     def last_txid(self) -> int:
-        """See OpenSegment."""
         try:
             with self._shared.begin(buffers=True) as transaction:
                 cursor = transaction.cursor()
@@ -436,7 +430,6 @@ class EnvironmentSegment(OpenSegment):
             raise _readable(error, self.file.path, self._shared) from error
 
     def entries(self) -> dict[bytes, bytes]:
-        """See OpenSegment."""
         try:
             with self._shared.begin(buffers=True) as transaction:
                 return read_meta(transaction)
@@ -451,7 +444,6 @@ class EnvironmentSegment(OpenSegment):
         return super().index()
 
     def close(self) -> None:
-        """See OpenSegment."""
         if self._lock_fd >= 0:
             self._shared.close()
             os.close(self._lock_fd)
@@ -459,7 +451,6 @@ class EnvironmentSegment(OpenSegment):
 
 
 def _readable(error: Exception, path: Path, shared: Environment) -> StorageError:
-    """An LMDB error of a reader as ours."""
     if isinstance(error, lmdb.ReadersFullError):
         cleared = shared.clear_dead_readers()
         made = StorageError(
@@ -491,7 +482,6 @@ class CompressedSegment(OpenSegment):
             raise
 
     def blocks(self, txid: int, bytes_max: int = BLOCK_BYTES_MAX) -> list[tuple[int, bytes]]:
-        """See OpenSegment."""
         found: list[tuple[int, bytes]] = []
         container = self._container
         if txid > container.last_txid:
@@ -513,16 +503,13 @@ class CompressedSegment(OpenSegment):
         return found
 
     def last_txid(self) -> int:
-        """See OpenSegment."""
         last_txid: int = self._container.last_txid
         return last_txid
 
     def entries(self) -> dict[bytes, bytes]:
-        """See OpenSegment."""
         return self._container.entries
 
     def close(self) -> None:
-        """See OpenSegment."""
         if self._lock_fd >= 0:
             self._container.close()
             os.close(self._lock_fd)

@@ -133,7 +133,6 @@ class MemorySowStore:
             self.topic(name).take(entries, txid)
 
     def drop(self, name: str) -> None:
-        """Empties a topic, which then is new."""
         self.topic(name).clear()
 
     def fail_next(self, error: Exception) -> None:
@@ -141,7 +140,6 @@ class MemorySowStore:
         self._fail_next = error
 
     def crash(self) -> MemorySowStore:
-        """The store as a restart finds it."""
         other = MemorySowStore()
         for name, topic in self._topics.items():
             other.topic(name).take(dict(topic.scan(b"", b"\xff")), topic.txid)
@@ -164,7 +162,6 @@ class MemoryTopic:
         return self._txid
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of an entry."""
         return self._entries.get(key)
 
     def last(self, start: bytes, end: bytes) -> bytes | None:
@@ -189,7 +186,6 @@ class MemoryTopic:
                 self._entries.pop(key)
 
     def clear(self) -> None:
-        """Takes everything away."""
         self._entries = SortedEntries()
         self._txid = 0
 
@@ -408,7 +404,6 @@ class LmdbSowStore:
             raise _explained(error, self._path) from error
 
     def close(self) -> None:
-        """Closes the file."""
         self._file.close()
 
 
@@ -440,7 +435,6 @@ class LmdbTopic:
         self._txid = txid
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of an entry."""
         return self._store.value(self.front + key)
 
     def last(self, start: bytes, end: bytes) -> bytes | None:
@@ -467,7 +461,6 @@ def _explained(error: Exception, path: Path) -> StorageError:
 
 
 def _topic_key(name: str) -> bytes:
-    """Long names by their checksum: LMDB's keys are short."""
     encoded = name.encode("utf-8", "surrogateescape")
     if len(encoded) < KEY_BYTES_MAX:
         return _NAME + encoded

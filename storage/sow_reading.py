@@ -30,7 +30,6 @@ class StoredTopics:
         return int(_TXID.unpack(value)[0]) if value else 0
 
     def get(self, name: str, key: bytes) -> bytes | None:
-        """The value of an entry of a topic."""
         number = self._number(name)
         value: bytes | None = self._transaction.get(_ENTRY + number + key) if number else None
         return value

@@ -141,7 +141,6 @@ class LmdbStateStore:
         self._file = StoreFile(self._path)
 
     def get(self, key: str) -> bytes | None:
-        """The value of a key."""
         try:
             with self._file.begin() as transaction:
                 value: bytes | None = transaction.get(_encoded(key))
@@ -184,7 +183,6 @@ class LmdbStateStore:
         return iter(found)
 
     def close(self) -> None:
-        """Closes the file."""
         self._file.close()
 
 
@@ -199,7 +197,6 @@ class MemoryStateStore:
         self._fail_next: Exception | None = None
 
     def get(self, key: str) -> bytes | None:
-        """The value of a key."""
         return self._values.get(key)
 
     def put(self, values: dict[str, bytes | None]) -> None:
@@ -229,7 +226,6 @@ class MemoryStateStore:
         self._fail_next = error
 
     def crash(self) -> MemoryStateStore:
-        """The store as a restart finds it."""
         other = MemoryStateStore()
         other._values = self._values.copy()
         return other

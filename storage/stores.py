@@ -119,7 +119,6 @@ class _EntryCounts(Generic[Entry]):
 
     @property
     def messages(self) -> int:
-        """Records in it."""
         return len(self._entries)
 
     @property
@@ -152,7 +151,6 @@ class MemoryPublishStore(_EntryCounts[bytes]):
         self.words = b""
 
     def put(self, sequence: int, record: bytes) -> None:
-        """See PublishStore."""
         if self.bytes >= self.bytes_max or len(self._entries) >= self.messages_max:
             raise _full(self)
         if sequence <= self.highest:
@@ -165,12 +163,10 @@ class MemoryPublishStore(_EntryCounts[bytes]):
         """Nothing to do."""
 
     def advance(self, highest: int) -> None:
-        """See PublishStore."""
         if highest > self.highest:
             self.highest = highest
 
     def acknowledge(self, upto: int) -> None:
-        """See PublishStore."""
         entries = self._entries
         dropped_bytes = 0
         while entries and entries[0][0] <= upto:
@@ -178,14 +174,12 @@ class MemoryPublishStore(_EntryCounts[bytes]):
         self.bytes -= dropped_bytes
 
     def drop(self, ranges: Iterable[Range]) -> None:
-        """See PublishStore."""
         gone = _above_prefix(self, ranges)
         if gone:
             self._entries = deque(entry for entry in self._entries if entry[0] not in gone)
             self.bytes = sum(len(record) for _, record in self._entries)
 
     def replay(self, first: int = 0) -> Iterator[tuple[int, bytes]]:
-        """See PublishStore."""
         return iter([entry for entry in self._entries if entry[0] >= first])
 
     def close(self) -> None:
@@ -259,7 +253,6 @@ class LmdbPublishStore(_EntryCounts[int]):
             raise CorruptRecord(f"{self._path} is damaged: {error}", str(self._path)) from None
 
     def put(self, sequence: int, record: bytes) -> None:
-        """See PublishStore."""
         length = len(record)
         if self.bytes >= self.bytes_max or len(self._entries) >= self.messages_max:
             raise _full(self)
@@ -271,7 +264,6 @@ class LmdbPublishStore(_EntryCounts[int]):
         self.highest = sequence
 
     def flush(self) -> None:
-        """See PublishStore."""
         pending = self._pending
         if not (pending or self._meta_changed or self._surplus):
             return
@@ -298,7 +290,6 @@ class LmdbPublishStore(_EntryCounts[int]):
 
     @property
     def words(self) -> builtins.bytes:
-        """See PublishStore."""
         return self._words
 
     @words.setter
@@ -307,13 +298,11 @@ class LmdbPublishStore(_EntryCounts[int]):
         self._meta_changed = True
 
     def advance(self, highest: int) -> None:
-        """See PublishStore."""
         if highest > self.highest:
             self.highest = highest
             self._meta_changed = True
 
     def acknowledge(self, upto: int) -> None:
-        """See PublishStore."""
         entries = self._entries
         upto = min(upto, self.highest)  # what is put later was not meant
         if upto <= self._acknowledged:
@@ -334,7 +323,6 @@ class LmdbPublishStore(_EntryCounts[int]):
         self._meta_changed = True
 
     def drop(self, ranges: Iterable[Range]) -> None:
-        """See PublishStore."""
         gone = _above_prefix(self, ranges)
         if not gone:
             return
@@ -367,7 +355,6 @@ class LmdbPublishStore(_EntryCounts[int]):
         yield from pending
 
     def close(self) -> None:
-        """See PublishStore."""
         try:
             self.flush()
         finally:
@@ -456,19 +443,15 @@ class MemoryBookmarkStore:
         return have
 
     def seen(self, subscription: str, publisher: int, first: int, last: int) -> None:
-        """See BookmarkStore."""
         self._of(subscription).add(publisher, first, last)
 
     def persisted(self, subscription: str, ranges: PublisherRanges) -> None:
-        """See BookmarkStore."""
         self._of(subscription).update(ranges)
 
     def load(self, subscription: str) -> PublisherRanges:
-        """See BookmarkStore."""
         return self._of(subscription).copy()
 
     def discard(self, subscription: str) -> None:
-        """See BookmarkStore."""
         self._have.pop(subscription, None)
 
     def flush(self) -> None:
@@ -520,23 +503,19 @@ class LmdbBookmarkStore(MemoryBookmarkStore):
             raise CorruptRecord(f"{self._path} is damaged: {error}", str(self._path)) from None
 
     def seen(self, subscription: str, publisher: int, first: int, last: int) -> None:
-        """See BookmarkStore."""
         self._of(subscription).add(publisher, first, last)
         self._changed.add((subscription, publisher))
 
     def persisted(self, subscription: str, ranges: PublisherRanges) -> None:
-        """See BookmarkStore."""
         self._of(subscription).update(ranges)
         self._changed.update((subscription, publisher) for publisher in ranges.sets)
 
     def discard(self, subscription: str) -> None:
-        """See BookmarkStore."""
         self._have.pop(subscription, None)
         self._discarded.add(subscription)
         self._changed = {pair for pair in self._changed if pair[0] != subscription}
 
     def flush(self) -> None:
-        """See BookmarkStore."""
         if not (self._changed or self._discarded):
             return
         try:
@@ -556,7 +535,6 @@ class LmdbBookmarkStore(MemoryBookmarkStore):
         self._discarded.clear()
 
     def close(self) -> None:
-        """See BookmarkStore."""
         try:
             self.flush()
         finally:

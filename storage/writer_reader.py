@@ -152,7 +152,6 @@ class WriterReads:
                 self._opened.release()
 
     def close(self) -> None:
-        """Ends reading for good."""
         with self._lock:
             if self._opened is not None:
                 self._opened.close()

@@ -37,7 +37,6 @@ class OutstandingPublishes:
 
     @property
     def is_over(self) -> bool:
-        """Returns whether the limit is exceeded."""
         return self._unnumbered > UNNUMBERED_MAX or len(self) > self.most
 
     @property

@@ -138,17 +138,14 @@ class Pool:
 
     @property
     def memory_bytes(self) -> int:
-        """Returns the memory that all clients together hold."""
         return self.direct_bytes + self.offline_memory_bytes
 
     @property
     def clients(self) -> list[int]:
-        """Returns the clients that hold something, or are offline."""
         return list(self._clients)
 
     @property
     def offline(self) -> list[int]:
-        """Returns the clients that are offline."""
         return [client for client, held in self._clients.items() if held.is_offline]
 
     # -- what they hold ------------------------------------------------------------------------
@@ -195,7 +192,6 @@ class Pool:
             self._count(held, 1)
 
     def left(self, client: int) -> None:
-        """Removes a client and everything it held."""
         held = self._clients.pop(client, None)
         if held is not None:
             self._count(held, -1)

@@ -32,7 +32,6 @@ class BootstrapConfig:
     authenticators: tuple[ModuleConfig | None, ...] = ()
 
     def authenticator_of(self, source: str) -> ModuleConfig | None:
-        """Returns the instance's credentials for one of the sources."""
         if not self.authenticators:
             return self.authenticator
         return self.authenticators[self.sources.index(source)]

@@ -29,5 +29,4 @@ class SlowClientBufferConfig(JsonText):
 
     @property
     def process_name(self) -> str:
-        """The name of the process in logs and status."""
         return f"{self.instance}.{self.pool}"

@@ -20,12 +20,10 @@ Terms = TypeVar("Terms", SowTerms, QueueTerms)
 
 
 def sow_terms(topics: Iterable[SowTopicDefinition]) -> tuple[SowTerms, ...]:
-    """Returns the compared terms of SOW topics."""
     return tuple(_terms(SowTerms, each) for each in topics if not each.name.startswith(RESERVED))
 
 
 def queue_terms(queues: Iterable[QueueDefinition]) -> tuple[QueueTerms, ...]:
-    """Returns the compared terms of queues."""
     return tuple(_terms(QueueTerms, each) for each in queues if not each.name.startswith(RESERVED))
 
 

@@ -116,7 +116,6 @@ class DestinationConfig:
         return tuple(ms / 1000 for ms in given) or (None,) * len(self.addresses)
 
     def destination(self) -> DestinationRoute:
-        """The part of it that the replication machines need."""
         derived = {
             "addresses": self.addresses or self.server_names,
             "dials": bool(self.addresses),

@@ -23,7 +23,6 @@ class JsonText:
     __slots__ = ()
 
     def to_json(self) -> str:
-        """Returns the configuration as JSON."""
         return written(self)
 
     @classmethod

@@ -131,12 +131,10 @@ class FeatureRegistry:
         self.unfolded.weigh_by(weigh, weigh_published)
 
     def follow(self, feature: StepListener, served: bool) -> None:
-        """Starts or stops telling a feature of each step."""
         others = tuple(each for each in self.following if each is not feature)
         self.following = (*others, feature) if served else others
 
     def fold(self, batch: CommitBatch) -> None:
-        """Folds one commit."""
         for feature in self.served:
             feature.fold(batch)
 

@@ -264,7 +264,6 @@ class FoldBacklog:
             self._weigh_published = _sum_of(self._weigh_published, weigh_published)
 
     def is_long(self, batch: CommitBatch) -> bool:
-        """Returns whether a batch needs more than one slice."""
         if len(batch.runs) > SLICE_RUNS:
             return True
         weigh = self._weigh
@@ -297,7 +296,6 @@ class FoldBacklog:
         return PublishInParts(runs, weigh)
 
     def add(self, batch: CommitBatch) -> None:
-        """Adds a commit."""
         if not self._batches and batch.runs:
             self.folded_txid = batch.runs[0].first_txid - 1
         self._batches.append((_RunSlices(batch.runs, self._weigh), batch.last_txid))
@@ -385,11 +383,9 @@ class FoldBarrier:
 
     @property
     def done(self) -> bool:
-        """Returns whether those commits are folded."""
         return not self._unfolded or self._unfolded.folded_txid >= self._txid
 
     def take(self, most: int) -> None:
-        """Folds the next records."""
         if most and not self.done:
             self._fold(most)
 

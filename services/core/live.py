@@ -156,14 +156,12 @@ class LiveSubscriptions:
         return weight
 
     def following(self) -> SowSubscriptions:
-        """Returns the table of subscriptions that follow records."""
         if self._following is None:
             assert self._make_following is not None
             self._following = self._make_following()
         return self._following
 
     def remove(self, subscription: LiveSubscription) -> None:
-        """Removes a subscription that ended."""
         if self._shares is not None:
             self._shares.remove(subscription)
         if subscription.release is not None:
@@ -187,7 +185,6 @@ class LiveSubscriptions:
         return found
 
     def fold(self, batch: CommitBatch) -> None:
-        """Delivers the committed messages."""
         deliver = self._deliver
         for subscribers, delivery in live_deliveries(batch.runs, self._table):
             deliver(subscribers, delivery)

@@ -195,7 +195,6 @@ class Queues:
 
     # -- a feature, for the folds --------------------------------------------------------------
     def fold(self, batch: CommitBatch) -> None:
-        """Folds a commit."""
         find, publisher = self._by_topic.get, self._author.publisher
         for run in batch.runs:
             frontend = find((run.topic, run.message_type))
@@ -253,7 +252,6 @@ class _JudgedRun:
         self.refused: list[RefusedRecords] = []
 
     def judge(self, record: Record, said: Acknowledgment, counts: Acknowledgment) -> None:
-        """Takes a record, and its valid part."""
         if counts is said:
             self.kept.append((record, record.body))
             return
@@ -272,7 +270,6 @@ class _JudgedRun:
         self.refused.append(RefusedRecords([(record.sequence, record.sequence)], reason, text))
 
     def prepared(self, run: Run) -> PreparedRun:
-        """Returns the result of preparing the run."""
         if not self.refused:
             return PreparedRun((run,))
         authored = self._queues.runs() if self._is_authoring else ()
@@ -307,7 +304,6 @@ class QueueState:
         steady_us: int,
         permission: WritePermission | None = None,
     ) -> PreparedRun:
-        """Returns the run as it is to be journaled."""
         judged = _JudgedRun(self._queues, self._frontend, now_us)
         for record in iterate_records(run.payload):
             try:
@@ -350,7 +346,6 @@ class _Claims:
         self._frontend = frontend
 
     def claims(self, publisher: int, ranges: list[Range], given: str, now_us: int) -> list[Run]:
-        """See `Queues.claims`."""
         return self._queues.claims(self._frontend, publisher, ranges, given, now_us)
 
 

@@ -142,7 +142,6 @@ class SowFeature:
         return min((topic.state.txid for topic in self.book.topics), default=None)
 
     def recover(self, runs: Iterable[Run]) -> None:
-        """Folds runs that the store lacks."""
         for run in runs:
             self._fold_run(run, None)
             for topic in self.book.topics:
@@ -236,7 +235,6 @@ class SowFeature:
             )
 
     def _leave_run(self, topic: SowTopic, run: Run, why: str) -> None:
-        """Leaves out the rest of a damaged run."""
         self.unreadable += 1
         if not self.first_unreadable:
             self.first_unreadable = (
@@ -338,7 +336,6 @@ class SowFeature:
         return found
 
     def saved(self) -> None:
-        """Notes that the pending entries are stored."""
         for topic, txid in self._taken:
             topic.state.saved()
             self._saved_txid[id(topic)] = txid

@@ -106,7 +106,6 @@ class DrillResult:
 
 
 def regions_of(settings: FabricSettings) -> dict[str, list[str]]:
-    """Returns the names of the instances of each region."""
     regions: dict[str, list[str]] = {}
     for instance in settings.instances:
         regions.setdefault(instance.group, []).append(instance.name)

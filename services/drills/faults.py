@@ -86,7 +86,6 @@ class FaultPlaces:
         self._here = {name: fabric.on_node_of(name, _who) == here for name in self.names}
 
     def is_here(self, name: str) -> bool:
-        """Returns whether an instance runs on this host."""
         return bool(self._here[name])
 
     def errand(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -206,7 +205,6 @@ class KillInstances(MomentaryFault):
         return []
 
     def heal(self, step: FaultStep, hit: FaultHit) -> None:
-        """Lets the instances start again."""
         if step.lasts_ms:
             for name in hit.instances:
                 self._places.errand(name, release, self._places.directory(name))
@@ -219,7 +217,6 @@ class KillLink(MomentaryFault):
         self._places = places
 
     def inject(self, step: FaultStep, hit: FaultHit) -> list[str]:
-        """Kills the link's process."""
         name, destination, _ = hit.ways[0]
         pid = self._places.link_pid(name, destination)
         self._places.errand(name, signal_all, [pid], signal.SIGKILL)
@@ -236,7 +233,6 @@ class StopProcess(MomentaryFault):
         self._pids: dict[FaultStep, tuple[str, int]] = {}
 
     def inject(self, step: FaultStep, hit: FaultHit) -> list[str]:
-        """Stops the process."""
         name = hit.instances[0]
         if self._link:
             _, destination, _ = hit.ways[0]
@@ -248,7 +244,6 @@ class StopProcess(MomentaryFault):
         return []
 
     def heal(self, step: FaultStep, hit: FaultHit) -> None:
-        """Lets the process go on."""
         if step in self._pids:
             name, pid = self._pids.pop(step)
             self._places.errand(name, signal_all, [pid], signal.SIGCONT)
@@ -458,7 +453,6 @@ class LoseDisk(MomentaryFault):
             time.sleep(POLL_S)
 
     def heal(self, step: FaultStep, hit: FaultHit) -> None:
-        """Lets the instance start again."""
         with contextlib.suppress(FabricError):
             release(self._places.directory(hit.instances[0]))
 

@@ -80,7 +80,6 @@ class HeadFault(MomentaryFault):
             )
 
     def inject(self, step: FaultStep, hit: FaultHit) -> list[str]:
-        """Kills or stops the GCS."""
         self.check()
         port = gcs_port()
         self._pid, command, environment = gcs_process(port)
@@ -96,7 +95,6 @@ class HeadFault(MomentaryFault):
         return ["the GCS is started again with the same command, on its storage"]
 
     def heal(self, step: FaultStep, hit: FaultHit) -> None:
-        """Wakes the GCS, or starts it again."""
         if self._head is None:
             if self._pid:
                 signal_all([self._pid], signal.SIGCONT)

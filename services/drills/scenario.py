@@ -186,7 +186,6 @@ class FaultStep(Section):
 
     @property
     def kind(self) -> FaultKind:
-        """The kind of the step's fault."""
         return FAULTS[self.fault]
 
     def sentence(self, target: str) -> str:
@@ -286,7 +285,6 @@ class DrillScenario(Section):
 
     @property
     def own_load(self) -> bool:
-        """Returns whether the drill publishes nothing itself."""
         return not self.load.publishers
 
     def with_own_load(self) -> DrillScenario:
@@ -398,7 +396,6 @@ def load(path: Path) -> DrillScenario:
 
 @cache
 def built_in() -> dict[str, DrillScenario]:
-    """Returns the scenarios that come with Raylay, by name."""
     listed = yaml.safe_load(BUILT_IN_FILE.read_text(encoding="utf-8"))
     found = [parse(values, BUILT_IN_FILE.name) for values in listed]
     return {scenario.name: scenario for scenario in found}

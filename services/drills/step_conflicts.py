@@ -40,7 +40,6 @@ def lines(step: FaultStep, hit: FaultHit) -> list[tuple[str, str]]:
 
 
 def parts(step: FaultStep, hit: FaultHit, settings: FabricSettings) -> frozenset[Part]:
-    """Returns the parts that a step breaks."""
     found: list[Part] = [("line", *line) for line in lines(step, hit)]
     if step.fault in ("kill_link", "stop_link"):
         found += [("link", name, destination) for name, destination, _ in hit.ways]

@@ -210,7 +210,6 @@ class SlowConsumer:
             subscriber.set_reading(reads)
 
     def inject(self, step: FaultStep, hit: FaultHit) -> list[str]:
-        """Stops the subscriber."""
         notes = self._inside.inject(step, hit)
         self._set(hit, False)
         return notes
@@ -220,6 +219,5 @@ class SlowConsumer:
         self._inside.renew(step, hit, left_s)
 
     def heal(self, step: FaultStep, hit: FaultHit) -> list[str]:
-        """Lets the subscriber read again."""
         self._set(hit, True)
         return self._inside.heal(step, hit)

@@ -52,12 +52,10 @@ class PublishRecord:
 
     @property
     def published_messages(self) -> int:
-        """Number of messages that were published."""
         return _size(self.published)
 
     @property
     def persisted_messages(self) -> int:
-        """Number of messages that were acknowledged."""
         return _size(self.persisted)
 
 
@@ -98,7 +96,6 @@ class Verdict:
 
     @property
     def duplicated(self) -> int:
-        """Number of surplus copies, over all places."""
         return self._sum("duplicated")
 
     @property
@@ -108,7 +105,6 @@ class Verdict:
 
     @property
     def unexpected(self) -> int:
-        """Number of messages that nobody published, over all places."""
         return self._sum("unexpected")
 
     @property
@@ -124,7 +120,6 @@ EXAMPLES_MAX = 3
 def check_place(
     place: str, stretches: Iterable[SequenceStretch], record: PublishRecord
 ) -> PlaceVerdict:
-    """Compares one place with the publishers' record."""
     verdict = PlaceVerdict(place)
     seen = PublisherRanges()
     highest: dict[tuple[int, bytes], int] = {}
@@ -156,7 +151,6 @@ def check_place(
 
 
 def judge(places: Mapping[str, Iterable[SequenceStretch]], record: PublishRecord) -> Verdict:
-    """Compares every place with the publishers' record."""
     return Verdict(
         [check_place(name, stretches, record) for name, stretches in places.items()],
         record.published_messages,

@@ -49,7 +49,6 @@ class Watcher:
         ]
 
     def start(self) -> None:
-        """Starts to watch."""
         for thread in self._threads:
             thread.start()
 

@@ -117,7 +117,6 @@ class FilterBudget:
         return self._left < RECOVERED_STEPS
 
     def spend(self, steps: int) -> bool:
-        """Pays for steps. Returns whether any are left."""
         self._in_turn += steps
         self._budgets.in_turn(self)
         self.spend_slowly(steps)
@@ -136,7 +135,6 @@ class FilterBudget:
         self._budgets.stopped[effort] = None
 
     def end_turn(self) -> None:
-        """Notes that the turn of the loop has ended."""
         self._in_turn = 0
 
     def recover(self, steps: int, compile_steps: int = 0) -> bool:
@@ -153,7 +151,6 @@ class FilterBudget:
         return max(0, -self._compile_left) / COMPILE_STEPS_PER_S
 
     def compiled(self, steps: int) -> None:
-        """Pays for the compilation of a filter."""
         if steps >= LONG_COMPILE_STEPS:
             self._compile_left -= steps
             self._budgets.worked(self)
@@ -179,7 +176,6 @@ class FilterBudget:
         return FilterHold(self, filter_)
 
     def release(self, tree: object) -> None:
-        """Notes that a hold of a filter has ended."""
         count, size_bytes = self._held[id(tree)]
         if count > 1:
             self._held[id(tree)] = count - 1, size_bytes
@@ -255,7 +251,6 @@ class FilterBudgets:
         return len(self._by_user)
 
     def of(self, user: Hashable) -> FilterBudget:
-        """Returns the budget of a user."""
         found = self._by_user.get(user)
         if found is None:
             found = self._by_user[user] = FilterBudget(self)

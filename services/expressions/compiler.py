@@ -120,7 +120,6 @@ class _Writer:
         self._variables = 0
 
     def function(self, node: tree.ExpressionNode, *, is_filter: bool) -> Callable[..., Any]:
-        """Returns the function of the whole expression."""
         self._is_large = _is_large(node)
         try:
             code = self.condition(node) if is_filter else self.value(node)
@@ -144,14 +143,12 @@ class _Writer:
         return with_account(_inner(module), self.known, self._effort)
 
     def condition(self, node: tree.ExpressionNode) -> Code:
-        """Returns the code of a node as a condition."""
         code = self.value(node)
         if code.is_condition:
             return code
         return self._made(f"truth({code.text}, {self.meter()})", code.nesting, is_condition=True)
 
     def value(self, node: tree.ExpressionNode) -> Code:
-        """Returns the code of a node as a value."""
         code = _WRITERS[type(node)](self, node)
         return self._hoisted(code) if code.nesting > NESTING_MAX else code
 
@@ -169,12 +166,10 @@ class _Writer:
         return f"(b or (b := {_METER}))"
 
     def variable(self) -> str:
-        """Returns the name of a new variable."""
         self._variables += 1
         return f"v{self._variables}"
 
     def name(self, value: Any, prefix: str = "k") -> str:
-        """Returns the name of an object in the code."""
         key = (type(value), value) if isinstance(value, str | int | float) else id(value)
         if value != value:
             key = id(value)
@@ -190,7 +185,6 @@ class _Writer:
         return Code(text, nesting + 1, is_condition, is_never_null)
 
     def literal(self, node: tree.Literal) -> Code:
-        """Returns the code of a literal."""
         return Code(self.name(node.value) if node.value not in (None, "") else "None")
 
     def identifier(self, node: tree.Identifier) -> Code:
@@ -278,7 +272,6 @@ class _Writer:
         return self._made(text, code.nesting + 1, is_condition=True, is_never_null=True)
 
     def between(self, node: tree.Between) -> Code:
-        """Returns the code of BETWEEN."""
         return self._called(values.between, (node.operand, node.low, node.high), is_condition=True)
 
     def membership(self, node: tree.In) -> Code:
@@ -302,7 +295,6 @@ class _Writer:
         return self._made(text, nesting + 1, is_condition=True, is_never_null=True)
 
     def like(self, node: tree.Like) -> Code:
-        """Returns the code of LIKE."""
         code, held = self.value(node.operand), self.variable()
         matches, meter = self.name(node.pattern.matches, "f"), self.meter()
         other = f"{self.name(values.like, 'f')}({held}, {self.name(node.pattern)}, {meter})"
@@ -316,7 +308,6 @@ class _Writer:
         return self._made(text, nesting, is_condition=True, is_never_null=True)
 
     def affix(self, node: tree.Affix) -> Code:
-        """Returns the code of BEGINS WITH and ENDS WITH."""
         operand = self.value(node.operand)
         options = [self.value(option) for option in node.options]
         call = self.name(values.begins if node.begins else values.ends, "f")
@@ -326,19 +317,15 @@ class _Writer:
         return self._made(text, nesting + 1, is_condition=True, is_never_null=True)
 
     def is_null(self, node: tree.IsNull) -> Code:
-        """Returns the code of IS NULL."""
         return self._called(values.is_null, (node.operand,), is_condition=True)
 
     def is_nan(self, node: tree.IsNan) -> Code:
-        """Returns the code of IS NAN."""
         return self._called(values.is_nan, (node.operand,), is_condition=True)
 
     def arithmetic(self, node: tree.Arithmetic) -> Code:
-        """Returns the code of + - * / %."""
         return self._called(values.ARITHMETIC[node.operator], (node.left, node.right))
 
     def negative(self, node: tree.Negative) -> Code:
-        """Returns the code of a sign."""
         return self._called(values.negative, (node.operand,))
 
     def if_(self, node: tree.If) -> Code:
@@ -350,7 +337,6 @@ class _Writer:
         return self._made(f"({then.text} if {asked} else {otherwise.text})", nesting)
 
     def call(self, node: tree.Call) -> Code:
-        """Returns the code of a function call."""
         bound = node.function.bound(len(node.arguments))
         patterns = node.patterns or (None,) * len(node.arguments)
         taken = [

@@ -159,7 +159,6 @@ def filter_of(
 
 
 def refusal(text: str, error: ExpressionError) -> str:
-    """Returns the sentence that refuses an invalid filter."""
     return f"{text[:SHOWN_CHARACTERS_MAX]!r} is no filter: {error}"
 
 

@@ -76,13 +76,11 @@ class _Filter(Generic[Key]):
         self.whole = self.named is not None and self.named.whole
 
     def paid_by(self, payer: FilterPayer) -> None:
-        """Adds a key for which this payer pays."""
         if payer not in self._payers:
             self.expression.effort.payers.append(payer)
         self._payers[payer] = self._payers.get(payer, 0) + 1
 
     def left_by(self, payer: FilterPayer) -> None:
-        """Removes a key of this payer."""
         self._payers[payer] -= 1
         if not self._payers[payer]:
             del self._payers[payer]
@@ -216,7 +214,6 @@ class FilterIndex(Generic[Key]):
         self._by_key[key] = found
 
     def discard(self, key: Key) -> None:
-        """Removes a key's filter, if there is one."""
         found = self._by_key.pop(key, None)
         if found is None:
             return

@@ -184,7 +184,6 @@ class _Parser:
         return self._next().text.upper()
 
     def unexpected(self, wanted: str) -> ExpressionError:
-        """Returns the error that another word is expected here."""
         word = self.word
         found = f"{word.text[:40]!r}" if word.kind != "end" else "its end"
         more = ""

@@ -70,7 +70,6 @@ class Pattern:
         return self._topic.weight
 
     def matches(self, text: str, meter: Meter | None = None) -> bool:
-        """Returns whether the pattern matches somewhere in the text."""
         if len(text) > self.uncounted:
             charge(meter, self._topic.weight * len(text))
         try:

@@ -260,7 +260,6 @@ def is_null(value: Value, meter: Meter | None = None) -> bool:
 
 
 def is_nan(value: Value, meter: Meter | None = None) -> bool:
-    """Returns whether the value is NaN."""
     charge_scalar(meter, value)
     value = scalar(value)
     return value.__class__ is float and value != value
@@ -491,7 +490,6 @@ def _any_affix(
 
 
 def like(value: Value, pattern: Pattern, meter: Meter | None = None) -> bool:
-    """Returns whether the pattern matches in any element."""
     charge_all(meter, value, 2)
     texts = [text(each) or "" for each in plains(value)]
     charge(meter, pattern.weight * sum(map(len, texts)))
@@ -547,7 +545,6 @@ ARITHMETIC = {
 
 
 def negative(value: Value, meter: Meter | None = None) -> int | float | None:
-    """Returns the value with the other sign."""
     charge_scalar(meter, value)
     found = number(value)
     if found is None:

@@ -119,7 +119,6 @@ class FilterReports:
         self.steps = 0
 
     def gave_up(self, effort: EvaluationAccount) -> None:
-        """Counts an evaluation that was given up."""
         effort.given_up += 1
         self.count += 1
         found = self._given_up
@@ -161,5 +160,4 @@ def charge(meter: Meter | None, steps: int) -> None:
 
 
 def give_up(effort: EvaluationAccount) -> None:
-    """Notes an evaluation that was given up."""
     NEWS.gave_up(effort)

@@ -116,7 +116,6 @@ def examine(facts: HostFacts) -> list[HostFinding]:
 
 
 def worst(findings: list[HostFinding]) -> Level:
-    """Returns the worst level, which decides the exit code."""
     levels = {finding.level for finding in findings}
     return "wrong" if "wrong" in levels else "change" if "change" in levels else "ok"
 

@@ -60,12 +60,10 @@ class Position:
 
     @property
     def bounded(self) -> bool:
-        """Returns whether the subscription has an end."""
         return bool(self.end)
 
 
 def format_bookmark(publisher: int, sequence: int) -> str:
-    """Returns the bookmark of a message."""
     return f"{publisher}|{sequence}|"
 
 

@@ -42,7 +42,6 @@ class PublisherRanges(SharedMap[SequenceSet]):
         self.of(publisher).add(first, last)
 
     def add_ranges(self, publisher: int, ranges: Iterable[Range]) -> None:
-        """Adds several ranges of the publisher."""
         found = self.of(publisher)
         for first, last in ranges:
             found.add(first, last)
@@ -106,7 +105,6 @@ class PublisherRanges(SharedMap[SequenceSet]):
                     self._own.add(publisher)
 
     def covers(self, publisher: int, ranges: Iterable[Range]) -> bool:
-        """Returns whether all of the ranges are present."""
         found = self.sets.get(publisher)
         return found is not None and all(found.covers(first, last) for first, last in ranges)
 
@@ -120,7 +118,6 @@ class PublisherRanges(SharedMap[SequenceSet]):
 
     @property
     def count(self) -> int:
-        """Returns the number of messages of all publishers."""
         return sum(each.count for each in self.sets.values())
 
     def __eq__(self, other: object) -> bool:
@@ -136,7 +133,6 @@ class PublisherRanges(SharedMap[SequenceSet]):
         return f"PublisherRanges({self.sets!r})"
 
     def items(self) -> Iterator[tuple[int, Range]]:
-        """Iterates over every (publisher, range)."""
         for publisher, ranges in self.sets.items():
             for pair in ranges:
                 yield publisher, pair

@@ -56,7 +56,6 @@ class SequenceSet:
         return at >= 0 and chunk < self._full_ends[at]
 
     def _add_full(self, start: int, end: int) -> None:
-        """Makes the chunks [start, end) full."""
         starts, ends = self._full_starts, self._full_ends
         if ends and ends[-1] == start and starts[-1] <= start:
             # The stream's own next chunk, by far the most frequent case.
@@ -79,7 +78,6 @@ class SequenceSet:
                     part.pop(chunk, None)
 
     def _cut_full(self, start: int, end: int) -> None:
-        """Removes the chunks [start, end) from the full stretches."""
         starts, ends = self._full_starts, self._full_ends
         low = bisect_right(ends, start)
         high = low
@@ -205,14 +203,12 @@ class SequenceSet:
             self._part.pop(chunk, None)
 
     def update(self, other: SequenceSet) -> None:
-        """Adds every sequence of another set."""
         for start, end in zip(other._full_starts, other._full_ends, strict=True):
             self._add_full(start, end)
         for chunk, bits in other._part.items():
             self._or(chunk, bits)
 
     def difference_update(self, other: SequenceSet) -> None:
-        """Removes every sequence of another set."""
         for start, end in zip(other._full_starts, other._full_ends, strict=True):
             self.remove(start << _BITS, (end << _BITS) - 1)
         if len(other._part) <= 16 or self._full_starts:
@@ -223,7 +219,6 @@ class SequenceSet:
                 self._and_not(chunk, other._part[chunk])
 
     def clear(self) -> None:
-        """Removes all sequences."""
         self._full_starts.clear()
         self._full_ends.clear()
         self._part.clear()

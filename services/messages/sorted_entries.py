@@ -46,7 +46,6 @@ class SortedEntries(Generic[Value]):
 
     @property
     def entries(self) -> dict[bytes, Value]:
-        """Returns the dict of all entries, for reading."""
         return self._entries
 
     def __setitem__(self, key: bytes, value: Value) -> None:

@@ -85,7 +85,6 @@ class Suspects:
         self._note.set(run.publisher, first, last, deaths + 1)
 
     def end(self) -> None:
-        """Notes that nothing is in progress."""
         self._note.clear()
 
     def isolated(self, run: Run, known: Sequence[Range]) -> tuple[list[Run], list[RefusedRecords]]:

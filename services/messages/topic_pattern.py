@@ -129,7 +129,6 @@ class TopicPattern:
         """Longest time that one character of a topic takes, in nanoseconds on a fast processor."""
 
     def search(self, topic: str) -> bool:
-        """Returns whether the pattern matches somewhere in the topic."""
         # Most patterns begin with plain text: a call of RE2 takes ten times as long as a search for
         # the text.
         if not (topic.startswith(self._text) if self._anchored else self._text in topic):
@@ -210,7 +209,6 @@ def _split(found: list[PatternPart]) -> tuple[str, list[_Look]]:
 
 
 def _has_choice(found: list[PatternPart]) -> bool:
-    """Returns whether the whole pattern consists of alternatives."""
     depth = 0
     for part in found:
         if part.kind == "choice" and not depth:

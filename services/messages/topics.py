@@ -41,7 +41,6 @@ def is_regex(topic: str) -> bool:
 
 
 def all_but(names: Iterable[str]) -> str:
-    """Returns the regular expression of all topics but these."""
     escaped = [re.escape(name) for name in dict.fromkeys(names)]
     return f"^(?!{escaped[0]}$)" if len(escaped) == 1 else f"^(?!({'|'.join(escaped)})$)"
 
@@ -152,7 +151,6 @@ class TopicMatcher(dict[TopicKey, bool]):
         ]
 
     def matches(self, topic: bytes, message_type: bytes) -> bool:
-        """Returns whether messages of this topic and type match."""
         return self[topic, message_type]
 
     def __missing__(self, key: TopicKey) -> bool:

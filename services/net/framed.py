@@ -91,7 +91,6 @@ class WriteQueue:
         self.flush()
 
     def flush(self) -> None:
-        """Writes everything collected, now."""
         if self.is_held:
             return
         self._is_awaited = False

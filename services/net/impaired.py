@@ -115,11 +115,9 @@ class ImpairedLine:
         return cast(asyncio.Transport, transport), inner
 
     def opened(self, connection: ImpairedProtocol) -> None:
-        """Notes a new connection."""
         self._connections.add(connection)
 
     def closed(self, connection: ImpairedProtocol) -> None:
-        """Notes that a connection has ended."""
         self._connections.discard(connection)
 
 
@@ -176,7 +174,6 @@ class _Way:
         return data
 
     def changed(self, dropped: bool) -> None:
-        """Applies the new state of the line."""
         self.dropped = dropped
         if self._timer is not None:
             self._timer.cancel()
@@ -193,7 +190,6 @@ class _Way:
             self._hand_on(self._next())
 
     def forget(self) -> None:
-        """Drops everything: the connection has ended."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -326,11 +322,9 @@ class ImpairedTransport(asyncio.Transport):
         return self._connection.transport.get_extra_info(name, default)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Sends over the line."""
         self._connection.out.pass_on(bytes(data))
 
     def writelines(self, list_of_data: Any) -> None:
-        """Sends over the line."""
         self._connection.out.pass_on(b"".join(list_of_data))
 
     def close(self) -> None:
@@ -342,7 +336,6 @@ class ImpairedTransport(asyncio.Transport):
         self._connection.finish(at_once=True)
 
     def is_closing(self) -> bool:
-        """Returns whether the connection is ending."""
         return self._connection.is_finished
 
     def get_write_buffer_size(self) -> int:
@@ -350,13 +343,10 @@ class ImpairedTransport(asyncio.Transport):
         return self._connection.out.bytes + self._connection.transport.get_write_buffer_size()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Sets the limits of the socket."""
         self._connection.transport.set_write_buffer_limits(high, low)
 
     def pause_reading(self) -> None:
-        """Pauses reading from the socket."""
         self._connection.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Resumes reading from the socket."""
         self._connection.transport.resume_reading()

@@ -78,7 +78,6 @@ class SilenceDetector:
 
 
 def why_lost(silent_s: float, timeout_s: float) -> str:
-    """Returns the reason as text."""
     if silent_s <= BUSY_TIMES * timeout_s:
         return f"nothing came for {timeout_s:g} s"
     return f"nothing came for {BUSY_TIMES * timeout_s:g} s, although its host answers"

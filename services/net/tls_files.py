@@ -247,7 +247,6 @@ class RenewedContext:
         self._context = server_context(config, where)
 
     def current(self, *, at_once: bool = False) -> ssl.SSLContext:
-        """Returns the context for a new connection."""
         now_s = time.monotonic()
         if at_once or now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s

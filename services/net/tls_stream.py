@@ -314,11 +314,9 @@ class TlsTransport(asyncio.Transport):
         return self._raw.get_extra_info(name, default)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Sends data."""
         self._stream.write(data)
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        """Sends several pieces of data."""
         self._stream.write(b"".join(list_of_data))
 
     def get_write_buffer_size(self) -> int:
@@ -330,15 +328,12 @@ class TlsTransport(asyncio.Transport):
         self._raw.set_write_buffer_limits(high, low)
 
     def pause_reading(self) -> None:
-        """Stops reading."""
         self._raw.pause_reading()
 
     def resume_reading(self) -> None:
-        """Resumes reading."""
         self._raw.resume_reading()
 
     def is_closing(self) -> bool:
-        """Returns whether the connection is ending."""
         return self._stream.is_over or self._raw.is_closing()
 
     def close(self) -> None:
@@ -351,10 +346,8 @@ class TlsTransport(asyncio.Transport):
         self._raw.abort()
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Sets the protocol that gets later data."""
         self._stream.protocol = cast(asyncio.Protocol, protocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """Returns the protocol that gets the data."""
         assert self._stream.protocol is not None
         return self._stream.protocol

@@ -171,7 +171,6 @@ class TunnelHost(FramedConnection):
         self.write_collected()
 
     def writable(self) -> None:
-        """Notes that there is room to write again."""
         if self.carried is not None:
             self.carried.carrier_writable()
 
@@ -184,11 +183,9 @@ class TunnelHost(FramedConnection):
         """
 
     def stream_ended(self, stream: TunnelStream) -> None:
-        """Notes that the stream has ended."""
         if self.carried is stream:
             self.carried = None
 
     def carrier_ended(self, why: str) -> None:
-        """Notes that the carrying connection has ended."""
         if self.carried is not None:
             self.carried.end(why, tell=False)

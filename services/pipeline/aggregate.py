@@ -106,7 +106,6 @@ class Windows:
                 )
 
     def named(self, given: tuple[str, ...]) -> dict[str, str]:
-        """Returns the expressions by name."""
         found: dict[str, str] = {}
         for text in given:
             match = _NAMED.fullmatch(text.strip())
@@ -334,7 +333,6 @@ def _whole_path(journal: str) -> str:
 
 
 def _published(directory: Path) -> int:
-    """Returns the number of results that have sequences."""
     try:
         state = json.loads((directory / STAGING_OF_CHECKPOINT / STATE_FILE).read_bytes())
     except FileNotFoundError:

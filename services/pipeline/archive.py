@@ -143,17 +143,14 @@ class Lake:
 
     @property
     def meta(self) -> Path:
-        """Directory of the lake's own files."""
         return self.directory / META
 
     @property
     def messages(self) -> Path:
-        """Directory of the archived messages."""
         return self.directory / MESSAGES
 
     @property
     def staging(self) -> Path:
-        """Directory in which a stretch is staged."""
         return self.meta / "staging"
 
     @classmethod
@@ -187,7 +184,6 @@ class Lake:
         return stretches[-1].last_txid if stretches else 0
 
     def take(self, key: str, stretch: ArchivedStretch, moves: list[list[str]]) -> None:
-        """Adds a verified stretch to the lake."""
         pending = _Pending(key, stretch, moves)
         write_durably(self.meta / "pending.json", json.dumps(asdict(pending)).encode() + b"\n")
         fault_point("archive.pending")

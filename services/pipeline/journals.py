@@ -78,7 +78,6 @@ class JournalPlace:
         return list_segments(Path(self.journal), archive)
 
     def reader(self) -> LmdbJournalReader:
-        """Opens a reader of the whole journal."""
         return LmdbJournalReader(self.journal, self.archive)
 
     def incarnation(self) -> str:
@@ -665,12 +664,10 @@ class StretchReader:
         self.left_out.append(text)
 
     def damaged(self, key: int, error: CorruptRecord) -> CorruptRecord:
-        """Returns an error that names the segment's file."""
         assert self._segment is not None
         return self._segment.damaged(key, error)
 
     def close(self) -> None:
-        """Closes the segment and releases its lock."""
         if self._segment is not None:
             self._segment.close()
             self._segment = None

@@ -68,7 +68,6 @@ class DefaultAuthentication:
         self._requires = config.truth("RequireUsername", False, where)
 
     async def authenticate(self, asked: Credentials) -> Answer:
-        """See `Authentication`."""
         if self._requires and not asked.user_id:
             return LogonDenied("it gave no user name, and RequireUsername is true")
         return LogonAccepted(asked.user_id if self._keeps else "")
@@ -82,7 +81,6 @@ class ImplicitAuthentication:
         self._keeps = config.truth("AllowSpoofing", False, where)
 
     async def authenticate(self, asked: Credentials) -> Answer:
-        """See `Authentication`."""
         return LogonAccepted(asked.user_id if self._keeps else "")
 
 
@@ -93,7 +91,6 @@ class NoAuthentication:
         config.check_options((), where)
 
     async def authenticate(self, asked: Credentials) -> Answer:
-        """See `Authentication`."""
         return LogonDenied(f"{NOBODY} lets nobody in")
 
 
@@ -128,7 +125,6 @@ class PasswordAuthentication:
         self._hashes = read_passwords(text, f"{self._where}: {self.watched.path}")
 
     async def authenticate(self, asked: Credentials) -> Answer:
-        """See `Authentication`."""
         if not asked.user_id or not asked.password:
             return LogonDenied("it gave no user name, or no password")
         loop, number, fits = asyncio.get_running_loop(), next(self._numbers), None
@@ -163,7 +159,6 @@ class PasswordAuthentication:
             self._go_on(loop)
 
     def _go_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Tells the logons whose turn has come."""
         while (turn := self._turns.next(loop.time())) is not None:
             self._tell(turn)
 
@@ -216,7 +211,6 @@ class TokenAuthentication:
         self._claim = options.get("UserClaim") or "sub"
 
     async def authenticate(self, asked: Credentials) -> Answer:
-        """See `Authentication`."""
         if not asked.password:
             return LogonDenied("it gave no token")
         try:
@@ -251,7 +245,6 @@ class CertificateAuthentication:
             )
 
     async def authenticate(self, asked: Credentials) -> Answer:
-        """See `Authentication`."""
         if asked.certificate is None:
             return LogonDenied(
                 "its connection has no verified certificate: the transport needs VerifyClient"

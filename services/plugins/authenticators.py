@@ -59,7 +59,6 @@ class DefaultAuthenticator:
         self._value = config.options.get(self._source, "")
 
     async def credentials(self, challenge: Challenge | None) -> tuple[str, str]:
-        """See `Authenticator`."""
         try:
             user = self._user or getpass.getuser()
         except (OSError, KeyError):
@@ -105,7 +104,6 @@ class ExecAuthenticator:
         self._bytes_max = int(length)
 
     async def credentials(self, challenge: Challenge | None) -> tuple[str, str]:
-        """See `Authenticator`."""
         user = self._user or getpass.getuser()
         name = self._command[0]
         reading, writing = os.pipe()

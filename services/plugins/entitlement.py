@@ -62,7 +62,6 @@ class ConstantEntitlement:
         self._found = found
 
     async def permissions(self, user: str, client_name: str, address: str) -> Permissions:
-        """See `Entitlement`."""
         return self._found
 
 
@@ -135,7 +134,6 @@ class FilePermissions:
         }
 
     async def permissions(self, user: str, client_name: str, address: str) -> Permissions:
-        """See `Entitlement`."""
         await self.watched.look()
         found = self._of_user.get(user) if user != ANYBODY else None
         return found or self._of_user.get(ANYBODY, NOTHING)
@@ -185,7 +183,6 @@ class HttpPermissions:
         self._headers = {name.strip(): value.strip()} if header else {}
 
     async def permissions(self, user: str, client_name: str, address: str) -> Permissions:
-        """See `Entitlement`."""
         uri = self._resource({"user": user, "client": client_name, "address": address})
         why = ""
         for _ in range(self._retries + 1):
@@ -284,7 +281,6 @@ class InstalledEntitlement:
         self._where = where
 
     async def permissions(self, user: str, client_name: str, address: str) -> Permissions:
-        """See `Entitlement`."""
         try:
             found = await self._module.permissions(user, client_name, address)
         except asyncio.CancelledError:

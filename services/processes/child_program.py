@@ -48,7 +48,6 @@ class ChildProgram:
         self._turn = turn
 
     def begin(self) -> asyncio.AbstractEventLoop:
-        """Takes the loop that runs."""
         loop = self.loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._loop_exception)
         self.outbox = WriteQueue(loop)
@@ -121,16 +120,13 @@ class InstanceSocket(FramedConnection):
         self._turn()
 
     def frame_received(self, header: Header, body: bytes) -> None:
-        """A frame of the instance's."""
         if header["c"] == "ping":
             self.send(PONG)
         else:
             self._handler.instance_said(header, body)
 
     def writable(self) -> None:
-        """There is room to write again."""
         self._turn()
 
     def ended(self, why: str) -> None:
-        """The instance is gone."""
         self._program.end(why)

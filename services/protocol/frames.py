@@ -51,7 +51,6 @@ class Frame(NamedTuple):
 
 
 def encode_frame(header: Header, body: bytes = b"") -> bytes:
-    """Encodes header and body as one frame."""
     packed: bytes = _pack(header)
     if len(packed) > HEADER_BYTES_MAX:
         return _long_front(packed, len(body)) + body

@@ -47,7 +47,6 @@ def read_command_id(header: Header) -> str:
 
 
 def read_text(header: Header, key: str, default: str = "") -> str:
-    """Returns a text."""
     value = header.get(key)
     if value is None:
         return default
@@ -81,7 +80,6 @@ def read_bytes(header: Header, key: str) -> bytes:
 
 
 def read_acks(header: Header) -> frozenset[str]:
-    """Returns the requested acks."""
     value = header.get("a")
     if value is None or value == "":
         return frozenset()
@@ -98,7 +96,6 @@ def read_acks(header: Header) -> frozenset[str]:
 
 
 def read_options(header: Header) -> dict[str, Any]:
-    """Returns the map of options."""
     value = header.get("o")
     if value is None:
         return {}
@@ -108,7 +105,6 @@ def read_options(header: Header) -> dict[str, Any]:
 
 
 def read_topic(header: Header) -> str:
-    """Returns the topic."""
     topic = read_text(header, "t")
     length = len(topic.encode("utf-8", "surrogatepass"))
     if not 1 <= length <= TOPIC_BYTES_MAX:
@@ -117,7 +113,6 @@ def read_topic(header: Header) -> str:
 
 
 def read_message_type(header: Header, default: str) -> str:
-    """Returns the message type."""
     message_type = read_text(header, "mt", default)
     if len(message_type.encode("utf-8", "surrogatepass")) > TYPE_BYTES_MAX:
         raise BadValue("bad_command", f"message type is longer than {TYPE_BYTES_MAX} bytes")

@@ -56,7 +56,6 @@ class Arrival:
         self.stretches = array("Q")
 
     def add(self, publisher: int, ranges: list[Range], last_txid: int) -> None:
-        """Adds messages that came, too."""
         self.last_txid = last_txid
         stretches = self.stretches
         for first, last in ranges:
@@ -66,12 +65,10 @@ class Arrival:
                 stretches.extend((publisher, first, last))
 
     def parts(self) -> Iterator[tuple[int, list[Range]]]:
-        """Publishers and sequences of all that came."""
         for publisher, first, last in zip(*[iter(self.stretches)] * 3, strict=True):
             yield publisher, [(first, last)]
 
     def covers(self, publisher: int, first: int, last: int) -> bool:
-        """Returns whether all of these came."""
         return any(
             each == publisher and begin <= first and last <= end
             for each, begin, end in zip(*[iter(self.stretches)] * 3, strict=True)
@@ -96,7 +93,6 @@ class QueueCheckpoint:
     names: Mapping[int, str] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """Returns the checkpoint for the queue's store."""
         packed: bytes = msgpack.packb(
             {
                 "after": self.after_txid,
@@ -297,15 +293,12 @@ class _EmptyArrivals(Arrival):
         self.take(first)
 
     def take(self, other: Arrival) -> None:
-        """Puts the next one to it."""
         self.last_txid = other.last_txid
         for publisher, ranges in other.parts():
             self.ranges.add_ranges(publisher, ranges)
 
     def parts(self) -> Iterator[tuple[int, list[Range]]]:
-        """Publishers and sequences of all that came."""
         return ((publisher, list(ranges)) for publisher, ranges in self.ranges.sets.items())
 
     def covers(self, publisher: int, first: int, last: int) -> bool:
-        """Returns whether all of these came."""
         return self.ranges.covers(publisher, [(first, last)])

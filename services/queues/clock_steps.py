@@ -46,7 +46,6 @@ class ClockSteps:
         return True
 
     def add(self, after_txid: int, offset_us: int) -> None:
-        """Takes a step that was noted elsewhere."""
         self._after.append(after_txid)
         self._offsets.append(offset_us)
         if len(self._after) > STEPS_MAX:

@@ -143,7 +143,6 @@ class QueueDefinition:
 
     @property
     def topic(self) -> str:
-        """The topic, or expression, whose messages it holds."""
         return self.underlying or self.name
 
     @property
@@ -153,7 +152,6 @@ class QueueDefinition:
 
     @property
     def is_distributed(self) -> bool:
-        """Returns whether other instances have it, too."""
         return self.kind != "local"
 
     @property

@@ -58,7 +58,6 @@ class PendingDraft:
         self.absent: Sequence[Key] = ()
 
     def frozen(self, message: QueuedMessage) -> bool:
-        """Returns whether the message still waits for this draft."""
         return message.state == FROZEN and message.held == self.tag
 
 
@@ -204,7 +203,6 @@ class Drafts:
         return tag in self._out
 
     def flush(self) -> list[QueueRecordDraft]:
-        """All drafts that are to be said now."""
         for drafted in self._open.values():
             self._say(drafted)
         self._open.clear()
@@ -221,7 +219,6 @@ class Drafts:
         return drafted
 
     def failed(self, tags: Collection[int]) -> list[PendingDraft]:
-        """The drafts of these tags, forgotten."""
         return [found for tag in tags if (found := self.take(tag)) is not None]
 
     def left(self, consumer: Consumer) -> None:

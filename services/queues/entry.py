@@ -49,7 +49,6 @@ class QueueEntry:
 
     @property
     def key(self) -> Key:
-        """Publisher and sequence."""
         return self.publisher, self.sequence
 
     @property

@@ -29,7 +29,6 @@ class MessageExpirations:
         self.overdue: set[QueuedMessage] = set()
 
     def __len__(self) -> int:
-        """Messages that are noted, some of them gone."""
         return self._count
 
     @property
@@ -38,7 +37,6 @@ class MessageExpirations:
         return self._order[0] * STEP_US if self._order else 0
 
     def note(self, message: QueuedMessage, expires_us: int) -> None:
-        """Notes when a message expires."""
         step = -(-expires_us // STEP_US)
         there = self._steps.get(step)
         if there is None:

@@ -223,7 +223,6 @@ class QueueFrontend:
         return True
 
     def session_left(self, session: int) -> list[Consumer]:
-        """All of a session's are gone: which."""
         found = [consumer for consumer in self.consumers if consumer[0] == session]
         for consumer in found:
             self.left(consumer)
@@ -485,7 +484,6 @@ class QueueFrontend:
 
     # -- what was committed --------------------------------------------------------------------
     def fold(self, run: Run) -> None:
-        """Records of the queue's topic were committed."""
         if run.kind != Kind.RECORDS:
             return
         for at, record in readable_records(run):
@@ -577,7 +575,6 @@ class Flood:
         """Request numbers by life: the highest one, and those just below it that came."""
 
     def made(self, queue: str, request: TransferRequest) -> RoutedRequest:
-        """A request of this instance's own."""
         name, incarnation, life = self._of
         self._number += 1
         return RoutedRequest(

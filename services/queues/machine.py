@@ -300,7 +300,6 @@ class QueueMachine:
         return self._is_proxied and message.register.owner not in self._reachable
 
     def tick(self, now_us: int) -> None:
-        """Ends leases and expires messages whose time is over."""
         self.state.now_us = now_us
         self._end_by_time(now_us)
         if len(self.state.expirations):
@@ -371,7 +370,6 @@ class QueueMachine:
         return self.said()
 
     def said(self) -> list[Decision]:
-        """Returns the decisions that follow from what came in."""
         said, self.state.decisions = self.state.decisions, []
         said += self._drafts.flush()
         return said

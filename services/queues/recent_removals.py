@@ -37,7 +37,6 @@ class RecentRemovals:
         self.clear()
 
     def clear(self) -> None:
-        """Forgets all."""
         self._old = PublisherRanges()
         self._young = PublisherRanges()
         self._old_txid = self._young_txid = self._all_txid = 0

@@ -141,18 +141,15 @@ def parts_of(said: Acknowledgment) -> list[Acknowledgment]:
 
 
 def pack_acknowledgment(said: Acknowledgment) -> bytes:
-    """The body of a client's record."""
     return _packed({"acks": _flat(said.keys), "how": said.how})
 
 
 def pack_transfer(said: Transfer) -> bytes:
-    """The body of an instance's record."""
     moves = [list(move) for move in said.moves]
     return _packed({"by": said.by, "tag": said.tag, "moves": moves, "names": dict(said.names)})
 
 
 def pack_removal(said: Removal) -> bytes:
-    """The body of an instance's record."""
     return _packed({"by": said.by, "tag": said.tag, "gone": _flat(said.keys), "why": said.why})
 
 

@@ -256,7 +256,6 @@ class ReplicatedQueueState:
                 self.requests.add(message)
 
     def _received_us(self, run: Run) -> int:
-        """Returns when it was received, by the steady clock."""
         return self.clock_steps.steady_us(run.first_txid, run.receive_time_us, self.now_us)
 
     def _arrive_one_by_one(
@@ -601,7 +600,6 @@ class ReplicatedQueueState:
     # -- what is asked -------------------------------------------------------------------------
     @property
     def depth(self) -> int:
-        """Messages in the queue."""
         return self.counts["came"] - self.counts["left"]
 
     @property
@@ -646,7 +644,6 @@ class ReplicatedQueueState:
         return next(found)
 
     def message(self, key: Key) -> QueuedMessage | None:
-        """A message, if it is in the queue."""
         return self.known.get(key[0], {}).get(key[1])
 
     def part(self, behind_txid: int = 0) -> list[QueuedMessage]:
@@ -700,7 +697,6 @@ class ReplicatedQueueState:
         return self.is_ours(message) and message.state in (AVAILABLE, LEASED)
 
     def fits(self, message: QueuedMessage, wanted: Expression) -> bool:
-        """Returns whether a filter is true of a message."""
         tree = self._contents.tree(message.txid)
         if tree is None:
             return False
@@ -708,7 +704,6 @@ class ReplicatedQueueState:
         return wanted.matches(tree, around)
 
     def registers(self) -> dict[Key, Ownership]:
-        """Returns the owner of each message of the queue."""
         return {message.key: message.register for message in self.found()}
 
     def snapshot(self) -> QueueCheckpoint:
@@ -716,5 +711,4 @@ class ReplicatedQueueState:
         return self.history.snapshot(self.owners.names)
 
     def stored(self) -> bytes:
-        """The snapshot, for the queue's store."""
         return self.snapshot().to_bytes()

@@ -66,7 +66,6 @@ class RootedRanges:
         return found.get(publisher) if found is not None else None
 
     def remove_ranges(self, root: int, publisher: int, ranges: Iterable[Range]) -> None:
-        """Removes ranges of one publisher from one root."""
         found = self.roots.get(root)
         if found is not None:
             found.remove_ranges(publisher, ranges)
@@ -94,7 +93,6 @@ class RootedRanges:
         return f"RootedRanges({self.roots!r})"
 
     def to_wire(self) -> dict[int, dict[int, bytes]]:
-        """Returns the ranges for a msgpack header."""
         return {root: ranges.to_wire() for root, ranges in self.roots.items() if ranges}
 
     @classmethod
@@ -330,7 +328,6 @@ class DestinationLedger:
                 self.stranded.remove_ranges(publisher, ranges)
 
     def forget(self, conflicts: Ranges) -> None:
-        """Removes messages that the destination refused for good."""
         for publisher, ranges in conflicts.items():
             for root in self.unacked.roots:
                 self.unacked.remove_ranges(root, publisher, ranges)
@@ -449,7 +446,6 @@ class WaiterTable:
         return other
 
     def assign(self, root: int, route: Route, publisher: int, ranges: Iterable[Range]) -> None:
-        """Makes the route's sender the waiter of these messages."""
         routes = self.of(root).of(publisher)
         waits = routes.get(route)
         if waits is None:

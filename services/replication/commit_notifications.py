@@ -84,7 +84,6 @@ class CommitNotifications:
         return last_txid if last_txid > taken_txid else 0
 
     def is_ahead(self, taken_txid: int) -> bool:
-        """Returns whether anything above this transaction id is committed."""
         return self._committed_txid > taken_txid
 
     def failed(self) -> None:

@@ -255,10 +255,8 @@ LinkEffect = SendBatch | LinkReport | EventReport
 
 
 def ranges_of(sets: PublisherRanges) -> Ranges:
-    """Returns the sets as plain ranges."""
     return {publisher: ranges.ranges() for publisher, ranges in sets.sets.items() if ranges}
 
 
 def rooted_of(sets: dict[int, PublisherRanges]) -> Rooted:
-    """Returns the sets as plain ranges, by root."""
     return {root: ranges_of(ranges) for root, ranges in sets.items() if ranges}

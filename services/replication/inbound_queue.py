@@ -73,7 +73,6 @@ class InboundQueue:
         self._answers = LookupResult()
 
     def clear(self) -> None:
-        """Drops all waiting frames: the connection is over."""
         self._answers.close()
         self._waiting.clear()
         self.waiting_bytes = 0

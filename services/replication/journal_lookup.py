@@ -118,7 +118,6 @@ class LookupResult:
         self._looking.clear()
 
     def clear(self) -> None:
-        """Forgets all answers."""
         for each in (self._compared, self._differing, self._routes, self._highest):
             each.clear()
         self._routed = PublisherRanges()

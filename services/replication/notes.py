@@ -20,6 +20,5 @@ def encode_note(root: int, sender: int, publisher: int, ranges: list[Range]) -> 
 
 
 def decode_note(run: Run) -> tuple[int, int, list[Range]]:
-    """Returns (root, sender, ranges) of a WAITER note."""
     root, sender = _NOTE.unpack_from(run.payload)
     return root, sender, list(SequenceSet.from_bytes(run.payload[_NOTE.size :]))

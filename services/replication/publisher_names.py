@@ -147,7 +147,6 @@ class NamesTold:
 
     @property
     def is_behind(self) -> bool:
-        """Returns whether there is more to be told."""
         return self._position is not None and self._position < len(self._names)
 
     def go_on(self, say: Callable[[bytes], bool]) -> None:

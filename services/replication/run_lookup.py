@@ -122,7 +122,6 @@ class RunLookup:
         return [found[txid] for txid in sorted(found)]
 
     def highest_on_topic(self, publisher: int, topic: bytes, wanted: SequenceSet) -> int:
-        """See `RunSource`."""
         self.reads += 1
         return self._source.highest_on_topic(publisher, topic, wanted)
 

@@ -122,7 +122,6 @@ class StagedLog:
         """Width of the widest run of each publisher: last minus first sequence."""
 
     def append(self, entry: Entry) -> None:
-        """Appends an entry."""
         self._entries.append(entry)
         if isinstance(entry, RunStaged):
             run = entry.run

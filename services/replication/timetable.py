@@ -56,7 +56,6 @@ class Occasion:
             )
 
     def between_ms(self) -> int:
-        """Returns the time between two occasions, in milliseconds."""
         if not self.at:
             return self.every_ms
         return WEEK_MS if " " in self.at.strip() else DAY_MS

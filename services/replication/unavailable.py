@@ -64,7 +64,6 @@ class UnavailableMessages:
 
     @property
     def is_judging(self) -> bool:
-        """Returns whether messages are still to be decided on."""
         return bool(self._lacking.sets)
 
     def reduce(self, lacks: PublisherRanges) -> None:
@@ -115,7 +114,6 @@ class UnavailableMessages:
         ]
 
     def came(self, publisher: int, ranges: list[Range]) -> EventReport | None:
-        """Notes that these messages are on disk now."""
         missing = self.ranges.get(publisher)
         if missing is None:
             return None
@@ -133,7 +131,6 @@ def _report(event: str, publisher: int, ranges: list[Range]) -> EventReport:
 
 
 def encode_unavailable(publisher: int, missing: SequenceSet) -> Run:
-    """Returns an UNAVAILABLE note, whose payload is the set."""
     first, last = missing.first(), missing.last()
     assert first is not None and last is not None
     payload = missing.to_bytes()
@@ -141,5 +138,4 @@ def encode_unavailable(publisher: int, missing: SequenceSet) -> Run:
 
 
 def decode_unavailable(run: Run) -> PublisherRanges:
-    """Decodes an UNAVAILABLE note."""
     return PublisherRanges({run.publisher: SequenceSet.from_bytes(run.payload)})

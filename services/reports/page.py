@@ -71,11 +71,9 @@ class Page:
         )
 
     def figures(self, items: Iterable[tuple[str, Any, str]], heading: str = "") -> None:
-        """Adds tiles: (label, value, note)."""
         self._add("figures", heading, tiles=[(label, show(v), note) for label, v, note in items])
 
     def text(self, heading: str, *paragraphs: str) -> None:
-        """Adds paragraphs of plain text."""
         self._add("text", heading, paragraphs=paragraphs)
 
     def table(

@@ -97,7 +97,6 @@ class ConnectionShares:
         return None
 
     def admitted(self, holder: ShareHolder) -> None:
-        """Counts a connection that has logged on."""
         self._users[holder.user] = self._users.get(holder.user, 0) + 1
         self._networks[holder.network] = self._networks.get(holder.network, 0) + 1
 

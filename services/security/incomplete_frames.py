@@ -119,7 +119,6 @@ class IncompleteFrames:
         self._count(frame, held_bytes)
 
     def left(self, frame: IncompleteFrame) -> None:
-        """Notes that a connection has ended."""
         self._count(frame, 0)
 
     def __len__(self) -> int:

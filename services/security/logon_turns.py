@@ -104,7 +104,6 @@ class LogonTurns:
 
     @property
     def remembered(self) -> int:
-        """Returns the number of entries of the largest table."""
         return max(len(self._failed_addresses), len(self._failed_users), len(self._let_in))
 
     def came(self, number: int, peer: str, user: str) -> list[Turn]:

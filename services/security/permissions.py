@@ -57,7 +57,6 @@ class Grant(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Returns whether the whole topic is accessible."""
         return self.allowed and not self.filter and not self.select
 
 
@@ -80,7 +79,6 @@ class PermissionEntry(NamedTuple):
     write: Grant
 
     def fits(self, topic: str) -> bool:
-        """Returns whether the entry is about this topic."""
         return self.topic == topic if self.pattern is None else self.pattern.search(topic)
 
 

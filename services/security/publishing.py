@@ -85,18 +85,15 @@ class PublishJudge:
         return PreparedRun((run,)) if by_record else self._filtered(run, grant)
 
     def writes_all(self, topic: bytes) -> bool:
-        """See `WritePermission`."""
         return self._permissions.write(topic).is_whole
 
     def passes(self, topic: bytes, message: Tree) -> bool:
-        """See `WritePermission`."""
         grant = self._permissions.write(topic)
         if grant.is_whole or not grant.allowed:
             return grant.allowed
         return bool(self._filter(grant).matches(message, self._client))
 
     def refusal(self, topic: bytes, what: str) -> tuple[str, str]:
-        """See `WritePermission`."""
         who = self._user or "this client"
         shown = topic.decode("utf-8", "replace")[:200]
         return NOT_ENTITLED, f"{who} may not {what} {shown!r}"

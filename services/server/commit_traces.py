@@ -29,7 +29,6 @@ class CommitTraces:
         """Traced messages of clients that are not acked yet."""
 
     def committed(self, runs: list[Run]) -> None:
-        """Notes that these runs were committed."""
         for run in runs:
             if run.flags & _TRACED and run.kind == _RECORDS:
                 self._committed(run)

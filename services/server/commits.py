@@ -92,7 +92,6 @@ class Commits:
         self._clock = clock
 
     def start(self) -> None:
-        """Starts the journal's threads."""
         self._journal.start(self.cycle.on_disk, self.cycle.failed)
 
     @property
@@ -112,7 +111,6 @@ class Commits:
             self._runtime.report("front_log_recovered")
 
     def status(self) -> dict[str, Any]:
-        """Returns the commits' part of the instance's status."""
         failure = self.cycle.failure
         return {
             "commit_ms_p50": self.latency.percentile_ms(0.5),

@@ -122,7 +122,6 @@ class FaultInjection:
         self.tell_link(destination)
 
     def tell_link(self, destination: str) -> None:
-        """A link's process is there, or its line changed."""
         state, until_s = self._lines.get(destination, (OPEN, 0.0))
         left_s = max(0.0, until_s - self._runtime.loop.time())
         if self._runtime.config.drills:
@@ -170,7 +169,6 @@ def hold(directory: Path, seconds: float) -> None:
 
 
 def release(directory: Path) -> None:
-    """An instance that waits goes on."""
     (directory / HOLD_FILE).unlink(missing_ok=True)
 
 

@@ -574,7 +574,6 @@ class InstanceServer:
         return self.runtime.events_log.after(after, limit)
 
     def status(self) -> dict[str, Any]:
-        """The status of the instance."""
         return self._status.status()
 
 

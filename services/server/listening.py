@@ -127,7 +127,6 @@ class InstanceListeners:
         self._servers.append(server)
 
     def close(self) -> None:
-        """Lets nobody in any more."""
         for transport in self.transports.values():
             transport.close()
         for server in self._servers:
@@ -135,7 +134,6 @@ class InstanceListeners:
         self._links.descriptors.close()
 
     def remove(self) -> None:
-        """Removes the Unix socket's files."""
         if self.unix_path:
             _remove_sockets(self.unix_path)
 
@@ -146,7 +144,6 @@ class InstanceListeners:
         return {each.name: each.address for each in clients[1:]}
 
     def status(self) -> list[dict[str, Any]]:
-        """The status of each transport."""
         return [transport.status() for transport in self.transports.values()]
 
     def keep_looking(self) -> None:
@@ -232,7 +229,6 @@ class InstanceListeners:
         make: Callable[[], asyncio.Protocol],
         plain_answer: bytes,
     ) -> Callable[[], asyncio.Protocol]:
-        """Makes what a connection by this transport begins as."""
         tls = transport.tls
         if tls is None:
             return make

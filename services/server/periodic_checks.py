@@ -125,7 +125,6 @@ class PeriodicChecks:
         self._replays.keep_ticking()
 
     def _tell_unreadable(self) -> None:
-        """Reports runs of which records were passed over."""
         now_s = self._runtime.loop.time()
         text = UNREADABLE.take() if now_s >= self._tell_unreadable_s else ""
         if text:
@@ -156,7 +155,6 @@ class PeriodicChecks:
             )
 
     def _keep_names(self) -> None:
-        """Keeps whom publisher ids belong to, for later lives."""
         unwritten = self._runtime.machine.publisher_names.unwritten
         if unwritten and not self._writes_names:
             self._writes_names = True

@@ -32,7 +32,6 @@ def keep_what_is_there() -> None:
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """An event loop: uvloop where it is installed."""
     try:
         import uvloop
     except ImportError:

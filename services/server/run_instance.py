@@ -54,7 +54,6 @@ def _stop_at_signals(server: InstanceServer, stopping: list[asyncio.Task[None]])
 
 
 def main() -> int:
-    """The command."""
     if len(sys.argv) != 2:
         print("usage: python -m raylay.services.server.run_instance DATA_DIRECTORY")
         return 2

@@ -91,7 +91,6 @@ class RecurringTask:
             self._set((passed // intervals + 1) * intervals)
 
     def hurry(self) -> None:
-        """Ends the task's pause."""
         if self.is_pausing:
             self.is_pausing = False
             self._timer.cancel()
@@ -171,11 +170,9 @@ class InstanceRuntime:
         self.loop.set_exception_handler(self._loop_exception)
 
     def recovered(self, machine: InstanceMachine) -> None:
-        """Takes the machine that recovery has made."""
         self.machine, self.is_recovered = machine, True
 
     def report(self, event: str, **details: Any) -> None:
-        """Something that people may want to know."""
         self.events_log.add(event, details)
         if self.is_resting:
             self.hurry()
@@ -236,7 +233,6 @@ class InstanceRuntime:
         self.steps.end()
 
     def cancel_timers(self) -> None:
-        """Nothing is done again and again any more."""
         for each in self._recurring:
             each.cancel()
 
@@ -266,11 +262,9 @@ class InstanceRuntime:
 
     @property
     def tasks_running(self) -> int:
-        """The number of spawned tasks that go on."""
         return len(self._tasks)
 
     def cancel_tasks(self) -> None:
-        """Ends what was spawned."""
         for task in list(self._tasks):
             task.cancel()
 
@@ -297,7 +291,6 @@ class InstanceRuntime:
         await asyncio.shield(self._ended)
 
     def end(self, error: BaseException | None = None) -> None:
-        """The instance was stopped, or a fault ended it."""
         if self._ended.done():
             return
         if error is None:

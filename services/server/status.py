@@ -74,7 +74,6 @@ class InstanceStatus:
 
     @property
     def delivered(self) -> int:
-        """Messages that subscribers were sent, in this life."""
         clients = self._clients
         return clients.delivered + self._deliveries.delivered + self._replays.delivered
 
@@ -93,7 +92,6 @@ class InstanceStatus:
         self._rates_before = (now_s, counters.published, counters.persisted, self.delivered)
 
     def status(self) -> dict[str, Any]:
-        """The status of the instance."""
         config = self._runtime.config
         found: dict[str, Any] = {
             "name": config.name,

@@ -104,6 +104,5 @@ class TopicCopy:
         return made
 
     def end(self) -> dict[bytes, bytes]:
-        """Returns the entries to store when all have come."""
         # A topic's part before the log would be wrong without the part from the log.
         return {BEGUN: b"", **counts_entry(self.records, self.tombstones)}

@@ -221,7 +221,6 @@ class DeleteScan:
         return sorted(self._found)
 
     def close(self) -> None:
-        """Ends the scan."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -82,7 +82,6 @@ class Enrichment:
 
     @property
     def paths(self) -> tuple[FieldPath, ...]:
-        """Returns the paths of the computed fields."""
         return tuple(field.path for field in self._fields)
 
     def __call__(self, message: Tree, previous: Tree | None = None) -> Tree:

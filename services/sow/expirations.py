@@ -23,7 +23,6 @@ class RecordExpirations:
         self._order: list[tuple[int, bytes]] = []
 
     def __len__(self) -> int:
-        """Returns the number of entries, including stale ones."""
         return len(self._order)
 
     @property

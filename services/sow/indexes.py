@@ -92,7 +92,6 @@ class _HashIndex:
         return list(product(*found)) if prod(map(len, found)) <= PLACES_MAX else None
 
     def add(self, key: bytes, place: tuple[Value, ...]) -> None:
-        """Adds a key to a place."""
         there = self.keys.get(place)
         if there is None:
             self.keys[place] = key
@@ -102,7 +101,6 @@ class _HashIndex:
             self.keys[place] = {there, key}  # type: ignore[arg-type]
 
     def discard(self, key: bytes, place: tuple[Value, ...]) -> None:
-        """Takes a key from a place."""
         there = self.keys.get(place)
         if type(there) is set:
             there.discard(key)
@@ -112,12 +110,10 @@ class _HashIndex:
             del self.keys[place]
 
     def found(self, place: tuple[Value, ...]) -> Iterable[bytes]:
-        """Returns the keys of the records in a place."""
         there = self.keys.get(place, ())
         return (there,) if type(there) is bytes else there  # type: ignore[return-value]
 
     def change(self, key: bytes, before: Tree | None, after: Tree | None) -> None:
-        """Moves a record whose fields have changed."""
         was = [] if before is None else self.places(before)
         now = [] if after is None else self.places(after)
         if was == now:
@@ -160,7 +156,6 @@ class SowIndexes:
         """Whether a text in a key field may be a number in an unusual spelling."""
 
     def load(self, records: Iterable[IndexedRecord]) -> None:
-        """Replaces the content of the indexes by these records."""
         self._odd = False
         for index in self._indexes:
             index.keys.clear()
@@ -267,7 +262,6 @@ def _is_odd(tree: Tree, path: FieldPath) -> bool:
 
 
 def _tree_of(paths: Sequence[FieldPath], given: Sequence[Value]) -> Tree:
-    """Returns a tree with these values in these fields."""
     tree: Tree = {}
     for path, value in zip(paths, given, strict=True):
         place = tree

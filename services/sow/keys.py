@@ -53,7 +53,6 @@ class KeyRule:
 
     @property
     def paths(self) -> tuple[FieldPath, ...]:
-        """Returns the paths of the key fields."""
         return self._paths
 
     def key_of(self, tree: Tree) -> bytes:

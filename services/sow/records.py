@@ -56,7 +56,6 @@ class SowRecord(NamedTuple):
 
     @property
     def author(self) -> RecordAuthor:
-        """The author of the record."""
         return RecordAuthor(self.stamp_us, self.publisher, self.sequence)
 
 
@@ -79,7 +78,6 @@ class Tombstone(NamedTuple):
 
 
 def encoded(record: SowRecord) -> bytes:
-    """Returns a record as stored."""
     body, topic = record.body, record.topic
     head = _RECORD.pack(
         record.txid,
@@ -95,7 +93,6 @@ def encoded(record: SowRecord) -> bytes:
 
 
 def body_of(value: bytes) -> bytes:
-    """Returns the message of a stored record."""
     topic_bytes = value[_RECORD.size - 2] | value[_RECORD.size - 1] << 8
     return value[_RECORD.size + topic_bytes :]
 
@@ -136,7 +133,6 @@ def decoded(key: bytes, value: bytes) -> SowRecord:
 
 
 def encoded_tombstone(tombstone: Tombstone) -> bytes:
-    """Returns a tombstone as stored."""
     txid, updated_us, author, publisher, sequence = tombstone
     return _TOMBSTONE.pack(txid, updated_us, *author, publisher, sequence)
 

@@ -203,7 +203,6 @@ class SowStaging:
 
     # -- what is staged ------------------------------------------------------------------------
     def staged(self, run: Run) -> None:
-        """See `Stateful`."""
         if self._ready and self._ready[0].run is run:
             found = self._ready.popleft()
         else:
@@ -228,7 +227,6 @@ class SowStaging:
             self._forget_over()
 
     def failed(self, committed_txid: int) -> None:
-        """See `Stateful`."""
         while self._runs and self._runs[-1].run.first_txid > committed_txid:
             del self._by_txid[self._runs.pop().run.first_txid]
         self._ready.clear()

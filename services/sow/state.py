@@ -586,7 +586,6 @@ class SowState:
         return self._taken.entries, self.txid
 
     def saved(self) -> None:
-        """Notes that the pending entries are stored."""
         self._taken_bytes = 0
         self._taken = SortedEntries()
         self._newest_taken_us = {}

@@ -50,7 +50,6 @@ class EmptyStore:
         return None
 
     def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
-        """Nothing."""
         return []
 
 

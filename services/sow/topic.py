@@ -130,11 +130,9 @@ class SowTopic:
 
     @property
     def stored_as(self) -> str:
-        """Returns the name of the topic in the store."""
         return self.definition.stored_as
 
     def index(self) -> None:
-        """Builds the indexes from all records."""
         definition = self.definition
         hash_indexes = definition.hash_indexes
         # With a pattern, each logical topic has a key rule of its own.

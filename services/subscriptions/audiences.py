@@ -147,7 +147,6 @@ class TopicAudience:
         return self._spent > self._join_at
 
     def join(self) -> None:
-        """Joins the filters of all groups into one index."""
         self.joined = FilterIndex.joined(group.filters for group in self.groups)
         self.joined_count = self.joined.filter_count
 
@@ -383,7 +382,6 @@ class AudienceTable:
             group.joined_in.pop(audience, None)
 
     def _forget(self) -> None:
-        """Drops all topics and audiences."""
         for audience in list(self._audiences.values()):
             self._drop(audience)
         self._topics.clear()

@@ -56,24 +56,20 @@ class RememberedLookup:
 
     @property
     def first_txid(self) -> int:
-        """See `LogLookup`."""
         return self._log.first_txid
 
     def find_sequence(self, publisher: int, sequence: int) -> int | None:
-        """See `LogLookup`."""
         key = publisher, sequence
         if key not in self._sequences:
             self._sequences[key] = self._log.find_sequence(publisher, sequence)
         return self._sequences[key]
 
     def find_time(self, time_us: int) -> int:
-        """See `LogLookup`."""
         if time_us not in self._times:
             self._times[time_us] = self._log.find_time(time_us)
         return self._times[time_us]
 
     def look_up(self, points: Iterable[Point], position: Position) -> None:
-        """Looks up these points of a position."""
         for point in points:
             _begin_of(point, position.includes(point), self, 0)
 

@@ -36,7 +36,6 @@ class DeferredDeliveries:
         self.query_bytes = 0
 
     def deliver(self, subscription: str, delivery: DeliveryContent) -> None:
-        """Keeps a delivery of messages."""
         self._held.append((subscription, "", delivery))
         self.held_bytes += delivery.size_bytes
         self._grown()
@@ -48,12 +47,10 @@ class DeferredDeliveries:
         self._grown()
 
     def forget(self, subscriptions: Collection[str]) -> None:
-        """Drops the deliveries of subscriptions that have ended."""
         self._held = kept = deque(each for each in self._held if each[0] not in subscriptions)
         self.held_bytes = sum(each[2].size_bytes for each in kept)
 
     def forget_all(self) -> None:
-        """Drops all deliveries, because all subscriptions have ended."""
         self._held.clear()
         self.held_bytes = 0
 

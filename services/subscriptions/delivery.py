@@ -42,7 +42,6 @@ class DeliveryContent:
     bodies: list[bytes] = field(default_factory=list)
 
     def add(self, run: Run) -> None:
-        """Adds a whole run."""
         self.count += run.count
         self.size_bytes += len(run.payload)
         self.bodies.append(run.payload)
@@ -77,7 +76,6 @@ class DeliveryContent:
         return follows and self.size_bytes + size_bytes <= DELIVERY_BYTES_MAX
 
     def add_one(self, record: bytes, traced: bool) -> None:
-        """Adds one record."""
         self.count += 1
         self.size_bytes += len(record)
         self.bodies.append(record)

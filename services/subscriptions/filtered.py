@@ -91,7 +91,6 @@ class FilteredSubscriptions:
             self._asking.add(subscription)
 
     def remove(self, subscription: LiveSubscription) -> None:
-        """Removes a subscription that was added."""
         self._audiences.remove(subscription)
         self._asking.discard(subscription)
 

@@ -233,7 +233,6 @@ class SubscriptionTable:
         return self._count
 
     def add(self, subscription: LiveSubscription) -> None:
-        """Adds a subscription."""
         pattern = subscription.filter.pattern
         if pattern is None:
             self._literals.setdefault(subscription.filter.topic, {})[subscription] = None
@@ -244,7 +243,6 @@ class SubscriptionTable:
         self._changed(subscription, True)
 
     def remove(self, subscription: LiveSubscription) -> None:
-        """Removes a subscription that was added."""
         pattern = subscription.filter.pattern
         if pattern is None:
             topic = subscription.filter.topic

@@ -72,7 +72,6 @@ class Pacer:
         return _records_within(run.payload, self._allowance)
 
     def sent(self, run: Run, messages: int, size_bytes: int, now_us: int) -> None:
-        """Notes that a part of the run was sent."""
         unit = self._rate.unit
         if unit == "messages":
             self._allowance -= messages

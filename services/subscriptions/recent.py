@@ -28,7 +28,6 @@ class RecentRuns:
         return len(self._runs)
 
     def add(self, runs: list[Run]) -> None:
-        """Adds committed runs."""
         kept = self._runs
         if kept and runs and kept[-1].last_txid + 1 != runs[0].first_txid:
             self.clear()
@@ -41,7 +40,6 @@ class RecentRuns:
         del kept[:gone]
 
     def clear(self) -> None:
-        """Drops all runs."""
         self._runs.clear()
         self._bytes = 0
 

@@ -63,7 +63,6 @@ class SubscriptionShares:
         self._of[subscription] = user, weight
 
     def remove(self, subscription: Hashable) -> None:
-        """Removes a subscription that ended, if it was counted."""
         found = self._of.pop(subscription, None)
         if found is None:
             return

@@ -310,7 +310,6 @@ class SowSubscriptions:
         return filter_of(text, FOLLOWING, self._functions, surroundings_of(asker), asker.budget)
 
     def remove(self, subscription: LiveSubscription) -> None:
-        """Removes a subscription that was added."""
         self._audiences.remove(subscription, _looks_back(subscription))
 
     def with_efforts(self, efforts: Efforts) -> set[LiveSubscription]:
@@ -437,7 +436,6 @@ class SowSubscriptions:
     def _passing_body(
         self, audience: TopicAudience, kind: MessageType, body: bytes, around: EvalContext
     ) -> list[LiveSubscription]:
-        """Returns the subscriptions whose filter passes a message."""
         found = audience.every()
         if audience.has_filters:
             try:

@@ -57,7 +57,6 @@ class BoundedFile:
 
     @property
     def path(self) -> Path:
-        """The file being written."""
         number = f".{self._number}" if self._number else ""
         return self._directory / f"{self._name}-{os.getpid()}{number}.{self._suffix}"
 
@@ -109,7 +108,6 @@ class BoundedFile:
             total_bytes -= size
 
     def close(self) -> None:
-        """Closes the file."""
         with self._lock:
             if self._descriptor >= 0:
                 os.close(self._descriptor)

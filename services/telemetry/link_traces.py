@@ -33,7 +33,6 @@ class LinkTraces:
         self._outstanding = OutstandingSamples()
 
     def sent(self, number: int, runs: Sequence[Run]) -> None:
-        """Begins the spans of a batch that is sent."""
         if self._tracing.enabled:
             found = [m for run in runs if run.flags & _TRACED for m in traced(run.payload)]
             if found:

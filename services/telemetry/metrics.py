@@ -67,13 +67,11 @@ class LatencyHistogram:
         self.sum_ns = 0
 
     def record(self, duration_ns: int) -> None:
-        """Counts one duration."""
         self.counts[bisect_left(self._bounds_ns, duration_ns)] += 1
         self.sum_ns += duration_ns
 
     @property
     def count(self) -> int:
-        """The number of durations that were counted."""
         return sum(self.counts)
 
     def percentile_ms(self, fraction: float) -> float:

@@ -73,7 +73,6 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Ends a connection."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)

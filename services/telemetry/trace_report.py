@@ -46,7 +46,6 @@ class TraceSpan:
 
     @property
     def duration_ms(self) -> float:
-        """Milliseconds from start to end."""
         return (self.end_ns - self.start_ns) / 1e6
 
 
@@ -70,7 +69,6 @@ class TraceSummary:
         return (self.end_ns - self.start_ns) / 1e6
 
     def add(self, span: TraceSpan) -> None:
-        """Adds a span to the summary."""
         self.start_ns = min(self.start_ns, span.start_ns) if self.spans else span.start_ns
         self.end_ns = max(self.end_ns, span.end_ns)
         self.spans += 1
@@ -224,7 +222,6 @@ def where_of(span: TraceSpan) -> str:
 
 
 def _note(span: TraceSpan) -> str:
-    """Returns the note beside a span's name."""
     attributes = span.attributes
     if "to" in attributes:
         return f" [generation {attributes.get('generation', '?')}]"

@@ -134,7 +134,6 @@ class TracingOptions:
 
     @property
     def enabled(self) -> bool:
-        """Returns whether there is an exporter."""
         return bool(self.otlp_endpoint or self.console or self.file_directory)
 
     @property
@@ -186,7 +185,6 @@ def _span_id(key: bytes) -> bytes:
 
 
 def new_context() -> bytes:
-    """Returns the context of a new, sampled trace."""
     random = os.urandom(24)
     if not any(random[:16]) or not any(random[16:]):  # ids of all zeros are invalid (W3C)
         return new_context()
@@ -540,7 +538,6 @@ def _file_exporter(process_name: str, options: TracingOptions) -> SpanExporter:
         disturbed."""
 
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-            """Writes and flushes one batch."""
             lines = "".join([span_line(span, process_name) + "\n" for span in spans])
             try:
                 file.write(lines.encode())
@@ -549,7 +546,6 @@ def _file_exporter(process_name: str, options: TracingOptions) -> SpanExporter:
             return SpanExportResult.SUCCESS
 
         def shutdown(self) -> None:
-            """Closes the file."""
             file.close()
 
     return FileSpanExporter()

@@ -95,17 +95,14 @@ class CheckResult:
 
     @property
     def errors(self) -> int:
-        """Number of findings that are errors."""
         return sum(finding.severity == "error" for finding in self.findings)
 
     @property
     def warnings(self) -> int:
-        """Number of findings that are warnings."""
         return sum(finding.severity == "warning" for finding in self.findings)
 
     @property
     def notes(self) -> int:
-        """Number of findings that are neither."""
         return len(self.findings) - self.errors - self.warnings
 
 

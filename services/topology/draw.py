@@ -129,7 +129,6 @@ class Layout:
     arrows: dict[tuple[str, int, str], Arrow] = field(default_factory=dict)
 
     def extent(self) -> Box:
-        """The box around everything, with a margin."""
         corners = [point for arrow in self.arrows.values() for point in arrow.points()]
         for box in self.sites.values():
             corners += [(box.x, box.y), (box.x + box.width, box.y + box.height)]

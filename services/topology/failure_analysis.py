@@ -59,7 +59,6 @@ class FailureAnalysis:
         return routes.decide(flow, placed, 1 << publisher)
 
     def placement(self, scenario: int) -> LinkPlacement:
-        """Returns the placement of links in a scenario."""
         found = self._placements.get(scenario)
         if found is None:
             found = self._placements[scenario] = self.routes.placement(self.scenarios[scenario])

@@ -77,7 +77,6 @@ class TopicClass:
 
     @property
     def shown(self) -> str:
-        """The topics' names for readers."""
         return ", ".join(self.names)
 
 

@@ -30,15 +30,12 @@ class Box(NamedTuple):
 
     @property
     def middle(self) -> Point:
-        """Point in the middle of the box."""
         return self.x + self.width / 2, self.y + self.height / 2
 
     def wider(self, by: float) -> Box:
-        """Returns the box with a margin."""
         return Box(self.x - by, self.y - by, self.width + 2 * by, self.height + 2 * by)
 
     def holds(self, point: Point) -> bool:
-        """Returns whether a point is inside the box."""
         return 0 < point[0] - self.x < self.width and 0 < point[1] - self.y < self.height
 
     def edge(self, towards: Point) -> Point:
@@ -78,12 +75,10 @@ class Arrow(NamedTuple):
         return [self.at(number / count) for number in range(count + 1)]
 
     def path(self) -> str:
-        """Path of the arrow as SVG."""
         (sx, sy), (x, y), (ex, ey) = self.start, self.control, self.end
         return f"M{sx:.1f} {sy:.1f}Q{x:.1f} {y:.1f} {ex:.1f} {ey:.1f}"
 
     def extent(self) -> Box:
-        """Returns a box that holds the whole curve."""
         xs = (self.start[0], self.control[0], self.end[0])
         ys = (self.start[1], self.control[1], self.end[1])
         return Box(min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys))

@@ -125,7 +125,6 @@ LAWS: tuple[Callable[[RunHistory], list[Violation]], ...] = (
 
 
 def check_all(history: RunHistory) -> list[Violation]:
-    """Returns every violation in a history."""
     return [violation for law in LAWS for violation in law(history)]
 
 

@@ -536,7 +536,6 @@ class Topology:
     passes: Passes | None = None
 
     def servers(self, destination: DestinationRoute) -> tuple[str, ...]:
-        """The instances that a destination may reach."""
         found = (self.wide.get(address, (address,)) for address in destination.addresses)
         return tuple(name for names in found for name in names)
 
@@ -617,7 +616,6 @@ class RunHistory:
 
 
 def describe(operation: Operation) -> str:
-    """Formats an operation as one line."""
     names = operation._fields[1:]
     values = [f"{name}={_short(value)}" for name, value in zip(names, operation[1:], strict=True)]
     return f"{operation[0] / 1000:10.3f} ms  {type(operation).__name__:<10} {' '.join(values)}"

@@ -35,5 +35,4 @@ def listed(keys: Iterable[Key]) -> str:
 
 
 def at(time_us: int) -> str:
-    """Returns a moment as text."""
     return f"at {time_us / 1000:.3f} ms"

@@ -122,7 +122,6 @@ class LoadPublisher:
     recorder: ClientRecorder | None = None
 
     async def open(self, options: dict[str, Any]) -> None:
-        """Connects the publisher."""
         recorder = self.recorder = ClientRecorder(self.notices.append)
         watch = FailoverWatch(self.name, "publisher", self.failovers)
 
@@ -353,7 +352,6 @@ class LoadClients:
         self.complaints: list[str] = []
 
     def options(self, name: str, group: str) -> dict[str, Any]:
-        """Returns the options of a client of the drill."""
         total = self._load.rate_per_s * max(1, len(self.publishers))
         made = self._fabric.client_options(name, group=group)
         if "tracer" in made:
@@ -453,7 +451,6 @@ class LoadClients:
         await asyncio.gather(*map(await_one, self.subscribers))
 
     async def close(self) -> None:
-        """Closes every client."""
         self._publishing = False
         for task in self._tasks:
             task.cancel()

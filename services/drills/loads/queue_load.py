@@ -75,7 +75,6 @@ class QueueProducer:
     """Time at which each message was published, in microseconds, by its sequence."""
 
     async def open(self, options: dict[str, Any]) -> None:
-        """Connects the publisher."""
         self.client = Client(self.name, publish_store=self.store, **options)
         await self.client.connect()
 
@@ -92,7 +91,6 @@ class QueueProducer:
             await asyncio.sleep(1 / RATE_PER_S)
 
     def produced(self) -> ProducerRecord:
-        """Returns the record of the publishes, for the verdict."""
         persisted = self.client.persisted_sequence if self.client is not None else 0
         return ProducerRecord(publisher_id(self.name), self.group, self.times_us, persisted)
 
@@ -132,7 +130,6 @@ class QueueLedger:
         self.given += [HandedMessage(time_us, sent_us, k, instance, consumer, region) for k in keys]
 
     def done(self, key: Key, region: str) -> None:
-        """Notes that a consumer acknowledged a message."""
         self.acked.add(key)
         self.acknowledged.append((now_us(), region))
 
@@ -160,7 +157,6 @@ class QueueWorker:
     _session_us: int = 0
 
     async def open(self, options: dict[str, Any]) -> None:
-        """Connects the consumer."""
         client = self.client = Client(
             self.name,
             publish_store=MemoryPublishStore(),
@@ -317,7 +313,6 @@ class QueueLoad:
 
     @property
     def publishers(self) -> list[int]:
-        """Publisher ids of the load."""
         return [publisher_id(producer.name) for producer in self.producers]
 
     async def open(self, options: Options) -> None:
@@ -341,7 +336,6 @@ class QueueLoad:
             await asyncio.sleep(TICK_S)
 
     def _staff(self, region: str) -> list[QueueWorker]:
-        """Creates new consumers for a region."""
         self._lives += 1
         new = [
             QueueWorker(
@@ -453,7 +447,6 @@ class QueueLoad:
                 self.left[name] = max(1, self.left[name])
 
     async def close(self) -> None:
-        """Closes every client."""
         self._publishing = False
         for task in self._tasks:
             task.cancel()
@@ -520,7 +513,6 @@ class KillConsumers:
         self._load = load
 
     def inject(self, step: FaultStep, hit: FaultHit) -> list[str]:
-        """Kills the consumers."""
         held = self._load.from_thread(self._load.kill(hit.region))
         some = "1 message" if held == 1 else f"{held:,} messages"
         return [f"they held {some} that they had not acknowledged"]
@@ -529,7 +521,6 @@ class KillConsumers:
         """Does nothing: a killed consumer stays dead."""
 
     def heal(self, step: FaultStep, hit: FaultHit) -> None:
-        """Starts new consumers."""
         self._load.from_thread(self._load.hire(hit.region))
 
 

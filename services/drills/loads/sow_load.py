@@ -66,7 +66,6 @@ class SowWriter:
 
     @property
     def publisher(self) -> int:
-        """Publisher id of the writer."""
         return publisher_id(self.name)
 
     @property
@@ -76,11 +75,9 @@ class SowWriter:
 
     @property
     def is_acknowledged(self) -> bool:
-        """Returns whether every write is acknowledged."""
         return not self.store.messages
 
     async def open(self, options: dict[str, Any]) -> None:
-        """Connects the writer."""
         self.client = Client(self.name, publish_store=self.store, **options)
         await self.client.connect()
 
@@ -181,7 +178,6 @@ class SowLoad:
 
     @property
     def publishers(self) -> list[int]:
-        """Publisher ids of the writers."""
         return [writer.publisher for writer in self.writers]
 
     async def open(self, options: Options) -> None:
@@ -312,7 +308,6 @@ def read_changes(
 
 
 def changes_of(run: Run) -> list[SowWrite]:
-    """Returns the writes in a run of a journal."""
     found: list[SowWrite] = []
     if run.kind != Kind.RECORDS:
         return found

@@ -89,7 +89,6 @@ def _clock(time_us: int) -> str:
 
 # -- the page ------------------------------------------------------------------------------------
 def as_page(result: DrillResult, traces: Sequence[tuple[InjectedFault, list[TraceSpan]]]) -> Page:
-    """Returns the report as a page."""
     judgement = result.judgement
     assert judgement is not None
     day = datetime.fromtimestamp(result.began_us / 1e6, UTC)

@@ -182,7 +182,6 @@ def _ack_times(
     marks: list[charts.MomentMark],
     bands: list[charts.Band],
 ) -> None:
-    """Adds the publishers' waiting times, by region."""
     began, ended, origin = result.began_us, result.ended_us, first_fault_us(result)
     ages = [
         charts.Series(

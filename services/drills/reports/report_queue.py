@@ -173,7 +173,6 @@ def _middles(began_us: int, ended_us: int, origin_us: int, step_us: int) -> list
 
 
 def as_json(found: QueueVerdict | None) -> dict[str, Any] | None:
-    """Returns the verdict on the queue for programs."""
     if found is None:
         return None
     return {

@@ -289,7 +289,6 @@ def tiles(judgement: RunJudgement) -> Iterator[tuple[str, Any, str]]:
 
 
 def as_json(result: DrillResult) -> dict[str, Any] | None:
-    """Returns the verdict on slow subscribers for programs."""
     judgement = result.judgement
     found = judgement.slow if judgement is not None else None
     if found is None:

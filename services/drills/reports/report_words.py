@@ -21,7 +21,6 @@ def first_fault_us(result: DrillResult) -> int:
 
 
 def seconds(value_ms: float | None) -> str:
-    """Formats a duration for readers."""
     if value_ms is None:
         return "never"
     if value_ms < 1000:
@@ -30,7 +29,6 @@ def seconds(value_ms: float | None) -> str:
 
 
 def verdict_sentence(result: DrillResult) -> str:
-    """Returns the verdict in one or two sentences."""
     judgement = result.judgement
     assert judgement is not None
     verdict = judgement.verdict
@@ -159,5 +157,4 @@ def _told(result: DrillResult, injected: InjectedFault, found: RecoveryTimes) ->
 
 
 def many(count: int, word: str) -> str:
-    """Formats a number of things."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"

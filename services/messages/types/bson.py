@@ -46,7 +46,6 @@ class Bson(SplicedType[Raw]):
         self._ends: dict[Any, str] = {max_key.MaxKey: "MaxKey", min_key.MinKey: "MinKey"}
 
     def parse(self, body: bytes | memoryview) -> Tree:
-        """Returns the values of the document by name."""
         return {name: self._plain(value) for name, value in self._document(body).items()}
 
     def count_values(self, body: bytes | memoryview) -> int:
@@ -168,7 +167,6 @@ def _after(raw: bytes, kind: int, at: int) -> int:
 
 
 def _elements(document: bytes) -> dict[str, Raw]:
-    """Returns the values of a well-formed document by name."""
     found: dict[str, Raw] = {}
     at = 4
     while document[at]:

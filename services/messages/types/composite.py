@@ -24,7 +24,6 @@ _LENGTH = struct.Struct(">I")
 
 
 def join(parts: Sequence[bytes | memoryview], payload: bytes | memoryview = b"") -> bytes:
-    """Returns the body that has these parts."""
     pieces: list[bytes | memoryview] = []
     for part in parts:
         pieces += (_LENGTH.pack(len(part)), part)
@@ -63,7 +62,6 @@ class CompositeLocal(MessageType):
         return self._split(body)
 
     def count_values(self, body: bytes | memoryview) -> int:
-        """Counts the values of all parts."""
         found, _ = self._split(body)
         return sum(
             kind.count_values(part)
@@ -192,7 +190,6 @@ class CompositeGlobal(CompositeLocal):
         return self.serialize(tree)
 
     def parse(self, body: bytes | memoryview) -> Tree:
-        """Returns the fields of all parts."""
         tree: Tree = {}
         for _, fields in self._trees(body):
             _add(tree, fields)

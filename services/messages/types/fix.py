@@ -45,7 +45,6 @@ class Nvfix(MessageType):
         self._separator = chr(field_separator)
 
     def parse(self, body: bytes | memoryview) -> Tree:
-        """Returns the values by tag."""
         self.bounded(body)
         fields = str(body, "utf-8", "surrogateescape").split(self._separator)
         if not fields[-1]:

@@ -43,7 +43,6 @@ class Json(SplicedType[msgspec.Raw]):
     value_bytes_min = VALUE_BYTES_MIN
 
     def parse(self, body: bytes | memoryview) -> Tree:
-        """Returns the members of the object."""
         if len(body) > COUNTED_FROM_BYTES:
             self.bounded(body)
         raw = body if type(body) is bytes else bytes(body)
@@ -183,7 +182,6 @@ def _decoder(names: frozenset[str]) -> Callable[[bytes], Tree]:
 
 
 def _reason(error: orjson.JSONDecodeError, body: bytes) -> tuple[str, int]:
-    """Returns the fault and its byte: orjson counts characters."""
     try:
         text = body.decode()
     except UnicodeDecodeError as not_utf8:

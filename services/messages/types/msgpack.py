@@ -35,7 +35,6 @@ class Msgpack(SplicedType[msgspec.Raw]):
     empty = None
 
     def parse(self, body: bytes | memoryview) -> Tree:
-        """Returns the values of the map by name."""
         self.bounded(body)
         try:
             tree = _decode(body)

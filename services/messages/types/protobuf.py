@@ -97,7 +97,6 @@ class Protobuf(MessageType):
         (0: a varint), otherwise -1; and the type of the message that the field holds."""
 
     def parse(self, body: bytes | memoryview) -> Tree:
-        """Returns the fields of the message by their names."""
         tree = self._tree(self._message(body))
         self.shallow(tree)
         return tree
@@ -179,7 +178,6 @@ class Protobuf(MessageType):
         return result
 
     def _without_presence(self, descriptor: Any) -> tuple[Any, ...]:
-        """Returns the fields that always have a value."""
         found = self._always.get(descriptor.full_name)
         if found is None:
             found = self._always[descriptor.full_name] = tuple(
@@ -268,7 +266,6 @@ class Protobuf2(Protobuf):
     }
 
     def parse(self, body: bytes | memoryview) -> Tree:
-        """Returns the fields of the message by their names."""
         return super().parse(body)
 
     def merge(self, stored: bytes | memoryview, delta: bytes | memoryview) -> bytes:

@@ -102,7 +102,6 @@ class StructType(MessageType):
         self._fields.append(Field(path, offset, layout, code, is_list))
 
     def parse(self, body: bytes | memoryview) -> Tree:
-        """Returns the values of the layout."""
         if len(body) != self.size_bytes:
             raise self.wrong(
                 f"expected {self.size_bytes:,} bytes, got {len(body):,}",

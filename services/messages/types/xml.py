@@ -45,7 +45,6 @@ class Xml(MessageType):
     value_bytes_min = 4
 
     def parse(self, body: bytes | memoryview) -> Tree:
-        """Returns the element by its name."""
         self.bounded(body)
         tree: Tree = {}
         parser = _reader(tree)

@@ -114,7 +114,6 @@ def ages_of(
 
 
 def merged(parts: Iterable[Mapping[int, Age]]) -> dict[int, Age]:
-    """Merges the answers of all parts of all journals."""
     found: dict[int, Age] = {}
     for part in parts:
         for number, age in part.items():

@@ -176,7 +176,6 @@ class Audit:
         return told
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the audit for the command."""
         return {
             "valid": self.valid,
             "messages": self.messages,
@@ -225,7 +224,6 @@ class UnexplainedGap:
 
     @property
     def question(self) -> AgeQuestion:
-        """Asks since when the instance has lacked these sequences."""
         return AgeQuestion(self.publisher, self.sequences)
 
 
@@ -509,7 +507,6 @@ def ranges_named(sequences: SequenceSet) -> dict[str, Any]:
 
 
 def conflicting(found: Audit, sequences: PublisherRanges) -> None:
-    """Fills in the sequences that exist with different contents."""
     found.conflicts = sequences.count
     found.conflicts_found = [
         {"publisher": publisher} | ranges_named(each)

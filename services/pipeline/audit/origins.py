@@ -33,7 +33,6 @@ class Origin(NamedTuple):
     former: bool = False
 
     def __str__(self) -> str:
-        """Returns the name of the origin for readers."""
         return " or ".join(self.names) + (", before it began anew" if self.former else "")
 
 

@@ -317,7 +317,6 @@ def _table(
 
 
 def _bookmarks(entry: Mapping[str, Any]) -> Cell:
-    """Returns the ranges of an entry as bookmarks."""
     return Cell(
         ", ".join(_shown(entry["publisher"], entry["ranges"][:RANGES_SHOWN]))
         + (

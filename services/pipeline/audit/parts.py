@@ -57,7 +57,6 @@ class Timeline:
     counts: dict[int, int] = field(default_factory=dict)
 
     def add(self, seconds: Mapping[int, int], width_s: int = 1) -> None:
-        """Adds messages by step."""
         while self.width_s < width_s:
             self._coarsen()
         ratio = self.width_s // width_s
@@ -75,7 +74,6 @@ class Timeline:
         self.counts = dict(coarse)
 
     def update(self, other: Timeline) -> None:
-        """Adds all messages of another timeline."""
         self.add(other.counts, other.width_s)
 
 
@@ -278,7 +276,6 @@ class HeldPart:
     sums: dict[int, int] = field(default_factory=dict)
 
     def append(self, part: StretchPart) -> None:
-        """Adds the part of the stretch that follows."""
         behind = part.behind.copy()
         lowest = part.ascending.first()
         if lowest is not None and lowest < self.highest:
@@ -323,7 +320,6 @@ class LogContents:
     damaged: list[str] = field(default_factory=list)
 
     def append(self, stretch: StretchParts) -> None:
-        """Adds the stretch that follows."""
         for part in stretch.parts:
             self.topics.setdefault((part.publisher, part.topic), HeldPart()).append(part)
         self.times.update(stretch.times)

@@ -71,7 +71,6 @@ class ConfiguredRoutes:
     def why(
         self, origin: str, topic: str, message_type: str, former: bool = False
     ) -> Mapping[str, str] | None:
-        """See `Expectation`."""
         start = self._numbers.get(origin)
         if start is None:
             return None

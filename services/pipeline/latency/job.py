@@ -75,11 +75,9 @@ class LatencyRow:
 
     @property
     def name(self) -> str:
-        """Name of the row for readers."""
         return f"{self.source} -> {self.target}" if self.target else self.source
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the row for the command."""
         found: dict[str, Any] = {"from": self.source, "to": self.target, "type": self.kind}
         found = {name: value for name, value in found.items() if value}
         for name in ("messages", "p50_ms", "p95_ms", "p99_ms", "max_ms", "min_ms", "negative"):
@@ -123,11 +121,9 @@ class Latency:
 
     @property
     def valid(self) -> bool:
-        """Returns whether every bound holds."""
         return not self.exceeded
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the latencies for the command."""
         return {
             "valid": self.valid,
             "exceeded": self.exceeded,
@@ -391,7 +387,6 @@ def _fill(
     places: Sequence[JournalPlace],
     types: dict[tuple[str, str], str],
 ) -> None:
-    """Adds aggregates to the result."""
     made: dict[tuple[str, str, str], LatencyRow] = {}
     windows = [row for row in rows if row["window"] is not None]
     for row in rows:
@@ -449,7 +444,6 @@ def _spans(spark: SparkSession, traces: Path) -> DataFrame:
 
 
 def _waits(spans: DataFrame, places: Sequence[JournalPlace], choice: LatencySelection) -> DataFrame:
-    """Returns the aggregates of durations on one clock."""
     from pyspark.sql import functions as F
 
     names = F.array(*(F.lit(place.instance) for place in places))

@@ -41,7 +41,6 @@ CHARTED = frozenset(("links", "regions", "acks", "stored"))
 
 
 def page_of(found: Latency, source: str, made_by: str) -> Page:
-    """Returns the page."""
     page = Page("Latency", source, made_by)
     links, acks = found.rows["links"], found.rows["acks"]
     messages = sum(row.messages for row in links)

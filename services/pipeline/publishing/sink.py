@@ -88,7 +88,6 @@ class WriteOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> WriteOptions:
-        """The options as Spark gives them."""
         values: dict[str, Any] = {}
         for name, value in dict(options).items():
             name = name.lower()
@@ -372,7 +371,6 @@ class WriteJob:
 
     @plain_errors()
     def stage(self, iterator: Iterator[pa.RecordBatch]) -> StagedReport:
-        """Stages the rows of one task attempt."""
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
         query = run = ""
@@ -478,7 +476,6 @@ class BatchWriter(DataSourceArrowWriter):
             raise
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedReport:
-        """Stages a task's rows."""
         return self.job.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -492,7 +489,6 @@ class BatchWriter(DataSourceArrowWriter):
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Removes the staged rows."""
         if not self.job.abort_all(messages) and self._own:
             shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -516,7 +512,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
             check_target(options, fixed_topics(options, schema))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedReport:
-        """Stages a task's rows."""
         return self.job.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -524,7 +519,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.job.commit_batch(batchId, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Removes the staged rows."""
         self.job.abort_all(messages)
 
 

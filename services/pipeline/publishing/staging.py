@@ -187,7 +187,6 @@ def rows_checksum(batch: pa.RecordBatch) -> int:
 
 
 def _hashes(column: pa.Array, seed: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Hashes a column of few different strings."""
     coded = column.dictionary_encode()
     values = [checksum64(value.encode(), seed) for value in coded.dictionary.to_pylist()]
     found: np.ndarray[Any, np.dtype[np.uint64]]
@@ -283,7 +282,6 @@ class StagingDirectory:
         return key in self._state.jobs
 
     def holds(self, path: str) -> bool:
-        """Returns whether the pending write needs this file."""
         return self._state.pending is not None and path in self._state.pending.files
 
     def finish(self, publish: Callable[[StagedRows], None]) -> int:
@@ -547,18 +545,15 @@ class StagedRows:
         """Nothing to do: the sequences are given."""
 
     def acknowledge(self, upto: int) -> None:
-        """See PublishStore."""
         self.drop([(self.first, upto)])
 
     def drop(self, ranges: Iterable[Range]) -> None:
-        """See PublishStore."""
         for first, last in ranges:
             first, last = max(first, self.first), min(last, self.last)
             if first <= last:
                 self._gone.add(first, last)
 
     def replay(self, first: int = 0) -> Iterator[tuple[int, Any]]:
-        """See PublishStore. Reads the files as the iterator goes."""
         sequence = self.first
         for path in self._pending.files:
             with pa.memory_map(path) as source:

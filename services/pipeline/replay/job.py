@@ -86,7 +86,6 @@ class ReplayPlan:
 
     @property
     def rows(self) -> int:
-        """Number of messages in all chunks."""
         return sum(chunk.rows for chunk in self.chunks)
 
     @classmethod
@@ -155,7 +154,6 @@ class ReplaySummary:
     behind_mean_ms: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the summary for the command."""
         values = asdict(self)
         values["rate_per_s"] = round(self.published / self.seconds) if self.seconds else 0
         for name in ("seconds", "behind_max_ms", "behind_mean_ms"):
@@ -255,7 +253,6 @@ class _ReplayRun:
     _began_s: float = 0.0
 
     def run(self, job: str) -> ReplaySummary:
-        """Publishes all remaining chunks."""
         for each in self.staging.directory.glob("run-*"):
             if not any(map(self.staging.holds, map(str, each.iterdir()))):
                 shutil.rmtree(each, ignore_errors=True)

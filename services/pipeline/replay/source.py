@@ -490,7 +490,6 @@ def cut(
 
 
 def _summed(rows: list[Any], name: str) -> int:
-    """Returns the sum of a column over the publishes."""
     return sum(row[name] for row in rows if row["publishes"])
 
 

@@ -118,11 +118,9 @@ class PacedRows:
             )
 
     def acknowledge(self, upto: int) -> None:
-        """See PublishStore."""
         self.drop([(self._rows.first, upto)])
 
     def drop(self, ranges: Iterable[Range]) -> None:
-        """See PublishStore."""
         ranges = list(ranges)
         self._rows.drop(ranges)
         kept = self._kept

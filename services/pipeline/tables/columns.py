@@ -467,7 +467,6 @@ class Rows:
         return ~wrong if wrong.any() else None
 
     def only(self, chosen: Any) -> Rows:
-        """Returns the chosen rows."""
         return Rows(
             self._instance,
             self._segment,
@@ -482,7 +481,6 @@ class Rows:
 
     @property
     def txids(self) -> Any:
-        """Returns the transaction ids."""
         return self._txids
 
     @property

@@ -57,7 +57,6 @@ class RowFilter:
         self._types = installed_types(definitions)
 
     def passing(self, rows: Rows) -> Any:
-        """Marks the rows that pass, as booleans."""
         names = rows.column("message_type").to_pylist()
         bodies = rows.column("body").to_pylist()
         parsers = {name: self._parser(name) for name in set(names)}

@@ -36,11 +36,9 @@ class Numbers:
 
     @property
     def free(self) -> bool:
-        """Returns whether every number is wanted."""
         return self.low is None and self.high is None and self.values is None
 
     def admits(self, number: int) -> bool:
-        """Returns whether the number is wanted."""
         return (
             (self.low is None or number >= self.low)
             and (self.high is None or number <= self.high)
@@ -123,7 +121,6 @@ class Texts:
         return usable
 
     def admits(self, text: str) -> bool:
-        """Returns whether the text is wanted."""
         return all(_TEXT_TESTS[operator](text, value) for operator, value in self.tests)
 
 

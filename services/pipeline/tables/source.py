@@ -134,7 +134,6 @@ class ReadOptions:
         return made
 
     def places(self) -> list[JournalPlace]:
-        """Returns the journals that the options name."""
         return places(
             self.path,
             self.fabric,
@@ -176,12 +175,10 @@ class RaylaySource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Name of the format."""
         return FORMAT
 
     @plain_errors()
     def schema(self) -> str:
-        """Returns the columns as DDL."""
         options = ReadOptions.of(self.options)
         parts = [f"`{name}` {DDL_OF[COLUMNS[name]]}" for name in options.column_names()]
         if options.schema:
@@ -239,7 +236,6 @@ class StretchTable:
             self.columns.append(wanted.name)
 
     def read_stretch(self, stretch: JournalStretch) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of one stretch."""
         options = self.options
         reader = StretchReader(stretch, options.on_corrupt)
         needed = dict.fromkeys((*self.columns, *(("topic",) if self.wanted is not None else ())))
@@ -494,7 +490,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of one partition."""
         if partition.value is None:
             return iter(())
         return self.table.read_stretch(partition.value)

@@ -22,11 +22,9 @@ class TaskFailure:
 
     @classmethod
     def of(cls, error: RaylayError) -> TaskFailure:
-        """Returns the error as a value."""
         return cls(isinstance(error, CorruptRecord), str(error))
 
     def error(self) -> StorageError:
-        """Returns the value as an error."""
         return CorruptRecord(self.text) if self.corrupt else StorageError(self.text)
 
 

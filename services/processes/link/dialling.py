@@ -111,7 +111,6 @@ class LinkDialler:
             self._runtime.tell(encode_frame({"c": "stale"}))
 
     def placed(self, placements: dict[str, InstancePlacement]) -> None:
-        """The destination tells of instances that were moved."""
         if placements:
             self._runtime.tell(control.placed(placements))
 
@@ -132,7 +131,6 @@ class LinkDialler:
         self._arrival.set()
 
     def abandon(self, why: str) -> None:
-        """Leaves the server that it has reached."""
         downstream = self._pump.downstream
         if downstream is not None and downstream.is_open:
             downstream.why = why
@@ -313,7 +311,6 @@ class LinkDialler:
         return self._line.open(make, connect) if self._line is not None else connect(make)
 
     async def _join(self, incoming: OfferedConnection, over: str) -> None:
-        """Connects over a connection that the other side made."""
         config = self._runtime.config
         names = config.destination.server_names if config.destination.addresses else ()
         front = control.carry(config.destination.name, config.start_number, incoming.upstream)
@@ -481,7 +478,6 @@ class LinkDialler:
                 pass
 
     def lost(self, downstream: Downstream) -> None:
-        """The connection downstream ended."""
         if downstream is self._pump.downstream:
             self._pump.stop()
             self._lost.set()

@@ -105,7 +105,6 @@ class Downstream(TunnelHost):
         return self.is_carried or host_answers(self.transport, within_s)
 
     def frame_received(self, header: Header, body: bytes) -> None:
-        """A frame of the destination's."""
         command = header["c"]
         if command == "ack":
             if self.answer.done():
@@ -175,16 +174,13 @@ class Downstream(TunnelHost):
             self._dialler.placed(placements)
 
     def writable(self) -> None:
-        """There is room to write again."""
         super().writable()
         self._taker.pump()
 
     def broken(self, error: RemoteProtocolError) -> None:
-        """The destination broke the protocol."""
         self.close(f"{error.reason}: {error}")
 
     def ended(self, why: str) -> None:
-        """The connection is gone."""
         self.why = self.why or why
         if not self.answer.done():
             self.answer.set_exception(ConnectionError(self.why))

@@ -74,5 +74,4 @@ class FilteredOutStore:
             self._store.put(values)
 
     def close(self) -> None:
-        """Closes the file."""
         self._store.close()

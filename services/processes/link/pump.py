@@ -149,7 +149,6 @@ class Pump:
         self._verdicts = None
 
     def close(self) -> None:
-        """Ends."""
         self._remembers_s = 0.0
         self.remember()
         if self._verdicts is not None:
@@ -176,20 +175,17 @@ class Pump:
             self._take_ack(ack)
 
     def stop(self) -> None:
-        """The connection is lost."""
         self.is_started = self.is_direct = False
         self._lends_until_s = 0.0
         self._telling.disconnected()
         self.machine.disconnected()
 
     def drop(self) -> Downstream | None:
-        """Forgets the connection, and returns it."""
         downstream, self.downstream = self.downstream, None
         self.stop()
         return downstream
 
     def notice(self, awaited: Rooted, last_txid: int) -> None:
-        """The instance asks the destination."""
         self._perform(self.machine.notice(awaited, last_txid))
 
     def counts(self) -> dict[str, Any]:
@@ -255,7 +251,6 @@ class Pump:
         return int(self._runtime.loop.time() * 1e6)
 
     def _wait_until_due(self) -> None:
-        """A message waits for another way."""
         due_us = self.machine.due_us
         if due_us is not None and self._due_timer is None:
             delay_s = max(0, due_us - self._now_us()) / 1e6
@@ -506,6 +501,5 @@ class Pump:
         return True
 
     def returned(self, why: str) -> None:
-        """The connection that was handed over is over."""
         if self.is_direct and self.downstream is not None:
             self.downstream.abort(why)

@@ -32,7 +32,6 @@ class LinkRuntime:
         self.instance: ControlSocket | None = None
 
     def tell(self, frame: bytes) -> None:
-        """Tells the instance."""
         if self.instance is not None:
             self.instance.send(frame)
 

@@ -173,7 +173,6 @@ class Bodies:
 
     # -- what filters ask ----------------------------------------------------------------------
     def body(self, txid: int) -> bytes:
-        """The body of a message."""
         return decode_record(self.record(txid), verify=False).body
 
     def tree(self, txid: int) -> dict[str, Any] | None:
@@ -186,7 +185,6 @@ class Bodies:
             return None
 
     def around(self, txid: int) -> EvalContext:
-        """Returns the context of a message beside its body."""
         record = decode_record(self.record(txid), verify=False)
         return EvalContext(
             topic=record.topic,

@@ -275,7 +275,6 @@ class OwnerServer:
         self.turn()
 
     def _wait(self, machine: QueueMachine, now_us: int) -> None:
-        """Comes again when something is due."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -285,7 +284,6 @@ class OwnerServer:
             self._timer = self._loop.call_later(delay_s, self._again)
 
     def _read(self, machine: QueueMachine, now_us: int) -> bool:
-        """Returns whether there was anything to be read."""
         runs = self._reader.read(self._folded_txid, READ_BYTES)
         # The journal may be ahead of what the instance told of.
         while runs and runs[-1].last_txid > self._told_txid:

@@ -79,7 +79,6 @@ class QueueQueries:
         self._outbox = outbox
 
     async def answer(self, header: Header) -> None:
-        """Answers one question, in turns."""
         number, question = control.read_ask(header)
         try:
             wanted = self._wanted(question.filter)
@@ -177,7 +176,6 @@ class QueueQueries:
         sending.say(more=False, matches=rows.matches)
 
     def say(self, frame: bytes) -> None:
-        """Tells the instance, now."""
         self._instance.send(frame)
         self._outbox.flush()
 
@@ -197,7 +195,6 @@ class _Turns:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def next(self) -> None:
-        """Waits for its turn."""
         loop = asyncio.get_running_loop()
         mine = loop.create_future()
         if not self._waiting:
@@ -223,7 +220,6 @@ class _RowStream:
         self._size_bytes = 0
 
     async def put(self, row: bytes) -> None:
-        """One more."""
         if self._rows and self._size_bytes + len(row) > ROWS_BYTES:
             self.say(more=True)
             await self._answering.until_it_reads()
@@ -231,7 +227,6 @@ class _RowStream:
         self._size_bytes += len(row)
 
     def say(self, *, more: bool, matches: int = 0) -> None:
-        """Sends the rows that there are."""
         rows, self._rows, self._size_bytes = self._rows, [], 0
         self._answering.say(
             control.answer(

@@ -39,7 +39,6 @@ class SampledMessage:
 
     @property
     def key(self) -> Key:
-        """Publisher and sequence."""
         return self.message.publisher, self.message.sequence
 
 
@@ -79,7 +78,6 @@ class SampledMessages:
             self.forgotten += 1
 
     def remove(self, mark: SampledMessage) -> None:
-        """Removes a message that has left the queue."""
         publisher, sequence = mark.key
         of = self._of[publisher]
         del of[sequence], self._by_txid[mark.txid]
@@ -89,7 +87,6 @@ class SampledMessages:
 
     # -- which ---------------------------------------------------------------------------------
     def get(self, key: Key) -> SampledMessage | None:
-        """Returns the sampled message of this key."""
         return self._of.get(key[0], {}).get(key[1])
 
     def among(self, publisher: int, ranges: Sequence[Range]) -> list[SampledMessage]:
@@ -112,24 +109,20 @@ class SampledMessages:
         return found
 
     def of(self, messages: Iterable[LeasedDelivery]) -> list[tuple[SampledMessage, LeasedDelivery]]:
-        """The sampled ones of messages that are delivered."""
         by_txid = self._by_txid
         return [(by_txid[each[0]], each) for each in messages if each[0] in by_txid]
 
     # -- leases --------------------------------------------------------------------------------
     def leased(self, mark: SampledMessage, lease: MessageLease, since_ns: int) -> None:
-        """A consumer has it."""
         self._leased.pop(mark, None)
         self._leased[mark] = None
         mark.lease, mark.leased_ns = lease, since_ns
 
     def freed(self, mark: SampledMessage) -> None:
-        """Nobody has it."""
         self._leased.pop(mark, None)
         mark.lease = None
 
     def ended(self, now_us: int) -> list[SampledMessage]:
-        """Returns the messages whose leases end now, by themselves."""
         found: list[SampledMessage] = []
         for mark in self._leased:
             assert mark.lease is not None

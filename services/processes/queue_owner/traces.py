@@ -134,7 +134,6 @@ class QueueTraces:
                 )
 
     def obeyed(self, record: Record, said: Acknowledgment | Transfer | Removal, run: Run) -> None:
-        """A record of the queue's own has taken effect."""
         if not self._marks:
             return
         if isinstance(said, Acknowledgment):
@@ -228,7 +227,6 @@ class QueueTraces:
         return now_ns // 1000
 
     def said(self, decisions: Iterable[object]) -> None:
-        """Notes that these decisions were said to the instance."""
         if self._sent:
             # A barrier goes to each consumer: it is forgotten behind all of them.
             for each in decisions:
@@ -252,7 +250,6 @@ class QueueTraces:
 
     # -- consumers -----------------------------------------------------------------------------
     def subscribed(self, each: ConsumerSubscription) -> None:
-        """There is a consumer."""
         self._clients[each.consumer] = each.client
 
     def left(self, consumer: Consumer) -> None:

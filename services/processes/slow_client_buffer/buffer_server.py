@@ -69,7 +69,6 @@ class BufferServer:
 
     # -- what the instance says ----------------------------------------------------------------
     def instance_said(self, header: Header, body: bytes) -> None:
-        """A frame of the instance's."""
         command = header["c"]
         if command == "put":
             client = control.whole(header, "k")
@@ -93,7 +92,6 @@ class BufferServer:
             self._program.end("the instance said stop")
 
     def _write(self) -> None:
-        """Stores what was put, and says so."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

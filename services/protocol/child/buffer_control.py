@@ -90,5 +90,4 @@ def taken(client: int, seen: int, size_bytes: int, *, is_empty: bool) -> bytes:
 
 
 def lost(client: int, why: str) -> bytes:
-    """Encodes that the messages of a client are lost."""
     return encode_frame({"c": "lost", "k": client, "why": why})

@@ -142,7 +142,6 @@ def carried(destination: str, start_number: int, certificate: list[str] | None =
 
 
 def incoming(upstream: int, name: str, incarnation: int, *, proven: bool = False) -> bytes:
-    """Encodes the incoming connection that a link may use."""
     header: Header = {"c": "incoming", "upstream": upstream, "name": name}
     return encode_frame(header | {"incarnation": incarnation, "proven": proven})
 
@@ -181,7 +180,6 @@ def part_of_logon(command: str, root: int, body: bytes) -> bytes:
 
 
 def placed(placements: Mapping[str, InstancePlacement]) -> bytes:
-    """Encodes the placements that the destination told."""
     return encode_frame({"c": "placed", "placements": to_wire(placements)})
 
 
@@ -196,7 +194,6 @@ def refuse(why: str) -> bytes:
 
 
 def answered(effect: LinkAnswered, at_ns: int) -> bytes:
-    """Encodes the answer of a destination."""
     return encode_frame(
         {"c": "answered", "at": at_ns},
         _body(effect.persisted, effect.conflicts),
@@ -220,7 +217,6 @@ def read_lacks(body: bytes) -> Ranges:
 
 
 def progress(effect: LinkProgress) -> bytes:
-    """Encodes a link's progress."""
     return encode_frame(
         {
             "c": "progress",
@@ -299,7 +295,6 @@ class StartReader:
 
 
 def handed_over(destination: str, start_number: int) -> bytes:
-    """Encodes the datagram that accompanies a link's descriptor."""
     return encode_frame({"c": "handed_over", "destination": destination, "start": start_number})
 
 
@@ -316,17 +311,14 @@ def read_beside(header: Header, body: bytes) -> tuple[int, PublisherRanges]:
 
 
 def queue(frame: bytes) -> bytes:
-    """Encodes a frame that is meant for the destination."""
     return encode_frame({"c": "queue"}, frame)
 
 
 def names(frame: bytes) -> bytes:
-    """A frame for the destination: names of publishers."""
     return encode_frame({"c": "names"}, frame)
 
 
 def hand_over(state: DirectLinkState, epoch: int, peer: str) -> bytes:
-    """Encodes the hand-over of a link's connection."""
     header: Header = {
         "c": "hand_over",
         "downstream": state.downstream,
@@ -364,7 +356,6 @@ def _sets(ranges: dict[int, list[list[int]]]) -> PublisherRanges:
 
 
 def notice(awaited: Rooted, last_txid: int) -> bytes:
-    """Encodes a request to ask the destination about messages."""
     return encode_frame({"c": "notice", "tx": last_txid}, _body(awaited))
 
 

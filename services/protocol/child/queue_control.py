@@ -223,7 +223,6 @@ def records_of(delivery: QueueDelivery, kept: Iterable[LeasedDelivery]) -> list[
 
 
 def draft(said: QueueRecordDraft) -> bytes:
-    """Encodes a record that is to be journaled."""
     return encode_frame({"c": "draft", "tag": said.tag, "cmd": said.command}, said.body)
 
 
@@ -393,7 +392,6 @@ class OwnerBegin(NamedTuple):
 
 
 def begin(said: OwnerBegin) -> bytes:
-    """Encodes the start state of an owner."""
     leases = [[*lease.key, *lease.consumer, lease.number, lease.until_us] for lease in said.leases]
     consumers = [
         [*consumer.consumer, consumer.client, consumer.filter, consumer.backlog_max]
@@ -441,7 +439,6 @@ def told(last_txid: int) -> bytes:
 
 
 def sub(each: ConsumerSubscription) -> bytes:
-    """Encodes a new consumer, or new wishes of one."""
     header = _about("sub", each.consumer)
     header |= {"client": each.client, "filter": each.filter, "max": each.backlog_max}
     return encode_frame(header)
@@ -540,7 +537,6 @@ def read_tags(body: bytes) -> list[int]:
 
 
 def names(found: Mapping[int, str]) -> bytes:
-    """Encodes the names of the instances with these incarnations."""
     return encode_frame({"c": "names"}, _pack(dict(found)))
 
 
@@ -629,7 +625,6 @@ _TEXTS = ("filter", "select", "order_by")
 
 
 def ask(number: int, question: QueueQuestion) -> bytes:
-    """Encodes a query of the queue."""
     given = {name: value for name, value in question._asdict().items() if value not in ("", None)}
     return encode_frame({"c": "ask", "id": number, **given})
 

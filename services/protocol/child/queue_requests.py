@@ -66,7 +66,6 @@ _pack = msgpack.Packer(use_bin_type=True).pack
 
 
 def queue_request(request: QueueRequest) -> bytes:
-    """Encodes a request."""
     header: Header = {
         "c": COMMAND,
         "from": request.incarnation,

@@ -98,7 +98,6 @@ def persisted_ack(sequence: int, reason: str = "", text: str = "", unjournaled: 
 
 
 def safety_notice(peers: list[dict[str, Any]]) -> bytes:
-    """Encodes which peers a client may fail over to."""
     return encode_frame({"c": "safety", "peers": peers})
 
 
@@ -200,7 +199,6 @@ def queue_delivery_parts(
 
 
 def group_begin(subscription: str) -> bytes:
-    """Encodes that the rows of a query begin."""
     return encode_frame({"c": "group_begin", "sub": subscription})
 
 

@@ -161,12 +161,10 @@ class ServerSession:
         )
 
     def logged_on(self) -> None:
-        """Notes that the logon was accepted."""
         self.state = LOGGED_ON
         self.reader.frame_bytes_max = FRAME_BYTES_MAX
 
     def closed(self) -> None:
-        """Notes that the connection ended."""
         self.state = CLOSED
         self.reader.clear()
 

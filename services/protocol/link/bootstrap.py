@@ -195,7 +195,6 @@ class BootstrapBegin:
 
 
 def begin(found: BootstrapBegin) -> bytes:
-    """Encodes the answer to a request."""
     source = found.source
     return encode_frame(
         {
@@ -238,5 +237,4 @@ def read_runs(header: Header) -> int:
 
 
 def is_end(header: Header) -> bool:
-    """Returns whether everything has come."""
     return bool(header["c"] == _END)

@@ -688,7 +688,6 @@ def read_ack(header: Header, body: bytes) -> tuple[int, Ranges, Rooted, Ranges]:
 def refusal(
     reason: str, text: str, placements: Mapping[str, InstancePlacement] | None = None
 ) -> bytes:
-    """Encodes the reason why a connection ends."""
     header: Header = {"c": "refused", "reason": reason, "text": text[:REFUSAL_CHARACTERS_MAX]}
     return encode_frame(header | _placed_values(0, placements or {}))
 
@@ -699,7 +698,6 @@ def names_frame(part: bytes) -> bytes:
 
 
 def placed(placements: Mapping[str, InstancePlacement]) -> bytes:
-    """Encodes placements that are news."""
     return encode_frame({"c": "placed", "placements": to_wire(placements)})
 
 

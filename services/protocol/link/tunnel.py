@@ -9,7 +9,6 @@ WHY_CHARACTERS_MAX = 8192
 
 
 def carry_begin(stream: int) -> bytes:
-    """Encodes the begin of a carried stream."""
     return encode_frame({"c": "carry_begin", "n": stream})
 
 
@@ -19,7 +18,6 @@ def carry_front(stream: int, size_bytes: int) -> bytes:
 
 
 def carry_end(stream: int, why: str) -> bytes:
-    """Encodes the end of a carried stream."""
     return encode_frame({"c": "carry_end", "n": stream, "why": why[:WHY_CHARACTERS_MAX]})
 
 

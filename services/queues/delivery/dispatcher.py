@@ -235,7 +235,6 @@ class Dispatcher(Generic[Message]):
     # What is asked.
 
     def __len__(self) -> int:
-        """Messages that are free and active."""
         return len(self._free)
 
     @property
@@ -245,7 +244,6 @@ class Dispatcher(Generic[Message]):
 
     @property
     def active_count(self) -> int:
-        """Messages that consumers hold."""
         return self._active
 
     @property

@@ -63,7 +63,6 @@ class Turns:
         self.open = 0
 
     def first(self) -> Place | None:
-        """The entry of who is served next."""
         heap = self._heap
         while heap:
             place = heap[0]
@@ -84,7 +83,6 @@ class Turns:
             heapify(self._heap)
 
     def leave(self, taker: ConsumerTurn) -> None:
-        """Takes its place from a consumer."""
         if taker.place is not None:
             taker.place = None
             self.open -= 1
@@ -119,7 +117,6 @@ class Fairness:
             taker.turns.leave(taker)
 
     def served(self, taker: ConsumerTurn, messages: int = 1) -> None:
-        """Notes that a consumer holds so many more."""
         if not self._is_fast:
             self._turn += messages
             taker.turn = self._turn
@@ -129,7 +126,6 @@ class Fairness:
             self._enter(taker)
 
     def freed(self, taker: ConsumerTurn) -> None:
-        """Notes that a consumer holds one less, or several."""
         if taker.active >= taker.backlog:
             return
         if taker.place is None:

@@ -84,7 +84,6 @@ class Cohort:
         self.is_queued = False
 
     def is_searching(self) -> bool:
-        """Returns whether one waits for it to look on."""
         while self.searching:
             group, _ = self.searching.popitem()
             if group.wants:
@@ -144,7 +143,6 @@ class Filters(Generic[Message]):
         return bool(self._queue)
 
     def joined(self, wanted: Expression) -> FilterGroup:
-        """The group of a filter, with one member more."""
         group = self._by_text.get(wanted.text)
         if group is None:
             self._made += 1
@@ -167,7 +165,6 @@ class Filters(Generic[Message]):
             group.head = None  # Its entry holds no more.
 
     def opened(self, group: FilterGroup) -> None:
-        """Notes that a group has room again."""
         if group.head is None:
             self._seek(group)
 
@@ -197,7 +194,6 @@ class Filters(Generic[Message]):
             self._forget()
 
     def passed(self, message: Message, tree: dict[str, Any] | None = None) -> list[FilterGroup]:
-        """The groups whose filter the message passes."""
         if not self._by_text:
             return []
         if tree is None:
@@ -269,7 +265,6 @@ class Filters(Generic[Message]):
             self._enqueue(group.cohort)
 
     def _note(self, group: FilterGroup, order: int) -> None:
-        """A message passes, and is free."""
         heappush(group.found, order)
         if group.head is None:
             if group.turns.open:

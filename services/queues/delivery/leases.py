@@ -61,7 +61,6 @@ class LeaseTable:
         """Leases that ended by time."""
 
     def __len__(self) -> int:
-        """Leases that there are."""
         return self._count
 
     @property
@@ -71,15 +70,12 @@ class LeaseTable:
         return self._ends[0][0] if self._ends else 0
 
     def consumers(self) -> list[Consumer]:
-        """Returns the consumers that have messages."""
         return list(self._of)
 
     def of(self, consumer: Consumer) -> list[QueuedMessage]:
-        """Returns the messages of the consumer."""
         return list(self._of.get(consumer, ()))
 
     def lease(self, message: QueuedMessage, lease: MessageLease) -> None:
-        """Notes a lease, which the message holds."""
         there = self._of.get(lease.consumer)
         if there is None:
             there = self._of[lease.consumer] = {}
@@ -186,7 +182,6 @@ class LeaseTable:
         return ""
 
     def forget(self, message: QueuedMessage) -> None:
-        """Forgets a message that has left the queue."""
         if self._tries:
             self._tries.pop(message, None)
 
@@ -202,6 +197,5 @@ def _lease_number(message: QueuedMessage) -> int:
 
 
 def _is(end: _End) -> bool:
-    """Returns whether the lease is still there."""
     held = end[3].held
     return isinstance(held, MessageLease) and held.number == end[1]

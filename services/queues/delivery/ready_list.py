@@ -121,7 +121,6 @@ class ReadyList(Generic[Message]):
         return found
 
     def remove(self, message: Message) -> None:
-        """Takes out one that is there."""
         order = message.order
         orders = self._orders[0]
         i = j = 0

@@ -59,7 +59,6 @@ class DeferredRequests:
                 del self._of[next(iter(self._of))]
 
     def freed(self) -> None:
-        """A message came free that somebody had."""
         self.has_freed = bool(self._of)
 
     def take(self, now_us: int) -> list[tuple[int, DeferredRequest]]:

@@ -76,7 +76,6 @@ class RangeMap(Generic[Value]):
         return [(max(a, first), min(b, last), value) for a, b, value in found]
 
     def find(self, sequence: int) -> Value | None:
-        """Returns the entry of one sequence."""
         at = bisect_left(self._lasts, sequence)
         is_there = at < len(self._firsts) and self._firsts[at] <= sequence
         return self._values[at] if is_there else None
@@ -144,11 +143,9 @@ class PublisherRangeMap(Generic[Value]):
 
     @property
     def count(self) -> int:
-        """The number of sequences."""
         return sum(each.count for each in self.publishers.values())
 
     def add(self, publisher: int, first: int, last: int, value: Value) -> None:
-        """See `RangeMap.add`."""
         found = self.publishers.get(publisher)
         if found is None:
             found = self.publishers[publisher] = RangeMap()
@@ -171,12 +168,10 @@ class PublisherRangeMap(Generic[Value]):
         return found
 
     def missing(self, publisher: int, first: int, last: int) -> list[Range]:
-        """See `RangeMap.missing`."""
         stretches = self.publishers.get(publisher)
         return [(first, last)] if stretches is None else stretches.missing(first, last)
 
     def find(self, publisher: int, sequence: int) -> Value | None:
-        """Returns the entry of one sequence."""
         stretches = self.publishers.get(publisher)
         return None if stretches is None else stretches.find(sequence)
 
@@ -360,7 +355,6 @@ class EarlyRecords:
         self._looked_at = len(kept)
 
     def to_wire(self) -> dict[str, Any]:
-        """Returns the records as of the floor, for msgpack."""
         removals, moves = self._then
         return {
             "removals": removals.pieces(),

@@ -41,11 +41,9 @@ class Reappends:
         return bool(self._gone.sets or self._moves)
 
     def removed(self, publisher: int, sequence: int) -> None:
-        """A message came that had been removed."""
         self._gone.add(publisher, sequence, sequence)
 
     def moved(self, publisher: int, first: int, last: int, register: Ownership) -> None:
-        """Messages came, and whose they are had been said."""
         self._moves.add(publisher, first, last, register)
 
     def heard_removal(self, keys: Keys) -> None:
@@ -55,7 +53,6 @@ class Reappends:
             self._moves.take(publisher, ranges)
 
     def heard_move(self, move: OwnershipChange) -> None:
-        """A record says whose these are."""
         publisher, first, last, generation, owner = move
         heard = Ownership(generation, owner)
         for begin, end, register in self._moves.take(publisher, [(first, last)]):

@@ -85,7 +85,6 @@ class TransferRequests:
         """Usual time from a message's arrival here until an acknowledgment from elsewhere comes."""
 
     def add(self, message: QueuedMessage) -> None:
-        """A free message of another instance."""
         owner = message.register.owner
         found = self._by_owner.get(owner)
         if found is None:
@@ -122,11 +121,9 @@ class TransferRequests:
 
     @property
     def is_waiting(self) -> bool:
-        """Returns whether a request is out."""
         return bool(self._asked)
 
     def acknowledged(self, age_us: int) -> None:
-        """A message of this age was acknowledged elsewhere."""
         age_us = min(max(age_us, USUAL_MIN_US), USUAL_MAX_US)
         self.usual_us += (age_us - self.usual_us) // USUAL_PART
 

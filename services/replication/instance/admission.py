@@ -81,7 +81,6 @@ class InstanceAdmission:
 
     # -- clients -----------------------------------------------------------------------------
     def become_ready(self) -> None:
-        """Admits clients from now on."""
         if not self.ready:
             self.ready = True
             self._out.emit(BecameReady())
@@ -242,7 +241,6 @@ class InstanceAdmission:
         return retired_text(mine.name, own)
 
     def retire(self, text: str) -> None:
-        """Ends this incarnation of an instance that was moved."""
         self.retired = text
         self._out.report("retired", text=text)
         self._out.emit(InstanceRetirement(text))

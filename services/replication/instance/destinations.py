@@ -354,7 +354,6 @@ class Destinations:
 
     @property
     def all_connected(self) -> bool:
-        """Returns whether every link is connected."""
         return all(ledger.connected for ledger in self.ledgers.values())
 
     def disconnected(self, destination: str, why: str) -> None:

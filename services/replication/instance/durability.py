@@ -99,7 +99,6 @@ class Durability:
             self.awaited.of(root).add_ranges(publisher, ranges)
 
     def undo(self, root: int, publisher: int, ranges: list[Range]) -> None:
-        """Forgets messages whose append failed."""
         self.awaited.remove_ranges(root, publisher, ranges)
         self.pending.remove_ranges(root, publisher, ranges)
 

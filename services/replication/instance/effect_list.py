@@ -37,7 +37,6 @@ class EffectList:
         self._effects.insert(at, effect)
 
     def take(self) -> list[Effect]:
-        """Returns all effects and empties the list."""
         self.is_changing = False
         effects = self._effects.copy()
         if effects:
@@ -46,7 +45,6 @@ class EffectList:
         return effects
 
     def forget(self) -> None:
-        """Drops all effects."""
         self._effects.clear()
 
     def __len__(self) -> int:

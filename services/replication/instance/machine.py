@@ -277,7 +277,6 @@ class InstanceMachine:
 
     @property
     def steps_taken(self) -> int:
-        """The number of times that effects were handed out."""
         return self._out.taken
 
     @property
@@ -376,7 +375,6 @@ class InstanceMachine:
         return self._links.all_connected and not upstreams.absent and upstreams.all_caught_up
 
     def client_left(self, session: int) -> None:
-        """Notes that a client's connection ended."""
         self._out.is_changing = True
         self._publishers.left(session)
         self._out.is_changing = False
@@ -496,7 +494,6 @@ class InstanceMachine:
         return self._take(), UpstreamAnswer(self.held(), self.waiters.waited_by(incarnation))
 
     def upstream_left(self, connection: int) -> None:
-        """Notes that an upstream connection ended."""
         self._out.is_changing = True
         self._upstreams.left(connection)
         self._publishers.parted()
@@ -594,7 +591,6 @@ class InstanceMachine:
 
     @property
     def ready(self) -> bool:
-        """Returns whether clients are admitted."""
         return self.admission.ready
 
     @property
@@ -742,7 +738,6 @@ class InstanceMachine:
         return self._take()
 
     def link_answered(self, destination: str, persisted: Rooted, conflicts: Ranges) -> list[Effect]:
-        """Takes a destination's answer: messages persisted there, and conflicts."""
         self._out.is_changing = True
         self._links.answered(destination, persisted, conflicts)
         self._flush()
@@ -803,7 +798,6 @@ class InstanceMachine:
     # -- questions ---------------------------------------------------------------------------
     @property
     def next_txid(self) -> int:
-        """Returns the transaction id of the next entry."""
         return self.intake.next_txid
 
     @property
@@ -817,7 +811,6 @@ class InstanceMachine:
 
     @property
     def own_root(self) -> int:
-        """The root of what clients publish here."""
         return self.durability.own_root
 
     @property
@@ -856,11 +849,9 @@ class InstanceMachine:
         return self._publishers.received_of(session)
 
     def sessions(self) -> int:
-        """The number of clients that are logged on."""
         return len(self._publishers)
 
     def upstreams(self) -> list[tuple[str, str, int]]:
-        """(name, group, incarnation) of the connected upstream instances."""
         return [(u.name, u.group, u.incarnation) for u in self._upstreams.values()]
 
     def check_invariants(self) -> None:

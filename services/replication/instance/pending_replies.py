@@ -50,6 +50,5 @@ class PendingReplies:
         self.contested: list[tuple[int, int, list[Range]]] = []
 
     def forget(self) -> None:
-        """Drops all replies."""
         for each in (self.durable, self.refused, self.persisted, self.conflicts, self.contested):
             each.clear()

@@ -267,7 +267,6 @@ class Publishers:
         self._unused.clear()
 
     def left(self, session: int) -> None:
-        """Notes that a client's connection ended."""
         found = self._sessions.pop(session, None)
         if found is not None and self._session_of.get(found.publisher) is found:
             del self._session_of[found.publisher]
@@ -703,17 +702,14 @@ class Publishers:
         return found
 
     def close(self, session: int, reason: str, text: str) -> None:
-        """Ends a session."""
         self._out.emit(CloseSession(session, reason, text))
         self.left(session)
 
     def close_all(self, reason: str, text: str) -> None:
-        """Ends all sessions."""
         for session in list(self._sessions):
             self.close(session, reason, text)
 
     def forget(self) -> None:
-        """Drops all pending answers."""
         self._dirty.clear()
 
     # -- answers -----------------------------------------------------------------------------

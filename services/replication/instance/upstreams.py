@@ -170,7 +170,6 @@ class UpstreamTable:
         return self._connected.get(connection)
 
     def values(self) -> Collection[Upstream]:
-        """Returns all connected upstreams."""
         return self._connected.values()
 
     def connected_as(self, incarnation: int, *, proven: bool) -> str | None:
@@ -188,7 +187,6 @@ class UpstreamTable:
 
     @property
     def all_caught_up(self) -> bool:
-        """Returns whether every connected upstream has finished its resync."""
         return all(upstream.caught_up for upstream in self._connected.values())
 
     # -- connections -------------------------------------------------------------------------
@@ -231,7 +229,6 @@ class UpstreamTable:
         self._out.report("upstream_connected", peer=name, group=group, epoch=epoch)
 
     def left(self, connection: int) -> None:
-        """Notes that an upstream connection ended."""
         found = self._connected.pop(connection, None)
         self._admission.meetings.left(connection)
         if found is not None and self._of.get(found.incarnation) is found:
@@ -241,12 +238,10 @@ class UpstreamTable:
         self._dirty.discard(connection)
 
     def close(self, connection: int, reason: str, text: str) -> None:
-        """Ends a connection."""
         self._out.emit(CloseUpstream(connection, reason, text))
         self.left(connection)
 
     def close_all(self, reason: str, text: str) -> None:
-        """Ends all connections."""
         for connection in list(self._connected):
             self.close(connection, reason, text)
 
@@ -538,7 +533,6 @@ class UpstreamTable:
 
     # -- what is on disk ---------------------------------------------------------------------
     def stored(self, entry: BatchStaged) -> None:
-        """Notes that all of a batch is on disk."""
         upstream = self._connected.get(entry.connection)
         if upstream is None:
             return
@@ -582,7 +576,6 @@ class UpstreamTable:
                 self._dirty.add(upstream.connection)
 
     def forget(self) -> None:
-        """Drops all pending answers."""
         self._dirty.clear()
 
     # -- answers -----------------------------------------------------------------------------

@@ -67,7 +67,6 @@ class ExpressionFilter:
         self._asks_around = found.asks_around
 
     def passes(self, record: Record) -> bool:
-        """Returns whether the record passes."""
         message = self._language.message(record)
         if message is None:
             return False

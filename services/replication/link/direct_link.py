@@ -204,7 +204,6 @@ class DirectLink:
         return self.go_on(now_us)
 
     def go_on(self, now_us: int) -> list[LinkEffect]:
-        """Sends what may be sent now."""
         machine, effects = self.machine, []
         while self._unsent and machine.wants and not self.trouble:
             taken = self._next() if self._unsent_bytes >= BATCH_BYTES else self._unsent.copy()

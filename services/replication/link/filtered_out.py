@@ -62,7 +62,6 @@ class FilteredOut:
             yield number, self._stretches.get(number)
 
     def taken(self) -> dict[int, PublisherRanges]:
-        """Removes and returns everything."""
         found, self._stretches = self._stretches, {}
         self._changed.clear()
         return found

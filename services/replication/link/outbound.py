@@ -192,7 +192,6 @@ class OutboundLink:
         return self.flush_notices()
 
     def disconnected(self) -> None:
-        """Notes that the connection ended."""
         self.is_connected = False
 
     def hand_over(self) -> DirectLinkState | None:

@@ -49,7 +49,6 @@ class ReportCoalescer:
         self._is_due = False
 
     def answered(self, effect: LinkAnswered, at_ns: int) -> None:
-        """Takes an answer of the destination."""
         unawaited = effect.persisted.get(UNAWAITED)
         if self._waited_for or effect.conflicts or len(effect.persisted) != 1 or not unawaited:
             self._tell_answers()
@@ -88,7 +87,6 @@ class ReportCoalescer:
             self._call_later(SOON_S, self.flush)
 
     def flush(self) -> None:
-        """Sends the reports that were held back."""
         self._is_due = False
         self._tell_answers()
         stored, self._stored = self._stored, None

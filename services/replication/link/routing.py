@@ -159,7 +159,6 @@ class Router:
         self._groups: dict[str, bool] = {}
 
     def passes(self, group: str) -> bool:
-        """Returns whether PassThrough accepts messages received from this group."""
         found = self._groups.get(group)
         if found is None:
             found = self._pass_through is not None and self._pass_through.search(group)

@@ -138,7 +138,6 @@ class BootstrapChoice:
         self._journaled = TopicMatcher(journaled, "Topic", budget)
 
     def of(self, runs: Iterable[Run]) -> list[Run]:
-        """Returns the runs for which the instance asks."""
         return [
             run
             for run in runs

@@ -42,7 +42,6 @@ class SharedConnection:
 
 
 def uses_incoming(destination: DestinationRoute) -> bool:
-    """Returns whether a destination uses incoming connections at all."""
     return destination.share_connection or not destination.dials or destination.waits
 
 

@@ -60,7 +60,6 @@ class PeerIdentities:
         self._met[key] = _KnownPeer(name, incarnation, generation, address, proven, dialled)
 
     def left(self, key: Hashable) -> None:
-        """Notes that a connection ended."""
         self._met.pop(key, None)
 
     def impostor(self, name: str, incarnation: int) -> str:

@@ -68,7 +68,6 @@ class PeerBook:
         servers.known[name] = address
 
     def moved(self, placements: Mapping[str, InstancePlacement]) -> None:
-        """Takes the new addresses of moved instances."""
         clients = {name: place.client_address for name, place in placements.items()}
         for servers in self._servers.values():
             servers.addresses = aimed(servers.names, servers.addresses, clients)

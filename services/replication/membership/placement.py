@@ -101,7 +101,6 @@ class Placements:
         return news
 
     def items(self) -> dict[str, InstancePlacement]:
-        """Returns all known placements."""
         return dict(self._known)
 
     def to_wire(self) -> list[list[Any]]:

@@ -89,7 +89,6 @@ class Salvage:
         return found.count
 
     def link(self, destination: str, window_bytes: int) -> OutboundLink:
-        """Returns the machine of the link to one destination."""
         return OutboundLink(
             self.destinations[destination], window_bytes, PublisherRanges, self._filters
         )

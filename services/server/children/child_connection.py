@@ -73,7 +73,6 @@ class ChildConnection(FramedConnection):
             protocol.data_received(rest)
 
     def frame_received(self, header: Header, body: bytes) -> None:
-        """A frame of theirs."""
         if self.link is not None:
             self.link.frame_received(header, body)
             return
@@ -104,7 +103,6 @@ class ChildConnection(FramedConnection):
         self.link = link
 
     def broken(self, error: RemoteProtocolError) -> None:
-        """The link's process talks nonsense: it is ended."""
         self.abort(str(error))
 
     def failed(self, error: Exception) -> None:
@@ -113,7 +111,6 @@ class ChildConnection(FramedConnection):
         self._links.runtime.contain(error, who, lambda _, text: self.abort(text))
 
     def ended(self, why: str) -> None:
-        """The link's process ended."""
         if self.link is not None:
             self.link.lost(self, why)
         if self._wakes is not None:

@@ -36,7 +36,6 @@ class ChildSubprocess:
 
     @property
     def pid(self) -> int:
-        """The id of the process."""
         return self._process.pid
 
     def kill(self) -> None:

@@ -144,7 +144,6 @@ class Supervisor:
         return True
 
     def say(self, frame: bytes) -> None:
-        """Tells the child, if there is one."""
         if self.connection is not None:
             self.connection.send(frame)
 
@@ -215,7 +214,6 @@ class Supervisor:
         await self.kill()
 
     async def kill(self) -> None:
-        """Ends the one that runs, if one does."""
         handle, self._handle = self._handle, None
         if handle is not None:
             try:

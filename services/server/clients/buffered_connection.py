@@ -128,7 +128,6 @@ class BufferedConnection(FramedConnection):
         return 0 if transport is None else transport.get_write_buffer_size()
 
     def holding(self) -> ClientHolding:
-        """Returns what of it is where, now."""
         collected_bytes, frames, behind = self._collected_bytes, self._frames, self.behind
         here_bytes = collected_bytes + self._in_socket() + self._kept_bytes
         sent_bytes = self._handed_bytes + collected_bytes
@@ -217,13 +216,11 @@ class BufferedConnection(FramedConnection):
         self._gathered, self._gathered_bytes = [], 0
 
     def pause_writing(self) -> None:
-        """The socket takes less than is written."""
         self._is_paused = True
         self.may_write = False
         self.pool.weigh(self)
 
     def resume_writing(self) -> None:
-        """The socket has taken what was written."""
         self._is_paused = False
         if self._frames is not None:
             self._take()
@@ -349,7 +346,6 @@ class BufferedConnection(FramedConnection):
 
     # -- the end -------------------------------------------------------------------------------
     def end(self, reason: str, text: str) -> None:
-        """Ends the session and tells the other side why."""
         raise NotImplementedError
 
     def close(self, why: str) -> None:

@@ -159,7 +159,6 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self._logon_timer = self.loop.call_later(LOGON_TIMEOUT_S, self._logon_late)
 
     def turn_away(self, text: str) -> None:
-        """There are too many connections."""
         self.end(TOO_MANY, text)
 
     def _holds_too_much(self, refusal: ShareRefusal) -> None:
@@ -213,7 +212,6 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self._said.extend(commands)
 
     def _take_command(self, command: Command) -> bool:
-        """Performs it. Whether what follows may be taken now."""
         fetch = self.arrivals.came(command)
         if fetch is None:
             return True
@@ -297,11 +295,9 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self.resume_reading("journal")
 
     def unreadable(self, error: StorageError) -> None:
-        """The journal cannot be read for it."""
         self.end("storage_error", str(error))
 
     def writable(self) -> None:
-        """There is room again: queries and replays go on."""
         self._clients.queries.connection_writable(self)
         self._clients.replays.connection_writable(self)
         self._clients.queued.writable(self)
@@ -316,7 +312,6 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self._clients.queries.connection_writable(self)
 
     def end(self, reason: str, text: str) -> None:
-        """Ends the session and tells the client why."""
         if not self.is_open:
             return
         if self.client_name:
@@ -332,7 +327,6 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             self.close(text)
 
     def ended(self, why: str) -> None:
-        """The connection is gone: so are its subscriptions."""
         self.codec.closed()
         self.arrivals.clear()
         self._said.clear()
@@ -451,7 +445,6 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         return bool(permissions.read(wanted.topic).filter)
 
     def logged_on(self, logon: Logon, answer: LogonAnswer) -> None:
-        """Lets the client in."""
         runtime, clients = self._runtime, self._clients
         self._acks.conflation_s = logon.ack_conflation_ms / 1000
         self.publisher = answer.publisher
@@ -723,7 +716,6 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self.send_parts(*self._delivery(subscription, delivery))
 
     def out_of_focus(self, subscription: str, reason: str, left: DeliveryContent) -> None:
-        """Sends what has left the focus of a subscription."""
         self.send_parts(*self.codec.oof(subscription, reason, left))
 
     def hold(self, behind: DeferredDeliveries | None) -> None:

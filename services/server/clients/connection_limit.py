@@ -95,7 +95,6 @@ class ConnectionLimit:
         return self._count
 
     def came(self, visitor: LimitedConnection) -> None:
-        """One has connected."""
         self._count += 1
         self._waiting[visitor] = None
         if self._count > self.most:
@@ -105,7 +104,6 @@ class ConnectionLimit:
             )
 
     def admitted(self, visitor: LimitedConnection) -> None:
-        """One has logged on."""
         self._waiting.pop(visitor, None)
 
     def left(self, visitor: LimitedConnection) -> None:

@@ -197,7 +197,6 @@ class LoggingOnClient:
         )
 
     def displace(self) -> tuple[str, str] | None:
-        """Ends the older connection of its name."""
         return self._clients.take_name(self._said, self._connection, self._holder)
 
     def turn_down(self, reason: str, text: str) -> None:
@@ -218,7 +217,6 @@ class LoggingOnClient:
         return judge
 
     def logged_on(self, answer: LogonAnswer) -> None:
-        """Makes the connection a session, and answers it."""
         self._connection.logged_on(self._said, answer)
 
 

@@ -88,7 +88,6 @@ class PublisherAcks:
             self._answer_flushes()
 
     def persisted(self, ack: AckClient) -> None:
-        """Takes what the machine says of this client's publishes."""
         if ack.command_id:
             self._unnumbered_acked += 1
             self.outstanding.answered_unnumbered()

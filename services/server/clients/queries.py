@@ -90,7 +90,6 @@ class _Query(NamedTuple):
     """Claim on memory for its keys."""
 
     def release(self) -> None:
-        """Gives back what is counted of it: it ended."""
         if self.claim is not None:
             self.claim.release()
 
@@ -116,7 +115,6 @@ class _ClientQueries:
         return len(self.waiting) + (self.query is not None)
 
     def names(self, name: str) -> bool:
-        """Returns whether one of this id runs or waits."""
         return (self.query is not None and self.query.sow.query == name) or any(
             each.sow.query == name for each in self.waiting
         )
@@ -325,7 +323,6 @@ class QueryRunner:
             self._begin_next(session)
 
     def forget_all(self, connection: QueryingClient) -> None:
-        """Ends all that it asks."""
         self._forget_historical(connection)
         session = self._sessions.get(connection.number)
         if session is not None:
@@ -338,7 +335,6 @@ class QueryRunner:
             self._begin_next(session)
 
     def gone(self, connection: QueryingClient) -> None:
-        """The connection ended."""
         self._forget_historical(connection)
         session = self._sessions.pop(connection.number, None)
         if session is not None:
@@ -348,7 +344,6 @@ class QueryRunner:
             session.query = session.running = session.behind = None
 
     def connection_writable(self, connection: QueryingClient) -> None:
-        """Notes that its client takes more."""
         session = self._sessions.get(connection.number)
         if session is not None:
             self._kick(session)

@@ -159,7 +159,6 @@ class QueueClients:
         self._manager.controls[frontend.definition.stored_as].consumes(each)
 
     def unsubscribe(self, client: QueueClient, name: str) -> bool:
-        """Ends one. Whether there was one."""
         of_session = self._subscribed.get(client.number)
         found = of_session.pop(name, None) if of_session else None
         if found is None:
@@ -169,15 +168,12 @@ class QueueClients:
         return True
 
     def count(self, client: QueueClient) -> int:
-        """Returns the number of its subscriptions."""
         return len(self._subscribed.get(client.number, ()))
 
     def names(self, client: QueueClient) -> list[str]:
-        """Ids of all that it has."""
         return list(self._subscribed.get(client.number, ()))
 
     def gone(self, client: QueueClient) -> None:
-        """A connection ended."""
         for found in self._subscribed.pop(client.number, {}).values():
             self._left(*found)
         self._deliveries.left(client.number)
@@ -200,13 +196,11 @@ class QueueClients:
                 self._tell(*found)
 
     def writable(self, client: QueueClient) -> None:
-        """There is room to write again."""
         for frontend, each in self._deliveries.emptied(client):
             self._tell(frontend, each)
 
     # -- acknowledgments and cancels -----------------------------------------------------------
     def cancel(self, client: QueueClient, command: QueueCancel) -> None:
-        """Gives messages back."""
         try:
             frontend = self._named(command.topic, command.message_type, client)
             count = self._manager.cancelled(
@@ -218,7 +212,6 @@ class QueueClients:
         self._answer(client, command.command_id, count)
 
     def acknowledge(self, client: QueueClient, command: QueueAck) -> None:
-        """Acknowledges, expires or gives back what a filter fits."""
         from raylay.services.protocol.child.queue_control import QueueQuestion
 
         count = 0
@@ -363,7 +356,6 @@ class _Rows:
         self._sent = 0
 
     def told(self, answer: QueueAnswer) -> None:
-        """A part of it came."""
         client, command = self._client, self._command
         if not client.is_open:
             return

@@ -284,7 +284,6 @@ class ReplayPump:
         return replay
 
     def remove(self, subscription: BookmarkSubscription) -> None:
-        """Ends one."""
         member = self._members.pop(subscription, None)
         self._counted.subscriptions.remove(subscription)
         if member is not None and member.claim is not None:
@@ -350,7 +349,6 @@ class ReplayPump:
             self._kick(self._add(found, terms))
 
     def connection_writable(self, connection: ReplayClient) -> None:
-        """A subscriber's socket takes more."""
         for subscription in connection.subscriptions.values():
             if isinstance(subscription, BookmarkSubscription):
                 member = self._members.get(subscription)
@@ -759,7 +757,6 @@ class ReplayPump:
         )
 
     def _end(self, member: ReplayMember, reason: str, text: str) -> None:
-        """Ends one subscription, and tells its client why."""
         connection, subscription = member.connection, member.subscription
         connection.subscriptions.pop(subscription.id, None)
         self.remove(subscription)

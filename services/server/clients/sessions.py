@@ -245,13 +245,11 @@ class ClientSessions:
         self.in_hand.belongs(client.in_hand, holder)
 
     def admitted(self, client: ClientSession) -> None:
-        """A client logged on."""
         self.sessions[client.number] = client
         self._by_name[client.client_name] = client
         self.runtime.report("client_connected", client=client.client_name, peer=client.peer)
 
     def gone(self, client: ClientSession) -> None:
-        """A client's connection ended."""
         self.connected.discard(client)
         self.incomplete.left(client.incomplete)
         self.in_hand.left(client.in_hand)
@@ -283,7 +281,6 @@ class ClientSessions:
             self.runtime.loop.call_soon(self._take_out)
 
     def unsubscribe(self, subscription: LiveSubscription | BookmarkSubscription) -> None:
-        """A subscription ended."""
         if isinstance(subscription, LiveSubscription):
             self.live.remove(subscription)
         else:
@@ -319,7 +316,6 @@ class ClientSessions:
     def judge(
         self, permissions: Permissions, user: str, client_name: str, address: str
     ) -> PublishJudge:
-        """Judges what a session may publish."""
         from raylay.services.security.publishing import PublishJudge
         from raylay.services.subscriptions.filtered import surroundings_of
 
@@ -433,7 +429,6 @@ class ClientSessions:
 
     # -- the end -----------------------------------------------------------------------------
     def end(self, reason: str, text: str) -> None:
-        """Ends all sessions and says why."""
         for client in list(self.connected):
             client.end(reason, text)
 
@@ -449,6 +444,5 @@ class ClientSessions:
         return found
 
     def close(self, why: str) -> None:
-        """Closes all connections."""
         for client in list(self.connected):
             client.close(why)

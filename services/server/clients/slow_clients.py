@@ -94,7 +94,6 @@ class BufferControl:
 
     # -- the process ---------------------------------------------------------------------------
     def wake(self) -> None:
-        """Somebody goes offline."""
         if not self._runs:
             self._runs = True
             self.process.run()
@@ -115,7 +114,6 @@ class BufferControl:
             self._lost_client(connection, f"the buffer that held it has ended: {self.why}")
 
     def greeted(self, connection: FramedConnection, header: Header) -> bool:
-        """A buffer connected. Whether it is the right one."""
         if not self.process.greeted(connection, header):
             return False
         self.why = ""
@@ -126,13 +124,11 @@ class BufferControl:
         return True
 
     def lost(self, connection: FramedConnection, why: str) -> None:
-        """The buffer is gone: so is what it held."""
         if self.process.lost(connection):
             self.why = f"its process ended: {why}"
             self._lose_all()
 
     async def stop(self) -> None:
-        """Ends it for good."""
         await self.process.end(control.STOP)
         self.remove()
 
@@ -156,7 +152,6 @@ class BufferControl:
         connection.send_parts([front, *parts], len(front) + size_bytes)
 
     def put(self, client: int, number: int, parts: Sequence[bytes], size_bytes: int) -> None:
-        """Stores a frame."""
         if client not in self.members:
             # It was lost, and is about to be ended.
             return
@@ -195,7 +190,6 @@ class BufferControl:
         member.came(b"".join(found), None if frames else last)
 
     def drop(self, client: int) -> None:
-        """Forgets what is there of a client."""
         if self.members.pop(client, None) is not None:
             self._unsaid.pop(client, None)
             self._given_back.pop(client, None)
@@ -255,13 +249,11 @@ class ClientPool:
             self._decide()
 
     def came_back(self, connection: BufferedConnection) -> None:
-        """Notes that a client is online again."""
         self.pool.back_online(connection.number)
         self._runtime.report("client_online", client=connection.client_name, peer=connection.peer)
         self.weigh(connection)
 
     def left(self, connection: BufferedConnection) -> None:
-        """Notes that a client ended."""
         self._members.pop(connection.number, None)
         self.pool.left(connection.number)
 
@@ -355,7 +347,6 @@ class ClientPool:
         ]
 
     def status(self) -> dict[str, Any]:
-        """Returns the pool's part of the instance's status."""
         pool, limits, buffer = self.pool, self.pool.limits, self.buffer
         now_ms = int(self._runtime.loop.time() * 1000)
         return {
@@ -429,11 +420,9 @@ class ClientPools:
         return [self._of_instance, *self._of_transports.values()]
 
     def of(self, transport: str) -> ClientPool:
-        """The pool of those who come by a transport."""
         return self._of_transports.get(transport, self._of_instance)
 
     def begin(self) -> None:
-        """Removes what an earlier life left."""
         for pool in self.all:
             pool.buffer.remove()
 
@@ -455,22 +444,18 @@ class ClientPools:
         return all(pool.is_idle for pool in self.all)
 
     def check(self) -> None:
-        """Called now and then."""
         now_ms = int(self._runtime.loop.time() * 1000)
         for pool in self.all:
             pool.check(now_ms)
 
     async def stop(self) -> None:
-        """Ends the buffers."""
         for pool in self.all:
             await pool.buffer.stop()
 
     def status(self) -> dict[str, Any]:
-        """Returns the pools' part of the instance's status."""
         return {"capacity": [pool.status() for pool in self.all]}
 
     def snapshot(self) -> dict[str, Any]:
-        """Returns the numbers of all pools for metrics."""
         found = [pool.status() for pool in self.all]
         return {
             "offline_bytes": sum(each["disk_bytes"] for each in found),

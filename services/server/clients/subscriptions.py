@@ -196,7 +196,6 @@ class ClientSubscriptions:
             self._acknowledge("processed", sow.command_id, error.reason, str(error), sub=name)
 
     def _claim(self, sow: SowCommand) -> RetainedClaim | None:
-        """Counts the keys of a query."""
         keys = sow.keys
         return None if keys is None else self._clients.claim(self._connection, keys_bytes(keys))
 
@@ -217,7 +216,6 @@ class ClientSubscriptions:
         return replace(command, filter=filter_, select=select)
 
     def _allowed_query(self, command: SowCommand, subscribe: Subscribe | None) -> SowCommand:
-        """The query, likewise."""
         literal = command.non_regex_topic or (
             self._clients.queued.find(command.topic, command.message_type) is not None
         )

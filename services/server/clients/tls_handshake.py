@@ -60,11 +60,9 @@ class PendingTlsHandshake(TlsStream):
         return not self.is_over
 
     def turn_away(self, text: str) -> None:
-        """There are too many connections."""
         self.give_up(text)
 
     def end(self, reason: str, text: str) -> None:
-        """Ends the handshake, as its transport is disabled."""
         self.give_up(text)
 
     def may_shake_hands(self) -> bool:
@@ -87,12 +85,10 @@ class PendingTlsHandshake(TlsStream):
         return self._plain_answer
 
     def opened(self, transport: TlsTransport) -> None:
-        """Ends its part: what was made counts by itself."""
         self._leave()
         super().opened(transport)
 
     def failed(self, error: TlsError) -> None:
-        """Notes that the connection is gone."""
         self._leave()
         self._refused(self._came_by, str(error))
 

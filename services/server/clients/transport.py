@@ -86,7 +86,6 @@ class ClientTransport:
 
     @property
     def is_enabled(self) -> bool:
-        """Returns whether it lets clients in."""
         return self._listener is not None
 
     async def enable(self, listen: Listen) -> bool:
@@ -114,20 +113,17 @@ class ClientTransport:
             return True
 
     def close(self) -> None:
-        """Lets nobody in any more. Its sessions go on."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
 
     # -- its connections ---------------------------------------------------------------------
     def came(self, member: TransportConnection) -> None:
-        """Adds a connection that was accepted."""
         self.connections.add(member)
         if self._doorway is not None:
             self._doorway.came(member)
 
     def admitted(self, member: TransportConnection) -> None:
-        """One has logged on."""
         if self._doorway is not None:
             self._doorway.admitted(member)
 

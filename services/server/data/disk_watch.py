@@ -92,7 +92,6 @@ class DiskWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """The instance ends."""
         self._over.set()
 
     def _run(self) -> None:

@@ -72,7 +72,6 @@ class InstanceRecovery:
 
     # -- what is found -----------------------------------------------------------------------
     def open(self) -> None:
-        """The state store is open."""
         runtime = self._runtime
         self._directory = DataDirectory(runtime.state, runtime.directory / STATE_FILE)
         try:
@@ -93,7 +92,6 @@ class InstanceRecovery:
             )
 
     def close(self) -> None:
-        """Closes the note of the messages in progress."""
         if self._in_hand is not None:
             self._in_hand.close()
             self._in_hand = None
@@ -228,7 +226,6 @@ class InstanceRecovery:
         return write
 
     async def _write_quietly(self, write: Callable[[], None]) -> bool:
-        """Returns whether it is on disk now."""
         try:
             await self._runtime.state.run(write)
         except RaylayError as error:

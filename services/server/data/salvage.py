@@ -88,7 +88,6 @@ class SalvageReport:
 
     @property
     def is_done(self) -> bool:
-        """Returns whether nobody lacks anything of it."""
         return not self.waiting and not (self.checked_only and any(self.sent.values()))
 
 
@@ -177,7 +176,6 @@ class SalvageRun:
         return from_wire(msgpack.unpackb(kept)) if kept is not None else {}
 
     def close(self) -> None:
-        """Gives the directory back."""
         self._state.close()
         self._journal.close()
 

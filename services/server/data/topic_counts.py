@@ -28,7 +28,6 @@ class TopicCounts:
         """Messages of topics that are too many to be counted each."""
 
     def add(self, runs: Iterable[Run]) -> None:
-        """Adds runs that were committed."""
         counts = self._counts
         for run in runs:
             if run.kind != _RECORDS:

@@ -59,7 +59,6 @@ class AckSender:
         return self._behind is not None
 
     def answer(self) -> None:
-        """The answer to the logon begins."""
         self._behind = []
 
     def answered(self, answer_bytes: int) -> None:
@@ -71,7 +70,6 @@ class AckSender:
             self.acknowledge(ack)
 
     def acknowledge(self, ack: AckUpstream) -> None:
-        """Sends an ack, or holds it back."""
         if self._behind is not None:
             self._behind.append(ack)
             return

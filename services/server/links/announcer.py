@@ -45,7 +45,6 @@ class Announcer:
         """Reasons why it could not be told, by address: each is reported once."""
 
     async def run(self) -> None:
-        """Returns when all have heard it."""
         pause_s = PAUSE_S_MIN
         while self.untold:
             for address in list(self.untold):

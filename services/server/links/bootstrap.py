@@ -60,7 +60,6 @@ class _SourceConnection(FramedConnection):
         self.done: asyncio.Future[None] = self.loop.create_future()
 
     def frame_received(self, header: Header, body: bytes) -> None:
-        """A frame of the source's."""
         if header["c"] == "refused":
             self.fail(RemoteProtocolError(str(header.get("text")), str(header.get("reason"))))
         elif header["c"] == RETRY:
@@ -75,11 +74,9 @@ class _SourceConnection(FramedConnection):
                 self.fail(error)
 
     def broken(self, error: RemoteProtocolError) -> None:
-        """The source broke the protocol."""
         self.fail(error)
 
     def ended(self, why: str) -> None:
-        """The connection is gone."""
         self.fail(ConnectionError(why))
 
     def fail(self, error: Exception) -> None:
@@ -142,7 +139,6 @@ class BootstrapRun:
         return False
 
     async def _start_over(self) -> None:
-        """Throws away what was copied."""
         runtime = self.runtime
         await runtime.in_thread(runtime.journal.close)
         archive = runtime.config.journal.archive_directory

@@ -73,7 +73,6 @@ class BootstrapSource:
 
     @property
     def asked_by(self) -> str:
-        """Name of the instance that asks."""
         return self._asks.name
 
     def refusal(self) -> tuple[str, str] | None:
@@ -109,7 +108,6 @@ class BootstrapSource:
         )
 
     def writable(self) -> None:
-        """The connection takes more."""
         self._writable.set()
 
     async def run(self) -> None:
@@ -224,7 +222,6 @@ class BootstrapSource:
         return True
 
     async def _written(self) -> None:
-        """The connection takes more, or is gone."""
         connection = self._connection
         connection.outbox.flush()
         while not connection.may_write and connection.is_open:

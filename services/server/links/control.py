@@ -86,13 +86,11 @@ class Links:
         self._starting: asyncio.Task[None] | None = None
 
     def add(self, config: DestinationConfig) -> LinkControl:
-        """One more destination."""
         link = self.controls[config.name] = LinkControl(self, config)
         self.peer_book.add(config.name, config.server_names, config.client_addresses)
         return link
 
     def aim(self, news: Mapping[str, InstancePlacement]) -> None:
-        """Instances were moved."""
         self.peer_book.moved(news)
         for link in self.controls.values():
             link.aim(news)
@@ -108,7 +106,6 @@ class Links:
         self._starting = self.runtime.loop.create_task(run_in_order(first, others))
 
     async def stop(self) -> None:
-        """Ends all of them for good."""
         if self._starting is not None:
             self._starting.cancel()
         await asyncio.gather(
@@ -181,7 +178,6 @@ class LinkControl:
         self._runtime.report("link_process_ended", destination=self.name, why=self.why)
 
     async def stop(self) -> None:
-        """Ends the link for good."""
         await self.process.end(encode_frame({"c": "stop"}))
 
     def greeted(self, connection: FramedConnection, header: Header) -> bool:
@@ -201,13 +197,11 @@ class LinkControl:
         self.process.say(encode_frame({"c": "impair", "state": state, "seconds": seconds}))
 
     def lost(self, connection: FramedConnection, why: str) -> None:
-        """The link process is gone."""
         if self.process.lost(connection):
             self._disconnected(f"link process ended: {why}")
 
     # -- what the link says ------------------------------------------------------------------
     def frame_received(self, header: Header, body: bytes) -> None:
-        """A frame of the link's."""
         command = header["c"]
         if command == "answered":
             self._pass_report(LinkAnswered(*control.read_answered(body)))
@@ -444,7 +438,6 @@ class LinkControl:
 
     # -- over the connection that the other side made ----------------------------------------
     def _incoming(self) -> SharedConnection | None:
-        """The incoming connection that the link may use."""
         runtime = self._runtime
         machine = runtime.machine
         others = [link for link in self._links.controls.values() if link is not self]
@@ -490,7 +483,6 @@ class LinkControl:
 
     # -- what the link is told ---------------------------------------------------------------
     def told(self, last_txid: int) -> None:
-        """Tells of a commit."""
         self._told_later, self._told_txid = 0, last_txid
         if self.process.connection is not None and self.is_connected:
             self.process.connection.send(encode_frame({"c": "told", "tx": last_txid}))
@@ -537,7 +529,6 @@ class LinkControl:
         return True
 
     def wakes_no_more(self, connection: FramedConnection | None) -> None:
-        """Notes that the connection that it woke is gone."""
         if connection is None or connection is not self._wake_connection:
             return
         self._wake_connection = None
@@ -560,7 +551,6 @@ class LinkControl:
         return False
 
     def notice(self, awaited: Rooted, last_txid: int) -> None:
-        """Asks the destination."""
         # It must have read all that it is asked about.
         self._tell_late()
         if not self.direct_link.notice(awaited, last_txid):
@@ -584,7 +574,6 @@ class LinkControl:
         return went_out is not False
 
     def mode(self, sync: bool) -> None:
-        """Changes what sent messages are marked with."""
         if not self.direct_link.mode(sync):
             self._say(encode_frame({"c": "mode", "sync": sync}))
 

@@ -153,7 +153,6 @@ class DirectLinkControl:
 
     @property
     def is_direct(self) -> bool:
-        """Returns whether the instance itself sends to the destination."""
         return self._socket is not None
 
     def counts(self, counts: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,7 +248,6 @@ class DirectLinkControl:
             self._policy.said()
 
     def over(self, direct_socket: DirectLinkSocket, why: str) -> None:
-        """The connection that was handed over is over."""
         if self._socket is not direct_socket:
             return
         for name, count in direct_socket.counts().items():
@@ -270,7 +268,6 @@ class DirectLinkControl:
         self._link.process.say(encode_frame({"c": "returned", "why": why}))
 
     def ended(self, why: str) -> None:
-        """The link is disconnected, or its process is gone."""
         if self._socket is not None:
             self._socket.abort(why)
         self._descriptors.forget(self._link.name)
@@ -317,7 +314,6 @@ class DirectLinkSocket(FramedConnection):
         self._silence = SilenceDetector()
 
     async def connect(self, found: socket.socket) -> None:
-        """Goes on with the descriptor."""
         try:
             if self._why:
                 found.close()
@@ -327,7 +323,6 @@ class DirectLinkSocket(FramedConnection):
             self._end(str(error))
 
     def opened(self) -> None:
-        """Notes that the socket can be written to."""
         if self._why:
             self.abort(self._why)
             return
@@ -352,7 +347,6 @@ class DirectLinkSocket(FramedConnection):
         self.abort(why)
 
     def counts(self) -> dict[str, int]:
-        """Returns counts like the link's own."""
         machine = self.direct.machine
         return {
             "sent_records": machine.sent_records,
@@ -378,14 +372,12 @@ class DirectLinkSocket(FramedConnection):
 
     # -- what goes out -----------------------------------------------------------------------
     def committed(self, runs: list[Run]) -> None:
-        """Takes runs that are on disk."""
         if self.is_open:
             self._perform(self.direct.committed(runs, self._now_us()))
         else:
             self._behind += runs
 
     def notice(self, awaited: Rooted, last_txid: int) -> None:
-        """The destination is to be asked."""
         if self.is_open:
             self._perform(self.direct.notice(awaited, last_txid, self._now_us()))
         else:
@@ -397,7 +389,6 @@ class DirectLinkSocket(FramedConnection):
             self.send(frame)
 
     def names(self, frame: bytes) -> bool:
-        """Tells names of publishers. Returns whether they went out."""
         if self.is_open:
             self.send(frame)
         return self.is_open
@@ -440,7 +431,6 @@ class DirectLinkSocket(FramedConnection):
         self._traces.sent(batch.number, batch.runs)
 
     def _wait_until_due(self, due_us: int) -> None:
-        """A message waits for another way."""
         if self._due_timer is None:
             delay_s = max(0, due_us - self._now_us()) / 1e6
             self._due_timer = self.loop.call_later(delay_s, self._look_again)
@@ -461,7 +451,6 @@ class DirectLinkSocket(FramedConnection):
             self.outbox.flush()
 
     def frame_received(self, header: Header, body: bytes) -> None:
-        """A frame of the destination's."""
         if header["c"] == "ack":
             number, held, persisted, conflicts = read_ack(header, body)
             at_ns = sent_at_ns(header)
@@ -484,11 +473,9 @@ class DirectLinkSocket(FramedConnection):
         self._runtime.contain(error, self._link.name, lambda _, text: self.abort(text))
 
     def broken(self, error: RemoteProtocolError) -> None:
-        """The destination broke the protocol."""
         self.abort(f"{error.reason}: {error}")
 
     def ended(self, why: str) -> None:
-        """The connection is over."""
         self._telling.flush()
         if self._due_timer is not None:
             self._due_timer.cancel()

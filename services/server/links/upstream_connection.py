@@ -184,7 +184,6 @@ class ConnectedUpstreams:
         return self._rooms[logon is not None and logon.proven]
 
     def gone(self, upstream: UpstreamConnection, why: str) -> None:
-        """A connection ended."""
         self.connected.pop(upstream.number, None)
         if upstream.is_accepted and upstream.logon is not None:
             runtime = self.runtime
@@ -301,7 +300,6 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         )
 
     def turn_away(self, text: str) -> None:
-        """There are too many connections."""
         self.refuse(TOO_MANY, text)
 
     def _holds_too_much(self, refusal: ShareRefusal) -> None:
@@ -354,11 +352,9 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         return self._counted
 
     def end(self, reason: str, text: str) -> None:
-        """Ends the connection, as its transport is disabled."""
         self.refuse(reason, text)
 
     def frame_received(self, header: Header, body: bytes) -> None:
-        """A frame of the link's."""
         if self.is_accepted:
             command = header["c"]
             if command == "batch" or command == "lacks":
@@ -465,21 +461,17 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             self.resume_reading("journal")
 
     def unreadable(self, error: StorageError) -> None:
-        """The journal cannot be read for it."""
         self.refuse("storage_error", str(error))
 
     def writable(self) -> None:
-        """There is room to write again."""
         super().writable()
         if self._copied is not None:
             self._copied.writable()
 
     def broken(self, error: RemoteProtocolError) -> None:
-        """The link broke the protocol."""
         self.refuse(error.reason, str(error))
 
     def failed(self, error: Exception) -> None:
-        """The handler of a frame has a fault."""
         self._runtime.contain(error, self.said_by, self.refuse)
 
     @property
@@ -489,14 +481,12 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         return f"{name} at {self.peer}" if name else self.peer
 
     def refuse(self, reason: str, text: str) -> None:
-        """Ends the connection and tells the link why."""
         if self.is_open:
             told = self._upstreams.placements.known() if reason in ("retired", "moved") else None
             self.send(refusal(reason, text, told))
             self.close(text)
 
     def placed(self, news: Mapping[str, InstancePlacement]) -> None:
-        """Tells the link of instances that were moved."""
         if self.is_accepted:
             self.send(placed(news))
 
@@ -546,7 +536,6 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             self.close("told")
 
     def ended(self, why: str) -> None:
-        """The connection is gone."""
         self._upstreams.doorway.left(self)
         if self._came_by is not None:
             self._came_by.left(self)
@@ -598,7 +587,6 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
 
     @property
     def tells_names(self) -> bool:
-        """Returns whether queues are told who bears its incarnation."""
         if self._is_believed or self.logon is None:
             return True
         return self._upstreams.unproven.may_name(self.logon.incarnation)

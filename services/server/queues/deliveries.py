@@ -148,5 +148,4 @@ class QueueDeliveries:
 
 
 def name_of(consumer: Consumer) -> str:
-    """The id that the client gave its subscription."""
     return consumer[1].partition(":")[2]

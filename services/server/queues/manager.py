@@ -113,7 +113,6 @@ class QueueControl:
         self._runtime.report("queue_owner_ended", queue=self.name, why=self.why)
 
     async def stop(self) -> None:
-        """Ends it for good."""
         # It saves what it has, and says what it has traced.
         await self.process.end(self._control.STOP, STOP_S_MAX)
 
@@ -145,7 +144,6 @@ class QueueControl:
         return True
 
     def lost(self, connection: FramedConnection, why: str) -> None:
-        """The owner is gone."""
         if self.process.lost(connection):
             self.why = f"its process ended: {why}"
             self.frontend.owner_left()
@@ -285,7 +283,6 @@ class QueueControl:
         told(answer)
 
     def status(self) -> dict[str, Any]:
-        """Returns the queue's part of the instance's status."""
         definition, frontend = self.frontend.definition, self.frontend
         return {
             "topic": definition.name,
@@ -360,7 +357,6 @@ class QueueManager:
 
     # -- beginning -----------------------------------------------------------------------------
     def open(self) -> list[QueueTopics]:
-        """Opens the queues, as the instance's topics see them."""
         if not self.runtime.config.queue_definitions:
             return []
         from raylay.services.core.queues import Queues
@@ -384,7 +380,6 @@ class QueueManager:
         )
 
     def serve(self) -> None:
-        """Begins to fold what is committed."""
         queues, runtime = self.queues, self.runtime
         if queues is None:
             return
@@ -413,7 +408,6 @@ class QueueManager:
         self._folds.enlist(self, True)
 
     def run(self) -> None:
-        """Says who bears this incarnation, and starts the owners."""
         if self.queues is None:
             return
         if self.queues.announcement(self.runtime.now_us()):
@@ -422,7 +416,6 @@ class QueueManager:
         self._starting = self.runtime.loop.create_task(run_in_order(processes, ()))
 
     async def stop(self) -> None:
-        """Ends all owners for good."""
         if self._starting is not None:
             self._starting.cancel()
         await asyncio.gather(
@@ -530,12 +523,10 @@ class QueueManager:
             runtime.perform(runtime.machine.authored(runs, runtime.steady_us()))
 
     def author_now(self) -> None:
-        """Journals what was drafted, if anything was."""
         if self._is_authoring:
             self._author()
 
     def request(self, queue: str, said: Any) -> None:
-        """An owner asks for messages of others."""
         assert self.queues is not None
         definition = self.controls[queue].frontend.definition
         self._requests.send(self.queues.flood.made(queue, said), definition)
@@ -565,7 +556,6 @@ class QueueManager:
 
     # -- what owners are told ------------------------------------------------------------------
     def named(self, names: Mapping[int, str]) -> None:
-        """A link's logon said who bears these incarnations."""
         if self.queues is None or all(self.names.get(each) == names[each] for each in names):
             return
         from raylay.services.protocol.child import queue_control
@@ -595,7 +585,6 @@ class QueueManager:
                 control.process.say(queue_control.clock(after_txid, offset_us))
 
     def became_ready(self) -> None:
-        """The instance serves: it has what its peers have."""
         for control in self.controls.values():
             from raylay.services.protocol.child import queue_control
 
@@ -627,7 +616,6 @@ class QueueManager:
 
     # -- what is due ---------------------------------------------------------------------------
     def check(self) -> None:
-        """Called now and then."""
         if self.queues is not None:
             now_us = self.steady_us()
             for frontend in self.queues.frontends.values():
@@ -701,7 +689,6 @@ class QueueManager:
         self.release()
 
     def release(self) -> None:
-        """See `removable`."""
         if self._before_txid is not None:
             # It may move back, to nothing at all: a server of a link may have come back with less.
             floors = [each.floor_txid + 1 for each in self.controls.values()]
@@ -709,7 +696,6 @@ class QueueManager:
 
     # -- telling -------------------------------------------------------------------------------
     def status(self) -> dict[str, Any]:
-        """Returns the queues' part of the instance's status."""
         if self.queues is None:
             return {}
         return {"queues": {name: each.status() for name, each in self.controls.items()}}

@@ -81,7 +81,6 @@ class QueueRequestRouter:
         )
 
     def forward(self, request: QueueRequest) -> None:
-        """Sends a request over all links."""
         frame = queue_request(request)
         for link in self._links.values():
             link.queue_request(frame)

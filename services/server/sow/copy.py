@@ -36,7 +36,6 @@ class SowCopy:
 
     @property
     def records(self) -> int:
-        """Number of records that have come."""
         return sum(each.records for each in self._copies.values())
 
     def take(

@@ -97,7 +97,6 @@ class SowManager:
 
     @property
     def book(self) -> SowBook:
-        """All SOW topics."""
         from raylay.services.sow.book import SowBook
 
         return SowBook() if self.feature is None else self.feature.book
@@ -250,7 +249,6 @@ class SowManager:
                 raise kind(self.failure, str(runtime.directory / SOW_FILE))
 
     def serve(self) -> None:
-        """Begins to fold what is committed."""
         if self.feature is not None:
             from raylay.services.core.fold_backlog import PART_RECORDS, weight
             from raylay.services.sow.delete_scan import FINDINGS_AT_ONCE, may_ask
@@ -376,7 +374,6 @@ class SowManager:
             self._settle()
 
     def _settle(self) -> None:
-        """The commit under way has ended."""
         feature, runtime, commit = self.feature, self._runtime, self._commit
         assert feature is not None and commit is not None
         self._commit = None
@@ -433,7 +430,6 @@ class SowManager:
 
     # -- telling ---------------------------------------------------------------------------------
     def status(self) -> dict[str, Any]:
-        """Returns the SOW topics' part of the instance's status."""
         if self.feature is None:
             return {}
         return {
@@ -443,7 +439,6 @@ class SowManager:
         }
 
     def snapshot(self) -> dict[str, Any]:
-        """Returns the numbers of the SOW topics for metrics."""
         if self.feature is None:
             return {}
         return {"sow_topics": self.feature.status()}

@@ -31,7 +31,6 @@ class AsOf(NamedTuple):
     time_us: int
 
     def has(self, version: SowRecord) -> bool:
-        """Returns whether a version belongs to the state."""
         if self.txid is None:
             return version.updated_us <= self.time_us
         return version.txid <= self.txid

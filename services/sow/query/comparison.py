@@ -110,7 +110,6 @@ class TopicComparison:
         return sorted(self._found)
 
     def differences(self) -> Iterator[RecordDifference]:
-        """Yields the differences, by key."""
         return (self._found[key] for key in self.keys)
 
 

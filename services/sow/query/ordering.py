@@ -105,7 +105,6 @@ def _terms(found: list[Token]) -> tuple[SortTerm, ...]:
 
 
 def place_of(value: Value, is_descending: bool = False) -> Place:
-    """Returns the sort key of a value."""
     value = values.scalar(value)
     text = ""
     rank: int
@@ -195,7 +194,6 @@ class SortedRows:
         return self._bound is None or place < self._bound
 
     def put(self, place: Place, row: bytes) -> None:
-        """Adds a row."""
         new = self._new
         new.append((place, row))
         self.held_bytes += len(row)

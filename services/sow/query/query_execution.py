@@ -139,7 +139,6 @@ class ReplacedFocus:
     had_rows: bool = True
 
     def had(self, key: bytes, tree: Tree, around: EvalContext) -> bool:
-        """Returns whether a record was in the previous focus."""
         if self.keys is not None and key not in self.keys:
             return False
         return self.filter is None or self.filter.matches(tree, around)
@@ -290,7 +289,6 @@ class QueryExecution:
         return ordered + sum(part.source.saved_bytes for part, _ in self._parts)
 
     def close(self) -> None:
-        """Ends the query early."""
         self.done = True
         for part, _ in self._parts:
             part.source.close()

@@ -102,7 +102,6 @@ class _RefusedAcknowledgments:
                 self._highest[of] = last, _origin(operation)
 
     def excuse(self, late: RunJournaled) -> bool:
-        """Returns whether this record may come late."""
         origin = _origin(late)
         of = (late.incarnation, late.publisher, late.topic)
         if not late.path or self._highest.get(of, (0, origin))[1] == origin:

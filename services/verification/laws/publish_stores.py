@@ -40,7 +40,6 @@ class _Acks:
         was downgraded, and whose ack no client has heard."""
 
     def acked(self, instance: str, key: Key, digest: int) -> None:
-        """Notes that a client was acked its content."""
         by = instance, self._disks[instance]
         acked = self._by[key, digest]
         if digest and self._downgraded[instance] and by not in acked:
@@ -48,7 +47,6 @@ class _Acks:
         acked.add(by)
 
     def heard(self, key: Key, digest: int) -> None:
-        """Notes that a client has heard the ack."""
         for unheard in self._forgettable.values():
             unheard.discard((key, digest))
 
@@ -64,7 +62,6 @@ class _Acks:
         return (instance, self._disks[instance]) in acked or is_anywhere
 
     def mode_set(self, mode: LinkModeSet) -> None:
-        """Notes that a link was downgraded or upgraded."""
         downgraded = self._downgraded[mode.instance]
         if mode.sync:
             downgraded.discard(mode.destination)
@@ -72,7 +69,6 @@ class _Acks:
             downgraded.add(mode.destination)
 
     def crashed(self, crash: InstanceCrashed) -> None:
-        """Notes that an instance crashed."""
         name = crash.instance
         for forgotten in self._forgettable.pop(name, ()):
             self._by[forgotten].discard((name, self._disks[name]))
@@ -100,7 +96,6 @@ class _Acknowledgments:
         forgotten them."""
 
     def take(self, operation: Operation) -> None:
-        """Takes the next operation."""
         if isinstance(operation, MessagesPublished) and operation.topic in self._queues:
             self._clients[operation.publisher, operation.sequence].add(operation.client)
         elif isinstance(operation, RunJournaled) and operation.topic in self._queues:

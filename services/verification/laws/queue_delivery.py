@@ -89,11 +89,9 @@ class ProducerRecord(NamedTuple):
     persisted: int
 
     def every(self) -> set[Key]:
-        """Returns all messages."""
         return {(self.publisher, sequence) for sequence in self.times_us}
 
     def owed(self) -> set[Key]:
-        """Returns the messages that were acknowledged."""
         return {(self.publisher, n) for n in self.times_us if n <= self.persisted}
 
 
@@ -129,7 +127,6 @@ class QueueEvidence:
 
 
 def violations(found: QueueEvidence) -> list[Violation]:
-    """Returns the violations of the queue's laws."""
     published = {key for record in found.produced for key in record.every()}
     owed = {key for record in found.produced for key in record.owed()}
     broken = [
@@ -366,7 +363,6 @@ class QueueVerdict:
 
     @property
     def sentence(self) -> str:
-        """Returns the verdict in one sentence."""
         if self.why:
             return f"Queues were not judged: {self.why}."
         wrong = len(self.broken)

@@ -93,7 +93,6 @@ class _QueueReplay:
         self.found: list[Violation] = []
 
     def read(self, history: RunHistory) -> None:
-        """Replays all operations."""
         takes = {
             InstanceStarted: self._started,
             InstanceReady: self._ready,
@@ -119,7 +118,6 @@ class _QueueReplay:
 
     # -- instances -----------------------------------------------------------------------------
     def _name(self, instance: str) -> str:
-        """Returns the name by which an instance owns messages."""
         return self._former.get(instance, instance)
 
     def _started(self, operation: InstanceStarted) -> None:

@@ -201,7 +201,6 @@ def _until_us(found: SlowEvidence, stall: Stall) -> int:
 
 
 def way_of(found: SlowEvidence, stall: Stall) -> ClientPath:
-    """Follows one client through the reports on it."""
     way, until_us = ClientPath(stall), _until_us(found, stall)
     told = [
         each

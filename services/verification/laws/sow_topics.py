@@ -54,7 +54,6 @@ class SowVerdict:
 
     @property
     def sentence(self) -> str:
-        """Returns the verdict in one sentence."""
         if self.why:
             return f"SOW topics were not judged: {self.why}."
         wrong = len(self.broken)
