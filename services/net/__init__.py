@@ -9,5 +9,6 @@ tls_config.TlsConfig                        what TLS is configured by: values on
 tls_files                                   contexts from certificate files, checked and renewed
 tls_problems                                why a handshake failed, and what to do
 tls_stream.TlsStream                        the TLS of one connection, below its protocol
+tls_records.TlsRecordCounter                where the records of a TLS stream end
 tls_authority.CertificateAuthority          a CA of one's own, and certificates by it
 """

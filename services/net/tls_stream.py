@@ -13,12 +13,18 @@ from typing import Any, cast
 
 from raylay.services.net.tls_files import PeerCertificate
 from raylay.services.net.tls_problems import why
+from raylay.services.net.tls_records import TlsRecordCounter
 
 HANDSHAKE_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 2.0
 READ_BYTES = 256 * 1024
 HANDSHAKE_BYTES_MAX = 256 * 1024
 """Bytes from the other side before its handshake is done, certificates included."""
+SILENT_RECORDS_MAX = 32
+SILENT_WINDOW_S = 10.0
+"""Most records without data within this time, after the handshake. A key update, or an attempt to
+renegotiate, takes the time of many messages and may ask for an answer, which nobody may ever read.
+Usual peers send a few tickets, and a key update in millions of records."""
 _RECORD_KINDS = frozenset((20, 21, 22, 23))
 """First bytes of TLS records, by their kind."""
 HANDSHAKE_RECORD = 22
@@ -63,6 +69,9 @@ class TlsStream(asyncio.Protocol):
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls: ssl.SSLObject
         self._came_bytes = 0
+        self._records = TlsRecordCounter()
+        self._silent_records = 0
+        self._silent_since_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     # -- for subclasses of each side ------------------------------------------------------------
@@ -120,8 +129,7 @@ class TlsStream(asyncio.Protocol):
         if self.protocol is None:
             self._shake_hands_on(data)
         else:
-            self._incoming.write(data)
-            self._read()
+            self._read(data)
 
     def eof_received(self) -> None:
         """Notes that the other side has stopped sending: the socket is closed."""
@@ -187,9 +195,11 @@ class TlsStream(asyncio.Protocol):
         self.peer_certificate = PeerCertificate.of(self._tls.getpeercert())
         raw = self.raw
         assert raw is not None
+        # What follows the handshake has to be counted, too.
+        behind = self._incoming.read()
         self.opened(TlsTransport(self, raw, self._tls))
         if not self.is_over:
-            self._read()
+            self._read(behind)
 
     def _late(self) -> None:
         self.give_up(f"its TLS handshake was not done within {HANDSHAKE_TIMEOUT_S:g} s")
@@ -215,23 +225,38 @@ class TlsStream(asyncio.Protocol):
             self._timer = None
 
     # -- after the handshake ---------------------------------------------------------------------
-    def _read(self) -> None:
+    def _read(self, data: bytes) -> None:
         """Passes all received data on, in one call, because the protocol may stop reading after
         it."""
-        read, parts = self._tls.read, []
+        read = self._tls.read
+        parts: list[bytes] = []
         problem: TlsError | None = None
         is_end = False
-        try:
-            while True:
-                part = read(READ_BYTES)
-                if not part:
-                    is_end = True
-                    break
-                parts.append(part)
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLError as error:
-            problem = TlsError(f"{self.who}: {why(error, name=self._name or '')}")
+        begin = 0
+        for end, records in self._records.slices(data):
+            # Each read returns the data of one record.
+            silent = records + len(parts)
+            self._incoming.write(data if end - begin == len(data) else data[begin:end])
+            begin = end
+            try:
+                while True:
+                    part = read(READ_BYTES)
+                    if not part:
+                        is_end = True
+                        break
+                    parts.append(part)
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError as error:
+                problem = TlsError(f"{self.who}: {why(error, name=self._name or '')}")
+            silent -= len(parts)
+            if problem is None and silent > 0 and self._are_too_many(silent):
+                problem = TlsError(
+                    f"{self.who}: it sent more than {SILENT_RECORDS_MAX} TLS records without data "
+                    f"within {SILENT_WINDOW_S:g} s"
+                )
+            if problem is not None or is_end:
+                break
         if self._outgoing.pending:
             self.flush()
         protocol, raw = self.protocol, self.raw
@@ -244,6 +269,14 @@ class TlsStream(asyncio.Protocol):
             if problem is not None:
                 self.protocol = _NOBODY
                 protocol.connection_lost(problem)
+
+    def _are_too_many(self, silent: int) -> bool:
+        """Counts records without data. Returns whether the other side sends too many."""
+        now_s = self.loop.time()
+        if now_s - self._silent_since_s >= SILENT_WINDOW_S:
+            self._silent_since_s, self._silent_records = now_s, 0
+        self._silent_records += silent
+        return self._silent_records > SILENT_RECORDS_MAX
 
     def flush(self) -> None:
         """Writes the data that TLS has ready to the socket."""

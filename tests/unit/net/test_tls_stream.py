@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import _ssl
 import asyncio
+import contextlib
+import ctypes
 import os
 import random
 import shutil
@@ -28,6 +31,7 @@ from raylay.services.net.tls_files import (
     client_context,
     server_context,
 )
+from raylay.services.net.tls_records import RECORDS_AT_ONCE
 from raylay.services.net.tls_stream import TlsError, TlsStream
 
 DEADLINE_S = 20.0
@@ -443,6 +447,95 @@ def test_damaged_bytes_end_the_connection_once(made: Files) -> None:
         await ear.until(lambda: bool(ear.lost))
         await asyncio.sleep(0)
         assert len(theirs.lost) == len(ear.lost) == 1
+
+    visit(made.serving(), work)
+
+
+# -- records without data --------------------------------------------------------------------
+class KeyUpdates:
+    """A TLS 1.3 client in memory. Python's `ssl` makes no key updates, so OpenSSL is called."""
+
+    def __init__(self, config: TlsConfig) -> None:
+        try:
+            self._library = ctypes.CDLL(_ssl.__file__)
+            self._library.SSL_key_update.argtypes = [ctypes.c_void_p, ctypes.c_int]
+            self._library.SSL_do_handshake.argtypes = [ctypes.c_void_p]
+        except AttributeError:
+            pytest.skip("this Python hides its OpenSSL")
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        context = client_context(config, "attacker")
+        self.tls = context.wrap_bio(self._in, self._out, server_hostname="localhost")
+        raw: Any = self.tls
+        # The `SSL *` of a PySSLSocket stands behind its head and its socket.
+        at = id(raw._sslobj) + 3 * ctypes.sizeof(ctypes.c_void_p)
+        self._ssl = ctypes.c_void_p.from_address(at).value
+
+    async def shake_hands(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connects. The last bytes of the handshake are not sent: they begin `sent`."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        while True:
+            try:
+                self.tls.do_handshake()
+                return reader, writer
+            except ssl.SSLWantReadError:
+                writer.write(self._out.read())
+                self._in.write(await reader.read(65_536))
+
+    def update(self, count: int) -> None:
+        """Asks for new keys of both sides."""
+        for _ in range(count):
+            assert self._library.SSL_key_update(self._ssl, 1) == 1
+            assert self._library.SSL_do_handshake(self._ssl) == 1
+
+    def sent(self) -> bytes:
+        """Returns what has to be sent."""
+        return self._out.read()
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_flood_of_key_updates_ends_its_connection(made: Files, at_once: bool) -> None:
+    async def work(house: House) -> None:
+        flood = KeyUpdates(made.dialling(protocols=("TLSv1.3",)))
+        reader, writer = await flood.shake_hands(house.port)
+        if not at_once:
+            writer.write(flood.sent())
+            await house.ear()
+        flood.tls.write(b"a")
+        flood.update(3_000)
+        flood.tls.write(b"never")
+        writer.write(flood.sent())
+        ear = await house.ear()
+        await ear.until(lambda: bool(ear.lost))
+        assert ear.heard == b"a"
+        assert "more than 32 TLS records without data within 10 s" in str(ear.lost[0])
+        # Far from all of them are answered.
+        answered = 0
+        with contextlib.suppress(ConnectionError):
+            while some := await reader.read(65_536):
+                answered += len(some)
+        assert answered <= 27 * (tls_stream.SILENT_RECORDS_MAX + RECORDS_AT_ONCE) + 5_000
+        writer.close()
+
+    visit(made.serving(), work)
+
+
+def test_some_key_updates_are_in_order(made: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also many, over time."""
+    monkeypatch.setattr(tls_stream, "SILENT_WINDOW_S", 0.0)
+
+    async def work(house: House) -> None:
+        client = KeyUpdates(made.dialling(protocols=("TLSv1.3",)))
+        _, writer = await client.shake_hands(house.port)
+        wanted = bytearray()
+        for number in range(5):
+            client.update(tls_stream.SILENT_RECORDS_MAX - 2)
+            client.tls.write(b"%d" % number)
+            wanted += b"%d" % number
+            writer.write(client.sent())
+            while not house.ears or (house.ears[0].heard != wanted and not house.ears[0].lost):
+                await asyncio.sleep(0)
+            assert not house.ears[0].lost
+        writer.close()
 
     visit(made.serving(), work)
 
