@@ -25,23 +25,24 @@ from raylay.services.security.permissions import EVERYTHING, Permissions
 from raylay.services.server.runtime import InstanceRuntime
 
 AUTH = "auth"
-"""Reason why somebody is not let in. He is told no more: what was wrong would help who guesses."""
+"""Reason that a refused client or link is given. It learns no more: the details would help an
+attacker to guess."""
 BUSY = (
     "not_ready",
     "too many log on at once, or failed to from this address: try again a little later",
 )
 NOT_LET_IN = "it is not let in: user name, password or certificate do not do"
 SECRET_CHARACTERS_MIN = 4
-"""Length of a password that is looked for in what is reported: a shorter one is in every
+"""Length from which a password is removed from reports. A shorter one may be a part of any
 sentence."""
 
 
 class AccessGranted(NamedTuple):
-    """Somebody is let in.
+    """The result of a logon that is granted.
 
     Attributes:
-        user: by whom he is known; empty: nobody in particular.
-        permissions: what he may do; None: everything.
+        user: the name by which the modules know the user; empty: no particular user.
+        permissions: what the user may do; None: everything.
     """
 
     user: str
@@ -53,21 +54,22 @@ class ShownCertificate(Protocol):
 
     @property
     def common_name(self) -> str:
-        """The common name of its subject."""
+        """The common name of the certificate's subject."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names that it is valid for, each behind its kind: `DNS:here-1`."""
+        """The names that the certificate is valid for, each behind its kind: `DNS:here-1`."""
 
 
 class AccessCheck:
     """See the file's docstring. Owner: the instance's event loop; one for each transport.
 
     Args:
-        who: says who somebody is; None: he is believed.
-        what: says what he may do; None: everything.
-        where: for what is reported, instance and transport.
-        transport: its name.
+        who: the authentication module, which identifies the user; None: the claimed name is
+            believed.
+        what: the entitlement module, which gives the permissions; None: everything is permitted.
+        where: the instance and the transport, as reports name them.
+        transport: the name of the transport.
     """
 
     def __init__(
@@ -82,22 +84,23 @@ class AccessCheck:
         self._transport = transport
         files = (getattr(module, "watched", None) for module in (who, what))
         self._told = {file: "" for file in files if isinstance(file, WatchedFile)}
-        """The files that its modules read, each with the problem that was told of it."""
+        """The files that the modules read, each with the problem that was last reported of it."""
         self._is_looking = False
         self._who = who
         self._what = what
         self._where = where
         self._checked: WeakSet[Permissions] = WeakSet()
-        """Permissions whose filters are known to be some: a file's are of all logons of a user."""
+        """Permissions whose filters have been checked. All logons of a user share the permissions
+        of a file."""
 
     @property
     def problem(self) -> str:
-        """The fault of the files of its modules, for people; empty: there is none."""
+        """The problems of the modules' files, as a sentence for people; empty: there is none."""
         return "; ".join(_said(file) for file in self._told if file.problem)
 
     def keep_looking(self) -> None:
-        """Has the files of its modules looked at, now and then: that one is broken is said before
-        somebody goes by it."""
+        """Has the modules' files read again, now and then, so that a broken file is reported before
+        a logon depends on it."""
         if self._told and not self._is_looking:
             self._is_looking = True
             self._runtime.spawn(self._look())
@@ -112,7 +115,7 @@ class AccessCheck:
         self._tell_of_files()
 
     def _tell_of_files(self) -> None:
-        """Once a change."""
+        """Reports each file whose problem has changed, once for each change."""
         for file, told in self._told.items():
             if file.problem == told:
                 continue
@@ -124,12 +127,13 @@ class AccessCheck:
                 self._runtime.report("security_file_recovered", **where)
 
     async def ask(self, asked: Credentials) -> AccessGranted | Challenge | LogonDenied:
-        """Decides whether somebody is let in. Why not is reported, without what is secret."""
+        """Decides whether a client or a link is let in. A refusal is reported without its
+        secrets."""
         try:
             found = await self._asked(asked)
         except RaylayError as error:
             found = LogonDenied(str(error))
-        except Exception as error:  # a module that was installed may raise anything
+        except Exception as error:  # an installed module may raise anything
             found = LogonDenied(
                 f"{self._where}: its module failed: {type(error).__name__}: {error}"
             )
@@ -139,7 +143,7 @@ class AccessCheck:
         if isinstance(found, LogonDenied):
             why = found.why
             if len(asked.password) >= SECRET_CHARACTERS_MIN:
-                # What others wrote may have put it there.
+                # A module may have quoted the password in its reason.
                 why = why.replace(asked.password, HIDDEN)
             self._runtime.report(
                 "logon_denied",
@@ -162,7 +166,7 @@ class AccessCheck:
             return AccessGranted(user, None)
         found = await self._what.permissions(user, asked.client_name, asked.address)
         if asked.is_control:
-            # His path is looked at by who asks: a filter of a topic has no say in it.
+            # The caller of this method compares the path: filters of topics do not matter to it.
             return AccessGranted(found.user_name or user, None if found is EVERYTHING else found)
         if not (found.replication_logon if asked.is_replication else found.logon):
             kind = "replication-logon" if asked.is_replication else "logon"
@@ -192,7 +196,7 @@ def gate_of(
     what: ModuleConfig | None,
     transport: str,
 ) -> AccessCheck | None:
-    """The gate of a transport; None: it has none, and everybody is let in.
+    """The access check of a transport; None: it has no modules, and everybody is let in.
 
     Raises:
         ConfigurationError: a module cannot be used.
@@ -214,7 +218,7 @@ def _said(file: WatchedFile) -> str:
 
 
 def verified(shown: ShownCertificate | None) -> CertificateClaims | None:
-    """A certificate as modules know it; None: there is none."""
+    """A certificate in the form that modules take; None: there is none."""
     if shown is None:
         return None
     return CertificateClaims(

@@ -29,8 +29,8 @@ class ChildConnection(FramedConnection):
         self._front = b""
 
     def data_received(self, data: bytes) -> None:
-        """Frames came; the acks that they release are written without waiting for the turn's end:
-        somebody's publisher waits for them."""
+        """Takes frames. Acks that they release are written at once and not at the end of the turn,
+        because publishers wait for them."""
         if self.link is None and self._wakes is None:
             self._begin(self._front + data)
             return
@@ -38,7 +38,7 @@ class ChildConnection(FramedConnection):
         self.outbox.flush()
 
     def _begin(self, data: bytes) -> None:
-        """The first frame says what the connection is for."""
+        """Takes the first frame, which says what the connection is for."""
         try:
             found = first_frame(data, FIRST_FRAME_BYTES_MAX)
         except RemoteProtocolError as error:
@@ -96,7 +96,8 @@ class ChildConnection(FramedConnection):
                 self.close("not the link of the last start")
             return
         if header["c"] != "hello" or link is None or not link.greeted(self, header):
-            # A link of an earlier start, or none of ours.
+            # A link of an earlier start of the instance, or a process that is none of its
+            # children.
             self.send(encode_frame({"c": "stop"}))
             self.close("not the link of the last start")
             return
@@ -106,7 +107,8 @@ class ChildConnection(FramedConnection):
         self.abort(str(error))
 
     def failed(self, error: Exception) -> None:
-        """Ends the connection: what its process said met a fault, maybe by a peer's words."""
+        """Ends the connection after a fault in handling a frame of the child, which may have been
+        caused by a peer's data."""
         who = self.link.name if self.link is not None else "a process of ours"
         self._links.runtime.contain(error, who, lambda _, text: self.abort(text))
 

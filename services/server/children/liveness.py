@@ -1,9 +1,9 @@
-"""Liveness of a child process: one with open sockets may hang all the same, because it was stopped
-or waits for a disk.
+"""Liveness of a child process. A child with open sockets may hang all the same, because it was
+stopped or waits for a disk.
 
-It is asked when nothing came from it for a while, and given up when nothing comes behind that. Only
-time in which somebody looked counts: whoever stood still himself has asked nobody, and heard
-nobody.
+The child is asked when nothing came from it for a while, and given up when no answer follows. Only
+time in which the instance looked regularly counts: an instance that stood still itself has neither
+asked nor read anything.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from typing import Literal
 
 ASK_S = 5.0
 HUNG_S = 20.0
-"""More than any turn of a child's loop takes."""
+"""Silence, in seconds, after which a child counts as hung: longer than any turn of its loop
+takes."""
 LOOK_S_MAX = 2.0
-"""Most time between two looks that counts: behind a longer pause what came lies unread."""
+"""Longest time between two looks that counts as silence, in seconds: after a longer pause, what the
+child sent may lie unread."""
 
 
 class ChildLiveness:
-    """The beats between an instance and a child, and how long the child has been silent.
+    """The silence of a child process, and whether the child was asked for a sign of life.
 
-    Owner: who looks now and then. Lifecycle: that of the child's connection.
+    Owner: the supervisor, which looks now and then. Lifecycle: that of the child's connection.
     """
 
     __slots__ = ("_heard_s", "_is_asked", "_looked_s", "silent_s")
@@ -29,13 +31,14 @@ class ChildLiveness:
         self._heard_s = self._looked_s = 0.0
         self._is_asked = False
         self.silent_s = 0.0
-        """Time for which nothing has come, as far as that counts."""
+        """Silence of the child, in seconds, without the pauses in which the instance did not
+        look."""
 
     def look(self, now_s: float, heard_s: float) -> Literal["", "ask", "hung"]:
-        """Returns what is to be done now.
+        """Returns what is to be done now: nothing, ask the child, or treat it as hung.
 
         Args:
-            heard_s: when something came last, by the same clock.
+            heard_s: when something came last from the child, by the same clock.
         """
         passed_s, self._looked_s = now_s - self._looked_s, now_s
         if heard_s != self._heard_s:

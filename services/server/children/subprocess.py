@@ -16,7 +16,8 @@ PROGRAMS: dict[type, str] = {
     QueueOwnerConfig: "queue_owner.run_queue_owner",
     SlowClientBufferConfig: "slow_client_buffer.run_slow_client_buffer",
 }
-"""Module of each kind of program in `services/processes`, by what that is started with."""
+"""Modules of the child programs in `services/processes`, by the type of the configuration that
+starts each."""
 
 
 class ChildSubprocess:
@@ -39,6 +40,6 @@ class ChildSubprocess:
         return self._process.pid
 
     def kill(self) -> None:
-        """Ends it at once if it still runs."""
+        """Ends the process at once if it still runs."""
         self._process.kill()
         self._process.wait(KILL_TIMEOUT_S)

@@ -25,12 +25,13 @@ from raylay.services.server.children.liveness import ChildLiveness
 from raylay.services.server.runtime import InstanceRuntime
 
 HELLO_TIMEOUT_S = 60.0
-"""A child must have connected by then, or it is killed and another one started."""
+"""Time, in seconds, in which a started child must connect. After that it is killed and another one
+is started."""
 OTHERS_WAIT_S = 10.0
 RESTART_S_MIN = 0.05
 RESTART_S_MAX = 5.0
 STEADY_S = 10.0
-"""A child that lived for so long is started again with the shortest pause."""
+"""Life of a child, in seconds, after which its successor is started with the shortest pause."""
 _CREDENTIALS = struct.Struct("=3i")
 
 
@@ -38,22 +39,24 @@ class ChildHandle(Protocol):
     """A started child."""
 
     def kill(self) -> None:
-        """Ends it at once if it still runs. Called in a thread; may block."""
+        """Ends the child at once if it still runs. Called in a thread; may block."""
 
 
 ChildConfig = LinkConfig | QueueOwnerConfig | SlowClientBufferConfig
-"""What a child is started with: a link, a queue's owner, or the buffer of a pool."""
+"""Configuration that a child is started with: that of a link, a queue's owner, or the buffer of a
+pool."""
 
 
 class ChildStart(Protocol):
     """Starts a child: an actor, a subprocess, or in tests something else."""
 
     def __call__(self, config: ChildConfig) -> ChildHandle:
-        """Starts one. Called in a thread; may block; may raise: it is then tried again."""
+        """Starts a child. Called in a thread; may block; may raise: the start is then tried
+        again."""
 
 
 def no_children(config: ChildConfig) -> ChildHandle:
-    """The start of the children of an instance that is to have none.
+    """Refuses to start a child, for an instance that must not need any.
 
     Raises:
         ConfigurationError: always.
@@ -67,16 +70,16 @@ def no_children(config: ChildConfig) -> ChildHandle:
 class Supervisor:
     """See the file's docstring.
 
-    Invariant: at most one child is talked to, that of the last start: `number` tells it from all
-    earlier ones, those of earlier lives of the instance included.
+    Invariant: the instance talks to at most one child, that of the last start: `number` tells it
+    from all earlier ones, those of earlier lives of the instance included.
     Owner: the instance's event loop. Lifecycle: `run` once, `stop` once.
 
     Args:
-        start: starts it, with its number. Called in a thread; may block; may raise: it is then
-            tried again.
-        ended: called each time when one has ended; with why, where it never was there.
-        kill_failed: the event that says why one could not be killed.
-        of: what each event says of which child it is.
+        start: starts the child with the number that it is given. Called in a thread; may block; may
+            raise: the start is then tried again.
+        ended: called each time when a child has ended; with the reason if it never connected.
+        kill_failed: the name of the event that reports a child which could not be killed.
+        of: the details that identify the child in each event.
     """
 
     def __init__(
@@ -116,12 +119,12 @@ class Supervisor:
         self._task = self._runtime.loop.create_task(self._run())
 
     def is_of_last_start(self, header: Header) -> bool:
-        """Returns whether the child that says this is the one that was last started."""
+        """Returns whether a child's frame names the number of the last start."""
         return bool(header.get("start") == self.number)
 
     def greeted(self, connection: FramedConnection, header: Header) -> bool:
-        """A child has connected. Returns whether it is that of the last start: the socket of its
-        predecessor is closed."""
+        """Takes the connection of a child. Returns whether the child is that of the last start; the
+        socket of an earlier one is to be closed."""
         if not self.is_of_last_start(header) or self.connection is not None:
             return False
         self._ended.clear()
@@ -135,7 +138,8 @@ class Supervisor:
         await self._greeted.wait()
 
     def lost(self, connection: FramedConnection) -> bool:
-        """Notes that a child's socket closed. Returns whether it was that of the last start."""
+        """Notes that a child's socket closed. Returns whether the child was that of the last
+        start."""
         if self.connection is not connection:
             return False
         self.connection = None
@@ -148,8 +152,8 @@ class Supervisor:
             self.connection.send(frame)
 
     def look(self, now_s: float) -> None:
-        """Called now and then. Asks a child that is silent whether it is there, and ends one that
-        does not answer: its connection, and the process, wherever that hangs."""
+        """Called now and then. Asks a silent child for a sign of life, and ends one that does not
+        answer: its connection, and its process, wherever that hangs."""
         connection = self.connection
         if connection is None or not connection.is_open:
             return
@@ -176,13 +180,14 @@ class Supervisor:
             why = ""
             try:
                 self._handle = await runtime.in_thread(self._start, self.number)
-                # `wait_for` forgets that it was stopped in the turn in which the child greets.
+                # `wait_for` loses a cancellation that comes in the same turn as the child's
+                # greeting.
                 async with asyncio.timeout(HELLO_TIMEOUT_S):
                     await self._greeted.wait()
                 await self._ended.wait()
             except TimeoutError:
                 why = f"its process did not connect within {HELLO_TIMEOUT_S:g} s"
-            except Exception as error:  # whatever starts it raises, it is tried again
+            except Exception as error:  # the start is tried again, whatever it raises
                 why = f"its process cannot be started: {error}"
             self._told_ended(why)
             await self.kill()
@@ -192,7 +197,8 @@ class Supervisor:
             pause_s = min(2 * pause_s, RESTART_S_MAX)
 
     async def stop(self) -> None:
-        """Starts none any more. The one that runs is left to be told so, then to be killed."""
+        """Starts no child any more. A child that runs goes on, until `end` tells it to stop or
+        kills it."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -201,8 +207,8 @@ class Supervisor:
         """Ends the child for good.
 
         Args:
-            stop: the frame that tells it to stop.
-            leave_s: time that it has to close its socket by itself.
+            stop: the frame that tells the child to stop.
+            leave_s: seconds in which the child may close its socket by itself.
         """
         await self.stop()
         self.say(stop)
@@ -218,12 +224,13 @@ class Supervisor:
         if handle is not None:
             try:
                 await self._runtime.in_thread(handle.kill)
-            except Exception as error:  # it is gone as far as anybody can tell
+            except Exception as error:  # a child that cannot be killed counts as ended
                 self._runtime.report(self._kill_failed, **self._of, why=str(error))
 
 
 def _pid_of(connection: FramedConnection) -> int:
-    """Returns the id of the process at the other end of a Unix socket; 0: nobody can tell."""
+    """Returns the id of the process at the other end of a Unix socket; 0: the system does not
+    tell."""
     transport = connection.transport
     found = None if transport is None else transport.get_extra_info("socket")
     if found is None or found.family != socket.AF_UNIX:
@@ -234,8 +241,8 @@ def _pid_of(connection: FramedConnection) -> int:
 
 
 async def run_in_order(first: Sequence[Supervisor], others: Sequence[Supervisor]) -> None:
-    """Starts some children, and the others when those have connected. One that cannot be started
-    keeps the others waiting for OTHERS_WAIT_S."""
+    """Starts the first children, and the others when the first have connected, or after
+    OTHERS_WAIT_S if one of the first cannot be started."""
     for child in first:
         child.run()
     try:

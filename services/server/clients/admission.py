@@ -7,7 +7,8 @@ from raylay.services.server.runtime import InstanceRuntime
 
 
 class ClientAdmission:
-    """The answer to whether clients may log on now. Only reads.
+    """The decision whether clients may log on now. Reads the state of the instance and changes
+    nothing.
 
     Owner: the instance's event loop.
     """
@@ -16,10 +17,11 @@ class ClientAdmission:
         self._runtime = runtime
         self._commits = commits
         self.is_restored = False
-        """Whether the data directory is a copy that has not caught up yet."""
+        """Whether the data directory is a copy that has not caught up with its peers yet."""
 
     def refusal(self) -> tuple[str, str] | None:
-        """Returns why no client is admitted now, reason and sentence, if none is."""
+        """Returns why no client is admitted now, as a reason and a sentence; None: clients are
+        admitted."""
         runtime = self._runtime
         name = runtime.config.name
         if runtime.retirement:
@@ -35,7 +37,7 @@ class ClientAdmission:
         return None
 
     def reason(self) -> str:
-        """The reason why it is not ready; empty when it is."""
+        """The reason why the instance is not ready; empty: it is ready."""
         if self._commits.failure is not None:
             return self._commits.failure[1]
         refusal = self.refusal()

@@ -1,19 +1,20 @@
 """A connection whose other side may read more slowly than it is sent.
 
-What its socket does not take waits here, in memory; once the client is offline, in its pool's
-buffer. It comes to the socket in the order in which it was sent, whatever it is: answers, messages,
-rows. Nothing is measured while a socket takes all that it is given.
+Frames that the socket does not take wait here, in memory; once the client is offline, in the buffer
+of its pool. Answers, messages and rows reach the socket in the order in which they were sent.
+Nothing is measured while the socket takes all that it is given.
 
-    direct      to the socket
-    behind      to the socket, behind what waits here
-    offline     to the buffer; from there to the socket, as much as that takes
-    returning   the buffer has nothing left but what is on its way to it: what is sent waits here,
-                so that the last of that comes back and the client is direct again when its socket
-                has taken it
+    direct      frames go to the socket
+    behind      frames go to the socket, behind those that wait here
+    offline     frames go to the buffer, and from there to the socket as it takes them
+    returning   the buffer has nothing left but what is on its way to it: new frames wait here,
+        until the last of those has come back; the client is direct again when its socket has taken
+        them
 
-What waits here is gathered to chunks. The buffer is given a chunk at a time, and only so many that
-it has not stored: however much a client holds when it goes offline, and however small its messages
-are, no turn of the event loop takes long, and one message costs no write of its own.
+Waiting frames are gathered to chunks. The buffer is given a chunk at a time, and only a bounded
+number of bytes that it has not stored yet: however much a client holds when it goes offline, and
+however small its messages are, no turn of the event loop takes long, and no single message costs a
+write of its own.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from raylay.services.protocol.frames import FrameReader
 from raylay.services.subscriptions.deferred_deliveries import DeferredDeliveries
 
 UNWEIGHED_BYTES = 16 * 1024
-"""Unwritten bytes in a client's socket up to which it is not weighed at a turn, where no age
-counts."""
+"""Unwritten bytes in a client's socket up to which the client is not weighed in a turn, where its
+pool has no limit of age."""
 CHUNK_BYTES = 60 * 1024
 """Size, about, to which waiting bytes are gathered: most chunks are one piece on disk."""
 SMALL_BYTES = 4096
-"""A chunk whose pieces are smaller than that is made one: each of them costs memory of its own,
-which nobody counts. Larger ones are shared with other clients."""
+"""Average size of the pieces of a chunk, in bytes, below which they are joined: each piece costs
+memory of its own that is not counted. Larger pieces are shared with other clients."""
 FRAME_BYTES = 1024 * 1024
 """Approximate number of bytes that go to the buffer at once."""
 MOVING_BYTES = 2 * 1024 * 1024
@@ -51,13 +52,13 @@ class OfflineBuffer(Protocol):
     """The buffer for what an offline client does not take (`BufferControl`)."""
 
     def put(self, client: int, number: int, parts: Sequence[bytes], size_bytes: int) -> None:
-        """Stores a frame."""
+        """Stores one frame of a client."""
 
     def take(self, client: int, bytes_max: int) -> None:
-        """Asks for what came first; `came` is called with it."""
+        """Asks for the oldest stored bytes of a client; the client's `came` is called with them."""
 
     def drop(self, client: int) -> None:
-        """Forgets what is there of the client, and whose it is."""
+        """Forgets a client and all that is stored for it."""
 
 
 class ConnectionPool(Protocol):
@@ -76,12 +77,12 @@ class ConnectionPool(Protocol):
 class BufferedConnection(FramedConnection):
     """See the file's docstring.
 
-    Invariant: `may_write` says that it is direct, and that its socket takes more.
+    Invariant: `may_write` is true while the connection is direct and its socket takes more.
     Owner: the event loop. Lifecycle: one connection.
 
     Args:
-        pool: that it is counted in.
-        policy: what is its own there.
+        pool: the pool that counts the connection's memory.
+        policy: the limits of this connection in the pool.
     """
 
     number: int
@@ -101,16 +102,16 @@ class BufferedConnection(FramedConnection):
         self.policy = policy
         self._unweighed_bytes = UNWEIGHED_BYTES if policy.message_age_ms_max is None else 0
         self.is_leaving = False
-        """Whether it was decided that it is to be ended."""
+        """Whether the end of the connection has been decided."""
         self.behind: DeferredDeliveries | None = None
-        """Holder of its deliveries while a query of it runs."""
+        """Holder of the connection's deliveries while a query of its client runs."""
         self._kept: deque[tuple[list[bytes], int]] = deque()
         """The chunks that wait here, each with its size."""
         self._gathered: list[bytes] = []
-        """Frames behind the chunks that are no chunk yet."""
+        """Frames behind the chunks that do not make a chunk yet."""
         self._gathered_bytes = 0
         self._kept_bytes = 0
-        """Bytes in the chunks and behind them."""
+        """Bytes in the chunks and in the frames behind them."""
         self._handed_bytes = 0
         self._is_paused = False
         self._buffer: OfflineBuffer
@@ -120,7 +121,7 @@ class BufferedConnection(FramedConnection):
     # -- what it holds -------------------------------------------------------------------------
     @property
     def is_offline(self) -> bool:
-        """Returns whether what it does not take goes to the disk."""
+        """Returns whether frames that the socket does not take go to the disk."""
         return self._frames is not None
 
     def _in_socket(self) -> int:
@@ -147,26 +148,25 @@ class BufferedConnection(FramedConnection):
 
     @property
     def unsent_bytes(self) -> int:
-        """The bytes that it was sent and its socket has not taken, in memory or on disk, and what
-        waits behind a query."""
+        """The bytes sent to the client that its socket has not taken, in memory or on disk, and
+        those that wait behind a query."""
         return self.holding().unsent_bytes
 
     @property
     def takes_rows(self) -> bool:
-        """Returns whether more rows of a query are to be sent now: to its socket, or to the
-        disk."""
+        """Returns whether more rows of a query may be sent now, to the socket or to the disk."""
         frames = self._frames
         if frames is None:
             return self.may_write
         return frames.moving_bytes + self._kept_bytes < WRITE_HIGH_BYTES
 
     def weigh(self) -> None:
-        """Counts anew, as what waits for it elsewhere has grown."""
+        """Has the pool count the connection anew, after more has been kept for it elsewhere."""
         self.pool.weigh(self)
 
     # -- writing -------------------------------------------------------------------------------
     def write_collected(self) -> None:
-        """Hands what was collected to the socket, or to where it waits."""
+        """Hands the frames collected in this turn to the socket, or to the frames that wait."""
         collected = self._collected
         if not collected or self.outbox.is_held:
             return
@@ -193,7 +193,7 @@ class BufferedConnection(FramedConnection):
         self.pool.weigh(self)
 
     def _keep(self, parts: list[bytes], size_bytes: int) -> None:
-        """Keeps the parts behind all that waits here."""
+        """Keeps the parts behind all those that wait here."""
         self._kept_bytes += size_bytes
         if self._gathered_bytes + size_bytes < 2 * CHUNK_BYTES:
             self._gathered += parts
@@ -228,7 +228,7 @@ class BufferedConnection(FramedConnection):
             self._write_kept()
 
     def _write_kept(self) -> None:
-        """Writes what waits; behind it the connection is direct again."""
+        """Writes the waiting chunks; when none are left the connection is direct again."""
         kept, transport = self._kept, self.transport
         if transport is None or transport.is_closing() or self._frames is not None:
             return
@@ -244,7 +244,8 @@ class BufferedConnection(FramedConnection):
 
     # -- offline -------------------------------------------------------------------------------
     def go_offline(self, buffer: OfflineBuffer) -> None:
-        """Sends what it does not take there from now on, behind what is written to its socket."""
+        """Sends new frames to the buffer from now on, behind what is already written to the
+        socket."""
         self._buffer = buffer
         self._frames = OfflineFrames()
         self._is_returning = False
@@ -255,11 +256,12 @@ class BufferedConnection(FramedConnection):
         self.room()
 
     def room(self) -> None:
-        """There is room for rows of queries."""
+        """Called when there is room for further rows of queries."""
 
     def _hand_over(self) -> None:
-        """Gives the buffer what waits here, as much as may be on its way. What is no chunk yet
-        stays: it is written behind what comes back, or becomes one."""
+        """Gives the buffer the waiting chunks, as far as bytes may be on their way to it. Frames
+        that do not make a chunk yet stay: they are written behind what comes back, or become
+        one."""
         frames, kept = self._frames, self._kept
         assert frames is not None
         if self._is_returning:
@@ -294,7 +296,7 @@ class BufferedConnection(FramedConnection):
             self._buffer.take(self.number, WRITE_HIGH_BYTES)
 
     def stored(self, number: int) -> None:
-        """The buffer has all up to that frame on its disk."""
+        """Notes that the buffer has all frames up to that number on its disk."""
         frames = self._frames
         if frames is None:
             return
@@ -305,17 +307,18 @@ class BufferedConnection(FramedConnection):
             self.room()
 
     def came(self, data: bytes, empty_upto: int | None) -> None:
-        """Takes what was asked for from the buffer.
+        """Takes bytes that the buffer was asked for.
 
         Args:
-            empty_upto: the last frame that the buffer has seen, where it has none left.
+            empty_upto: the number of the last frame that the buffer has seen, where it has none
+                left.
         """
         frames, transport = self._frames, self.transport
         if frames is None or transport is None or transport.is_closing():
             return
         if self.is_leaving:
-            # Its end is due in this turn. Where the buffer has lost frames, these stand behind a
-            # gap: a client that took them would note that it has what it never got.
+            # The connection ends in this turn. Where the buffer has lost frames, these stand
+            # behind a gap: a client that took them would count the lost ones as received.
             return
         is_empty = frames.taken(len(data), empty_upto)
         if data:
@@ -325,7 +328,8 @@ class BufferedConnection(FramedConnection):
             self._is_returning = False
             self._buffer.drop(self.number)
             self._write_kept()
-            # Last: with what was kept it may be over a limit, and goes offline again.
+            # Last: the frames kept meanwhile may take the client above a limit, and offline
+            # again.
             self.pool.came_back(self)
             return
         if empty_upto is not None:
@@ -335,12 +339,13 @@ class BufferedConnection(FramedConnection):
 
     @property
     def _has_read(self) -> bool:
-        """Returns whether the client is not slow any more. With much data in its socket it could be
-        above the limit again at once, and would go offline and come back for ever."""
+        """Returns whether the client has stopped being slow. With much data in its socket it could
+        be above the limit again at once, and would go offline and come back for ever."""
         return self.behind is None and self._in_socket() <= UNWEIGHED_BYTES
 
     def look(self) -> None:
-        """Called now and then: whether it may be online again."""
+        """Called now and then. Fetches what the buffer holds if the client has read enough to come
+        online."""
         if self._frames is not None and not self._is_paused and self._has_read:
             self._take()
 
@@ -349,8 +354,8 @@ class BufferedConnection(FramedConnection):
         raise NotImplementedError
 
     def close(self, why: str) -> None:
-        """Ends the connection after what waits here is written. One that is offline ends at once:
-        what lies on disk is not waited for, and nothing may come before it."""
+        """Ends the connection after the frames that wait here are written. An offline connection
+        ends at once: the frames on disk are not waited for, and no later one may overtake them."""
         if not self.is_open:
             return
         if self.outbox.is_held:

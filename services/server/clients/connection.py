@@ -70,16 +70,18 @@ from raylay.services.subscriptions.delivery import DeliveryContent, DeliverySink
 from raylay.services.subscriptions.matching import LiveSubscription, TopicFilter
 
 _BEHIND_FOLDS = (Subscribe, SowCommand, SowAndSubscribe, Unsubscribe)
-"""Commands that see, or change, what is folded for whom."""
+"""Commands that wait for the folds, because they read or change a subscription's view of folded
+state."""
 _UNUSED = FrameReader()
-"""Reader that is not used: the codec cuts what comes."""
+"""Reader that the base class demands and this class does not use: the codec cuts the bytes into
+commands."""
 SHORT_FILTER_CHARACTERS = 512
-"""A filter that is no longer is compiled at once, however long those of its user took."""
+"""Length up to which a filter is compiled at once, whatever compile time its user has spent."""
 FILTER_WAIT_MAX_S = 1.0
-"""The time after which a connection whose next filter is long looks again whether it may be
-compiled."""
+"""Longest time, in seconds, until a connection with a long filter checks again whether the filter
+may be compiled."""
 UNREAD_S = 0.05
-"""The time in which the loop reads what lies in its sockets."""
+"""Time, in seconds, that the loop needs to read the bytes which already lie in its sockets."""
 
 
 class ClientConnection(BufferedConnection, ReadBackpressure):
@@ -93,7 +95,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
     ) -> None:
         self.came_by = came_by
         self.message_types = came_by.message_types
-        """Message types of its transport; none: any."""
+        """Message types of the client's transport; none: any."""
         self.incomplete = IncompleteFrame(self._holds_too_much)
         self.codec = codec(partial(clients.incomplete.holds, self.incomplete))
         runtime = clients.runtime
@@ -102,7 +104,8 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             runtime.outbox, runtime.loop, _UNUSED, pools.of(name), pools.policy_of(name)
         )
         self.sink: DeliverySink = self
-        """Sink of its deliveries: its socket, or who keeps them for it."""
+        """Sink of the client's deliveries: the connection itself, or a holder that keeps them while
+        a query runs."""
         self._delivery = self.codec.delivery
         self._clients = clients
         self._commits = clients.commits
@@ -118,16 +121,15 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self.publisher = 0
         self.subscriptions: dict[str, LiveSubscription | BookmarkSubscription] = {}
         self.resolving: dict[str, Subscribe] = {}
-        """Subscriptions on their way, as they were asked for: whose start is being looked up, whose
+        """Subscribe commands that do not run yet, because their start is being looked up or their
         query waits."""
         self._asking = ClientSubscriptions(self, clients)
         self.published_upto = 0
         self.arrivals = InboundQueue(self._perform)
         self._said: deque[Command] = deque()
-        """Commands that came and wait for a turn, or for a look into the journal for an earlier
-        command."""
+        """Commands that wait for a turn, or for an earlier command's look into the journal."""
         self._is_behind = False
-        """Whether the codec may have more."""
+        """Whether the codec may hold more commands."""
         self._acks = PublisherAcks(
             self.send,
             self.loop.call_later,
@@ -136,19 +138,20 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             lambda: self.resume_reading("outstanding"),
             came_by.config.outstanding_publishes_max,
         )
-        # What the machine says of this client's publishes goes there without a call more.
+        # The machine's replies to this client's publishes go straight to the acks, without one
+        # more call.
         self.persisted = self._acks.persisted
         self.refused = self._acks.refused
         self._builders: dict[tuple[int, str, str], RecordBuilder] = {}
         self._logon_timer: asyncio.TimerHandle | None = None
         self._heartbeat_s = 0.0
         self._suspected_s = -1.0
-        """Time of the last arrival, as the silence behind it became too long."""
+        """Time of the last arrival at the moment when the silence after it became too long."""
         self._heartbeat_timer: asyncio.TimerHandle | None = None
 
     # -- the connection ----------------------------------------------------------------------
     def opened(self) -> None:
-        """Begins the time in which a logon must come."""
+        """Starts the time limit for the logon."""
         self._clients.connected.add(self)
         self._clients.incomplete.belongs(self.incomplete, ShareHolder("", network_of(self.peer)))
         self._clients.doorway.came(self)
@@ -162,7 +165,8 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self.end(TOO_MANY, text)
 
     def _holds_too_much(self, refusal: ShareRefusal) -> None:
-        """Ends it: of all whose frames are not whole, or not all taken, it holds most."""
+        """Ends the connection: of all connections with incomplete frames, or frames not yet taken,
+        it holds the most bytes."""
         self._runtime.over_share(
             "client",
             "frames",
@@ -178,12 +182,13 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self.end("logon_timeout", f"no logon within {LOGON_TIMEOUT_S:g} s")
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came: performs the commands they complete, the rest of many in further turns."""
+        """Takes bytes: performs the commands that they complete. Many commands go on in further
+        turns."""
         self.received_at_s = self.loop.time()
         try:
             said = self._said
             if said or self._is_behind:
-                # It is not read meanwhile; this was on its way.
+                # These bytes were on their way when reading was paused.
                 self._read(data)
                 return
             self._read(data)
@@ -215,11 +220,11 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         fetch = self.arrivals.came(command)
         if fetch is None:
             return True
-        # What it sends again is looked at in the journal: what follows waits, most of it in the
-        # socket.
+        # Messages that are sent again are looked up in the journal. Later commands wait, most of
+        # them still in the socket.
         self.pause_reading("journal")
         if type(command) is PublishBatchCommand and len(command.payload) > SLICE_BYTES:
-            with suppress(RemoteProtocolError):  # It is ended, then.
+            with suppress(RemoteProtocolError):  # The connection has been ended then.
                 self._clients.in_hand.holds(self.in_hand, len(command.payload))
             if not self.is_open:
                 return False
@@ -227,7 +232,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         return False
 
     def _take_next(self) -> bool:
-        """Performs the next command. Whether more may be taken now."""
+        """Performs the next command. Returns whether another one may be taken now."""
         if not self.is_open:
             self._said.clear()
             self._is_behind = False
@@ -255,7 +260,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self._clients.turns.add(self)
 
     def take_one(self) -> bool:
-        """Performs one of the commands that wait. Whether more of them may be taken now."""
+        """Performs one of the waiting commands. Returns whether another one may be taken now."""
         try:
             if not self._take_next():
                 return False
@@ -268,7 +273,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         return False
 
     def failed(self, error: Exception) -> None:
-        """Ends the connection: there is a fault in what was done for a command."""
+        """Ends the connection after a fault in performing one of its commands."""
         who = f"{self.client_name} at {self.peer}" if self.client_name else self.peer
         self._runtime.contain(error, who, self.end)
 
@@ -278,12 +283,12 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         return self._commits.takes_parts
 
     def waits_for(self, go_on: Callable[[], None]) -> bool:
-        """Returns whether the next part has to wait for something else than its turn: never."""
+        """Returns whether the next part has to wait for anything but its turn: never."""
         return False
 
     def went_on(self, is_waiting: bool) -> None:
-        """Goes on, as what waited for a look into the journal was taken; `is_waiting`: more
-        does."""
+        """Goes on after the command that waited for the journal was taken; `is_waiting`: another
+        one waits for it."""
         if is_waiting:
             return
         if self.in_hand.bytes:
@@ -303,12 +308,13 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self._clients.queued.writable(self)
 
     def go_offline(self, buffer: OfflineBuffer) -> None:
-        """Sends what it does not take there; queues give it nothing meanwhile."""
+        """Sends to the buffer what the client's socket does not take. Queues give the client
+        nothing meanwhile."""
         super().go_offline(buffer)
         self._clients.queued.went_offline(self)
 
     def room(self) -> None:
-        """There is room on its way to the disk: queries go on."""
+        """Continues queries, as there is room again for bytes on their way to the disk."""
         self._clients.queries.connection_writable(self)
 
     def end(self, reason: str, text: str) -> None:
@@ -320,7 +326,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             )
         self.send(self.codec.acknowledgment("processed", "", reason, text))
         if reason == SLOW_CLIENT:
-            # It does not read: waiting for it would keep its buffer.
+            # An offline client is not waited for: a waiting client would keep its buffer in use.
             self.write_collected()
             self.abort(text)
         else:
@@ -339,9 +345,9 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self._clients.gone(self)
 
     def _slow_down(self) -> None:
-        """So many of its publishes wait for their persisted acks."""
+        """Pauses reading, as too many of the client's publishes wait for their persisted acks."""
         self.pause_reading("outstanding")
-        if self._acks.times_slowed == 1:  # It may be so again and again.
+        if self._acks.times_slowed == 1:  # A client may be slowed again and again.
             self._runtime.report(
                 "publisher_slowed",
                 client=self.client_name,
@@ -397,8 +403,8 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         return None
 
     def _behind_folds(self, command: Command, answers: LookupResult) -> LookupRequest | None:
-        """Returns a look-up that waits for the fold of everything that was committed when the
-        command came; None once it has waited. Commits since then do not matter."""
+        """Returns a look-up that waits until everything is folded that was committed when the
+        command came; None once it has waited. Later commits do not matter."""
         if answers.decoded is command:
             return None
         behind = self._clients.folds.behind()
@@ -433,12 +439,13 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
 
     @property
     def readable(self) -> Callable[[bytes], bool] | None:
-        """Returns which topics its expressions meet; None: all."""
+        """Returns the test whether the client may read a topic that a regular expression matches;
+        None: it may read all."""
         return None if self.permissions is None else partial(readable, self.permissions)
 
     def keeps_back(self, wanted: TopicFilter) -> bool:
-        """Returns whether only some messages of a topic may be read. Expressions meet none of
-        these."""
+        """Returns whether the client may read only some messages of a topic. Regular expressions do
+        not match such topics."""
         permissions = self.permissions
         if permissions is None or wanted.pattern is not None:
             return False
@@ -509,14 +516,15 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         return self._take_runs(runs, processed, answers, resent)
 
     def _end_for(self, error: CorruptRecord | RemoteProtocolError) -> None:
-        """Ends the session for a batch of which nothing may be taken."""
+        """Ends the session for a batch that cannot be taken at all."""
         reason = error.reason if isinstance(error, RemoteProtocolError) else "bad_record"
         self.end(reason, str(error))
 
     def _scan_on(
         self, scan: BatchScan, answers: LookupResult, resent: str | None
     ) -> LookupRequest | None:
-        """Checks one slice of a long batch; in another turn the next. Then the batch is taken."""
+        """Checks one slice of a long batch, and the next one in another turn. The batch is taken
+        after the last."""
         try:
             runs = scan.end() if scan.take() else None
         except (CorruptRecord, RemoteProtocolError) as error:
@@ -530,7 +538,8 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
     def _take_runs(
         self, runs: list[Run], processed: bytes, answers: LookupResult, resent: str | None
     ) -> LookupRequest | None:
-        """`processed`: what is sent when they are taken, if anything is."""
+        """Takes runs of publishes. `processed`: the frame that acknowledges them, sent if any are
+        taken."""
         in_parts = self._clients.in_parts(runs, self.judge)
         if in_parts is not None:
             in_parts.resent = resent
@@ -564,13 +573,13 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         return None
 
     def _take_parts(self, published: PublishInParts, answers: LookupResult) -> LookupRequest | None:
-        """Takes one part; in another turn the next."""
+        """Takes one part of a batch, and the next one in another turn."""
         part = published.part
         if part is None:
             return None
         questions = self._take_now(part, b"", answers, published.resent)
         if questions is None and self.is_open:
-            # Nothing that was read for this part is asked by the next.
+            # Look-ups for this part are not reused for the next one.
             answers.close()
             answers.clear()
             published.go_on()
@@ -629,13 +638,14 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
 
     def _not_taken(self, command: Publish, reason: str, text: str) -> None:
         if command.sequence:
-            # Told for itself: the persisted ack of the next one would cover it.
+            # The refusal is sent by itself: the persisted ack of the next message would cover it.
             self.send(self.codec.persisted_ack(command.sequence, reason, text))
         else:
             self._refused_as(command.command_id, reason, text)
 
     def _why_not(self, command: Publish) -> tuple[str, str] | None:
-        """Returns why one message is not taken, if it is not."""
+        """Returns the reason and the sentence with which a message is refused; None: it is
+        taken."""
         size_bytes = len(command.body) + len(command.topic) + 256
         if size_bytes > RECORD_BYTES_MAX:
             return (
@@ -719,8 +729,8 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self.send_parts(*self.codec.oof(subscription, reason, left))
 
     def hold(self, behind: DeferredDeliveries | None) -> None:
-        """Sends its deliveries there from now on; None: to the client, behind those that were
-        held."""
+        """Sends the client's deliveries to this holder from now on; None: to the client itself,
+        behind those that were held."""
         before, self.behind = self.behind, behind
         self.sink = behind or self
         if before is not None:
@@ -752,7 +762,8 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             self.end("heartbeat", f"nothing came for {silent_s:.1f} s")
             return
         if is_silent:
-            # This loop may have been held as long: what lies unread is read first.
+            # This loop may have been blocked as long as the silence: bytes that lie unread are
+            # read first.
             self._suspected_s = heard_s
             self._heartbeat_timer = self.loop.call_later(UNREAD_S, self._beat)
             return

@@ -1,7 +1,8 @@
 """The limit on the number of an instance's connections.
 
-Each is a file descriptor, and without one left the instance cannot open the next segment of its
-journal. Whoever has not logged on yet gives way, the oldest first: he has a few seconds anyway.
+Each connection is a file descriptor, and without a free one the instance cannot open the next
+segment of its journal. The oldest connection that has not logged on gives way: it has only a few
+seconds to log on anyway.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ RAISE_FILES = "try again, or raise the limit (`ulimit -n`)"
 
 
 class SessionShares:
-    """The holders that sessions are counted for, and what the subscriptions of each user need. Made
+    """The holders that sessions are counted for, and the shares of each user's subscriptions. Made
     before the parts that count for them.
 
     Owner: the instance's event loop. Lifecycle: one life of the instance.
 
     Attributes:
-        holders: who each session is counted for, and where, by number of the connection.
+        holders: for each session, by the number of its connection: the user or address that it is
+            counted for, and the shares that count it.
         subscriptions: shares of the subscriptions of each user, of whatever kind they are.
     """
 
@@ -35,7 +37,8 @@ class SessionShares:
         self.subscriptions = SubscriptionShares()
 
     def user_of(self, session: int) -> str:
-        """Names who a session is counted for: a user whom a module knows, else the connection."""
+        """Names the holder of a session: its user, if a module knows it, else the number of the
+        connection."""
         found = self.holders.get(session)
         return f"user {found[0].user}" if found is not None and found[0].user else str(session)
 
@@ -44,21 +47,22 @@ class LimitedConnection(Protocol):
     """A connection."""
 
     def turn_away(self, text: str) -> None:
-        """Ends it, and says why; it then calls `left`."""
+        """Ends the connection with this sentence; the connection then calls `left`."""
 
 
 def connections_max() -> int:
-    """The descriptors that the process may have, less a quarter, and less `OWN_FILES_MIN` at
-    least."""
+    """The number of connections that the process may have: its limit of descriptors, less a quarter
+    of it, and less `OWN_FILES_MIN` at least."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(1, soft - max(soft // 4, OWN_FILES_MIN))
 
 
 def shares_of_files(instance: str, most: int) -> ConnectionShares:
-    """Returns what one user, and one address, may have of all connections of an instance.
+    """Returns the shares that one user, and one address, may have of all connections of an
+    instance.
 
     Args:
-        most: of them all.
+        most: the number of all connections.
     """
     return ConnectionShares(
         instance,
@@ -72,12 +76,11 @@ class ConnectionLimit:
 
     Owner: the instance's event loop. Lifecycle: one life of the instance.
 
-    Invariant: of all connections those that have not logged on are known in the order in which they
-    came.
+    Invariant: connections that have not logged on are kept in the order in which they came.
 
     Args:
-        most: connections at once.
-        why, advice: parts of the sentence for who is turned away.
+        most: the largest number of connections at once.
+        why, advice: parts of the sentence for a connection that is turned away.
     """
 
     def __init__(self, most: int, why: str = FILES, advice: str = RAISE_FILES) -> None:
@@ -88,7 +91,7 @@ class ConnectionLimit:
         self._numbers = itertools.count(1)
 
     def next_number(self) -> int:
-        """A number for a connection, never used twice."""
+        """Returns a number for a connection, never used twice."""
         return next(self._numbers)
 
     def __len__(self) -> int:
@@ -107,6 +110,6 @@ class ConnectionLimit:
         self._waiting.pop(visitor, None)
 
     def left(self, visitor: LimitedConnection) -> None:
-        """One is gone. Called once."""
+        """Notes that a connection is gone. Called once for each."""
         self._waiting.pop(visitor, None)
         self._count -= 1

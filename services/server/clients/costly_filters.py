@@ -1,8 +1,8 @@
-"""Filters that work too much: who wrote them is told, and does not hold up others.
+"""Filters that work too much: their users are told, and do not hold up others.
 
-An evaluation that needs more than it may is given up, and so are those of a user whose budget is
-spent. Here the instance tells of the one, and ends the subscriptions of the other: what passes a
-filter that was stopped nobody knows.
+An evaluation that needs more than its limit is given up, and so are those of a user whose budget is
+spent. Here the instance reports the former, and ends the subscriptions of the latter: nobody knows
+what would have passed a filter that was stopped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ TELL_S = 10.0
 
 
 class CostlyFilters:
-    """See the top of this file. Owner: the instance. Lifecycle: as long as that."""
+    """The reports and the ends of subscriptions with costly filters. Owner: the instance.
+    Lifecycle: as long as the instance."""
 
     def __init__(self, runtime: InstanceRuntime, clients: ClientSessions) -> None:
         self._runtime = runtime
@@ -30,12 +31,12 @@ class CostlyFilters:
         self._tell_s = 0.0
 
     def check(self) -> None:
-        """Tells and ends what is due; called with each check of the instance."""
+        """Reports and ends what is due. Called with each periodic check of the instance."""
         budgets = self._clients.budgets
         budgets.recover(self._runtime.steady_us())
         efforts = budgets.newly_stopped()
         if efforts:
-            # A replay ends by itself, before it passes over anything (replay.py).
+            # A replay ends by itself before it skips a message (replay.py).
             for subscription in self._clients.live.with_efforts(efforts):
                 self._end(subscription)
         now_s = self._runtime.loop.time()
@@ -51,7 +52,7 @@ class CostlyFilters:
     def _end(self, subscription: LiveSubscription) -> None:
         client = self._clients.sessions.get(subscription.session)
         if client is None:
-            # Its session has ended, and it is about to be taken out.
+            # The subscription's session has ended, and the subscription is about to be taken out.
             return
         self._runtime.report(
             FILTER_TOO_COSTLY,

@@ -1,9 +1,10 @@
 """A `sow_and_subscribe` with a bookmark: from the bookmark to a replay that waits for its rows.
 
-The bookmark is looked up in the log. Where histories have the state that it stands for, the rows
-are that state, and the replay begins with the next transaction. Else, and at the end of the log,
-the rows are what there is when they are read, and the replay begins behind that. Until the last row
-is sent nothing of the replay is delivered; what lies before it is told with the end of the rows.
+The bookmark is looked up in the log. Where histories hold the state at that position, the rows are
+that state, and the replay begins with the next transaction. Otherwise, and at the end of the log,
+the rows are the state at the moment when they are read, and the replay begins behind that. Nothing
+of the replay is delivered until the last row is sent; messages that lie before the replay's start
+are reported with the end of the rows.
 """
 
 from __future__ import annotations
@@ -31,24 +32,25 @@ from raylay.services.subscriptions.matching import TopicFilter
 
 
 class HistoricalQuery:
-    """One of them, on its way.
+    """One query with a bookmark, until its rows are sent.
 
     Owner: the session's queries. Lifecycle: until its rows are sent.
 
     Args:
-        command: as it was asked.
-        wanted: its topics.
-        position: its bookmark.
-        content: what is delivered of the replay; None: all.
-        granularities_us: of the histories that the rows come from; None: there are none.
-        ready: called when its rows may be read, when it is prepared later, and when it fails or is
-            refused.
+        command: the client's command, as it came.
+        wanted: the topics of the query.
+        position: the position of the bookmark.
+        content: the filter and options of the replay's deliveries; None: all is delivered.
+        granularities_us: granularities of the histories that the rows come from; None: there are
+            none.
+        ready: called when the rows may be read, when the replay is prepared later, and when the
+            query fails or is refused.
 
     Attributes:
         start: where the replay begins.
-        past: the state that the rows are of; None: what there is when they are read.
-        replay: None: it begins with the rows.
-        is_wanted: whether anybody still waits for it.
+        past: the past state that the rows show; None: the state at the moment when they are read.
+        replay: the replay; None: it begins with the rows.
+        is_wanted: whether the client still waits for the query.
     """
 
     __slots__ = (
@@ -89,17 +91,18 @@ class HistoricalQuery:
 
     @property
     def missing(self) -> PublisherRanges | None:
-        """Messages behind the bookmark that retention removed: rows of now lack none."""
+        """The messages behind the bookmark that retention removed. Rows of the present state lack
+        none of them."""
         return None if self.past is None else self.start.missing
 
     @property
     def is_prepared(self) -> bool:
-        """Returns whether it is known what lies before the replay."""
+        """Returns whether the messages that lie before the replay are known."""
         return self.replay is not None and self.replay.prepared
 
     @property
     def has_failed(self) -> bool:
-        """Returns whether the log cannot be read: the client was told."""
+        """Returns whether the log could not be read. The client has been told."""
         found = self.connection.subscriptions.get(self.command.subscription)
         return self.replay is not None and found is not self.replay
 
@@ -120,12 +123,12 @@ class HistoricalQueries:
         self._replays = replays
 
     def begin(self, rewind: HistoricalQuery) -> None:
-        """Looks its bookmark up. A client whose bookmark is refused is told here."""
+        """Looks up the bookmark of a query. Tells the client here if the bookmark is refused."""
         rewind.connection.resolving[rewind.command.subscription] = rewind.command
         self._runtime.spawn(self._look_up(rewind))
 
     def _folded_txid(self) -> int:
-        # Rows have what is folded, and no more.
+        # Rows show the folded state, and nothing later.
         return self._folds.folded_txid(self._runtime.machine.committed_txid)
 
     async def _look_up(self, rewind: HistoricalQuery) -> None:
@@ -186,12 +189,12 @@ class HistoricalQueries:
         )
 
     def begin_rows(self, rewind: HistoricalQuery) -> None:
-        """Begins to read the rows, from what is folded now on."""
+        """Begins to read the rows, which show the folded state of this moment."""
         if rewind.past is None:
             rewind.start.after_txid = self._folded_txid()
             self._open(rewind)
 
     def end_rows(self, rewind: HistoricalQuery) -> None:
-        """All of them were sent: the replay comes behind them."""
+        """Releases the replay after the last row was sent."""
         if rewind.replay is not None:
             self._replays.release(rewind.replay)

@@ -1,4 +1,4 @@
-"""The logon of a client: whether it is let in, by whom it is known and what it may do."""
+"""The logon of a client: whether it is let in, its user's name and its permissions."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ class LogonConnection(ClientSession, Protocol):
         """The certificate of the other side; None: it showed none."""
 
     def failed(self, error: Exception) -> None:
-        """Ends the connection: there is a fault in what was done for it."""
+        """Ends the connection after a fault in performing its logon."""
 
     def logged_on(self, logon: Logon, answer: LogonAnswer) -> None:
         """Lets the client in."""
 
 
 class ClientLogon:
-    """See the file's docstring. Owner: the connection. Lifecycle: until it is let in.
+    """See the file's docstring. Owner: the connection. Lifecycle: until the client is let in.
 
     Args:
-        flush: writes what was sent: what comes from a module comes in a turn of its own.
+        flush: writes the frames sent so far: a module's answer arrives in a turn of its own.
     """
 
     __slots__ = ("_clients", "_connection", "_flush", "_is_asking", "_round")
@@ -67,7 +67,7 @@ class ClientLogon:
         self._round = 0
 
     def ask(self, logon: Logon) -> None:
-        """Lets it in, or tells it why not, now or when the modules have answered."""
+        """Lets the client in or refuses it, at once or when the modules have answered."""
         connection, clients = self._connection, self._clients
         if connection.client_name:
             connection.end("bad_command", "a logon came behind the one that let it in")
@@ -87,7 +87,7 @@ class ClientLogon:
         clients.runtime.spawn(self._pass_gate(gate, logon), connection.failed)
 
     def turn_down(self, logon: Logon, reason: str, text: str) -> None:
-        """Tells the client why it is not let in, and ends the connection."""
+        """Tells the client why it is refused, and ends the connection."""
         connection = self._connection
         connection.send(
             connection.codec.acknowledgment("processed", logon.command_id, reason, text)
@@ -126,12 +126,13 @@ class ClientLogon:
                 )
             )
         else:
-            # Whoever it said it is: it is this one.
+            # The module's name of the user replaces the one that the client claims.
             self._let_in(replace(logon, user_id=found.user, password=""), found.permissions)
         self._flush()
 
     def name_refusal(self, logon: Logon) -> tuple[str, str] | None:
-        """Returns why nobody may log on by this name, if nobody may."""
+        """Returns the reason and the sentence with which this client name is refused to everybody;
+        None: it may be used."""
         runtime, connection = self._clients.runtime, self._connection
         refused = runtime.machine.name_refusal(logon.client_name)
         if refused is not None:
@@ -147,7 +148,8 @@ class ClientLogon:
 
     def _let_in(self, logon: Logon, permissions: Permissions | None = None) -> None:
         connection, clients = self._connection, self._clients
-        # Without a module anybody may say any name: that counts for nobody.
+        # Without a module the claimed user is not verified, so connections are not counted for
+        # it.
         user = "" if connection.came_by.gate is None else logon.user_id
         holder = ShareHolder(user, network_of(connection.peer))
         log_client_on(
@@ -160,12 +162,13 @@ class ClientLogon:
 
 
 class LoggingOnClient:
-    """A client whose user the modules know, as the order of a logon takes it (`EnteringClient`).
+    """A client whose user the modules have identified, in the form that the logon order takes
+    (`EnteringClient`).
 
     Owner: the connection. Lifecycle: one turn of the loop.
 
     Args:
-        holder: who the connection is counted for.
+        holder: the user or address that the connection is counted for.
     """
 
     __slots__ = ("_clients", "_connection", "_holder", "_logon", "_permissions", "_said", "number")
@@ -188,7 +191,7 @@ class LoggingOnClient:
         self.number = connection.number
 
     def refusal(self) -> tuple[str, str] | None:
-        """Returns why the instance admits nobody now, or not this one."""
+        """Returns why the instance admits no client now, or not this one; None: it is admitted."""
         connection, clients = self._connection, self._clients
         return (
             clients.admission.refusal()
@@ -200,11 +203,11 @@ class LoggingOnClient:
         return self._clients.take_name(self._said, self._connection, self._holder)
 
     def turn_down(self, reason: str, text: str) -> None:
-        """Tells the client why not, and ends the connection."""
+        """Tells the client why it is refused, and ends the connection."""
         self._logon.turn_down(self._said, reason, text)
 
     def enter(self) -> Judge | None:
-        """Counts the connection, and gives it its name and what it may do."""
+        """Counts the connection, and sets its client name and permissions."""
         connection, clients, said = self._connection, self._clients, self._said
         clients.count_in(connection, self._holder, connection.came_by)
         judge = None
@@ -221,8 +224,9 @@ class LoggingOnClient:
 
 
 def _owner_of_gaps(holder: ShareHolder) -> str:
-    """Returns who the gaps of a client's publishers count for: its user; its address where nobody
-    asks for users, but for this host, where a proxy has everybody behind it. Empty: nobody."""
+    """Returns the owner of the gaps of a client's publishers: its user, or its address where no
+    module identifies users. Empty, for none, at an address of this host, where a proxy may stand
+    for everybody."""
     if holder.user or is_local(holder.network):
         return holder.user
     return f"address {holder.network}"
