@@ -1,6 +1,7 @@
-"""Spans of traced messages: of the commit that wrote them and of the ack that their publisher got.
+"""Spans of traced messages: of the commits that wrote them and of the acks that their publishers
+got.
 
-Only what is traced comes here (services/telemetry/tracing.py); no other message costs a call.
+Only traced messages come here (services/telemetry/tracing.py); no other message costs a call.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class CommitTraces:
         self._runtime = runtime
         self._upstreams = upstreams
         self.outstanding = OutstandingSamples()
-        """Traced messages of clients that are not acked yet."""
+        """Clients' traced messages that are not acknowledged yet."""
 
     def committed(self, runs: list[Run]) -> None:
         for run in runs:
@@ -55,7 +56,7 @@ class CommitTraces:
         )
 
     def acked(self, publisher: int, sequence: int) -> None:
-        """A publisher was told that all up to this sequence is persisted."""
+        """Reports the acknowledgment of a publisher's traced messages up to this sequence."""
         taken = self.outstanding.take(publisher, [(0, sequence)])
         if taken:
             now_ns = time.time_ns()

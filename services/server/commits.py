@@ -1,4 +1,5 @@
-"""Publishers that outrun the disk or the folds of an instance, and what its status says of commits.
+"""Backpressure on publishers that outrun the disk or the folds of an instance, and the status of
+its commits.
 
 The order of a commit itself is a pure part that the simulator runs, too:
 services/core/commit_cycle.py.
@@ -24,20 +25,20 @@ if TYPE_CHECKING:
     from raylay.services.core.queues import Queues
 
 UNFOLDED_BYTES_MAX = 4 * 1024 * 1024
-"""A publisher is not read while more than this is committed and not folded."""
+"""Bytes that are committed and not folded above which a publisher is not read."""
 LINKS_TIMES = 4
-"""Of links so many times as much may be staged, and not folded, as of publishers before they are
-not read: they wait for acks themselves, behind a window, where they mean well."""
+"""Factor by which the limits of staged and unfolded bytes are higher for links than for publishers.
+A link waits for acks behind its window anyway, if it keeps to it."""
 STAGED_RUNS_MAX = 1_000
-"""While more are staged, no next part of a long batch is taken: what the disk has is taken at once,
-in some microseconds a run."""
+"""Number of staged runs above which no next part of a long batch is taken: the runs of a commit are
+marked as taken all at once, some microseconds each."""
 
 
 class PublishingClient(Protocol):
     """A publisher's connection (`ClientConnection`)."""
 
     def pause_reading(self, why: str) -> None:
-        """Reads no more for now."""
+        """Stops reading from the connection for this reason."""
 
     def resume_reading(self, why: str) -> None:
         """Takes back one reason not to read."""
@@ -48,19 +49,19 @@ class QueuePressure(Protocol):
 
     @property
     def queues(self) -> Queues | None:
-        """The queues; None: it has none."""
+        """The queues; None: the instance has none."""
 
 
 class Commits:
     """See the file's docstring.
 
-    Owner: the instance's loop.
+    Owner: the instance's event loop.
 
     Args:
-        links: by destination.
-        folds: what is committed and not folded yet.
-        staged_bytes_max: a publisher is not read while more is staged.
-        clock: hears when the disk writes.
+        links: the links by destination.
+        folds: the features, with the commits that are not folded yet.
+        staged_bytes_max: staged bytes above which a publisher is not read.
+        clock: the clock that measures how long the disk writes.
 
     Attributes:
         cycle: the order in which runs are staged, committed and told of.
@@ -100,7 +101,8 @@ class Commits:
         return journal
 
     def look_at_front_log(self) -> None:
-        """Reports where the front log cannot be used, or can be again. Now and then."""
+        """Called now and then. Reports that the front log cannot be used, or that it can be used
+        again."""
         failure = self._journal.front_log_failure
         if failure == self._front_log_failure:
             return
@@ -123,11 +125,11 @@ class Commits:
 
     # -- publishers that outrun the disk, or the folds -------------------------------------------
     def check_staged(self, client: PublishingClient) -> None:
-        """Reads no more from a publisher that outruns the disk, or the folds."""
+        """Stops reading from a publisher that outruns the disk or the folds."""
         self._check_staged(client, 1)
 
     def check_link(self, link: PublishingClient) -> None:
-        """Reads no more from a link that outruns the disk, or the folds, whatever its window."""
+        """Stops reading from a link that outruns the disk or the folds, whatever its window."""
         self._check_staged(link, LINKS_TIMES)
 
     def _check_staged(self, publisher: PublishingClient, times: int) -> None:
@@ -146,14 +148,14 @@ class Commits:
         return len(self._runtime.machine.intake.staged) <= STAGED_RUNS_MAX
 
     def taken(self, runs: list[Run]) -> None:
-        """Notes that these runs are staged no more."""
+        """Subtracts these runs from the staged bytes."""
         for run in runs:
             self.cycle.staged_bytes -= len(run.payload)
         if self._paused:
             self.folded()
 
     def folded(self) -> None:
-        """More is folded: who was not read may be again."""
+        """Resumes the paused publishers and links, if enough has been committed and folded."""
         if not self._paused or self.cycle.staged_bytes >= self._staged_bytes_max // 2:
             return
         unfolded = self._folds.unfolded
@@ -167,15 +169,15 @@ class Commits:
 
     @property
     def disk_waits_ms(self) -> int:
-        """Time for which the disk has not answered by now."""
+        """Time for which the disk has not answered until now, in milliseconds."""
         return int(1000 * self._clock.waits_s)
 
 
 class SlowedPublishers:
-    """The publishers and links that are not read for a while, as they have just brought what waits
-    in memory for long: acknowledgments of messages of a queue that have not come.
+    """The publishers and links that are not read for a while, because they have just sent
+    acknowledgments of queue messages that have not arrived here: those wait in memory for long.
 
-    Owner: the instance's loop. Lifecycle: one life of the instance.
+    Owner: the instance's event loop. Lifecycle: one life of the instance.
     """
 
     def __init__(self, runtime: InstanceRuntime, queues: QueuePressure) -> None:
@@ -184,7 +186,8 @@ class SlowedPublishers:
         self._slowed: dict[PublishingClient, asyncio.TimerHandle] = {}
 
     def check(self, connection: PublishingClient, *, is_link: bool) -> None:
-        """Reads no more for a while from whoever has just brought something, where that is due."""
+        """Stops reading for a while from a connection that has just sent something, if the queues
+        demand it."""
         queues = self._queues.queues
         if queues is None or not (wait_s := queues.slowed_s(is_link=is_link)):
             return

@@ -1,6 +1,6 @@
 """Authorization of control calls at this instance: each call that changes something is judged here,
-and reported as an event. Without `admin` in the configuration everybody may make them who can reach
-the instance at all."""
+and reported as an event. Without `admin` in the configuration everybody who can reach the instance
+may make them."""
 
 from __future__ import annotations
 
@@ -26,27 +26,29 @@ SHOWN_MAX = 200
 DRILL_KEPT_S = 30.0
 DRILLS_KEPT_MAX = 64
 JUDGED_S_MAX = 12.0
-"""Time for the modules. Shorter than who asks waits: he takes silence for an instance that hangs,
-and goes on."""
+"""Time, in seconds, that the modules have for an answer. Shorter than the caller's own timeout: the
+caller would take silence for an instance that hangs, and go on."""
 TOLD = frozenset(("destination", "queue", "transport", "segments", "moved", "kind", "of_user"))
-"""Details that the event has. Others could stand in the place of who it was."""
+"""Details of a call that its event has. Others could replace the caller's name in it."""
 
 
 class ControlAccess:
     """See the file's docstring. Owner: the instance's event loop. The modules are asked at each
-    call, but for a drill's, which renews what it breaks every second: that is kept for a while."""
+    call, except that the permission for a drill's fault, which the drill renews every second, is
+    kept for `DRILL_KEPT_S`."""
 
     def __init__(self, runtime: InstanceRuntime) -> None:
         self._runtime = runtime
         self._gate: AccessCheck | None = None
         self._drilling: dict[tuple[Caller, str], float] = {}
-        """Times until which somebody may break this for a drill, by the loop's clock."""
+        """Times, by the loop's clock, until which a caller's permission to inject a kind of fault
+        is kept."""
 
     def open(self) -> None:
-        """Makes the modules, so that a start says what is wrong with them.
+        """Makes the modules, so that an instance's start reports what is wrong with them.
 
         Raises:
-            ConfigurationError: one cannot be used.
+            ConfigurationError: a module cannot be used.
         """
         config = self._runtime.config
         if config.admin is None or self._gate is not None:
@@ -54,15 +56,15 @@ class ControlAccess:
         self._gate = gate_of(self._runtime, *config.for_control(), TRANSPORT)
 
     async def allow(self, call: str, caller: Caller | None, **details: Any) -> None:
-        """Returns where somebody may have this done, and says so in an event.
+        """Returns if the caller may make a call, and reports that in an event.
 
         Args:
-            call: of `PATHS`.
-            caller: the identity that the sender claims; None: he claims none.
-            details: the names in its path, and what else the event is to say.
+            call: the name of the call, one of `PATHS`.
+            caller: the identity that the sender claims; None: the sender claims none.
+            details: the names in the call's path, and other details for the event.
 
         Raises:
-            ControlRefused: he may not, or it cannot be judged.
+            ControlRefused: the caller may not make the call, or that cannot be judged.
             ConfigurationError: there is no such call, or a module cannot be used.
         """
         runtime = self._runtime
@@ -94,26 +96,28 @@ class ControlAccess:
 
     @property
     def problem(self) -> str:
-        """The fault of the files of its modules, for people; empty: there is none."""
+        """The problems of the modules' files, as a sentence for people; empty: there is none."""
         return "" if self._gate is None else self._gate.problem
 
     def keep_looking(self) -> None:
-        """Has the files of its modules looked at, so that a broken one is told of before somebody
-        is refused by it."""
+        """Has the modules' files read again, so that a broken file is reported before a call is
+        refused because of it."""
         if self._gate is not None:
             self._gate.keep_looking()
 
     def forget(self) -> None:
-        """Forgets the judgements of drills: from now on a drill is judged anew, too."""
+        """Forgets the permissions kept for drills: from now on a drill's call is judged anew,
+        too."""
         self._drilling.clear()
 
     def _is_own(self, caller: Caller) -> bool:
-        """Returns whether it is the process that the fabric ends with."""
+        """Returns whether the caller proves to be a process of the fabric, which stops its
+        instances."""
         key = self._runtime.config.fabric_key
         return bool(key) and compare_digest(caller.fabric_key.encode(), key.encode())
 
     async def _judged_in_time(self, caller: Caller, path: str) -> tuple[str, str]:
-        """Judges as `_judged` does; nobody may have what is not judged in time."""
+        """Judges as `_judged` does; refuses a call that is not judged in time."""
         try:
             async with asyncio.timeout(JUDGED_S_MAX):
                 return await self._judged(caller, path)
@@ -125,8 +129,8 @@ class ControlAccess:
             )
 
     async def _judged(self, caller: Caller, path: str) -> tuple[str, str]:
-        """Returns the name by which he is known, and the reason why he may not have it; empty: he
-        may."""
+        """Returns the caller's name as the modules know it, and the reason of a refusal; empty: the
+        call is allowed."""
         name, gate = self._runtime.config.name, self._gate
         if gate is None:
             return caller.user_id, ""

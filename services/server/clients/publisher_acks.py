@@ -11,7 +11,7 @@ from raylay.services.protocol.client.codec import Codec
 from raylay.services.replication.effects import AckClient, RefuseClient
 
 _OWN_IDS = "\0"
-"""Begins a command id that the server made up, so that a flush can wait for the publish."""
+"""Prefix of a command id that the server made up, so that a flush can wait for the publish."""
 FLUSHES_MAX = 10_000
 """Flushes of one connection that wait for persisted acks."""
 
@@ -23,10 +23,11 @@ class PublisherAcks:
 
     Args:
         send: sends a frame to the client.
-        call_later: calls something after so many seconds.
-        codec: writes what the client hears.
-        slow, hurry: called when too many are outstanding, and when there is room again.
-        outstanding_max: publishes; None: any number of those that have a sequence.
+        call_later: calls a function after a number of seconds.
+        codec: encodes the replies.
+        slow, hurry: called when too many publishes are unanswered, and when there is room again.
+        outstanding_max: the largest number of unanswered publishes; None: no limit for publishes
+            that have a sequence.
     """
 
     def __init__(
@@ -45,33 +46,35 @@ class PublisherAcks:
         self._slow, self._hurry = slow, hurry
         self.outstanding = OutstandingPublishes(outstanding_max)
         self.counts = self.outstanding.counts_numbered
-        """Whether `taken` is to be called."""
+        """Whether `taken` must be called for publishes with a sequence."""
         self.is_slowed = False
-        """Whether `slow` was called, and not yet `hurry`."""
+        """Whether `slow` was called, and `hurry` not since then."""
         self.times_slowed = 0
         self.wants_persisted = False
-        """Whether the client has asked for persisted acks of what it numbers."""
+        """Whether the client has asked for persisted acks of the messages that it numbers."""
         self.conflation_s = 0.0
-        """Time that an ack may wait for later ones; 0: each goes out at once."""
+        """Time, in seconds, for which an ack may wait for later ones; 0: each is sent at once."""
         self._acked_upto = 0
         self._conflated = 0
-        """The ack that waits; 0: none does."""
+        """The sequence of the ack that waits for later ones; 0: none waits."""
         self._conflated_unjournaled = 0
         self._unnumbered = 0
         self._unnumbered_acked = 0
         self._flushes: deque[tuple[int, int, str]] = deque()
-        """Up to which sequence, how many without one, and the command id of whoever waits."""
+        """The flushes that wait: the sequence and the number of publishes without one that must be
+        persisted, and the flush's command id."""
 
     def taken(self, upto: int, count: int) -> None:
-        """So many more publishes, the last of this sequence: before any of them is answered."""
+        """Counts publishes, the last of which has this sequence. Called before any of them is
+        answered."""
         self.outstanding.took(upto, count)
         self._look_at_outstanding()
 
     def unnumbered(self, wanted: str) -> str:
-        """One more publish without a sequence: the command id that its ack is to have.
+        """Counts a publish without a sequence and returns the command id of its ack.
 
         Args:
-            wanted: the client's own; empty: it asked for no ack.
+            wanted: the client's own command id; empty: the client asked for no ack.
         """
         self._unnumbered += 1
         self.outstanding.took_unnumbered()
@@ -79,7 +82,8 @@ class PublisherAcks:
         return wanted or f"{_OWN_IDS}{self._unnumbered}"
 
     def unnumbered_refused(self) -> None:
-        """The last one of these is not taken: no ack will come, and no flush waits for it."""
+        """Notes that the last publish without a sequence is refused: it gets no persisted ack, and
+        no flush waits for it."""
         self._unnumbered_acked += 1
         self.outstanding.answered_unnumbered()
         if self.is_slowed:
@@ -108,16 +112,16 @@ class PublisherAcks:
             self._look_at_outstanding()
 
     def refused(self, refusal: RefuseClient) -> None:
-        """The machine refuses some of this client's publishes for good."""
+        """Sends the refusal of publishes that the machine refuses for good."""
         text = refusal.text
         for first, last in refusal.ranges:
             for sequence in range(first, last + 1):
                 self._send(self._persisted_ack(sequence, refusal.reason, text))
-                text = ""  # They may be all of a batch: the first says it.
+                text = ""  # The ranges may be a whole batch: only the first message has the text.
 
     def flush(self, published_upto: int, command_id: str) -> bool:
-        """Answers when all up to this sequence, and all without one that came before, are
-        persisted. False: too many flushes wait already."""
+        """Answers the command when everything up to this sequence, and every earlier publish
+        without a sequence, is persisted. Returns False if too many flushes wait already."""
         if len(self._flushes) >= FLUSHES_MAX:
             return False
         self._flushes.append((published_upto, self._unnumbered, command_id))

@@ -1,10 +1,10 @@
-"""Queries of SOW topics: performed in turns on the loop, so that everybody else comes in between.
+"""Queries of SOW topics, performed in turns on the event loop, so that other work comes in between.
 
-A client's queries run one behind the other, those of several clients take turns. What a query gives
-is of the moment when it began, and so is the entry of its subscription: what is folded later comes
-as a change, and nothing comes twice or never. What is delivered to the client meanwhile waits
-behind the rows (subscriptions/deferred_deliveries.py), and goes out in turns likewise, before the
-next query begins. A client that does not read holds up its own queries.
+The queries of one client run one after the other; those of several clients take turns. A query
+returns the state of the moment when it began, and its subscription begins at the same moment: what
+is folded later arrives as a change, so that nothing is delivered twice or missed. Deliveries to the
+client wait meanwhile behind the rows (subscriptions/deferred_deliveries.py), and are sent in turns
+likewise, before the next query begins. A client that does not read holds up only its own queries.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ from raylay.services.subscriptions.matching import (
 )
 
 if TYPE_CHECKING:
-    # Most instances have no SOW topics, and need not load the language and the parsers.
+    # Most instances have no SOW topics, and need not load the filter language and the parsers.
     from raylay.services.sow.query.query_execution import QueryExecution
     from raylay.services.sow.query.query_parser import ParsedQuery, QueryParser, ReplacedQuery
 
 TURN_S = 0.001
-"""Turn of the loop for all queries together; what is begun in it goes on for a fraction of that."""
+"""Time, in seconds, that all queries together have in a turn of the loop; a step that has begun
+goes on for a fraction of that."""
 WEIGHED_BYTES = 256 * 1024
-"""Bytes by which what a query keeps may have grown since it was weighed."""
+"""Growth of a query's kept bytes since it was last weighed, after which it is weighed again."""
 QUERIES_MAX = 10_000
-"""Queries of one connection that wait or run."""
+"""Limit on the queries of one connection that wait or run."""
 
 
 class QueryingClient(ReplayClient, DeliverySink, Protocol):
@@ -60,34 +61,35 @@ class QueryingClient(ReplayClient, DeliverySink, Protocol):
 
     @property
     def readable(self) -> Callable[[bytes], bool] | None:
-        """Returns which topics its expressions meet; None: all."""
+        """Returns the test whether the client may read a topic that a regular expression matches;
+        None: it may read all."""
 
     @property
     def takes_rows(self) -> bool:
-        """Returns whether more rows are to be sent now."""
+        """Returns whether more rows may be sent now."""
 
     def weigh(self) -> None:
-        """Counts anew, as what waits for it, or is kept for it, has grown."""
+        """Counts the client's kept bytes anew, after they have grown."""
 
     def send_parts(self, parts: Sequence[bytes], size_bytes: int) -> None:
-        """Sends several pieces as `send` does one."""
+        """Sends a frame that lies in several pieces."""
 
     def hold(self, behind: DeferredDeliveries | None) -> None:
-        """Sends its deliveries there from now on; None: to the client again, behind those that were
-        held."""
+        """Sends the client's deliveries to this holder from now on; None: to the client again,
+        behind those that were held."""
 
 
 class _Query(NamedTuple):
-    """One that was accepted."""
+    """A query that was accepted."""
 
     sow: SowCommand
     subscribe: Subscribe | None
     wanted: TopicFilter
     asked: ParsedQuery
     historical: HistoricalQuery | None = None
-    """Historical query whose replay comes behind the rows."""
+    """The bookmark's part of the query, whose replay comes behind the rows."""
     claim: RetainedClaim | None = None
-    """Claim on memory for its keys."""
+    """The claim on memory for the query's keys."""
 
     def release(self) -> None:
         if self.claim is not None:
@@ -97,8 +99,8 @@ class _Query(NamedTuple):
 class _ClientQueries:
     """The queries of one client.
 
-    Invariant: while one runs, what is delivered to the client goes behind it; and so it does
-    until all of that went out (`behind`): no other one begins before.
+    Invariant: while a query runs, deliveries to the client wait behind it, and then until all held
+    ones are sent (`behind`): no other query begins before.
     """
 
     __slots__ = ("behind", "connection", "is_queued", "query", "running", "waiting")
@@ -123,15 +125,15 @@ class _ClientQueries:
 class QueryRunner:
     """Runs the queries of clients, one after the other for each session.
 
-    Invariant: a session that has something to do, and whose client takes it, is in `_ready`, once.
+    Invariant: a session that has work to do, and whose client takes it, is in `_ready`, once.
     Owner: the instance's event loop. Lifecycle: one life of the instance.
 
     Args:
         sow: the SOW topics of the instance.
         live: the subscriptions without a bookmark.
         unsubscribe: ends a subscription.
-        asker: returns what is known of the client of a session.
-        rewinding: queries of the past, whose replay follows.
+        asker: returns the client and the filter budget of a session.
+        rewinding: the queries with a bookmark, whose replay follows the rows.
     """
 
     def __init__(
@@ -150,16 +152,16 @@ class QueryRunner:
         self._asker = asker
         self._rewinding = rewinding
         self._historical: dict[HistoricalQuery, tuple[QueryingClient, _Query]] = {}
-        """Historical queries that cannot be begun yet."""
+        """Historical queries that cannot begin yet, because their bookmark is being looked up."""
         self._parser: QueryParser | None = None
         self._sessions: dict[int, _ClientQueries] = {}
         self._ready: deque[_ClientQueries] = deque()
         self._turns = SpacedTurns(runtime, self._turn)
         self.rows = 0
-        """Sent, in this life."""
+        """Number of rows sent in this life of the instance."""
 
     def __len__(self) -> int:
-        """Queries that run or wait, also for where a replay begins."""
+        """The number of queries that run or wait, with those whose bookmark is being looked up."""
         return sum(map(len, self._sessions.values())) + len(self._historical)
 
     def names(self, connection: QueryingClient, name: str) -> bool:
@@ -177,15 +179,17 @@ class QueryRunner:
         content: ReplayContent | None = None,
         claim: RetainedClaim | None = None,
     ) -> None:
-        """Accepts a query, and begins it where none of this client runs.
+        """Accepts a query, and begins it if no other query of the client runs.
 
         Args:
-            claim: of its keys; released when it ends, or is refused.
-            position: where the subscription has a bookmark.
-            content: likewise: what is delivered of its replay; None: all.
+            claim: the claim on memory for the query's keys; released when the query ends or is
+                refused.
+            position: the position of the subscription's bookmark, if it has one.
+            content: the filter of the replay's deliveries, if there is a bookmark; None: all are
+                delivered.
 
         Raises:
-            RemoteProtocolError: it is refused.
+            RemoteProtocolError: the query is refused.
         """
         session = self._session(connection)
         try:
@@ -217,7 +221,7 @@ class QueryRunner:
 
     def _session(self, connection: QueryingClient) -> _ClientQueries:
         session = self._sessions.get(connection.number)
-        # One that has no query any more may still have something to send.
+        # A session without a query may still have held deliveries to send.
         return _ClientQueries(connection) if session is None else session
 
     def _accept(
@@ -242,7 +246,7 @@ class QueryRunner:
             self._begin_next(session)
 
     def _is_ready(self, historical: HistoricalQuery) -> None:
-        """Goes on with a query when it is known where its replay begins, or it was ended or
+        """Goes on with a historical query once its replay's start is known, or it was ended or
         refused."""
         session = self._sessions.get(historical.connection.number)
         asked = self._historical.pop(historical, None)
@@ -304,7 +308,7 @@ class QueryRunner:
                 del self._historical[historical]
 
     def forget(self, connection: QueryingClient, names: Collection[str]) -> None:
-        """Ends what is asked under these ids: nothing more of it is sent."""
+        """Ends the queries of these ids: no more of their rows is sent."""
         names = frozenset(names)
         self._forget_historical(connection, names)
         session = self._sessions.get(connection.number)
@@ -349,14 +353,15 @@ class QueryRunner:
             self._kick(session)
 
     def check(self) -> None:
-        """Called now and then: who does not read has what changes kept for him, and is ended where
-        that is too much. Whose query waits as his filters worked much may go on."""
+        """Called now and then. Weighs the bytes that a slow client's query keeps, which may end the
+        client, and lets queries go on that waited because their user's filters worked too much."""
         for session in list(self._sessions.values()):
             self._kick(session)
             self._weigh(session)
 
     def _weigh(self, session: _ClientQueries) -> None:
-        """Counts what the query keeps as what its client holds. May end the connection."""
+        """Counts the bytes that the query keeps as bytes that the client holds. May end the
+        connection."""
         running, behind = session.running, session.behind
         if running is not None and behind is not None:
             behind.query_bytes = running.memory_bytes
@@ -364,7 +369,8 @@ class QueryRunner:
 
     # -- one of them ---------------------------------------------------------------------------
     def _begin_next(self, session: _ClientQueries) -> None:
-        """The next one that waits, at this moment, where nothing is to go out before it."""
+        """Begins the next waiting query at this moment, unless held deliveries are still to be
+        sent."""
         connection = session.connection
         if session.behind is not None:
             return
@@ -422,7 +428,7 @@ class QueryRunner:
                 running.close()
                 raise
             if query.claim is not None:
-                # From now on it keeps the keys, until it ends.
+                # The subscription keeps the keys from now on, until it ends.
                 query = query._replace(claim=None)
             if before is not None:
                 self._unsubscribe(before)
@@ -458,8 +464,8 @@ class QueryRunner:
         )
 
     def _close(self, session: _ClientQueries) -> None:
-        """Ends a query behind the last row: what was held goes out, in this turn where it is
-        little. To be followed by `_begin_next`."""
+        """Ends a query after its last row. Held deliveries are sent, in this turn if they are few.
+        To be followed by `_begin_next`."""
         if session.running is not None:
             session.running.close()
         if session.query is not None:
@@ -472,7 +478,8 @@ class QueryRunner:
             self._release(session, lambda: clock() >= until_s)
 
     def _release(self, session: _ClientQueries, is_over: Callable[[], bool]) -> None:
-        """Sends what was held until it is all or the time is over: then it goes on in a turn."""
+        """Sends held deliveries until none are left or the time is over; the rest follows in a
+        turn."""
         connection, behind = session.connection, session.behind
         assert behind is not None
         if behind.release(connection, is_over):
@@ -491,7 +498,8 @@ class QueryRunner:
             self._turns.schedule()
 
     def _turn(self) -> bool:
-        """A part of each that is ready, until the time is over. Whether any are left."""
+        """Performs a part of each ready session's work, until the time is over. Returns whether any
+        work is left."""
         clock = time.perf_counter
         until_s = clock() + TURN_S
 
@@ -506,7 +514,7 @@ class QueryRunner:
                 if session.connection.takes_rows and not session.running.must_wait:
                     self._go_on(session, is_over)
             elif session.behind is not None:
-                # What is held lies in memory: it waits for no socket.
+                # Held deliveries lie in memory: sending them waits for no socket.
                 self._release(session, is_over)
                 self._begin_next(session)
             if is_over():
@@ -514,7 +522,8 @@ class QueryRunner:
         return bool(ready)
 
     def _tell_left(self, connection: QueryingClient, name: str, left: list[bytes]) -> None:
-        """Sends what a replaced filter was true of, in frames that are not too large."""
+        """Sends notices of the records that a replaced filter matched, in frames of bounded
+        size."""
         oof, now_us = connection.codec.oof, self._runtime.now_us()
         delivery = DeliveryContent(0, now_us)
         for row in left:
@@ -531,7 +540,7 @@ class QueryRunner:
         try:
             frames = running.turn(is_over)
         except Exception as error:
-            # A query changes nothing: what nobody foresaw ends it alone.
+            # A query changes no state: an unforeseen error ends this query alone.
             self._failed(session, query, error)
             self._close(session)
             self._begin_next(session)
@@ -560,7 +569,7 @@ class QueryRunner:
             connection.send(codec.acknowledgment("completed", command_id, sub=name))
         if "stats" in acks:
             matches = running.matches
-            # What was looked at beside tells of records that may not be read.
+            # The number of records examined would tell of records that may not be read.
             is_kept_back = connection.keeps_back(query.wanted)
             count = matches if is_kept_back else running.looked_at
             connection.send(
@@ -574,7 +583,7 @@ class QueryRunner:
     def _end_rows(
         self, session: _ClientQueries, running: QueryExecution, historical: HistoricalQuery
     ) -> None:
-        """Ends the rows behind the last one, where a replay follows: its acks are about that."""
+        """Ends the rows of a query whose replay follows: the later acks are about the replay."""
         connection, replay = session.connection, historical.replay
         if not historical.has_failed:
             if replay is None or not historical.is_prepared:
@@ -602,5 +611,5 @@ def _as_of_us(text: str) -> int:
         raise RemoteProtocolError(
             f"as_of {text[:80]!r} is no UTC time: give one like 20260102T030405Z", "bad_bookmark"
         )
-    # 0 is no instant, but says that none is asked for.
+    # 0 stands for "no instant asked for", and is no instant itself.
     return max(point.time_us, 1)

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 SHOWN_CHARACTERS = 200
 
 _UNKNOWN = {"queue_depth": None}
-"""Status of a queue that nobody has told."""
+"""Status values of a queue whose owner has reported nothing yet."""
 
 
 def _whole(status: Mapping[str, Any]) -> dict[str, Any]:
-    """A status with what nobody has said yet as None, behind what was said: readers show it in this
-    order."""
+    """Fills in None for the values of a status that the owner has not reported, behind the others:
+    readers show the values in this order."""
     return {**status, **{key: value for key, value in _UNKNOWN.items() if key not in status}}
 
 
@@ -56,13 +56,14 @@ class QueueClient(Protocol):
 
     @property
     def readable(self) -> Callable[[bytes], bool] | None:
-        """Returns which topics, and so which queues, it may read; None: all."""
+        """Returns the test whether the client may read a topic, and so a queue; None: it may read
+        all."""
 
     def send(self, frame: bytes) -> None:
         """Sends a frame at the end of the turn."""
 
     def send_parts(self, parts: Sequence[bytes], size_bytes: int) -> None:
-        """Sends several pieces as `send` does one."""
+        """Sends a frame that lies in several pieces."""
 
 
 class QueueClients:
@@ -71,8 +72,8 @@ class QueueClients:
     Owner: the instance's event loop. Lifecycle: one life of the instance.
 
     Args:
-        deliveries: sends clients what the owners of queues decide.
-        counted: who each subscription is counted for.
+        deliveries: sends clients the messages that the owners of queues give them.
+        counted: the user or connection that each subscription is counted for.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class QueueClients:
 
     # -- which queue ---------------------------------------------------------------------------
     def find(self, topic: str, message_type: str) -> QueueFrontend | None:
-        """The queue of a name; of any type where none is given."""
+        """Returns the queue of a name; of any message type where none is given."""
         queues = self._manager.queues
         if queues is None:
             return None
@@ -115,14 +116,15 @@ class QueueClients:
 
     # -- subscriptions -------------------------------------------------------------------------
     def has(self, client: QueueClient, name: str) -> bool:
-        """Returns whether the client has a subscription of a queue under this id."""
+        """Returns whether the client has a queue subscription of this id."""
         return name in self._subscribed.get(client.number, ())
 
     def subscribe(self, client: QueueClient, command: Subscribe, frontend: QueueFrontend) -> None:
-        """Begins a subscription, or gives one another filter or backlog; what it holds it keeps.
+        """Begins a queue subscription, or replaces the filter or backlog of one; its leases remain.
 
         Raises:
-            RemoteProtocolError: an option is none of queues'; it is another queue's.
+            RemoteProtocolError: an option does not apply to queues, or the id belongs to a
+                subscription of another queue.
         """
         from raylay.services.queues.decisions import ConsumerSubscription
 
@@ -146,8 +148,8 @@ class QueueClients:
         self._tell(frontend, self._deliveries.terms(client, each))
 
     def _numbered(self, client: QueueClient, name: str) -> Consumer:
-        """A consumer that there never was: who subscribes again under the same id is another one,
-        for whom nothing was decided."""
+        """Returns a new consumer id. A client that subscribes again under the same id is a new
+        consumer, so that earlier decisions of the owner do not apply to it."""
         self._consumers += 1
         consumer = client.number, f"{self._consumers}:{name}"
         user = self._counted.user_of(client.number)
@@ -155,7 +157,7 @@ class QueueClients:
         return consumer
 
     def _tell(self, frontend: QueueFrontend, each: ConsumerSubscription) -> None:
-        """Tells the owner of a consumer, and one that is started later."""
+        """Tells the owner, and any owner that is started later, the terms of a consumer."""
         self._manager.controls[frontend.definition.stored_as].consumes(each)
 
     def unsubscribe(self, client: QueueClient, name: str) -> bool:
@@ -188,8 +190,8 @@ class QueueClients:
 
     # -- full sockets --------------------------------------------------------------------------
     def went_offline(self, client: QueueClient) -> None:
-        """Gives nothing more to a client whose socket has taken nothing for long, whatever it was
-        sent last."""
+        """Stops deliveries to a client whose socket has taken nothing for long, whatever was sent
+        to it last."""
         for name in self.names(client):
             found = self._deliveries.filled(client, name)
             if found is not None:
@@ -232,7 +234,8 @@ class QueueClients:
     def _found(
         self, client: QueueClient, command: QueueAck, frontend: QueueFrontend, answer: QueueAnswer
     ) -> int:
-        """A part of what the owner found: how many messages it was done to."""
+        """Performs the command on a part of the messages that the owner found; returns on how
+        many."""
         from raylay.services.queues.records import Acknowledgment, parts_of
 
         if not client.is_open:
@@ -275,7 +278,8 @@ class QueueClients:
 
     # -- questions -----------------------------------------------------------------------------
     def status(self, client: QueueClient, command: QueueStatus) -> None:
-        """Returns how a queue is, as its owner says now, or all of them as of half a second ago."""
+        """Sends the status of a queue, as its owner reports it now, or of all queues as of half a
+        second ago."""
         from raylay.services.protocol.child.queue_control import QueueQuestion
 
         found = self._manager.status().get("queues", {})
@@ -300,14 +304,16 @@ class QueueClients:
             if control.counts:
                 control.ask(QueueQuestion("status"), told)
             else:
-                # Nothing is known of it: an instance that has just started waits for its owner.
+                # Nothing is known of the queue: an instance that has just started waits for the
+                # owner.
                 control.ask_when_started(QueueQuestion("status"), told)
         except RemoteProtocolError:
-            # Without its owner: as it was last heard of.
+            # The owner cannot be asked: its last report is sent.
             self._say_status(client, command, _whole(found[name]))
 
     def _shown(self, client: QueueClient, found: Mapping[str, Any]) -> dict[str, Any]:
-        """The status of those queues that the client may read, by a transport of their type."""
+        """The status of the queues that the client may read, as far as its transport admits their
+        message type."""
         queues, readable, types = self._manager.queues, client.readable, client.message_types
         if queues is None:
             return {}
@@ -326,10 +332,11 @@ class QueueClients:
         client.send(client.codec.acknowledgment("processed", command.command_id or "-", body=body))
 
     def sow(self, client: QueueClient, command: SowCommand, frontend: QueueFrontend) -> None:
-        """The messages that nobody has, as they are now.
+        """Sends the messages that no consumer holds, as they are now.
 
         Raises:
-            RemoteProtocolError: an option is none of queues', or the owner does not answer now.
+            RemoteProtocolError: an option does not apply to queues, or the owner does not answer
+                now.
         """
         from raylay.services.protocol.child.queue_control import QueueQuestion
 

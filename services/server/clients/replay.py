@@ -1,20 +1,23 @@
-"""Bookmark subscriptions at work: the journal read for each, in turns, as fast as its socket takes.
+"""Bookmark subscriptions: the journal is read for each in turns, as fast as its client's socket
+takes.
 
 Fair and bounded: one read for one replay at a time, in a circle, at most `TURN_S` in one turn of
-the event loop; publishers, links and other clients come in between. What was just committed is
-given from memory, all else is read in the reading thread: the loop never waits for the disk. A
-subscriber whose socket is full is left out until it takes more, one with a rate until its rate lets
-more out, a paused one until it is resumed. Subscriptions that were resumed together are one replay.
+the event loop; publishers, links and other clients come in between. Messages that were just
+committed are delivered from memory, all others are read in the reading thread: the loop never waits
+for the disk. A subscriber whose socket is full is left out until the socket takes more, one with a
+rate until its rate allows more, a paused one until it is resumed. Subscriptions that were resumed
+together are one replay.
 
-A subscription that retention overtakes, for it is paused, or its socket takes less than is
-published, ends and is told so. Nothing behind the gap is delivered, so who asks again with what he
-has is told what is missing, as after any reconnect: `resolve` alone says that.
+A subscription that retention overtakes, because it is paused or its socket takes less than is
+published, ends, and its client is told so. Nothing behind the gap is delivered, so that a client
+which subscribes again with its bookmarks is told what is missing, as after any reconnect: `resolve`
+alone reports that.
 
-A `live` subscription that has come to the end of the log is given what is staged, before it is on
-disk; where that never comes to be, it goes back to what is.
+A `live` subscription that has come to the end of the log is given staged messages, before they are
+on disk. If they never reach the disk, the subscription goes back to the last committed one.
 
-Content filters are judged on the loop, a piece of the log a step: to parse and to judge holds the
-interpreter's lock wherever it is done, and a thread that holds it lets go only after 5 ms.
+Content filters are evaluated on the loop, a piece of the log a step: to parse and to evaluate holds
+the interpreter's lock in any thread, and a thread that holds it lets go only after 5 ms.
 """
 
 from __future__ import annotations
@@ -57,22 +60,23 @@ TICK_S = 0.05
 TURN_S = 0.002
 READ_BYTES = 512 * 1024
 RECENT_BYTES_MAX = 1024 * 1024
-"""Bytes of what was committed last, kept for those who were reading meanwhile."""
+"""Bytes of the latest commits that are kept for replays which have almost caught up."""
 HEADERS_IN_STEP = 4096
 KEPT_BYTES_MAX = 32 * 1024 * 1024
-"""Bytes of what was read for replays and was not taken, all together. A replay that would have more
-keeps nothing, and reads again, `READ_LITTLE_BYTES` at a time."""
+"""Bytes that were read for replays and not delivered yet, all replays together. A replay that would
+exceed them keeps nothing, and reads again, `READ_LITTLE_BYTES` at a time."""
 READ_LITTLE_BYTES = 16 * 1024
 POINTS_AT_ONCE = 64
-"""Bookmarks of a list that the reading thread looks up at once: some 10 ms."""
+"""Bookmarks of a list that the reading thread looks up at once, which takes some 10 ms."""
 
 
 class ReplayPump:
-    """All bookmark subscriptions of an instance. Owner: its event loop.
+    """The bookmark subscriptions of an instance, and the reads for them. Owner: the instance's
+    event loop.
 
     Args:
-        folds: in which it enlists while somebody is replayed to.
-        counted: who each subscription is counted for.
+        folds: the registry in which the pump enlists while there is any replay.
+        counted: the user or connection that each subscription is counted for.
     """
 
     name = "replays"
@@ -89,21 +93,21 @@ class ReplayPump:
         self._folds = folds
         self._reading = reading
         self.delivered = 0
-        """Messages, in this life."""
+        """Number of messages delivered in this life of the instance."""
         self._members: dict[BookmarkSubscription, ReplayMember] = {}
         self._is_ticking = False
         self._replays: dict[Replay, None] = {}
         self.live: dict[Replay, None] = {}
-        """Replays for whom `staged` is of use."""
+        """Replays that may be given staged messages."""
         self._fully_durable: dict[Replay, None] = {}
         self._queue: deque[Replay] = deque()
         self._scheduled = False
         self._recent = RecentRuns(RECENT_BYTES_MAX)
         self.kept_bytes = 0
-        """Bytes of what was read for replays and was not taken."""
+        """Bytes that were read for replays and not delivered yet."""
         self._live_until_s = 0.0
-        """Time at which the part of this turn ends in which `live` ones are given what is staged;
-        0: none has begun."""
+        """Time at which this turn's share for `live` replays of staged messages ends; 0: the share
+        has not begun."""
         self._durability: PendingMessages | None = None
         self._counted = counted
 
@@ -119,14 +123,16 @@ class ReplayPump:
         content: ReplayContent | None = None,
         claim: RetainedClaim | None = None,
     ) -> None:
-        """Begins one. Its `processed` ack goes out when its start is known.
+        """Begins a bookmark subscription. Its `processed` ack is sent when its start is known.
 
         Args:
-            claim: of what the client has; released when it ends.
+            claim: the claim on memory for the ranges that the client has; released when the
+                subscription ends.
         """
         connection.resolving[command.subscription] = command
         machine = self._runtime.machine
-        # Both of this moment: what is held and not in the log behind the start lies before it.
+        # Both values are of this moment: messages that are held, and not in the log behind the
+        # start, lie before it.
         self._runtime.spawn(
             self._open(
                 connection,
@@ -156,7 +162,7 @@ class ReplayPump:
         log = RememberedLookup(reader)
 
         def look_up() -> tuple[ReplayStart, int]:
-            # First: of what is removed from here on a gap is left, which shows.
+            # Read first: if retention removes more from here on, the gap shows in the replay.
             first_txid = reader.first_txid
             found = resolve(
                 position,
@@ -184,7 +190,7 @@ class ReplayPump:
                 )
             )
             return
-        # It may have been ended meanwhile, and another of its id asked for.
+        # The subscription may have been ended meanwhile, and another one of its id begun.
         if not connection.is_open or connection.resolving.get(name) is not command:
             if claim is not None:
                 claim.release()
@@ -209,7 +215,7 @@ class ReplayPump:
     async def look_up(
         self, connection: ReplayClient, position: Position, log: RememberedLookup
     ) -> None:
-        """Looks a long list up, a part at a time, so that others read in between.
+        """Looks up a long list of bookmarks, a part at a time, so that other reads come in between.
 
         Raises:
             StorageError: the log cannot be read.
@@ -245,10 +251,12 @@ class ReplayPump:
         content: ReplayContent | None,
         ready: Callable[[], None],
     ) -> BookmarkSubscription:
-        """Begins one whose rows come first: nothing of it is delivered before `release`.
+        """Begins a bookmark subscription behind the rows of a query: nothing is delivered before
+        `release`.
 
         Args:
-            ready: called when it is `prepared`, if it is not at once, and when it fails before.
+            ready: called when the subscription is `prepared`, if it is not at once, and when it
+                fails before.
         """
         machine = self._runtime.machine
         subscription = BookmarkSubscription(
@@ -256,7 +264,8 @@ class ReplayPump:
             command.subscription,
             topic_filter,
             start,
-            # Rows stand for what lies before the log, too, unless there is nothing.
+            # The rows also stand for messages from before the log, unless the replay starts at its
+            # beginning.
             first_txid=0 if start.after_txid else 1,
             committed_txid=machine.committed_txid,
             held=machine.held(),
@@ -266,7 +275,7 @@ class ReplayPump:
         return subscription
 
     def release(self, subscription: BookmarkSubscription) -> None:
-        """The rows were sent: what lies behind them comes now."""
+        """Starts the deliveries of a subscription whose rows were sent."""
         member = self._members.get(subscription)
         if member is not None:
             member.is_behind = False
@@ -292,7 +301,7 @@ class ReplayPump:
             self._leave(member)
 
     def _leave(self, member: ReplayMember) -> None:
-        """Takes it out of its replay, and the replay away with its last member."""
+        """Takes a member out of its replay, and ends the replay with its last member."""
         replay = member.replay
         del replay.members[member.subscription]
         replay.plan.members.remove(member.subscription)
@@ -307,7 +316,7 @@ class ReplayPump:
                 self._recent.clear()
 
     def pause(self, subscriptions: list[BookmarkSubscription]) -> None:
-        """Delivers no more of these; what they were replayed together with goes on.
+        """Delivers no more of these subscriptions; the others of their replays go on.
 
         Raises:
             RemoteProtocolError: one is `live`; nothing was changed.
@@ -324,11 +333,11 @@ class ReplayPump:
             if not member.is_paused:
                 member.is_paused = True
                 self._leave(member)
-                # Alone, so that its start goes on being looked for.
+                # A replay of its own, so that its start goes on being looked for.
                 self._kick(self._add([member], member.terms))
 
     def resume(self, subscriptions: list[BookmarkSubscription]) -> None:
-        """Goes on with these: one replay for all that have the same bookmark and rate.
+        """Resumes these subscriptions, in one replay for all that have the same bookmark and rate.
 
         Raises:
             RemoteProtocolError: one is not paused; nothing was changed.
@@ -356,10 +365,10 @@ class ReplayPump:
                     self._kick(member.replay)
 
     def fold(self, batch: CommitBatch) -> None:
-        """Delivers committed runs: who is at the end of the log gets them from memory."""
+        """Delivers committed runs from memory to replays at the end of the log."""
         runs = batch.runs
         if not runs:
-            # Records have expired: nothing was committed.
+            # The batch only tells of expired records: nothing was committed.
             return
         self._recent.add(runs)
         before_txid = runs[0].first_txid - 1
@@ -374,7 +383,7 @@ class ReplayPump:
                 and replay.unprepared is None
                 and replay.connection.takes_replays
                 and not plan.judges
-                # Who does not come within this turn is given it in one of the next.
+                # A replay that does not fit into this turn is given the runs in a later one.
                 and clock() < until_s
             ):
                 self._take(replay, runs)
@@ -386,8 +395,8 @@ class ReplayPump:
                 self._kick(replay)
 
     def staged(self, run: Run) -> None:
-        """Delivers a run that is on its way to the disk: `live` subscriptions at the end of the log
-        get it, as many as a turn has time for. The others catch up when it is committed."""
+        """Delivers a run that is on its way to the disk to `live` replays at the end of the log, as
+        many as a turn has time for. The others catch up when the run is committed."""
         if not self.live:
             return
         clock = time.perf_counter
@@ -404,7 +413,7 @@ class ReplayPump:
         self._live_until_s = 0.0
 
     def failed(self, committed_txid: int) -> None:
-        """Forgets what was staged and never came to be."""
+        """Takes back staged deliveries that never reached the disk."""
         for replay in self.live:
             for subscription in replay.members:
                 subscription.take_back(committed_txid)
@@ -414,16 +423,16 @@ class ReplayPump:
         self._send(replay, self._judged(replay, found))
 
     def stepped(self) -> None:
-        """More may be durable, by a commit, an answer, a downgrade: fully durable subscriptions may
-        go on."""
+        """Wakes fully durable replays: more messages may be durable, after a commit, an ack or a
+        downgrade."""
         committed_txid = self._runtime.machine.committed_txid
         for replay in self._fully_durable:
             if replay.plan.cursor < committed_txid:
                 self._kick(replay)
 
     def keep_ticking(self) -> None:
-        """Called now and then: has `tick` called while there is anybody to be served, so that an
-        idle instance is not woken for it."""
+        """Called now and then. Schedules `tick` while there are subscriptions, so that an idle
+        instance is not woken for it."""
         if self._members and not self._is_ticking:
             self._is_ticking = True
             self._tick_on()
@@ -435,7 +444,7 @@ class ReplayPump:
             self._runtime.loop.call_later(TICK_S, self._tick_on)
 
     def tick(self, now_s: float, now_us: int) -> None:
-        """Persisted acks that are due, and ranges whose end time has passed."""
+        """Sends persisted acks that are due, and ends ranges whose end time has passed."""
         if not self._replays:
             return
         committed_txid = self._runtime.machine.committed_txid
@@ -447,7 +456,8 @@ class ReplayPump:
                     subscription.end_by_time(now_us)
                 self._send(replay, [])
             elif not replay.plan.ended and replay.connection.takes_replays:
-                # A read found nothing, as while a segment was being replaced: it is tried again.
+                # A read may have found nothing while a segment was being replaced: it is tried
+                # again.
                 self._kick(replay)
         for member in list(self._members.values()):
             subscription = member.subscription
@@ -465,11 +475,13 @@ class ReplayPump:
 
     # -- turns -------------------------------------------------------------------------------
     def _now_us(self) -> int:
-        """The time of the loop's clock: it never goes back, as a rate needs it."""
+        """The time of the loop's clock, in microseconds. It never goes back, as the rates need
+        it."""
         return int(self._runtime.loop.time() * 1e6)
 
     def _limit_txid(self) -> int:
-        """Nobody is replayed what the live subscriptions have not got."""
+        """The last transaction that may be replayed: the last one that was folded, so that no
+        replay overtakes the live subscriptions."""
         return self._folds.folded_txid(self._runtime.machine.committed_txid)
 
     def _pending(self) -> PendingMessages:
@@ -486,7 +498,7 @@ class ReplayPump:
                 self._runtime.loop.call_soon(self._turn)
 
     def _wait(self, replay: Replay, due_us: int) -> None:
-        """Leaves it out until its rate lets more out."""
+        """Leaves a replay out until its rate allows more."""
 
         def due() -> None:
             replay.timer = None
@@ -501,22 +513,23 @@ class ReplayPump:
         while queue:
             replay = queue.popleft()
             if replay.removed or not self._step(replay):
-                # One that is read aside is marked as queued until that is done.
+                # A replay whose read is in the thread stays marked as queued until that is done.
                 replay.is_queued = replay.is_aside
             else:
                 queue.append(replay)
             if time.perf_counter() >= until_s:
                 break
-        # Until here it is marked as scheduled: else each turn might have two behind it.
+        # Only here is the mark of a scheduled turn removed: else two further turns might be
+        # scheduled.
         self._scheduled = bool(queue)
         if queue:
             self._runtime.loop.call_soon(self._turn)
 
     def _step(self, replay: Replay) -> bool:
-        """One read for one replay. Whether it has more to do now."""
+        """Performs one read for one replay. Returns whether the replay has more to do now."""
         connection, plan = replay.connection, replay.plan
         unprepared = replay.unprepared
-        # Of one that rows come before the end of those waits for its start.
+        # A full socket does not stop a replay behind rows: the end of the rows waits for its start.
         if not connection.takes_replays and (unprepared is None or not unprepared.is_behind):
             self._keep(replay, [])
             return False
@@ -525,7 +538,7 @@ class ReplayPump:
         if replay.is_paused or plan.is_blocked(self._pending()):
             return False
         if connection.unsent_bytes > WRITE_HIGH_BYTES:
-            # Only when it is written does the socket say whether it takes more.
+            # The socket says whether it takes more only after the frames are written.
             connection.write_collected()
             return connection.takes_replays
         cursor = plan.cursor
@@ -543,8 +556,8 @@ class ReplayPump:
         return self._read_aside(replay, self._read_on)
 
     def _catch_up_live(self, replay: Replay) -> None:
-        """Gives a replay that is at the end of what is on disk what is staged, from here on. Where
-        that takes long, the rest comes when it is committed."""
+        """Gives staged messages to a replay that has read all that is on disk. If that takes long,
+        the rest is delivered when it is committed."""
         until_s = time.perf_counter() + TURN_S
         for run in self._runtime.machine.staged_runs():
             if time.perf_counter() >= until_s:
@@ -577,7 +590,8 @@ class ReplayPump:
         return plan.cursor > before_txid and not plan.ended
 
     def _keep(self, replay: Replay, runs: list[Run]) -> None:
-        """Keeps what was read for a replay, in place of what it had, where there is room."""
+        """Keeps runs that were read for a replay, in place of those kept before, if there is
+        room."""
         size_bytes = sum([len(run.payload) for run in runs])
         self.kept_bytes -= replay.read_bytes
         if self.kept_bytes + size_bytes > KEPT_BYTES_MAX:
@@ -586,8 +600,8 @@ class ReplayPump:
         replay.read, replay.read_bytes = runs, size_bytes
 
     def _read_aside(self, replay: Replay, read: Callable[[Replay], Callable[[], bool]]) -> bool:
-        """Reads what may have to come from the disk, in the reading thread. The subscriber stays
-        out of the queue, and marked as in it, until that is done."""
+        """Has the reading thread read what may have to come from the disk. The replay stays out of
+        the queue, though marked as queued, until that is done."""
         replay.is_aside = True
         self._runtime.spawn(self._aside(replay, read))
         return False
@@ -607,7 +621,7 @@ class ReplayPump:
             self._kick(replay)
 
     def _read_on(self, replay: Replay) -> Callable[[], bool]:
-        """Reads, in the reading thread, what is not in memory any more."""
+        """Reads, in the reading thread, runs that are not in memory any more."""
         after_txid = replay.plan.cursor
         has_room = self.kept_bytes + READ_BYTES <= KEPT_BYTES_MAX
         size_bytes = READ_BYTES if has_room or replay.plan.pacer is None else READ_LITTLE_BYTES
@@ -617,7 +631,8 @@ class ReplayPump:
             if replay.is_paused:
                 return False
             if replay.plan.cursor < after_txid:
-                # A commit failed, and its transaction ids go to other messages (`take_back`).
+                # A commit failed, and its transaction ids are given to other messages
+                # (`take_back`).
                 return True
             if runs and runs[0].first_txid > after_txid + 1:
                 self._end_overtaken(replay, runs[0].first_txid)
@@ -645,7 +660,7 @@ class ReplayPump:
 
         def finish() -> bool:
             if headers and headers[0].first_txid > after_txid + 1:
-                # What is gone would count as what lies before the start.
+                # Removed messages would be counted as messages before the start.
                 self._overtake(member, headers[0].first_txid)
                 return not replay.removed
             subscription.prepare(headers[: replay.plan.affordable(headers)])
@@ -683,7 +698,7 @@ class ReplayPump:
         subscription = member.subscription
         if "stats" in member.acks:
             matches, considered = subscription.delivered, subscription.considered
-            # What was passed over tells of messages that may not be read.
+            # The number of skipped messages would tell of messages that may not be read.
             is_kept_back = member.connection.keeps_back(subscription.filter)
             member.connection.send(
                 member.connection.codec.acknowledgment(
@@ -702,8 +717,8 @@ class ReplayPump:
             )
 
     def _judged(self, replay: Replay, found: Deliveries) -> Deliveries:
-        """Deliveries that are given of what was judged: none to subscriptions whose filter has
-        given up on a message. They end here, before anything behind that message."""
+        """Returns the deliveries without those of subscriptions whose filter gave up on a message.
+        These subscriptions end here, so that nothing behind that message is delivered to them."""
         if not replay.plan.judges:
             return found
         ended = set()
@@ -721,7 +736,8 @@ class ReplayPump:
         return [each for each in found if each[0] not in ended] if ended else found
 
     def _fail(self, replay: Replay, error: StorageError) -> None:
-        """The log cannot be read where these are: they are told, nobody else notices."""
+        """Ends the subscriptions of a replay where the log cannot be read, and tells their clients.
+        Other replays go on."""
         text = f"the log cannot be read behind transaction id {replay.plan.cursor}: {error}"
         for member in list(replay.members.values()):
             self._runtime.report(
@@ -733,8 +749,8 @@ class ReplayPump:
             self._end(member, "storage_error", text)
 
     def _end_overtaken(self, replay: Replay, first_txid: int) -> None:
-        """Retention removed what lies between these and this transaction, the oldest one that is
-        left: those that lack some of it are told."""
+        """Ends the subscriptions that retention has overtaken: they lack messages before this
+        transaction, the oldest one that is left."""
         for member in list(replay.members.values()):
             if member.subscription.is_overtaken(first_txid):
                 self._overtake(member, first_txid)

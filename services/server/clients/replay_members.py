@@ -19,43 +19,43 @@ PERSISTED_MS_DEFAULT = 100
 
 
 class ReplayClient(Protocol):
-    """The client of these subscriptions (`ClientConnection`)."""
+    """The client of bookmark subscriptions (`ClientConnection`)."""
 
     number: int
     client_name: str
     codec: Codec
-    """Writes what it is told."""
+    """Encoder of the frames for the client."""
     sink: DeliverySink
-    """Sink of its deliveries."""
+    """Sink of the client's deliveries."""
     is_open: bool
     subscriptions: dict[str, LiveSubscription | BookmarkSubscription]
     resolving: dict[str, Subscribe]
-    """Subscriptions that do not run yet, as they were asked for: after an unsubscribe there may be
-    another of the same id."""
+    """Subscribe commands whose subscriptions do not run yet. After an unsubscribe there may be
+    another one of the same id."""
 
     @property
     def takes_replays(self) -> bool:
-        """Returns whether more of a replay is to be sent now."""
+        """Returns whether more of a replay may be sent now."""
 
     def keeps_back(self, wanted: TopicFilter) -> bool:
-        """Returns whether only some messages of a topic may be read."""
+        """Returns whether the client may read only some messages of a topic."""
 
     @property
     def unsent_bytes(self) -> int:
-        """The bytes that it was sent and its socket has not taken."""
+        """The bytes sent to the client that its socket has not taken."""
 
     def send(self, frame: bytes) -> None:
         """Sends a frame at the end of the turn."""
 
     def write_collected(self) -> None:
-        """Writes what was sent in this turn now."""
+        """Writes the frames sent in this turn now."""
 
     def end(self, reason: str, text: str) -> None:
-        """Ends the session and says why."""
+        """Ends the session and tells the client why."""
 
 
 class ReplayMember:
-    """A subscription, and who is told of it."""
+    """A bookmark subscription, with the client and the acks that it has asked for."""
 
     __slots__ = (
         "acks",
@@ -89,11 +89,12 @@ class ReplayMember:
         self.is_live = command.live
         self.is_paused = command.paused
         self.is_behind = ready is not None
-        """Whether rows of a query come before anything of it."""
+        """Whether the rows of a query must be sent before its first delivery."""
         self.claim = claim
-        """Claim on the bytes that its command keeps."""
+        """Claim on memory for the ranges that its command keeps."""
         self.ready = ready
-        """Is told, instead of the client, when its start is known, or never will be."""
+        """Callback, in place of an ack to the client, for when the start is known or never will
+        be."""
         self.persisted_s = (command.persisted_ms or PERSISTED_MS_DEFAULT) / 1000
         self.persisted_due_s = 0.0
         self.replay: Replay
@@ -122,28 +123,29 @@ class Replay:
         self.is_aside = False
         self.removed = False
         self.timer: asyncio.TimerHandle | None = None
-        """Runs while its rate holds it back."""
+        """Timer that runs while the rate holds the replay back; None: none runs."""
         self.read: list[Run] = []
-        """Runs that were read for it and not taken: its rate did not let them out, or the turn was
-        over."""
+        """Runs that were read for the replay and not delivered yet, because of its rate or the end
+        of the turn."""
         self.read_bytes = 0
-        """Bytes of `read`, as the pump counts them."""
+        """Size of `read` in bytes, as the pump counts it."""
         for member in members:
             member.replay = self
 
     @property
     def is_paused(self) -> bool:
-        """Returns whether it is: in pause a subscription is a replay of its own."""
+        """Returns whether the replay waits: a paused subscription, or one behind the rows of a
+        query, has a replay of its own."""
         return any(member.is_paused or member.is_behind for member in self.members.values())
 
     @property
     def is_live(self) -> bool:
-        """Returns whether it is given what is not on disk yet."""
+        """Returns whether the replay is given messages that are not on disk yet."""
         return any(member.is_live for member in self.members.values())
 
     @property
     def unprepared(self) -> ReplayMember | None:
-        """A member whose start is not known yet."""
+        """A member whose start is not known yet; None: all starts are known."""
         for subscription, member in self.members.items():
             if not subscription.prepared:
                 return member

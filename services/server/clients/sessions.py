@@ -1,4 +1,4 @@
-"""The clients of an instance: who is connected, by which name, and what is delivered to them."""
+"""The clients of an instance: their connections, their names, and the deliveries to them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 ENTITLEMENT_RESET = "entitlement_reset"
 LEAVING_AT_ONCE = 256
-"""Subscriptions of sessions that have ended which are taken out in one pass of the loop."""
+"""Subscriptions of ended sessions that are taken out in one pass of the loop."""
 
 
 class ClientSession(QueryingClient, Protocol):
@@ -82,13 +82,13 @@ class ClientSession(QueryingClient, Protocol):
     """Address of the other side."""
 
     def holding(self) -> ClientHolding:
-        """Returns what of it is where, now."""
+        """Returns how many bytes the client holds now, and where."""
 
     def persisted(self, ack: AckClient) -> None:
-        """Takes what the machine says of this client's publishes."""
+        """Takes the machine's acks of this client's publishes."""
 
     def refused(self, refusal: RefuseClient) -> None:
-        """The machine refuses some of them for good."""
+        """Takes the machine's refusal of some of this client's publishes, for good."""
 
     def close(self, why: str) -> None:
         """Ends the connection."""
@@ -155,24 +155,26 @@ class ClientSessions:
         )
         self.queued = QueueClients(runtime, queues, deliveries, counted)
         self.connected: set[ClientSession] = set()
-        """Sessions from their first moment on."""
+        """Sessions from the moment when their connection opens."""
         self.incomplete = IncompleteFrames(
             "clients", incomplete_bytes_max(memory_of_process(), FRAME_BYTES_MAX)
         )
-        """Bytes that they hold of frames that are not whole."""
+        """Bytes of incomplete frames that the clients' connections hold."""
         self.in_hand = IncompleteFrames("clients", in_hand_bytes_max(memory_of_process()), IN_HAND)
-        """Bytes of their long batches that are taken in turns."""
+        """Bytes of the clients' long batches that are taken in turns."""
         self.budgets = filter_budgets(lambda ends: runtime.loop.call_soon(ends))
         """Budgets for the work of each user's filters."""
         self.retained = RetainedBytes(retained_bytes_max(memory_of_process()))
-        """Bytes that their commands keep."""
+        """Bytes that the clients' commands keep."""
         self.delivered = 0
-        """Messages to subscriptions without a bookmark, in this life."""
+        """Number of messages delivered to subscriptions without a bookmark, in this life of the
+        instance."""
         self._by_name: dict[str, ClientSession] = {}
         self._shares = shares
         self._holders = counted.holders
         self._leaving: deque[LiveSubscription | BookmarkSubscription] = deque()
-        """Subscriptions of sessions that have ended. Nothing is delivered to them."""
+        """Subscriptions of sessions that have ended, until they are taken out. Nothing is delivered
+        to them."""
         self._replay_filters: ReplayFilters | None = None
         self._peer_book = peer_book
 
@@ -180,14 +182,14 @@ class ClientSessions:
     def take_name(
         self, logon: Logon, client: ClientSession, holder: ShareHolder
     ) -> tuple[str, str] | None:
-        """The rule of duplicate client names: of one user, the newer connection stays. Why this one
-        may not have it, if it may not.
+        """Applies the rule of duplicate client names: of two connections of one user, the newer one
+        stays. Returns why this connection may not have the name; None: it may.
 
-        A connection whose user a module knows gives way to that user only. Without a module anybody
-        says any user id, or none: two of those go by what they say.
+        A connection whose user a module knows gives way to that user only. Without a module a
+        client may claim any user id, or none: connections are then compared by what they claim.
 
         Args:
-            holder: who the connection will be counted for.
+            holder: the user or address that the connection will be counted for.
         """
         older = self._by_name.get(logon.client_name)
         if older is not None and older is not client:
@@ -208,10 +210,11 @@ class ClientSessions:
     def share_refusal(
         self, logon: Logon, client: ClientSession, holder: ShareHolder, transport: ClientTransport
     ) -> tuple[str, str] | None:
-        """Returns why its user, or its address, may not have one more connection, if it may not.
+        """Returns why the client's user, or its address, may not have one more connection; None: it
+        may.
 
-        Ask before `take_name`, which ends the older connection of the name: that one is not counted
-        here.
+        To be called before `take_name`, which ends the older connection of the name: that one is
+        not counted here.
         """
         older = self._by_name.get(logon.client_name)
         leaving: ShareHolder | None = None
@@ -262,7 +265,8 @@ class ClientSessions:
                 shares.left(holder)
         is_first = not self._leaving
         for subscription in client.subscriptions.values():
-            # At once: the same user may come back before the last one is taken out.
+            # Counted at once: the same user may come back before the last subscription is taken
+            # out.
             self.counted.subscriptions.remove(subscription)
         self._leaving.extend(client.subscriptions.values())
         client.subscriptions.clear()
@@ -287,16 +291,16 @@ class ClientSessions:
             self.replays.remove(subscription)
 
     def claim(self, client: ClientSession, size_bytes: int) -> RetainedClaim:
-        """Counts what a command of a client keeps.
+        """Counts the bytes that a command of a client keeps.
 
         Raises:
-            RemoteProtocolError: it would be too much, with reason `too_many`.
+            RemoteProtocolError: the client would keep too much, with reason `too_many`.
         """
         holder, _ = self._holders[client.number]
         return self.retained.claim(client.number, holder, size_bytes)
 
     def names_sow(self, topic: str) -> bool:
-        """Returns whether it is the name of a SOW topic."""
+        """Returns whether the topic is a SOW topic."""
         name = topic.encode()
         return any(each.name == name for each in self._sow.book.topics)
 
@@ -304,7 +308,7 @@ class ClientSessions:
         """The content filter of a client's bookmark subscription.
 
         Raises:
-            RemoteProtocolError: it is none; with reason `bad_filter`.
+            RemoteProtocolError: the text is no filter, with reason `bad_filter`.
         """
         if self._replay_filters is None:
             config = self.runtime.config
@@ -329,8 +333,8 @@ class ClientSessions:
         )
 
     def reset_entitlement(self, user: str = "") -> int:
-        """Ends the sessions of a user, or all that an entitlement module lets in: with the next
-        logon it is asked anew. How many."""
+        """Ends the sessions of a user, or all whose permissions an entitlement module gave: the
+        module is asked anew at the next logon. Returns their number."""
         found = [
             client
             for client in self.sessions.values()
@@ -341,18 +345,20 @@ class ClientSessions:
         return len(found)
 
     def filter_wait_s(self, session: int) -> float:
-        """Time until another long filter of its user may be compiled, in seconds; 0: now."""
+        """Time until another long filter of the session's user may be compiled, in seconds; 0:
+        now."""
         budget = self._asker(session).budget if session in self.sessions else None
         return 0.0 if budget is None else budget.compile_wait_s
 
     def _asker(self, session: int) -> FilterOwner:
         client, (holder, _) = self.sessions[session], self._holders[session]
-        # Whom no module knows may say any name: he counts for his network.
+        # A client that no module knows may claim any name: its work is counted for its network.
         user = holder._replace(network="") if holder.user else holder
         return FilterOwner(client.client_name, client.user_id, client.peer, self.budgets.of(user))
 
     def _weigh_by(self, weigh: Weigh, weigh_published: Weigh) -> None:
-        """Adds weights: those of deliveries made where a commit is folded, or a publish taken."""
+        """Adds weighers of deliveries to the folds: one for commits, one for publishes that are not
+        journaled."""
         topics = self.runtime.machine.topics
 
         def weigh_unjournaled(run: Run) -> int:
@@ -362,10 +368,11 @@ class ClientSessions:
         self.folds.weigh_by(weigh, weigh_unjournaled)
 
     def in_parts(self, runs: list[Run], judge: Judge | None) -> PublishInParts | None:
-        """Returns one frame of publishes in parts, where to take it takes long; else None.
+        """Returns the parts in which one frame of publishes is taken, if taking it at once would
+        take long; else None.
 
         Args:
-            judge: of what the client may publish; None: it may publish all.
+            judge: the check of what the client may publish; None: it may publish all.
         """
         unfolded = self.folds.unfolded
         if unfolded is None or (len(runs) == 1 and runs[0].count == 1):
@@ -393,15 +400,16 @@ class ClientSessions:
 
     # -- what they are told ------------------------------------------------------------------
     def peers(self) -> list[dict[str, Any]]:
-        """The other instances as clients are told of them: where they may fail over to."""
+        """The other instances, with their safety, as clients are told of them for their
+        failover."""
         return self._peer_book.told(self.runtime.machine.destinations)
 
     def safety_changed(self) -> None:
-        """Tells all of them where they may fail over to now."""
+        """Tells all clients to which instances they may fail over now."""
         peers = self.peers()
         notices: dict[Any, bytes] = {}
-        """Notices by the protocol that writes them: for all of one protocol the notice is written
-        once."""
+        """Notices by the protocol that encodes them: each notice is encoded once for all clients of
+        a protocol."""
         for client in self.sessions.values():
             write = client.codec.safety_notice
             notice = notices.get(write)
@@ -433,8 +441,8 @@ class ClientSessions:
             client.end(reason, text)
 
     def descriptors(self) -> list[int]:
-        """Returns the sockets of all connections, for a thread that has to end them while the loop
-        stands."""
+        """Returns the sockets of all connections, for a thread that must end them while the loop is
+        blocked."""
         found = []
         for client in list(self.connected):
             transport = client.transport

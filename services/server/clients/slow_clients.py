@@ -1,8 +1,8 @@
-"""The capacity pools of an instance, and the buffers of those that have somebody offline.
+"""The capacity pools of an instance, and the buffers of those that have offline clients.
 
-What is to be done is decided in services/capacity/pool.py. Here it is done: a client's connection
-is told to go offline or ended, the buffer's process is started when somebody needs it, and what it
-says is passed on.
+services/capacity/pool.py decides what is to be done, and this module does it: it sends a client's
+connection offline or ends it, starts the buffer's process when it is first needed, and passes on
+the buffer's replies.
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ from raylay.services.server.clients.buffered_connection import BufferedConnectio
 from raylay.services.server.runtime import InstanceRuntime
 
 SLOW_CLIENT = "slow_client"
-"""The reason that a client is told that does not read, and that the log has."""
+"""Reason given to a client that is disconnected because it does not read, in its notice and in the
+log."""
 POOL_OF_INSTANCE = "clients"
 OFFLINE_DIRECTORY = "offline"
 OFFLINE_SHOWN = 10
-"""Clients of a pool that its status names: those for which most waits."""
+"""Number of a pool's clients that its status names: those with the most unsent bytes."""
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 BufferStart = Callable[[str, int, str, int], ChildHandle]
-"""Starts a buffer: the pool's name, the number of the start, its file, what that may hold."""
+"""Function that starts a buffer: the pool's name, the number of the start, the buffer's file, and
+the file's limit in bytes."""
 
 
 def memory_of_process() -> int:
-    """Returns the memory that this process may have: of the host's, less where `ulimit -m` or a
-    container says so."""
+    """Returns the memory that this process may have, in bytes: that of the host, or less where
+    `ulimit -m` or a container limits it."""
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     soft, _ = resource.getrlimit(resource.RLIMIT_RSS)
     if soft != resource.RLIM_INFINITY:
@@ -54,12 +56,12 @@ def memory_of_process() -> int:
 
 
 class BufferControl:
-    """The buffer of one pool: its process, its connection, and whose frames it has.
+    """The buffer of one pool: its process, its connection, and the clients whose frames it has.
 
-    Invariant: at most one process is talked to, that of the last start; those whose frames another
-    one had are ended.
+    Invariant: the instance talks to at most one process, that of the last start; clients whose
+    frames an earlier process had are ended.
     Owner: the instance's event loop. Lifecycle: as long as the instance; its process runs from the
-    first time on that somebody goes offline.
+    first time that a client goes offline.
     """
 
     def __init__(
@@ -75,14 +77,15 @@ class BufferControl:
         self.path = path
         self.why = ""
         self.members: dict[int, BufferedConnection] = {}
-        """Clients that are offline."""
+        """Offline clients by the number of their connection."""
         self._lost_client = lost_client
         self._runtime = runtime
         self._unsaid: dict[int, deque[tuple[int, Sequence[bytes], int]]] = {}
-        """Frames, by client, from before the buffer's process connected: number, parts, bytes."""
+        """Frames by client that came before the buffer's process connected: number, parts, size in
+        bytes."""
         self._given_back: dict[int, int] = {}
-        """Number of the last of these frames that the client has taken, by client: the buffer never
-        sees it."""
+        """Number of the last of the `_unsaid` frames that the client has taken, by client: the
+        buffer never sees those."""
         self._runs = False
         self.process = Supervisor(
             runtime,
@@ -102,8 +105,8 @@ class BufferControl:
         self.why = why or self.why
         self._runtime.report("slow_client_buffer_ended", pool=self.name, why=self.why)
         if why:
-            # It never was there. Those whose frames it had were ended as its socket closed: who
-            # went offline since waits for the next one.
+            # The process never connected. Clients whose frames an earlier one had were ended as its
+            # socket closed; those that went offline since then wait for the next one.
             self._lose_all()
 
     def _lose_all(self) -> None:
@@ -133,7 +136,7 @@ class BufferControl:
         self.remove()
 
     def remove(self) -> None:
-        """Removes its file, which is worth nothing without its process."""
+        """Removes the buffer's file, which is worth nothing without its process."""
         try:
             self.path.unlink(missing_ok=True)
         except OSError as error:
@@ -153,7 +156,7 @@ class BufferControl:
 
     def put(self, client: int, number: int, parts: Sequence[bytes], size_bytes: int) -> None:
         if client not in self.members:
-            # It was lost, and is about to be ended.
+            # The client's frames were lost, and its connection is about to be ended.
             return
         if self.process.connection is not None:
             self._put(self.process.connection, client, number, parts, size_bytes)
@@ -161,21 +164,20 @@ class BufferControl:
             self._unsaid.setdefault(client, deque()).append((number, parts, size_bytes))
 
     def take(self, client: int, bytes_max: int) -> None:
-        """Asks for what came first for a client."""
+        """Asks for the oldest stored bytes of a client."""
         if client not in self.members:
             return
         if self.process.connection is not None:
             self.process.connection.send(control.take(client, bytes_max))
         else:
-            # A process takes seconds to start. Who reads on meanwhile need not wait for it.
+            # A process takes seconds to start. A client that reads meanwhile need not wait for it.
             self._runtime.loop.call_soon(self._give_back, client, bytes_max)
 
     def _give_back(self, client: int, bytes_max: int) -> None:
-        """Returns what came first for a client, of what lies here as the buffer is not there
-        yet."""
+        """Gives a client its oldest frames from memory, as the buffer has not connected yet."""
         member = self.members.get(client)
         if member is None or self.process.connection is not None:
-            # It is there by now.
+            # The buffer has connected meanwhile.
             self.take(client, bytes_max)
             return
         frames = self._unsaid.get(client, deque())
@@ -197,10 +199,10 @@ class BufferControl:
 
     # -- what it says --------------------------------------------------------------------------
     def frame_received(self, header: Header, body: bytes) -> None:
-        """A frame of the buffer's.
+        """Takes a frame of the buffer.
 
         Raises:
-            RemoteProtocolError: it is none.
+            RemoteProtocolError: the frame is none that a buffer sends.
         """
         command = header["c"]
         if command == "stored":
@@ -233,13 +235,13 @@ class ClientPool:
         self.buffer = BufferControl(runtime, name, path, limits.disk_bytes_max, start, self._lost)
         self._runtime = runtime
         self._members: dict[int, BufferedConnection] = {}
-        """Clients that hold something, or did at the last look."""
+        """Clients that hold bytes, or did at the last look, by the number of their connection."""
         self.went_offline = 0
         """Number of times that a client went offline in this life."""
         self.disconnected = 0
 
     def weigh(self, connection: BufferedConnection) -> None:
-        """A client's connection holds more than before."""
+        """Counts a client's connection that holds more than before."""
         if connection.is_leaving or not connection.is_open:
             return
         self._members[connection.number] = connection
@@ -259,11 +261,12 @@ class ClientPool:
 
     @property
     def is_idle(self) -> bool:
-        """Returns whether `check` does nothing: nobody holds anything."""
+        """Returns whether `check` has nothing to do, because no client holds anything."""
         return not self._members
 
     def check(self, now_ms: int) -> None:
-        """Called now and then: who has read meanwhile holds less, and who has not grows older."""
+        """Called now and then. Counts what clients have read meanwhile, and applies the limit of
+        age to those that have not."""
         if self._members:
             for connection in list(self._members.values()):
                 connection.look()
@@ -272,7 +275,8 @@ class ClientPool:
                 self._perform(decision)
 
     def narrow(self, memory_bytes: int, disk_bytes: int) -> None:
-        """Sets other limits for a drill, without a share or an age; 0: its own. Both 0: as ever."""
+        """Replaces the pool's limits for a drill, without a limit per client or of age. 0: the
+        configured value; both 0: the configured limits again."""
         own, is_narrow = self._limits, bool(memory_bytes or disk_bytes)
         limits = Limits(memory_bytes or own.memory_bytes_max, disk_bytes or own.disk_bytes_max, 1.0)
         decided = self.pool.limit(*((limits, Policy(1.0, None)) if is_narrow else (own,)))
@@ -329,7 +333,7 @@ class ClientPool:
             disk_bytes=holding.disk_bytes,
             text=why,
         )
-        # Behind whatever walks its subscriptions now.
+        # Deferred, as the caller may be walking the client's subscriptions now.
         self._runtime.loop.call_soon(connection.end, SLOW_CLIENT, why)
 
     def _offline_clients(self, now_ms: int) -> list[dict[str, Any]]:
@@ -411,7 +415,7 @@ class ClientPools:
         return Policy(limits.client_share, limits.message_age_ms_max)
 
     def policy_of(self, transport: str) -> Policy:
-        """Returns the policy of those who come by a transport."""
+        """Returns the policy of the clients of a transport."""
         return self._policies.get(transport, self._of_instance.pool.policy)
 
     @property
@@ -427,20 +431,21 @@ class ClientPools:
             pool.buffer.remove()
 
     def greeted(self, connection: FramedConnection, header: Header) -> BufferControl | None:
-        """A buffer connected: which; None: not one of ours."""
+        """Takes the connection of a buffer. Returns the buffer's control; None: it is none of this
+        instance."""
         for pool in self.all:
             if pool.name == header.get("buffer") and pool.buffer.greeted(connection, header):
                 return pool.buffer
         return None
 
     def narrow(self, memory_bytes: int, disk_bytes: int) -> None:
-        """Sets other limits of every pool for a drill (`ClientPool.narrow`)."""
+        """Replaces the limits of every pool for a drill (`ClientPool.narrow`)."""
         for pool in self.all:
             pool.narrow(memory_bytes, disk_bytes)
 
     @property
     def is_idle(self) -> bool:
-        """Returns whether `check` does nothing."""
+        """Returns whether `check` has nothing to do."""
         return all(pool.is_idle for pool in self.all)
 
     def check(self) -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from raylay.services.subscriptions.replay_filters import ReplayFilter
 
 SUBSCRIPTIONS_MAX = 10_000
-"""Subscriptions of one connection."""
+"""Limit on the subscriptions of one connection."""
 
 
 class ClientSubscriptions:
@@ -59,11 +59,11 @@ class ClientSubscriptions:
         connection.send(connection.codec.acknowledgment(kind, command_id, reason, text, **extras))
 
     def subscribe(self, command: Subscribe) -> None:
-        """Performs a subscribe, or says why not."""
+        """Performs a subscribe, or tells the client why not."""
         connection, name = self._connection, command.subscription
         frontend = self._clients.queued.find(command.topic, command.message_type)
         if frontend is not None and command.bookmark:
-            # What was published is on its underlying topic: a replay takes nothing from the queue.
+            # A queue's messages lie on its underlying topic: a replay takes nothing from the queue.
             of = frontend.definition
             command = replace(
                 command, topic=of.topic, message_type=of.message_type, non_regex_topic=False
@@ -156,7 +156,7 @@ class ClientSubscriptions:
             self._acknowledge("completed", command.command_id, sub=name)
 
     def query(self, command: SowCommand | SowAndSubscribe) -> None:
-        """Performs a query, or says why not."""
+        """Performs a query, or tells the client why not."""
         connection, queries = self._connection, self._clients.queries
         subscribe = None if isinstance(command, SowCommand) else command.subscribe
         sow = command if isinstance(command, SowCommand) else command.sow
@@ -201,10 +201,10 @@ class ClientSubscriptions:
 
     # -- what it may do ----------------------------------------------------------------------
     def _allowed(self, command: Subscribe, *, is_queue: bool) -> Subscribe:
-        """The subscription, restricted to what may be read.
+        """Returns the subscription, restricted to the messages that the client may read.
 
         Raises:
-            RemoteProtocolError: nothing may.
+            RemoteProtocolError: the client may read none of them.
         """
         literal = command.non_regex_topic or is_queue
         if self._is_expression(command.topic, literal):
@@ -228,22 +228,22 @@ class ClientSubscriptions:
         return replace(command, filter=filter_, select=select)
 
     def _is_expression(self, topic: str, literal: bool) -> bool:
-        # A SOW topic may have a name that looks like one, and is then meant by it.
+        # A SOW topic's name may look like a regular expression: it then names the topic.
         return not literal and is_regex(topic) and not self._clients.names_sow(topic)
 
     def _reading(self, wish: ReadRequest) -> RestrictedRead:
         connection = self._connection
         assert connection.permissions is not None
         if wish.filter:
-            # By itself: between parentheses what is none might become one.
+            # Checked alone: an invalid filter might become valid between the added parentheses.
             self._clients.replay_filter(connection, wish.filter)
         return reading(connection.permissions, connection.user_id, wish)
 
     def queue(self, command: QueueCancel | QueueAck | QueueStatus) -> None:
-        """Performs what is said of a queue, or says why not."""
+        """Performs a command on a queue, or tells the client why not."""
         connection, queued = self._connection, self._clients.queued
         try:
-            # A question for all queues is answered with those that it may read.
+            # A question for all queues is answered with those that the client may read.
             is_of_all = isinstance(command, QueueStatus) and not command.topic
             if connection.permissions is not None and not is_of_all:
                 given = command.filter if isinstance(command, QueueAck) else ""
@@ -332,7 +332,7 @@ class ClientSubscriptions:
         return parse_position(command.bookmark), content
 
     def pause_or_resume(self, command: Pause | Resume) -> None:
-        """All of them or none."""
+        """Pauses or resumes all of the named subscriptions, or none of them."""
         try:
             found = [self._bookmark_subscription(name) for name in command.subscriptions]
             if isinstance(command, Pause):
@@ -361,7 +361,7 @@ class ClientSubscriptions:
         )
 
     def unsubscribe(self, command: Unsubscribe) -> None:
-        """Ends subscriptions and queries; those that there are not are passed over."""
+        """Ends subscriptions and queries. Unknown ids are ignored."""
         connection, queries = self._connection, self._clients.queries
         subscriptions, resolving = connection.subscriptions, connection.resolving
         names = command.subscriptions

@@ -1,5 +1,5 @@
-"""A connection in its TLS handshake, before it is a client's or a link's: it counts from the first
-moment, and gives way like anyone who has not logged on."""
+"""A connection in its TLS handshake, before it is a client's or a link's. It is counted from the
+first moment, and gives way like any connection that has not logged on."""
 
 from __future__ import annotations
 
@@ -46,13 +46,14 @@ class PendingTlsHandshake(TlsStream):
         self._doorway = doorway
         self._turns = turns
         self._waits = False
-        """Whether its next step waits for a turn."""
+        """Whether the next step waits for a turn."""
         self._plain_answer = plain_answer
         self._refused = refused
         self._is_counted = False
 
     def begun(self) -> bool:
-        """Begins the handshake: it is let in, or turned away at once."""
+        """Counts the connection. Returns whether the handshake may begin; else the connection was
+        turned away."""
         self._is_counted = True
         self._doorway.came(self)
         if not self.is_over:
@@ -66,7 +67,8 @@ class PendingTlsHandshake(TlsStream):
         self.give_up(text)
 
     def may_shake_hands(self) -> bool:
-        """Returns whether there is time for a step of the handshake now; else it has a turn."""
+        """Returns whether there is time for a step of the handshake now; else the step is given a
+        turn."""
         if not self._turns.is_over():
             return True
         if not self._waits:
@@ -75,13 +77,13 @@ class PendingTlsHandshake(TlsStream):
         return False
 
     def take_one(self) -> bool:
-        """Takes the step that waited for its turn. No further one waits."""
+        """Performs the step that waited for its turn. Returns False, as no further one waits."""
         self._waits = False
         self.shake_hands_later()
         return False
 
     def plain(self) -> bytes:
-        """Answers one who speaks no TLS."""
+        """The answer to a peer that does not use TLS."""
         return self._plain_answer
 
     def opened(self, transport: TlsTransport) -> None:

@@ -1,6 +1,5 @@
-"""A transport, for clients or for the links of others: what its connections know of it, and how it
-is opened and shut.
-"""
+"""A transport, for clients or for the links of other instances: the limits and modules of its
+connections, and how it is enabled and disabled."""
 
 from __future__ import annotations
 
@@ -19,13 +18,14 @@ TRANSPORT_DISABLED = "transport_disabled"
 
 
 class TransportConnection(Protocol):
-    """A connection that came by it (`ClientConnection`, `UpstreamConnection`)."""
+    """A connection that was accepted at the transport (`ClientConnection`,
+    `UpstreamConnection`)."""
 
     def end(self, reason: str, text: str) -> None:
         """Ends the session and tells the client why."""
 
     def turn_away(self, text: str) -> None:
-        """Ends it as one too many; it then calls `left`."""
+        """Ends the connection because there are too many; the connection then calls `left`."""
 
 
 class TransportListener(Protocol):
@@ -36,16 +36,17 @@ class TransportListener(Protocol):
 
 
 Listen = Callable[["ClientTransport"], Awaitable[tuple[TransportListener, str]]]
-"""Begins to listen for a transport; gives the listener, and `host:port` for others."""
+"""Function that begins to listen for a transport; returns the listener, and the address `host:port`
+that others use."""
 
 
 class ClientTransport:
-    """One transport. Owner: the instance's event loop. Lifecycle: the instance's.
+    """One transport. Owner: the instance's event loop. Lifecycle: that of the instance.
 
     Args:
-        config: its name, its limits and the message types that it is for.
-        tls: its TLS; None: it has none.
-        kind: `client`, or `replication`: for the links of other instances.
+        config: the transport's name, limits and message types.
+        tls: the transport's TLS settings; None: it does not use TLS.
+        kind: `client`, or `replication` for the links of other instances.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class ClientTransport:
         self.name = config.name
         self.tls = tls
         self.refused = 0
-        """TLS handshakes that failed."""
+        """Number of TLS handshakes that failed."""
         self.message_types = frozenset(each.encode() for each in config.message_types)
         self.shares = ConnectionShares(
             f"transport {config.name}",
@@ -68,11 +69,11 @@ class ClientTransport:
             config.connections_per_user_max,
             config.connections_per_address_max,
         )
-        """Shares of its connections that one user, and one address, may have."""
+        """Shares of the transport's connections that one user, and one address, may have."""
         self.gate: AccessCheck | None = None
-        """Check of who is let in; None: everybody is."""
+        """Access check of the transport; None: everybody is let in."""
         self.address = ""
-        """`host:port` where it is reached; of one that was never enabled it is not known."""
+        """Address of the transport, `host:port`; empty before it was first enabled."""
         self.connections: set[TransportConnection] = set()
         self._doorway: ConnectionLimit | None = None
         if config.connections_max is not None:
@@ -89,10 +90,10 @@ class ClientTransport:
         return self._listener is not None
 
     async def enable(self, listen: Listen) -> bool:
-        """Listens. Whether it did not before.
+        """Begins to listen. Returns whether the transport was disabled before.
 
         Raises:
-            ConfigurationError: it cannot be listened there; it stays as it was.
+            ConfigurationError: the address cannot be listened on; the transport stays disabled.
         """
         async with self._turn:
             if self._listener is not None:
@@ -103,7 +104,7 @@ class ClientTransport:
             return True
 
     async def disable(self, why: str) -> bool:
-        """Lets nobody in any more, and ends its sessions. Whether it was enabled."""
+        """Stops listening and ends the transport's sessions. Returns whether it was enabled."""
         async with self._turn:
             if self._listener is None:
                 return False
@@ -128,7 +129,8 @@ class ClientTransport:
             self._doorway.admitted(member)
 
     def left(self, member: TransportConnection) -> None:
-        """One is gone. Called once, also for one that was turned away before it came here."""
+        """Notes that a connection is gone. Called once, also for a connection that was turned away
+        before it was counted here."""
         if member not in self.connections:
             return
         self.connections.discard(member)
