@@ -1,7 +1,9 @@
 """Messages as a subscriber gets them: batches of records as they arrived, decoded only where asked.
 
-Every loop here ends after the number of records that the delivery names: damaged lengths raise
-`struct.error` or give wrong bodies, but never an endless loop. `decode_record(verify=True)` on
+Every loop here ends after the number of records that the delivery names, which `record_count`
+compares with the bytes that came. Damaged lengths raise an error or give wrong bodies, but all
+bodies of a delivery together take little more memory than the delivery.
+`decode_record(verify=True)` on
 `Message.record.raw` checks a record's own checksum.
 """
 
@@ -10,8 +12,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
+from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.bookmarks import format_bookmark
 from raylay.services.messages.records import Record, decode_record
+from raylay.services.protocol.frames import Header
 
 # The parts of a record header (services/messages/records.py) that each loop needs: unpacking fewer
 # fields is faster.
@@ -24,6 +28,19 @@ _HEADER_BYTES = 60
 
 SequenceRange = tuple[int, int, int]
 """Publisher, first sequence and last sequence of consecutive messages."""
+
+
+def record_count(header: Header, payload: bytes) -> int:
+    """Returns the number of records that a frame names.
+
+    Raises:
+        ValueError: so many records do not fit into its payload. A loop over them would never end.
+        TypeError: it is no number.
+    """
+    count: int = header.get("n") or 0
+    if not 0 <= count * _HEADER_BYTES <= len(payload):
+        raise ValueError(f"{count} records in {len(payload)} bytes")
+    return count
 
 
 def identities(payload: bytes, count: int) -> Iterator[tuple[int, int, int, int]]:
@@ -307,6 +324,8 @@ class MessageBatch:
         unpack = _BODY.unpack_from
         for _ in range(self.count):
             length, typ, trace, topic, key, correlation = unpack(payload, offset)
+            if length < 60:
+                raise _too_short(length)
             body_at = offset + 60 + topic + typ + key + correlation
             offset += length
             append(payload[body_at : offset - trace])
@@ -320,7 +339,10 @@ class MessageBatch:
         offset = 0
         unpack = _LENGTH.unpack_from
         for _ in range(self.count):
-            following = offset + unpack(self.payload, offset)[0]
+            length = unpack(self.payload, offset)[0]
+            if length < _HEADER_BYTES:
+                raise _too_short(length)
+            following = offset + length
             yield Message(self, offset, following)
             offset = following
 
@@ -342,3 +364,12 @@ class MessageBatch:
                 found.append(Message(self, offset, offset + length))
             offset += length
         return found
+
+
+def _too_short(length: int) -> RemoteProtocolError:
+    # Records of no length would each have the bytes of the whole delivery for a body.
+    return RemoteProtocolError(
+        f"the server delivered a record of {length} bytes, fewer than the {_HEADER_BYTES} of a "
+        "record's header: nothing behind it can be read",
+        "bad_record",
+    )

@@ -65,6 +65,7 @@ from raylay.services.errors import (
     ConnectionLost,
     ForkedClient,
     RaylayError,
+    RemoteProtocolError,
     StorageError,
 )
 from raylay.services.net.tls_config import TlsConfig
@@ -86,6 +87,16 @@ LEASE_PART = 0.9
 _LOG = logging.getLogger("raylay.client")
 
 STORE_RETRY_S = 1.0
+BAD_VALUES = (
+    AttributeError,
+    LookupError,
+    OverflowError,
+    RemoteProtocolError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+"""Errors that values of a server's frame raise which violate the protocol."""
 
 
 def ends_client(method: Callable[..., None]) -> Callable[..., None]:
@@ -368,7 +379,7 @@ class ClientRuntime:
                     self.step(FrameReceived(connection.number, header, body))
                     if connection is not self.connection:
                         return
-        except (AttributeError, KeyError, TypeError, ValueError, struct.error) as error:
+        except BAD_VALUES as error:
             # The frame's values violate the protocol, so later frames cannot be trusted, either.
             connection.abort()
             self._stream_ended(connection, f"bad_frame: {type(error).__name__}: {error}")

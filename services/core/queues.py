@@ -83,7 +83,8 @@ class Queues:
         self._tags: dict[int, tuple[QueueFrontend, int]] = {}
         """Tags of uncommitted drafts, with their queues, by the author's sequence."""
         self.brought: set[QueueFrontend] = set()
-        """Queues for which acknowledgments arrived lately of messages that are not leased here."""
+        """Queues for which acknowledgments arrived lately of messages that are not leased here, or,
+        over links, removals or transfers."""
 
     def slowed_s(self, *, is_link: bool) -> float:
         """Returns the seconds for which the connection that has just brought acknowledgments must
@@ -329,6 +330,10 @@ class QueueState:
         """Takes the acknowledgments in a staged run: they take effect when it is committed, but
         their consumers get room for more messages now."""
         for _, record in readable_records(run):
+            if run.path and record.command in (Command.TRANSFER, Command.QUEUE_REMOVAL):
+                # What an instance says of messages that have not come is kept, too.
+                self._brought.add(self._frontend)
+                continue
             with suppress(RemoteProtocolError):
                 if self._frontend.staged(read_acknowledgment(record.body), run.last_txid):
                     self._brought.add(self._frontend)

@@ -66,7 +66,8 @@ from raylay.services.queues.transfer.transfer_requests import TransferRequests
 PART_SPANNED = 4_096
 """Transactions that a part of the queue spans, about: looked at in a turn, in 1 ms."""
 UNNAMED_MIN = 1_024
-"""Messages of an incarnation without a name: with more, those that are gone are dropped."""
+"""Messages of an incarnation without a name: with more, those that are gone are dropped.
+So many of such incarnations: with more, those with no other messages are dropped."""
 
 
 Watch = Callable[[Record, Acknowledgment | Transfer | Removal, Run], None]
@@ -304,11 +305,23 @@ class ReplicatedQueueState:
                 self._place(message)
 
     def _note_unnamed(self, incarnation: int, message: QueuedMessage) -> None:
-        there = self.unnamed.setdefault(incarnation, [])
+        there = self.unnamed.get(incarnation)
+        if there is None:
+            waiting = len(self.unnamed)
+            if waiting >= UNNAMED_MIN and not waiting & (waiting - 1):
+                self._forget_gone()
+            there = self.unnamed[incarnation] = []
         if len(there) >= UNNAMED_MIN and not len(there) & (len(there) - 1):
             # Its name may never come: what has left does not wait for it.
             there[:] = [each for each in there if each.state != GONE]
         there.append(message)
+
+    def _forget_gone(self) -> None:
+        """Forgets incarnations without a name of whose messages none is left: a link may bring one
+        message of each of very many."""
+        for incarnation, messages in list(self.unnamed.items()):
+            if all(each.state == GONE for each in messages):
+                del self.unnamed[incarnation]
 
     def _obey(self, run: Run) -> None:
         """Applies the queue's own records. Invalid ones, which another instance may have accepted,

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raylay.services.client.messages import MessageBatch
+from raylay.services.client.messages import MessageBatch, record_count
 from raylay.services.client.subscriptions.delivered_rows import DeliveredRows
 from raylay.services.client.subscriptions.subscription_state import (
     BookmarkStoreProtocol,
@@ -71,7 +71,7 @@ class PendingQuery(SubscriptionState):
         """See `SubscriptionState.grouped`."""
         command = header["c"]
         if command == "sow":
-            return [MessageBatch(self.id, header.get("n") or 0, payload, kind="sow")]
+            return [MessageBatch(self.id, record_count(header, payload), payload, kind="sow")]
         if command == "group_end":
             self.matches = int(header.get("matches") or 0)
         return []
@@ -115,23 +115,23 @@ class QuerySubscription(SubscriptionState):
 
     def arrived(self, header: Header, payload: bytes) -> MessageBatch | None:
         """See `SubscriptionState.arrived`."""
-        payload, count = self.focus.delivered(payload, header.get("n") or 0)
+        payload, count = self.focus.delivered(payload, record_count(header, payload))
         self.suppressed = self.focus.suppressed
         return self._batch(header, count, payload, None) if count else None
 
     def grouped(self, header: Header, payload: bytes) -> list[MessageBatch]:
         """See `SubscriptionState.grouped`."""
-        command, count = header["c"], header.get("n") or 0
+        command = header["c"]
         focus = self.focus
         if command == "group_begin":
             focus.begin(self._next_is_part)
             self._next_is_part = False
         elif command == "sow":
-            payload, count = focus.rows(payload, count)
+            payload, count = focus.rows(payload, record_count(header, payload))
             self.suppressed = focus.suppressed
             return [MessageBatch(self.id, count, payload, kind="sow")] if count else []
         elif command == "oof":
-            focus.left(payload, count)
+            focus.left(payload, record_count(header, payload))
             return super().grouped(header, payload)
         else:
             payload, count = focus.end()
@@ -201,7 +201,7 @@ class QueryReplay(SubscriptionState):
         if command == "group_begin":
             focus.begin()
         elif command == "sow":
-            payload, count = focus.rows(payload, header.get("n") or 0)
+            payload, count = focus.rows(payload, record_count(header, payload))
             self.suppressed = focus.suppressed
             return [MessageBatch(self.id, count, payload, kind="sow")] if count else []
         elif command == "group_end":

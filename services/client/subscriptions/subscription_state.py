@@ -18,7 +18,13 @@ from typing import Any, Protocol
 
 import msgpack
 
-from raylay.services.client.messages import MessageBatch, SequenceRange, identities, ranges_of
+from raylay.services.client.messages import (
+    MessageBatch,
+    SequenceRange,
+    identities,
+    ranges_of,
+    record_count,
+)
 from raylay.services.errors import LocalProtocolError, RaylayError, RemoteProtocolError
 from raylay.services.messages.bookmarks import parse_position
 from raylay.services.messages.ranges import PublisherRanges
@@ -241,7 +247,7 @@ class SubscriptionState:
 
     def arrived(self, header: Header, payload: bytes) -> MessageBatch | None:
         """Returns the batch to hand out; None when all of it was received before."""
-        count = header.get("n") or 0
+        count = record_count(header, payload)
         received = self.received
         if received is None:
             return self._batch(header, count, payload, None)
@@ -261,7 +267,7 @@ class SubscriptionState:
         """Returns the batches to hand out for a frame that is no delivery (`GROUPED`)."""
         if header["c"] != "oof":
             return []
-        count, reason = header.get("n") or 0, str(header.get("r") or "")
+        count, reason = record_count(header, payload), str(header.get("r") or "")
         return [MessageBatch(self.id, count, payload, kind="oof", reason=reason)]
 
     def _batch(

@@ -244,8 +244,9 @@ class EarlyRecords:
 
     @property
     def size(self) -> int:
-        """The size of the removals in memory, in ranges of sequences."""
-        return self._removals.size + self._then[0].size + len(self._came)
+        """The size of removals and transfers in memory, in ranges of sequences."""
+        now = self._removals.size + self._moves.size
+        return now + self._then[0].size + self._then[1].size + len(self._came)
 
     def removed(self, publisher: int, ranges: list[Range], txid: int, at_us: int) -> None:
         """Notes that these messages have not come, and were removed by the record with this

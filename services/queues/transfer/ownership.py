@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 from raylay.services.queues.definition import QueueDefinition
 
+NAMES_KEPT_MAX = 16_384
+"""Incarnations that are known by name: with more, those heard of first are forgotten. Links bring
+names without end, and a name has up to 400 bytes."""
 OWNERS_MAX = 10_000
 """Registers that are kept to be shared: with more, they are collected anew."""
 
@@ -45,12 +48,13 @@ class OwnershipTable:
         names: of other incarnations, as far as they are known.
     """
 
-    __slots__ = ("_initial", "_name", "_shared", "names")
+    __slots__ = ("_incarnation", "_initial", "_name", "_shared", "names")
 
     def __init__(
         self, definition: QueueDefinition, name: str, incarnation: int, names: Mapping[int, str]
     ) -> None:
         self._name = name
+        self._incarnation = incarnation
         self.names = {**names, incarnation: name}
         self._shared: dict[Ownership, Ownership] = {}
         owner = name if definition.kind == "local" else definition.initial_owner
@@ -83,4 +87,14 @@ class OwnershipTable:
         fresh = [incarnation for incarnation in names if incarnation not in self.names]
         for incarnation in fresh:
             self.names[incarnation] = names[incarnation]
+        if len(self.names) > NAMES_KEPT_MAX:
+            keep_last(self.names, NAMES_KEPT_MAX, besides=self._incarnation)
         return fresh
+
+
+def keep_last(names: dict[int, str], count: int, besides: int = 0) -> None:
+    """Forgets the names that were heard first, but for one incarnation's, until so many are left.
+    A message that comes later from one of the forgotten waits for its name as from any other."""
+    for incarnation in list(names)[: len(names) - count + 1]:
+        if len(names) > count and incarnation != besides:
+            del names[incarnation]

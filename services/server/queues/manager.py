@@ -559,8 +559,10 @@ class QueueManager:
         if self.queues is None or all(self.names.get(each) == names[each] for each in names):
             return
         from raylay.services.protocol.child import queue_control
+        from raylay.services.queues.transfer.ownership import NAMES_KEPT_MAX, keep_last
 
         self.names.update(names)
+        keep_last(self.names, NAMES_KEPT_MAX)
         for control in self.controls.values():
             control.process.say(queue_control.names(names))
 

@@ -1033,6 +1033,8 @@ async def test_a_bounded_subscription_ends_and_an_open_one_has_caught_up() -> No
         {"c": "p", "sub": "s", "n": 3},
         {"c": "p", "sub": "s", "n": "three"},
         {"c": "p", "sub": ["s"], "n": 1},
+        {"c": "p", "sub": "s", "n": -1},
+        {"c": "ack", "a": "persisted", "s": float("inf"), "status": "success"},
     ],
 )
 def test_a_frame_that_makes_no_sense_ends_the_connection_not_the_client(
@@ -1049,6 +1051,29 @@ def test_a_frame_that_makes_no_sense_ends_the_connection_not_the_client(
             assert lost.reason.startswith("bad_frame")
             await events.wait(Connected, 2)
             assert client.instance == "A"
+        await server.stop()
+
+    test()
+
+
+@pytest.mark.parametrize("bookmark", ["", EPOCH])
+def test_more_records_than_a_frame_has_room_for_end_the_connection(bookmark: str) -> None:
+    """A record that says it has no length is found again and again: with 1 << 60 of them the
+    client would loop, and collect, for ever."""
+
+    @run
+    async def test() -> None:
+        server = await FakeServer().start()
+        server.auto_ack = True
+        events = Events()
+        async with client_of(server, on_event=events) as client:
+            await client.subscribe("t", bookmark=bookmark, subscription_id="s")
+            await client.publish("t", b"so that each delivery is searched for its latest time")
+            for number, count in enumerate((6, 1 << 60), start=1):
+                server.session.send({"c": "p", "sub": "s", "n": count}, bytes(300))
+                lost = await events.wait(Disconnected, number)
+                assert lost.reason == f"bad_frame: ValueError: {count} records in 300 bytes"
+                await events.wait(Connected, number + 1)
         await server.stop()
 
     test()

@@ -361,6 +361,23 @@ def test_acknowledgments_of_what_never_comes_are_bounded(monkeypatch: pytest.Mon
     assert topics.state.prepare(published(ack((7, 6))), 0, 0).refused == ()
 
 
+def test_who_brings_what_an_instance_says_of_messages_that_have_not_come_is_slowed() -> None:
+    here = queues()
+    (frontend,) = here.frontends.values()
+    (topics,) = here.topics()
+    frontend.owner_came(0, 0)
+    frontend.early_size = 2 * door_module.EARLY_LINKS_MAX
+    moved = records.pack_transfer(Transfer("b", 0, [OwnershipChange(7, 1, 1, 1, "b")]))
+    gone = records.pack_removal(Removal("b", 0, {7: [(1, 1)]}, "left"))
+    for command, body in ((Command.TRANSFER, moved), (Command.QUEUE_REMOVAL, gone)):
+        (run,) = journaled([published((command, body))])
+        topics.state.staged(run)
+        assert not here.slowed_s(is_link=True), "an instance's own"
+        run.path = (0xB,)
+        topics.state.staged(run)
+        assert here.slowed_s(is_link=True) == door_module.SLOWED_MAX_US / 1e6
+
+
 def test_what_an_owner_far_behind_has_not_read_slows_clients_and_refuses_nothing_yet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -201,6 +201,18 @@ def test_its_size_is_known_at_any_time() -> None:
     assert early.size == 0
 
 
+def test_transfers_count_in_its_size_as_removals_do() -> None:
+    early = EarlyRecords(0)
+    early.moved(P, [(1, 1), (3, 3)], FIRST, 10)
+    # A publisher and its ranges as of now, and what came behind the floor.
+    assert early.size == 3 + 2
+    early.floor_reached(10, [])
+    assert early.size == 2 * 3
+    early.arrived(P, [(1, 9)], 0)
+    early.floor_reached(20, [(P, [(1, 9)])])
+    assert early.size == 0
+
+
 def test_of_publishers_whose_transfers_have_met_their_messages_nothing_stays() -> None:
     """Each life of a client may be a publisher of its own."""
     early = EarlyRecords(0)

@@ -1345,6 +1345,16 @@ def test_what_has_left_does_not_wait_for_the_name_of_its_owner() -> None:
     assert len(here.machine.state.unnamed[20]) <= 2 * UNNAMED_MIN
 
 
+def test_incarnations_of_which_no_message_is_left_are_forgotten() -> None:
+    here = Instance(snapshot=QueueCheckpoint())
+    here.publish(1, path=(7,))
+    for at in range(2, 3 * UNNAMED_MIN):
+        here.publish(at, path=(1_000 + at,))
+        here.ack(at, at)
+    unnamed = here.machine.state.unnamed
+    assert len(unnamed) <= 2 * UNNAMED_MIN and [each.key for each in unnamed[7]] == [(P, 1)]
+
+
 # -- what is asked -----------------------------------------------------------------------------
 def test_messages_are_found_in_order_by_what_they_say_and_whether_they_are_available() -> None:
     here = Instance()

@@ -8,6 +8,7 @@ import pytest
 
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.transfer.ownership import (
+    NAMES_KEPT_MAX,
     OWNERS_MAX,
     Ownership,
     OwnershipTable,
@@ -48,6 +49,16 @@ def test_who_took_the_publish_owns_it_by_name() -> None:
     assert found.initial((B,)) == (0, "B")
     assert found.initial((A, B)) == (0, "A")
     assert found.initial((OLD_B, B)) == (0, "")  # nobody has said who that was
+
+
+def test_of_names_without_end_the_last_ones_are_known_and_its_own() -> None:
+    found = owners()
+    for first in range(100, 100 + 2 * NAMES_KEPT_MAX, 4_096):
+        found.named({each: "X" for each in range(first, first + 4_096)})
+    last = 99 + 2 * NAMES_KEPT_MAX
+    assert len(found.names) == NAMES_KEPT_MAX
+    assert (found.initial((A,)), found.initial((last,))) == ((0, "A"), (0, "X"))
+    assert found.initial((100,)) == (0, ""), "nobody has said, as far as is known"
 
 
 def test_an_incarnation_is_named_once() -> None:
