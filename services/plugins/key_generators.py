@@ -66,18 +66,21 @@ def _guarded(call: Callable[..., Any], name: str) -> KeyGenerator:
     def key_of(topic: str, message: Tree | bytes) -> bytes:
         try:
             key = call(topic, message)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit would end the instance.
             raise SowKeyError(
                 f"topic {topic}: the key generator {name} refuses this message: {_said(error)}"
             ) from error
         if isinstance(key, str):
             key = key.encode("utf-8", "surrogateescape")
         if not isinstance(key, bytes) or not key:
-            raise SowKeyError(f"topic {topic}: the key generator {name} gave no key, but {key!r}")
+            what = "an empty one" if isinstance(key, bytes) else f"a value of {type(key).__name__}"
+            raise SowKeyError(f"topic {topic}: the key generator {name} gave no key, but {what}")
         return given_key(key, topic)
 
     return key_of
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:SHOWN_CHARACTERS_MAX]

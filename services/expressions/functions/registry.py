@@ -223,7 +223,12 @@ def of_python(name: str, call: Callable[..., Value], takes: str, deterministic: 
     kinds, least, repeats = signature(takes)
 
     def called(*taken: Value) -> Value:
-        return _of_the_language(call(*taken))
+        try:
+            return _of_the_language(call(*taken))
+        except (Exception, KeyboardInterrupt):
+            raise
+        except BaseException:  # SystemExit would end the instance.
+            return None
 
     return Function(name.upper(), called, kinds, least, repeats, is_deterministic=deterministic)
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol
 
 from raylay.services.errors import MessageTooLarge, MessageTypeError, RaylayError
 from raylay.services.messages.types.abilities import Ability
+from raylay.services.messages.types.results import WrongResult, checked_body, checked_tree
 from raylay.services.messages.types.trees import (
     FieldPath,
     Tree,
@@ -47,41 +48,82 @@ class ParsedBody(NamedTuple):
     tree: Tree
 
 
-def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:
+_BUILT_IN_TYPES = f"{__name__.rpartition('.')[0]}."
+"""Begin of the names of the modules with the types whose results need no check."""
+_BODIES = frozenset(("serialize", "merge", "difference", "_spliced"))
+"""Methods that return a body."""
+
+
+def _refusing(method: Callable[..., Any], check: Callable[..., Any] | None) -> Callable[..., Any]:
     """Turns every exception of a method of a type into a MessageTypeError of that type: foreign
-    bytes decide which errors a library raises, and the instance must go on with the next
-    message."""
+    bytes decide which errors a library raises, and the instance must go on with the next message.
+
+    Args:
+        check: checks the result; None: it needs no check.
+    """
 
     @wraps(method)
     def refusing(self: MessageType, *args: Any, **keywords: Any) -> Any:
         try:
-            return method(self, *args, **keywords)
-        except RaylayError:
+            found = method(self, *args, **keywords)
+            return found if check is None else check(found)
+        except (RaylayError, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:  # SystemExit would end the instance.
             raise self.failed(error) from error
 
     return refusing
 
 
-def _refusing_parsers(method: Callable[..., Callable[[bytes], Tree]]) -> Callable[..., Any]:
+def _refusing_parsers(
+    method: Callable[..., Callable[[bytes], Tree]], check: Callable[..., Any] | None
+) -> Callable[..., Any]:
     """Does the same for the parsers that `parser_of` returns."""
 
     @wraps(method)
     def parser_of(self: MessageType, names: frozenset[str]) -> Callable[[bytes], Tree]:
         parse = method(self, names)
+        return lambda body: refusing(self, parse, body)
 
-        def refusing(body: bytes) -> Tree:
+    def called(self: MessageType, parse: Callable[[bytes], Tree], body: bytes) -> Tree:
+        return parse(body)
+
+    refusing = _refusing(called, check)
+    return parser_of
+
+
+def _refusing_reader(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Does the same for the readers that `reader_of` of an installed type returns: what cannot be
+    read is None."""
+
+    @wraps(method)
+    def reader_of(
+        self: MessageType, names: frozenset[str]
+    ) -> Callable[[Sequence[bytes]], list[Tree | None]]:
+        read = method(self, names)
+
+        def checked(bodies: Sequence[bytes]) -> list[Tree | None]:
+            found = list(read(bodies))
+            if len(found) != len(bodies):
+                raise WrongResult(f"{len(found):,} trees came for {len(bodies):,} bodies")
+            return [None if tree is None else _tree(tree) for tree in found]
+
+        guarded = _refusing(lambda _, bodies: checked(bodies), None)
+
+        def refusing(bodies: Sequence[bytes]) -> list[Tree | None]:
             try:
-                return parse(body)
+                found: list[Tree | None] = guarded(self, bodies)
             except RaylayError:
-                raise
-            except Exception as error:
-                raise self.failed(error) from error
+                return [None] * len(bodies)
+            return found
 
         return refusing
 
-    return parser_of
+    return reader_of
+
+
+def _tree(found: Any) -> Tree:
+    return checked_tree(found, DEPTH_MAX)
 
 
 class MessageType(ABC):
@@ -89,7 +131,8 @@ class MessageType(ABC):
     instance.
 
     An exception that `parse`, `serialize`, `merge`, `difference` or a parser from `parser_of` of a
-    subclass raises reaches the caller as MessageTypeError.
+    subclass raises reaches the caller as MessageTypeError. So does a result of an installed type
+    that is no tree, or no bytes.
 
     Attributes:
         name: name of the type in messages.
@@ -113,12 +156,20 @@ class MessageType(ABC):
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        for name in ("parse", "serialize", "merge", "difference", "_spliced"):
+        is_built_in = cls.__module__.startswith(_BUILT_IN_TYPES)
+        checks = {"parse": _tree, **dict.fromkeys(_BODIES, checked_body)}
+        for name, check in checks.items():
             method = cls.__dict__.get(name)
             if method is not None and not getattr(method, "__isabstractmethod__", False):
-                setattr(cls, name, _refusing(method))
-        if "parser_of" in cls.__dict__ and not cls.__dict__.get("parsers_refuse", False):
-            cls.parser_of = _refusing_parsers(cls.parser_of)  # type: ignore[method-assign]
+                setattr(cls, name, _refusing(method, None if is_built_in else check))
+        if "parser_of" in cls.__dict__ and not (
+            is_built_in and cls.__dict__.get("parsers_refuse", False)
+        ):
+            parsers: Any = _refusing_parsers(cls.parser_of, None if is_built_in else _tree)
+            cls.parser_of = parsers  # type: ignore[method-assign]
+        if "reader_of" in cls.__dict__ and not is_built_in:
+            readers: Any = _refusing_reader(cls.reader_of)
+            cls.reader_of = readers  # type: ignore[method-assign]
 
     @abstractmethod
     def parse(self, body: bytes | memoryview) -> Tree:
@@ -251,7 +302,7 @@ class MessageType(ABC):
             f"this is no message of type {self.name}: {what}{where}", self.name, offset
         )
 
-    def failed(self, error: Exception) -> MessageTypeError:
+    def failed(self, error: BaseException) -> MessageTypeError:
         """Returns the error for a body with which the type met an unexpected exception."""
         return MessageTypeError(
             f"this message of type {self.name} could not be read or written: "

@@ -129,7 +129,7 @@ def test_handshakes_count_as_connections_and_end_with_their_transport(
         async with Client("c", servers=[address(server, "secure")], tls=made.dialling()) as client:
             assert client.instance == "solo"
             assert transports(server)["secure"]["connections"] == 2
-        await server.switch_transport("secure", on=False)
+        await server.calls.switch_transport("secure", on=False)
         assert await slow[2][0].read() == b""
         assert transports(server)["secure"]["connections"] == 0
         assert len(server.clients.doorway) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -130,6 +131,23 @@ def test_no_filter_raises_whatever_an_installed_function_gives(gives: Any) -> No
     ):
         matches = expression(text, functions=found).matches
         assert matches({"a": [1, "x", b"y", 2.5, True]}, NO_CONTEXT) in (True, False)
+
+
+def test_a_function_that_would_end_the_process_gives_null() -> None:
+    def end() -> None:
+        sys.exit(3)
+
+    found = with_installed([Entry("FINISH", end)])
+    assert expression("FINISH() IS NULL", functions=found).matches({}, NO_CONTEXT)
+
+
+def test_only_the_keyboard_interrupts_a_function() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    found = with_installed([Entry("STOP", interrupt)])
+    with pytest.raises(KeyboardInterrupt):
+        expression("STOP() = 1", functions=found).matches({}, NO_CONTEXT)
 
 
 def test_a_number_of_another_type_is_a_number() -> None:

@@ -15,6 +15,17 @@ from raylay.services.plugins.key_generators import key_generator
 pytestmark = pytest.mark.covers("SOW", "key generators from entry points")
 
 
+class Unshown:
+    """Cannot be shown."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+def ends(topic: str, message: Any) -> Any:
+    raise SystemExit(3)
+
+
 def by_day(options: Mapping[str, str]) -> Callable[[str, Any], Any]:
     if "field" not in options:
         raise ValueError("give a field")
@@ -30,6 +41,9 @@ FACTORIES: dict[str, Any] = {
     "bytes": lambda options: lambda topic, message: b"k",
     "none": lambda options: lambda topic, message: None,
     "long": lambda options: lambda topic, message: b"k" * 256,
+    "empty": lambda options: lambda topic, message: "",
+    "unshown": lambda options: lambda topic, message: Unshown(),
+    "ends": lambda options: ends,
     "no_function": lambda options: "key",
 }
 
@@ -71,7 +85,10 @@ def test_what_cannot_be_used_is_told(name: str, says: str) -> None:
     [
         ("by_day", {"a": 1}, "topic t: the key generator by_day refuses this message: KeyError"),
         ("by_day", {"day": "a b"}, "expected a SOW key of at most 255 letters"),
-        ("none", {}, "gave no key, but None"),
+        ("none", {}, "gave no key, but a value of NoneType"),
+        ("empty", {}, "gave no key, but an empty one"),
+        ("unshown", {}, "gave no key, but a value of Unshown"),
+        ("ends", {}, "the key generator ends refuses this message: SystemExit: 3"),
         ("long", {}, "expected a SOW key"),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -123,3 +123,103 @@ def test_whatever_a_type_raises_is_an_error_of_the_message() -> None:
     with pytest.raises(MessageTypeError, match="ZeroDivisionError: a few fields"):
         kind.parser_of(frozenset("a"))(b"{}")
     assert kind.reader_of(frozenset("a"))([b"{}"]) == [None]
+
+
+class Gives(MessageType):
+    """A type of somebody else, which returns whatever it is told to."""
+
+    kind = "gives"
+
+    def __init__(self, found: Any) -> None:
+        super().__init__()
+        self.found = found
+
+    def parse(self, body: bytes | memoryview) -> Any:
+        return self.found
+
+    def serialize(self, tree: dict[str, Any]) -> Any:
+        return self.found
+
+    def parser_of(self, names: frozenset[str]) -> Callable[[bytes], Any]:
+        return self.parse_inside
+
+    def parse_inside(self, body: bytes) -> Any:
+        return self.found
+
+    def reader_of(self, names: frozenset[str]) -> Callable[[Sequence[bytes]], Any]:
+        return lambda bodies: [self.found for _ in bodies]
+
+
+class Named(dict[str, Any]):
+    """A dict with a method of its own."""
+
+    def get(self, *_: Any) -> Any:
+        raise RuntimeError("get")
+
+
+def circle() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    found["a"] = [found]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (None, "its fields came as NoneType, not as a dict"),
+        ([1], "its fields came as list"),
+        ("text", "its fields came as str"),
+        ({1: 2}, "a field has a name of type int"),
+        ({"a": {1}}, "a value is of type set"),
+        ({"a": [1, object()]}, "a value is of type object"),
+        ({"a": 10**5_000}, "a number has more than"),
+        (circle(), "TreeTooDeep"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_an_installed_type_that_gives_no_tree_is_an_error_of_the_message(
+    found: Any, why: str
+) -> None:
+    kind = Gives(found)
+    for parse in (kind.parse, kind.parser_of(frozenset("a"))):
+        with pytest.raises(MessageTypeError, match=why):
+            parse(b"{}")
+    assert kind.reader_of(frozenset("a"))([b"{}", b"[]"]) == [None, None]
+    for write in (kind.merge, kind.difference):
+        with pytest.raises(MessageTypeError):
+            write(b"{}", b"{}")
+
+
+def test_a_body_that_is_none_is_an_error_of_the_message() -> None:
+    kind = Gives({"a": 1})
+    with pytest.raises(MessageTypeError, match="its body came as dict, not as bytes"):
+        kind.serialize({"a": 1})
+    assert Gives(b"x").serialize({"a": 1}) == b"x"
+
+
+def test_values_of_types_of_their_own_become_those_of_a_tree() -> None:
+    found = Gives(Named(a=(1, True, None), b=Named(c=b"x", d=2.5), e=[{"f": "g"}]))
+    tree = found.parse(b"")
+    assert tree == {"a": [1, True, None], "b": {"c": b"x", "d": 2.5}, "e": [{"f": "g"}]}
+    assert type(tree) is type(tree["b"]) is dict
+    assert found.reader_of(frozenset())([b""]) == [tree]
+
+
+def test_a_reader_that_leaves_bodies_out_has_read_none() -> None:
+    class Forgets(Gives):
+        def reader_of(self, names: frozenset[str]) -> Callable[[Sequence[bytes]], Any]:
+            return lambda bodies: [{"a": 1}]
+
+    assert Forgets({}).reader_of(frozenset("a"))([b"1", b"2"]) == [None, None]
+    assert Forgets({}).reader_of(frozenset("a"))([b"1"]) == [{"a": 1}]
+
+
+def test_a_type_cannot_end_the_process_but_the_keyboard_can() -> None:
+    class Ends(Gives):
+        def parse(self, body: bytes | memoryview) -> Any:
+            raise self.found
+
+    with pytest.raises(MessageTypeError, match="SystemExit: 3"):
+        Ends(SystemExit(3)).parse(b"")
+    with pytest.raises(KeyboardInterrupt):
+        Ends(KeyboardInterrupt()).parse(b"")
