@@ -1,8 +1,8 @@
 """The control calls that an instance performs: one entry, and a table of what each call does.
 
 A call is named after its path in `raylay.services.security.control.PATHS`, and takes the names in
-that path among its arguments. So whoever may have the path may make the call, and nothing else is
-to be said of it: not in the actor, not in its thread, not where the driver calls it.
+that path among its arguments. Permission for the path is permission for the call, so that neither
+the actor, nor its thread, nor the driver checks or lists calls of its own.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ ALL_SEGMENTS = "all"
 
 
 class ControlCalls:
-    """The table of the control calls, and those that need more than one part of the server.
+    """The table of the control calls, and the calls that need more than one part of the server.
 
     Owner: the instance's event loop.
 
     Args:
-        access: judges who may make a call, and reports it.
+        access: decides who may make a call, and reports each call.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class ControlCalls:
         }
 
     async def perform(self, call: str, arguments: Mapping[str, Any], caller: Caller | None) -> Any:
-        """Performs a call for somebody who may make it, and returns its result.
+        """Performs a call if its caller may make it, and returns its result.
 
         Raises:
             ControlRefused: the caller may not make the call.
             ConfigurationError: there is no such call, or a module cannot be used.
-            RaylayError: the call's own; see its method.
+            RaylayError: the call's own error; see its method.
         """
         perform = self.table.get(call)
         if perform is None:
@@ -91,11 +91,11 @@ class ControlCalls:
         return await perform(**arguments)
 
     async def downgrade(self, destination: str, force: bool = False) -> None:
-        """Persisted acks wait no more for this destination.
+        """Stops persisted acks from waiting for this destination.
 
         Raises:
             ConfigurationError: there is no such destination.
-            DowngradeRefused: too few would use sync acknowledgment, and it is not forced.
+            DowngradeRefused: too few destinations would remain sync, and `force` is not set.
         """
         self._check_destination(destination)
         runtime = self._runtime
@@ -104,7 +104,7 @@ class ControlCalls:
         )
 
     async def upgrade(self, destination: str) -> None:
-        """Persisted acks wait for this destination again, if it is configured sync.
+        """Has persisted acks wait for this destination again, if it is configured sync.
 
         Raises:
             ConfigurationError: there is no such destination.
@@ -122,18 +122,18 @@ class ControlCalls:
             )
 
     async def admit(self, senders: Sequence[str], force: bool = False) -> None:
-        """Admits clients although no peer of the group has brought what it has.
+        """Admits clients although no peer of the group has sent its messages yet.
 
         Args:
             senders: the other instances of the group that replicate to this one.
 
         Raises:
-            AdmissionRefused: something may be missing here, and it is not forced.
+            AdmissionRefused: messages may be missing here, and `force` is not set.
         """
         self._runtime.perform(self._runtime.machine.admit(senders, force=force))
 
     async def inject(self, kind: str, seconds: float, options: dict[str, Any]) -> None:
-        """Breaks something for a drill; see `FaultInjection.inject`.
+        """Injects a fault for a drill; see `FaultInjection.inject`.
 
         Raises:
             ConfigurationError: the fabric is not marked for drills, or there is no such fault.
@@ -150,8 +150,8 @@ class ControlCalls:
         return await self._listening.switch(transport, on=on)
 
     async def reset_entitlement(self, of_user: str = "") -> int:
-        """Ends the sessions of a user, or all that a module lets in, so that it is asked anew what
-        they may do. Returns their number."""
+        """Ends the sessions of a user, or all whose permissions a module gave, so that the modules
+        are asked anew at the next logon. Returns their number."""
         self._access.forget()
         return self._clients.reset_entitlement(of_user) + self._upstreams.reset_entitlement(of_user)
 
@@ -161,7 +161,7 @@ class ControlCalls:
         """Performs `compress`, `archive` or `remove`; see `Maintenance.perform`.
 
         Args:
-            segments: those below this transaction id, or `ALL_SEGMENTS`.
+            segments: the transaction id below which segments are treated, or `ALL_SEGMENTS`.
 
         Raises:
             StorageError: a file cannot be changed; the log stays whole.
@@ -170,10 +170,10 @@ class ControlCalls:
         return await self._maintenance.perform(action, before_txid, force=force)
 
     async def place(self, moved: str, generation: int, address: str, client_address: str) -> None:
-        """Learns where an instance lives since it was moved.
+        """Takes the new address of a moved instance.
 
         Raises:
             RemoteProtocolError: a value is wrong.
-            StorageError: it cannot be written down; nothing has changed.
+            StorageError: the address cannot be written to disk; nothing has changed.
         """
         await self._placements.learn(from_wire([[moved, generation, address, client_address]]))

@@ -8,7 +8,7 @@ from raylay.services.replication.membership.validation import DestinationTerms, 
 
 
 def describe(config: InstanceConfig, destination: str | None = None) -> InstanceDescription:
-    """The description of an instance, with one of its destinations or with all of them."""
+    """Describes an instance, with one of its destinations or with all of them."""
     return InstanceDescription(
         config.name,
         config.group,

@@ -1,7 +1,7 @@
 """Handlers of the machine's effects: one table, one method for each effect.
 
-It decides nothing. The order in which a commit is performed is a rule: links are told first, acks
-go out, then come the folds of the features (services/core/effect_loop.py,
+The handlers decide nothing. The order in which a commit is performed is a rule: links are told
+first, then acks go out, then the features fold (services/core/effect_loop.py,
 services/core/commit_cycle.py).
 """
 
@@ -45,7 +45,7 @@ class EffectHandlers:
     Owner: the instance's event loop.
 
     Args:
-        endings: what is done for the effects that end the instance.
+        endings: performs the effects that end the instance.
     """
 
     def __init__(
@@ -151,14 +151,15 @@ class EffectHandlers:
 
     def _removable(self, effect: RemovalBound) -> None:
         if self._runtime.is_serving:
-            # Links that end because this instance does take back nothing of what it released.
+            # A link that ends because this instance stops takes back none of the acks that it
+            # released.
             self._sow.removable(effect.before_txid)
 
     def _placements_changed(self, effect: PlacementsChanged) -> None:
         self._links.aim(effect.news)
         for upstream in list(self._upstreams.connected.values()):
             upstream.placed(effect.news)
-        # With the addresses of the peers as they are now.
+        # With the present addresses of the peers.
         self._clients.safety_changed()
 
     def _became_ready(self, _: BecameReady) -> None:

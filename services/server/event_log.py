@@ -1,4 +1,4 @@
-"""The last events of an instance: a bounded ring for `events()`, and one log line each."""
+"""The latest events of an instance: a bounded ring for `events()`, and one log line each."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _WARNINGS = frozenset(
 
 
 class EventLog:
-    """The last events of an instance.
+    """The latest events of an instance.
 
     Owner: the instance. Numbers run from 1 and are never used twice in one process.
     """
@@ -50,12 +50,12 @@ class EventLog:
         self.last_number = 0
 
     def add(self, event: str, details: dict[str, Any]) -> None:
-        """Keeps and logs one event. Details named like a key of the entry win nothing."""
+        """Keeps and logs one event. Details never replace the event's own keys."""
         self.keep(event, details)
         self.write(event, details)
 
     def keep(self, event: str, details: dict[str, Any]) -> None:
-        """Keeps it, without a word to the log."""
+        """Keeps an event without logging it."""
         self.last_number += 1
         self._events.append(
             {
@@ -67,7 +67,7 @@ class EventLog:
         )
 
     def write(self, event: str, details: dict[str, Any]) -> None:
-        """Logs it alone. On any thread."""
+        """Logs an event without keeping it. May be called on any thread."""
         write = self._logger.warning if event in _WARNINGS else self._logger.event
         write(event, **details)
 

@@ -1,8 +1,8 @@
 """The faults that a drill injects into an instance from within: a link's line, the clock, the disk,
 the limits of slow clients.
 
-Each ends by itself after the time that it was asked for, so that a drill which is killed leaves
-nothing broken. Only an instance of a fabric that is marked for drills takes any.
+Each fault ends by itself after the time that the drill asked for, so that a killed drill leaves
+nothing broken. Only instances of a fabric that is marked for drills accept faults.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ class Impairable(Protocol):
     """A link whose line can be broken (`LinkControl`)."""
 
     def impair(self, state: dict[str, Any], seconds: float) -> None:
-        """Sets how the line to the destination is, for so long."""
+        """Sets the state of the line to the destination for a time."""
 
 
 class FaultInjection:
     """The faults that are injected into one instance now. Owner: the instance's event loop.
 
     Args:
-        links: by destination.
-        narrow: called with what slow clients may cost in memory and on disk; 0: as ever.
+        links: the links by destination.
+        narrow: called with the limits of slow clients' memory and disk in bytes; 0: the configured
+            limit.
     """
 
     def __init__(
@@ -56,19 +57,21 @@ class FaultInjection:
         self._narrow = narrow
         self._narrowed = (0, 0)
         self._lines: dict[str, tuple[Impairment, float]] = {}
-        """Destination to how its line is and until when, by the loop's clock."""
+        """State of each impaired line and the time of its end by the loop's clock, by
+        destination."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._file_bytes_max: tuple[int, int] | None = None
 
     def inject(self, kind: str, seconds: float, options: dict[str, Any]) -> None:
-        """Injects a fault, or makes one that is there last longer; 0 seconds end it.
+        """Injects a fault, or prolongs one; 0 seconds end it.
 
         Args:
-            kind: `line` (`destination` and the values of an Impairment), `clock` (`offset_us`),
-                `disk` or `capacity` (`memory_bytes`, `disk_bytes` of each pool; 0: its own).
+            kind: `line` (options: `destination` and the values of an Impairment), `clock`
+                (`offset_us`), `disk` or `capacity` (`memory_bytes`, `disk_bytes` of each pool; 0:
+                its own).
 
         Raises:
-            ConfigurationError: the fabric is not marked for drills, or the fault is none.
+            ConfigurationError: the fabric is not marked for drills, or there is no such fault.
         """
         if not self._runtime.config.drills:
             raise ConfigurationError(f"{self._runtime.config.name}: {REFUSED}")
@@ -136,7 +139,7 @@ class FaultInjection:
 
     # -- the disk --------------------------------------------------------------------------------
     def _disk(self, seconds: float) -> None:
-        """The process may not make any file longer: it hears of that as of a full disk."""
+        """Keeps the process from making any file longer, as on a full disk."""
         if seconds and self._file_bytes_max is None:
             self._runtime.report("drill_disk", full=True)
             self._file_bytes_max = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -163,7 +166,7 @@ class FaultInjection:
 
 # -- instances that stay away --------------------------------------------------------------------
 def hold(directory: Path, seconds: float) -> None:
-    """An instance that starts in this data directory waits until then before it touches it."""
+    """Keeps an instance that starts in this data directory from touching it for a time."""
     until_us = time.time_ns() // 1000 + int(seconds * 1e6)
     write_durably(directory / HOLD_FILE, json.dumps({"away_until_us": until_us}).encode())
 
@@ -173,12 +176,13 @@ def release(directory: Path) -> None:
 
 
 def is_held(directory: Path) -> bool:
-    """Returns whether a drill keeps an instance from starting here."""
+    """Returns whether a drill keeps instances from starting in the directory."""
     return (directory / HOLD_FILE).exists()
 
 
 async def await_release(directory: Path, is_given_up: Callable[[], bool]) -> None:
-    """Returns when no drill holds this data directory, its time is over, or it is given up."""
+    """Waits until no drill holds this data directory, its time is over, or the start is given
+    up."""
     path = directory / HOLD_FILE
     while path.exists() and not is_given_up():
         try:

@@ -1,1 +1,2 @@
-"""The data directory of an instance: what is in it, recovered from it, and read of it."""
+"""The data directory of an instance: its files, the recovery from them, and the reads of its
+journal."""

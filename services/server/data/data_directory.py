@@ -1,14 +1,15 @@
 """The incarnation of a data directory (design.md 2, Incarnations; 4, Resync).
 
 An incarnation is made with its directory. A copy of the directory is another one: it may be older
-than what its instance told others, or run beside it. What was told under the incarnation's name
-must neither be kept from it as its own, nor be told anew with another content. So a copy begins
-anew, as an instance does that lost its disk, but with what it holds; its peers bring the rest.
+than what its instance told others, or run beside it. The copy must neither refuse messages that the
+original published as its own, nor publish other content under the same identities. So a copy begins
+anew, like an instance whose disk was lost, but with the messages that it holds; its peers send the
+rest.
 
-    copied       the file of the state is another one than at the last start
-    cut short    the journal ends before what the state says of it
-    put back     in place, by a snapshot of the disk say: only peers can tell (replication/
-                 instance/: `upstream_shows`, `epoch_refused`)
+    copied       the state's file is another one than at the last start
+    cut short    the journal ends before the last transaction that the state names
+    put back     in place, by a snapshot of the disk for example: only peers can tell
+        (replication/instance/: `upstream_shows`, `epoch_refused`)
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ FORMER_KEY = "former"
 FILE_KEY = "file"
 READY_KEY = "ready"
 FORMER_MAX = 64
-"""Incarnations that a directory remembers: each is another copy that was put in its place."""
+"""Number of former incarnations that a directory remembers: each is another copy that was put in
+its place."""
 
 
 class DataDirectory:
@@ -37,7 +39,7 @@ class DataDirectory:
     Owner: the instance, which holds the directory's lock. Every method reads or writes the disk.
 
     Args:
-        file: of the state store: a copy of it is another file.
+        file: the path of the state store, whose copy is another file.
     """
 
     def __init__(self, state: StateThread, file: Path) -> None:
@@ -46,25 +48,26 @@ class DataDirectory:
 
     @property
     def incarnation(self) -> int:
-        """0 where none was made yet."""
+        """The directory's incarnation; 0: none was made yet."""
         return self._state.get_number(INCARNATION_KEY)
 
     @property
     def former(self) -> list[int]:
-        """The incarnations that it, or what it is a copy of, had before."""
+        """The earlier incarnations of the directory, and of the directory that it is a copy of."""
         found = self._state.get(FORMER_KEY)
         return list(msgpack.unpackb(found)) if found is not None else []
 
     @property
     def is_restored(self) -> bool:
-        """Returns whether it is a copy that has not caught up yet."""
+        """Returns whether the directory is a copy that has not caught up yet."""
         return self._state.get(RESTORED_KEY) is not None
 
     def why_another(self, last_txid: int) -> str:
-        """Returns why it is not what its incarnation was made with; empty: it is.
+        """Returns why the directory is not the one that its incarnation was made with; empty: it
+        is.
 
         Args:
-            last_txid: of its journal.
+            last_txid: the last transaction id of its journal.
         """
         if self._state.get(FILE_KEY) != self._identity():
             return "is a copy of a data directory"
@@ -77,11 +80,11 @@ class DataDirectory:
         return ""
 
     def hints(self) -> dict[str, bytes]:
-        """Returns what was written down of where a restart may begin."""
+        """Returns the entries of the recovery point, from which a restart may begin."""
         return dict(self._state.items(recovery.PREFIX))
 
     def begin(self, more: dict[str, bytes | None]) -> int:
-        """Makes its first incarnation; writes `more` with it."""
+        """Makes the directory's first incarnation, and writes `more` with it."""
         made = _random()
         self._state.put_now(
             {INCARNATION_KEY: made.to_bytes(8, "big"), FILE_KEY: self._identity(), **more}
@@ -92,7 +95,8 @@ class DataDirectory:
         """Makes another incarnation, which admits no client before it has caught up.
 
         Args:
-            last_txid: of its journal, where that may be shorter than the state says.
+            last_txid: the last transaction id of the journal, where that may be lower than the
+                state says.
         """
         former = [*self.former, self.incarnation][-FORMER_MAX:]
         values: dict[str, bytes | None] = {
@@ -107,7 +111,7 @@ class DataDirectory:
         self._state.put_now(values)
 
     def _identity(self) -> bytes:
-        # Not the device: its number may be another one after the host was started again.
+        # Without the device's number, which may change when the host restarts.
         return os.stat(self._file).st_ino.to_bytes(8, "big")
 
 

@@ -10,18 +10,18 @@ from raylay.storage.lmdb_journal import LmdbJournal
 STATE_FILE = "state.lmdb"
 JOURNAL_DIRECTORY = "journal"
 AGING_KEY = "aging behind"
-"""Entry of the state store: how far the clock that data ages by is behind the wall clock."""
+"""Entry of the state store: the lag of the clock that data ages by behind the wall clock."""
 NAME_KEYS = "name/"
-"""Prefix of the entries of the state store that say whom publisher ids belong to."""
+"""Prefix of the entries of the state store that hold the digest of a publisher's name by its id."""
 
 
 def name_key(publisher: int) -> str:
-    """The key under which the digest of a publisher's name is."""
+    """The key of the digest of a publisher's name."""
     return f"{NAME_KEYS}{publisher:016x}"
 
 
 def publisher_of(key: str) -> int:
-    """The inverse of `name_key`."""
+    """The id of the publisher in a key of `name_key`."""
     return int(key.removeprefix(NAME_KEYS), 16)
 
 
@@ -30,7 +30,7 @@ def open_journal(config: InstanceConfig, directory: Path) -> LmdbJournal:
 
     Raises:
         StorageLocked: another process owns the directory.
-        StorageError: it cannot be used; names the file.
+        StorageError: the journal cannot be used; the error names the file.
     """
     journal = config.journal
     age_ms = journal.retention.age_ms

@@ -1,8 +1,9 @@
-"""A disk that hangs: people are told after a second, clients are sent elsewhere after a while.
+"""A disk that hangs: an event reports it after a second, and clients are sent elsewhere after a
+while.
 
-A write that never returns may hold the event loop itself, so a thread of its own looks. What it has
-to say is said on the loop, where that turns; else it is written to the log at once, and clients
-find their connections closed: they go to another instance of their list.
+A write that never returns may block the event loop itself, so a thread of its own watches. It
+reports on the loop while the loop turns. Otherwise it writes to the log at once and shuts down the
+clients' connections, so that they fail over to another instance of their list.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextlib import suppress
 from raylay.services.server.runtime import InstanceRuntime
 
 LOOK_S = 1.0
-"""Time between two looks: each wakes the process."""
+"""Time between two looks, in seconds: each wakes the process."""
 TELL_S = 1.0
 LOOP_WAIT_S = 0.5
 """Seconds without any scheduled call being run, after which the event loop counts as blocked."""
@@ -26,12 +27,12 @@ LOOP_WAIT_S = 0.5
 class DiskClock:
     """The time for which the disk has been writing a commit.
 
-    Owner: the instance. Threads: `begins` and `ends` on whichever commits, one at a time; what is
-    read, on any.
+    Owner: the instance. Threads: `begins` and `ends` are called on the thread that commits, one at
+    a time; values are read on any thread.
 
     Attributes:
-        since_s: time since when the disk writes a commit, by the monotonic clock; 0: it writes
-            none.
+        since_s: time since when the disk has been writing a commit, by the monotonic clock; 0: it
+            writes none.
     """
 
     __slots__ = ("since_s",)
@@ -40,17 +41,17 @@ class DiskClock:
         self.since_s = 0.0
 
     def begins(self) -> None:
-        """The disk writes from now on, if it does not already."""
+        """Notes that the disk begins to write, unless it is writing already."""
         if not self.since_s:
             self.since_s = time.monotonic()
 
     def ends(self, *, writes_more: bool = False) -> None:
-        """A commit is on the disk; `writes_more`: the next one follows."""
+        """Notes that a commit is on the disk; `writes_more`: the next one follows at once."""
         self.since_s = time.monotonic() if writes_more else 0.0
 
     @property
     def waits_s(self) -> float:
-        """Time for which the disk has not answered by now."""
+        """Time for which the disk has not answered until now, in seconds."""
         since_s = self.since_s
         return time.monotonic() - since_s if since_s else 0.0
 
@@ -61,10 +62,11 @@ class DiskWatch:
     Owner: the instance. Threads: a thread of its own, from `start` to `stop`.
 
     Args:
-        clock: of what the disk writes.
-        timeout_s: for which a commit may wait before clients are sent elsewhere; 0: for ever.
-        send_away: ends the connections of all clients, with this text. On the loop.
-        descriptors: of the sockets of their connections, for where the loop does not turn.
+        clock: the clock that measures how long the disk writes.
+        timeout_s: time for which a commit may wait before clients are sent elsewhere; 0: for ever.
+        send_away: ends the connections of all clients, with this text. Called on the loop.
+        descriptors: returns the sockets of the clients' connections, for use while the loop is
+            blocked.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class DiskWatch:
         self._descriptors = descriptors
         self._clock = clock
         self._told_s = 0.0
-        """Beginning of the wait that was told."""
+        """Beginning of the wait that was reported; 0: none."""
         self._is_away = False
         """Whether clients were sent elsewhere in this wait."""
         self._over = threading.Event()
@@ -99,7 +101,7 @@ class DiskWatch:
             self.look(time.monotonic())
 
     def look(self, now_s: float) -> None:
-        """Once. On the thread of the watch."""
+        """Checks the disk once, on the thread of the watch."""
         since_s = self._clock.since_s
         if self._told_s and since_s != self._told_s:
             waited_s = round(now_s - self._told_s, 1)
@@ -139,7 +141,7 @@ class DiskWatch:
             log.write(event, details)
 
     def _on_loop(self, work: Callable[[], None], taken: threading.Event | None = None) -> bool:
-        """Has the loop do something; whether it does it soon."""
+        """Has the loop do some work. Returns whether the loop does it within `LOOP_WAIT_S`."""
         begun = taken or threading.Event()
 
         def run() -> None:
@@ -153,6 +155,7 @@ class DiskWatch:
 
 
 def _shut_down(descriptor: int) -> None:
-    """Ends a connection whose socket a loop goes on owning: it finds that when it turns again."""
+    """Shuts down a socket that the loop goes on owning: the loop finds the end when it turns
+    again."""
     with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
         duplicate.shutdown(socket.SHUT_RDWR)

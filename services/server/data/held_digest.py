@@ -1,4 +1,4 @@
-"""The digest of what an instance holds, kept up to date between the connections that ask for it."""
+"""The digest of the messages that an instance holds, kept for the links that ask for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raylay.services.server.cooperative import yield_between
 
 
 class HeldDigest:
-    """The digest that links ask for, kept between them.
+    """The digest of the held messages, computed once for several links.
 
     Owner: the instance's event loop.
     """
@@ -20,7 +20,7 @@ class HeldDigest:
         self._working = asyncio.Lock()
 
     async def of(self, held: PublisherRanges) -> bytes:
-        """The digest of a copy of what is held here, now or a moment ago."""
+        """Returns the digest of these held ranges, or of those of a moment ago."""
         async with self._working:
             async for _ in yield_between(self._digest.work(held)):
                 pass

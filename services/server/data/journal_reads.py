@@ -1,7 +1,7 @@
-"""Reads of an instance's own log while it serves, in the one thread that does so.
+"""Reads of an instance's own journal while it serves, in the one thread for them.
 
-Pages that come from the disk must not hold up the event loop. Replays read there, bootstraps that
-are served, and what a connection's arrivals ask of the journal.
+Pages that come from the disk must not hold up the event loop. The thread reads for replays, for
+bootstraps that other instances make from here, and for messages that are sent again.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from raylay.storage.journal_reader import LmdbJournalReader
 
 TURN_S = 0.002
 PAUSE_S = 0.0005
-"""The time until a part that may not be taken yet is asked for again: the thread that writes needs
+"""Time, in seconds, until a part that may not be taken yet is tried again: the writer thread needs
 the interpreter."""
 LOOKED_AT_ONCE = 64
-"""Records between two looks at the clock, at most."""
+"""Largest number of records between two looks at the clock."""
 
 IN_THREAD = 2
-"""Reads that the thread is given at once: the second begins while the loop hears of the first."""
+"""Reads that the thread is given at once: the second begins while the loop takes the result of the
+first."""
 
 Result = TypeVar("Result")
 
 
 class _Read(NamedTuple):
-    """One that waits for the thread."""
+    """A read that waits for the thread."""
 
     work: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -45,41 +46,42 @@ class _Read(NamedTuple):
 
 
 class LookupConnection(Protocol):
-    """A connection whose arrivals ask the journal (`ClientConnection`, `UpstreamConnection`)."""
+    """A connection whose arriving frames need reads of the journal (`ClientConnection`,
+    `UpstreamConnection`)."""
 
     arrivals: InboundQueue
     is_open: bool
 
     @property
     def takes_parts(self) -> bool:
-        """True where the next part of what is taken in parts may be taken now."""
+        """True where the next part of a long batch may be taken now."""
 
     def waits_for(self, go_on: Callable[[], None]) -> bool:
-        """Returns whether its next part has to wait for something else than its turn: then `go_on`
-        is called when it need not."""
+        """Returns whether the next part has to wait for anything but its turn: then `go_on` is
+        called when it may be taken."""
 
     def unreadable(self, error: StorageError) -> None:
-        """The journal cannot be read for it."""
+        """Ends the connection, as the journal cannot be read for its frames."""
 
     def broken(self, error: RemoteProtocolError) -> None:
-        """Ends it, as what waited breaks the protocol."""
+        """Ends the connection, as a waiting frame breaks the protocol."""
 
     def failed(self, error: Exception) -> None:
-        """Ends it, as what waited was not taken for a fault."""
+        """Ends the connection, as a fault kept a waiting frame from being taken."""
 
     def went_on(self, is_waiting: bool) -> None:
-        """Goes on, as what waited was taken; `is_waiting`: more does."""
+        """Goes on after a waiting frame was taken; `is_waiting`: another one waits."""
 
 
 class _NextPart:
-    """A connection whose arrival is taken in parts, in one turn after another."""
+    """A connection whose arriving batch is taken in parts, in one turn after another."""
 
     def __init__(self, reading: JournalReads, connection: LookupConnection) -> None:
         self._reading = reading
         self._connection = connection
 
     def take_one(self) -> bool:
-        """Takes the next part. Whether another one is to come."""
+        """Takes the next part. Returns whether another one follows in a turn."""
         connection = self._connection
         if not connection.is_open:
             return False
@@ -108,13 +110,14 @@ class _NextPart:
 
 
 class JournalReads:
-    """The queue of reads, and the thread that does them.
+    """The queue of reads, and the thread that performs them.
 
-    Owner: the instance's event loop. Lifecycle: `open` once the journal is, then `run` and
+    Owner: the instance's event loop. Lifecycle: `open` when the journal is open, then `run` and
     `read_for`, then `close`.
 
     Attributes:
-        turns: those in which clients say something, and arrivals go on that are taken in parts.
+        turns: the turns in which commands of clients are performed, and parts of long batches
+            taken.
     """
 
     def __init__(self, runtime: InstanceRuntime) -> None:
@@ -122,17 +125,17 @@ class JournalReads:
         self.turns = CommandTurns(runtime)
         self._thread = ThreadPoolExecutor(1, "raylay-replay")
         self._waiting: OrderedDict[Hashable, deque[_Read]] = OrderedDict()
-        """Reads by who asked; the first one is next."""
+        """Waiting reads by their asker; the first asker is next."""
         self._in_thread = 0
         self.reader: LmdbJournalReader
         self.lookup: RunLookup
         self.first_txid = 1
-        """The oldest in the journal, at the last look."""
+        """The oldest transaction id in the journal at the last look."""
         self._is_stale = True
-        """Whether the last look found nothing."""
+        """Whether the last look could not read the oldest transaction id."""
         self._looking = asyncio.Lock()
         self.copy_readers: set[LmdbJournalReader] = set()
-        """Readers of the bootstraps that are served: closed when nobody reads any more."""
+        """Readers of the bootstraps that other instances make from here, until they are closed."""
         self._is_open = False
         self._is_closed = False
 
@@ -151,10 +154,10 @@ class JournalReads:
     async def run(
         self, work: Callable[..., Result], *arguments: Any, of: Hashable = None
     ) -> Result:
-        """Runs something that reads old parts of the log, with `reader`, in the thread.
+        """Performs some work that reads old parts of the log with `reader`, in the thread.
 
         Args:
-            of: who asks. They take turns: whoever asks for much waits for himself.
+            of: the asker. Askers take turns: one with many reads holds up only its own.
         """
         done: asyncio.Future[Result] = self._runtime.loop.create_future()
         self._waiting.setdefault(of, deque()).append(_Read(work, arguments, done))
@@ -162,7 +165,7 @@ class JournalReads:
         return await done
 
     def _begin(self) -> None:
-        """Gives the thread what is next."""
+        """Gives the thread the next reads."""
         waiting = self._waiting
         while waiting and self._in_thread < IN_THREAD:
             of, reads = waiting.popitem(last=False)
@@ -170,7 +173,7 @@ class JournalReads:
             if reads:
                 waiting[of] = reads
             if read.done.done():
-                # Nobody waits for it any more.
+                # The asker does not wait for this read any more.
                 continue
             self._in_thread += 1
             begun = self._runtime.loop.run_in_executor(self._thread, read.work, *read.arguments)
@@ -190,8 +193,8 @@ class JournalReads:
         self._begin()
 
     def keep_tidy(self) -> None:
-        """Lets go of segments that nobody asks for any more, and looks which the oldest is where
-        some went. Called each second: an instance that reads nothing wakes no thread for it."""
+        """Releases segments that no read uses any more, and looks for the oldest one where some
+        were removed. Called each second: an instance that reads nothing wakes no thread for it."""
         if self._is_stale or self.reader.is_untidy or self._runtime.journal.is_untidy:
             self._runtime.spawn(self.tidy())
 
@@ -200,26 +203,26 @@ class JournalReads:
         await self.run(self._tidy)
 
     def _tidy(self) -> None:
-        """Releases removed segments, in the reading thread, because it takes a lock and lists the
-        directory."""
+        """Releases removed segments, in the reading thread, because the release takes a lock and
+        lists the directory."""
         journal = self._runtime.journal
         self.reader.tidy()
         journal.tidy()
         self._is_stale = True
-        with suppress(StorageError):  # It is closed, or changes all the time: a second later, then.
+        with suppress(StorageError):  # The journal is closed or keeps changing: tried again.
             self.first_txid = journal.first_txid
             self._is_stale = False
 
     def read_for(self, connection: LookupConnection, fetch: LookupTask) -> None:
-        """Reads in the journal what a connection's next arrival asks, then goes on with that
-        connection. What asks for another turn only has the next one that is its."""
+        """Reads what a connection's next frame needs of the journal, then goes on with the
+        connection. A task that only waits for its turn is given the connection's next one."""
         if fetch.waits_for_turn:
             self.turns.add(_NextPart(self, connection))
         else:
             self._runtime.spawn(self._read_for(connection, fetch), connection.failed)
 
     def take_later(self, part: _NextPart) -> None:
-        """The part may not be taken now: it is asked again in a moment."""
+        """Tries a part again in a moment, as it may not be taken now."""
         self._runtime.loop.call_later(PAUSE_S, self.turns.add, part)
 
     async def _read_for(self, connection: LookupConnection, first: LookupTask) -> None:
@@ -246,7 +249,7 @@ class JournalReads:
                 return
 
     async def _look(self, connection: LookupConnection, fetch: LookupTask) -> None:
-        """Looks for what topics with state need: one connection at a time, in turns."""
+        """Looks up what topics with state need: one connection at a time, in turns."""
         if fetch.look(0):
             return
         async with self._looking:
@@ -255,7 +258,7 @@ class JournalReads:
             until_s = before_s + TURN_S
             while connection.is_open and not fetch.look(most):
                 now_s = clock()
-                # Of records that take long fewer are looked at before the next look at the clock.
+                # Where records take long, fewer are examined before the next look at the clock.
                 is_quick = now_s - before_s < TURN_S / 4
                 most = min(LOOKED_AT_ONCE, 2 * most) if is_quick else max(1, most // 2)
                 before_s = now_s
@@ -265,7 +268,7 @@ class JournalReads:
                     until_s = before_s + TURN_S
 
     async def close(self) -> None:
-        """Ends the thread, then closes what it read with."""
+        """Ends the thread, then closes its readers."""
         self._is_closed = True
         for reads in self._waiting.values():
             for read in reads:

@@ -13,8 +13,8 @@ from raylay.storage.journal import written_before
 
 
 class Maintenance:
-    """Compresses, archives and removes sealed segments, on request and on schedule, and tells what
-    holds retention back. Owner: the instance's event loop."""
+    """Compresses, archives and removes sealed segments, on request and on schedule, and reports
+    what holds retention back. Owner: the instance's event loop."""
 
     def __init__(self, runtime: InstanceRuntime, reading: JournalReads) -> None:
         self._runtime = runtime
@@ -26,10 +26,11 @@ class Maintenance:
     async def perform(
         self, action: str, before_txid: int | None = None, *, force: bool = False
     ) -> list[dict[str, Any]]:
-        """`compress`, `archive` or `remove` of sealed segments below `before_txid` (None: all).
+        """Performs `compress`, `archive` or `remove` on sealed segments below `before_txid` (None:
+        all).
 
         Raises:
-            ConfigurationError: no such action.
+            ConfigurationError: there is no such action.
             StorageError: a file cannot be changed; the log stays whole.
         """
         runtime = self._runtime
@@ -47,8 +48,8 @@ class Maintenance:
         return [{"outcome": str(outcome)} for outcome in outcomes]
 
     def look_at_retention(self) -> None:
-        """Reports where something keeps the journal above its bounds of size or age, and where it
-        is within them again. Called each second."""
+        """Reports that something keeps the journal above its limits of size or age, and when the
+        journal is within them again. Called each second."""
         held = self._runtime.journal.retention_held
         if held == self._held:
             return
@@ -59,14 +60,14 @@ class Maintenance:
             self._runtime.report("retention_goes_on")
 
     def check(self) -> None:
-        """Called now and then: begins what is due by the schedule."""
+        """Called now and then. Begins the actions that are due by the schedule."""
         runtime = self._runtime
         due = self._schedule.due(runtime.steady_us(), runtime.now_us())
         if due:
             runtime.spawn(self._tend(due))
 
     async def _tend(self, due: list[JournalAction]) -> None:
-        """Does to old segments what the schedule says, one after the other."""
+        """Performs scheduled actions on old segments, one after the other."""
         runtime = self._runtime
         async with self._working:
             for action in due:

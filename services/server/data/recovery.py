@@ -1,6 +1,5 @@
-"""An instance and its data directory: who it is by it, what it recovers from it, and the points
-that it writes down so that a later life need not read the whole journal.
-"""
+"""The identity and the recovery of an instance from its data directory, and the recovery points
+that it writes so that a restart need not read the whole journal."""
 
 from __future__ import annotations
 
@@ -45,7 +44,8 @@ class InstanceRecovery:
 
     Owner: the instance's event loop; `recover` runs in a thread.
 
-    Lifecycle: `open` once the state is, `incarnation`, `recover`, then what is written down.
+    Lifecycle: `open` when the state store is open, `incarnation`, `recover`, then the methods that
+    write.
     """
 
     def __init__(
@@ -97,12 +97,13 @@ class InstanceRecovery:
             self._in_hand = None
 
     def forget(self) -> None:
-        """Removes the identity that the directory had before: a copy begins in it."""
+        """Removes the identity that the directory had before, as a bootstrap begins in it."""
         keys = "incarnation", "ready", RESTORED_KEY, FORMER_KEY
         self._runtime.state.put_now(dict.fromkeys((*keys, *self._directory.hints())))
 
     def incarnation(self) -> int:
-        """Made with the data directory; anew where that is not what it was made with."""
+        """Returns the incarnation of the data directory. Makes one for a new directory, and another
+        one for a copy."""
         runtime, directory = self._runtime, self._directory
         found = directory.incarnation
         if not found:
@@ -121,7 +122,7 @@ class InstanceRecovery:
         return directory.incarnation
 
     def recover(self) -> InstanceMachine:
-        """Builds the machine from the journal, behind the floor that was last written down."""
+        """Builds the machine from the journal, beginning at the last recovery point."""
         try:
             return self._recovered()
         except CorruptRecord as error:
@@ -185,13 +186,14 @@ class InstanceRecovery:
 
     # -- what is written down ----------------------------------------------------------------
     def keep_refused(self) -> None:
-        """Something was refused for good: that must not be forgotten once the recovery point moves
-        beyond it, so both are written together."""
+        """Writes the recovery point together with messages that were refused for good: the refusals
+        must not be lost once the recovery point moves beyond them."""
         self._hinted = _NOWHERE
         self.write_point()
 
     def write_point(self) -> None:
-        """Called now and then: writes down from where a restart begins, if that has moved."""
+        """Called now and then. Writes the recovery point, from which a restart begins, if it has
+        moved."""
         machine = self._runtime.machine
         now = machine.committed_txid, machine.settlements
         if now == self._hinted:
@@ -205,11 +207,11 @@ class InstanceRecovery:
             runtime.perform(runtime.machine.recovery_written(point))
 
     async def write_last_point(self) -> None:
-        """Writes the last recovery point at the end, when the last commit was taken, and whom the
-        publisher ids of the last moments belong to.
+        """Writes the last recovery point, after the last commit, and the names of publishers that
+        are not written yet.
 
         Raises:
-            StorageError: it cannot be written; a restart reads more of the journal.
+            StorageError: the point cannot be written; a restart reads more of the journal.
         """
         runtime = self._runtime
         names = runtime.machine.publisher_names
@@ -217,7 +219,7 @@ class InstanceRecovery:
         await runtime.state.run(self._writes(runtime.machine.recovery_point()))
 
     def _writes(self, point: RecoveryPoint) -> Callable[[], None]:
-        """Returns what the state's thread does to write a recovery point down."""
+        """Returns the work with which the state's thread writes a recovery point."""
 
         def write() -> None:
             self._runtime.state.put_now(self._log.changes(point))
@@ -229,22 +231,23 @@ class InstanceRecovery:
         try:
             await self._runtime.state.run(write)
         except RaylayError as error:
-            # A hint only: a restart reads more of the journal.
+            # The point is a hint only: without it, a restart reads more of the journal.
             self._hinted = _NOWHERE
             self._runtime.report("state_failed", text=str(error))
             return False
         return True
 
     async def note_ready(self) -> None:
-        """A restart with its data need not catch up again before it admits clients."""
+        """Writes that the instance has caught up, so that it admits clients at once after a
+        restart."""
         state = self._runtime.state
         await self._write_quietly(lambda: state.put_now({"ready": b"1", RESTORED_KEY: None}))
         self._runtime.report("ready")
 
     async def begin_anew(self) -> None:
-        """Lets the next life in this directory begin as another incarnation."""
+        """Has the next life in this directory begin as another incarnation."""
         try:
             await self._runtime.state.run(self._directory.begin_anew)
         except RaylayError as error:
-            # It is found again, and tried again, in the next life.
+            # The next life meets the same state, and tries again.
             self._runtime.report("state_failed", text=str(error))

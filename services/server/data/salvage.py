@@ -1,8 +1,8 @@
-"""`raylay journal salvage`: a retired data directory, whose links run once more.
+"""`raylay journal salvage`: the links of a retired data directory run once more.
 
-Owner of the directory's lock while it runs. What decides is `Salvage` and a link's own machine
-(replication/membership/salvage.py, services/replication/link/outbound.py); here are the sockets,
-the journal and the clock.
+The run owns the directory's lock. `Salvage` and a link's own machine decide
+(replication/membership/salvage.py, services/replication/link/outbound.py); this module has the
+sockets, the journal and the clock.
 """
 
 from __future__ import annotations
@@ -68,11 +68,13 @@ class SalvageReport:
     """The result of a salvage.
 
     Attributes:
-        messages: in the directory's journal.
-        sent: by destination: what its server lacked and was sent, or with `check` would be sent.
-        servers: by destination: the instance that it is.
-        waiting: by destination: why it has not all that is routed to it.
-        conflicts: messages that are held there with another content: they stay in the directory.
+        messages: the number of messages in the directory's journal.
+        sent: by destination, the number of messages that its server lacked and was sent, or with
+            `check` would be sent.
+        servers: by destination, the instance that answered.
+        waiting: by destination, why it lacks messages that are routed to it.
+        conflicts: the number of messages that are held there with another content: they stay in the
+            directory.
     """
 
     directory: str
@@ -92,7 +94,7 @@ class SalvageReport:
 
 
 class _Connection:
-    """One connection of one link."""
+    """One connection of a link to its destination."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
@@ -102,10 +104,11 @@ class _Connection:
         self._silent_since_s = time.monotonic()
 
     async def next(self) -> Frame:
-        """The next frame; beats meanwhile.
+        """Returns the next frame, and sends heartbeats while it waits.
 
         Raises:
-            ConnectionError, TimeoutError: there is none.
+            ConnectionError: the connection ended.
+            TimeoutError: no frame came in time.
         """
         while not self._come:
             try:
@@ -127,8 +130,9 @@ class SalvageRun:
 
     Args:
         directory: the retired data directory.
-        addresses: name to replication address of the fabric's instances, as its record has them.
-        check: send nothing, and find out what is lacking.
+        addresses: the replication addresses of the fabric's instances, by name, from the fabric's
+            record.
+        check: whether only to count the lacking messages, and to send nothing.
     """
 
     def __init__(
@@ -139,7 +143,7 @@ class SalvageRun:
         self._addresses = dict(addresses)
         self.config = InstanceConfig.load(directory)
         archive = self.config.journal.archive_directory
-        # Its lock first: an instance that runs here is not over.
+        # The lock first: the directory of a running instance is not retired.
         self._journal = LmdbJournal(
             directory / "journal",
             segment_bytes=self.config.journal.segment_bytes,
@@ -180,7 +184,7 @@ class SalvageRun:
         self._journal.close()
 
     async def run(self, timeout_s: float = TIMEOUT_S_DEFAULT) -> SalvageReport:
-        """Sends what is lacking to every destination that can be reached within `timeout_s`.
+        """Sends lacking messages to every destination that can be reached within `timeout_s`.
 
         Raises:
             FabricError: the directory is not retired.
@@ -216,7 +220,7 @@ class SalvageRun:
         return report
 
     def _mark(self, report: SalvageReport) -> None:
-        """Writes a mark beside the journal: for `raylay status`, and for whoever finds the
+        """Writes a mark beside the journal, for `raylay status` and for people who find the
         directory."""
         text = json.dumps(
             {
@@ -245,7 +249,8 @@ class SalvageRun:
             await asyncio.sleep(PAUSE_S)
 
     def _addresses_of(self, name: str) -> list[tuple[str, ModuleConfig | None]]:
-        """The addresses in the order of the destination's list, and what is said at each."""
+        """The addresses in the order of the destination's list, with the authenticator to use at
+        each."""
         own: tuple[ModuleConfig | None, ...] = (None,)
         if name == SUCCESSOR:
             targets: dict[str, str] = {self.identity.name: ""}
@@ -264,8 +269,8 @@ class SalvageRun:
         return list(found.items())
 
     def _is_of_the_fabric(self, name: str) -> bool:
-        """Returns whether the destination's servers are instances of this fabric. Another one's
-        gets no proof: it could pass it on."""
+        """Returns whether the destination's servers are instances of this fabric. An instance of
+        another fabric gets no proof, which it could pass on."""
         named = {SUCCESSOR, *(each.name for each in self.config.destinations if each.server_names)}
         return name in named
 
@@ -378,7 +383,7 @@ class SalvageRun:
             if not isinstance(effect, SendBatch):
                 continue
             if self._check:
-                # As if it had been stored: what would be sent is counted, and nothing is.
+                # Treated as stored: the run counts messages, and sends none.
                 self._salvage.step(name, machine.acked(effect.number, {}, {}, {}))
                 continue
             awaited = pack_rooted(effect.awaited)
@@ -397,18 +402,18 @@ def salvage(
     check: bool = False,
     timeout_s: float = TIMEOUT_S_DEFAULT,
 ) -> SalvageReport:
-    """Sends what a retired data directory holds to those instances that lack it.
+    """Sends the messages that a retired data directory holds to the instances that lack them.
 
     Args:
-        addresses: name to replication address, as the fabric's record has them; may be empty.
-        check: send nothing.
-        timeout_s: what cannot be reached by then is left for the next time.
+        addresses: replication addresses by instance name, from the fabric's record; may be empty.
+        check: whether to send nothing.
+        timeout_s: time limit; destinations not reached by then are left for the next run.
 
     Raises:
-        ConfigurationError: it is no data directory.
+        ConfigurationError: the directory is no data directory.
         StorageLocked: its instance runs.
-        FabricError: it is not retired.
-        StorageError: it cannot be read.
+        FabricError: the directory is not retired.
+        StorageError: the directory cannot be read.
     """
     if not (directory / "state.lmdb").is_file():
         raise ConfigurationError(f"{directory} is no data directory of an instance")
@@ -420,7 +425,7 @@ def salvage(
 
 
 def read_mark(directory: Path) -> dict[str, Any]:
-    """Returns what the last salvage of a directory left there; empty: there was none."""
+    """Returns the mark that the last salvage of a directory left there; empty: there was none."""
     try:
         found = json.loads((directory / SALVAGED_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 class StateThread:
     """A state store whose work is done by a thread of its own.
 
-    Owner: the instance. Work is done in the order in which it was asked for.
+    Owner: the instance. Work is done in the order in which it was requested.
     """
 
     def __init__(self, store: StateStore) -> None:
@@ -23,10 +23,11 @@ class StateThread:
         self._executor = ThreadPoolExecutor(1, "raylay-state")
 
     async def run(self, work: Callable[[], Result]) -> Result:
-        """Runs something on the thread.
+        """Runs some work on the thread.
 
         Raises:
-            whatever `work` raises; StorageError where the store cannot be written.
+            StorageError: the store cannot be written.
+            Exception: whatever else `work` raises.
         """
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
@@ -35,24 +36,26 @@ class StateThread:
         await self.run(lambda: self._store.put(values))
 
     def get(self, key: str) -> bytes | None:
-        """A value; reads only."""
+        """Returns the value of a key; None: there is none."""
         return self._store.get(key)
 
     def items(self, prefix: str) -> Iterator[tuple[str, bytes]]:
-        """All values whose key begins so; reads only."""
+        """Returns all values whose keys begin with the prefix."""
         return self._store.items(prefix)
 
     def get_number(self, key: str) -> int:
-        """A number; 0 where there is none."""
+        """Returns a number; 0: there is none."""
         value = self._store.get(key)
         return int.from_bytes(value, "big") if value is not None else 0
 
     def put_number(self, key: str, number: int) -> None:
-        """Writes a number (up to 64 bits). For the thread, and before the event loop runs."""
+        """Writes a number of up to 64 bits. For work on the thread, and before the event loop
+        runs."""
         self._store.put({key: number.to_bytes(8, "big")})
 
     def put_now(self, values: dict[str, bytes | None]) -> None:
-        """Writes values from the calling thread: before the event loop serves, and at its end."""
+        """Writes values from the calling thread: for work on the thread, before the event loop
+        serves, and at its end."""
         self._store.put(values)
 
     def close(self) -> None:

@@ -8,14 +8,14 @@ from raylay.services.messages.records import Kind, Run
 from raylay.services.messages.topics import TopicKey
 
 COUNTED_MAX = 10_000
-"""Topics that are counted each by itself: publishers choose them."""
+"""Limit on the topics that are counted separately: publishers choose their number."""
 SHOWN_MAX = 1_000
 
 _RECORDS = Kind.RECORDS
 
 
 class TopicCounts:
-    """See the file's docstring. One addition a run, which is of one topic.
+    """See the file's docstring. Costs one addition a run, as a run has one topic.
 
     Owner: the instance's event loop. Lifecycle: one life of the instance.
     """
@@ -25,7 +25,7 @@ class TopicCounts:
     def __init__(self) -> None:
         self._counts: dict[TopicKey, int] = {}
         self.others = 0
-        """Messages of topics that are too many to be counted each."""
+        """Number of messages of topics beyond the limit."""
 
     def add(self, runs: Iterable[Run]) -> None:
         counts = self._counts
@@ -41,7 +41,8 @@ class TopicCounts:
                 self.others += run.count
 
     def told(self) -> list[tuple[str, str, int]]:
-        """(topic, message type, messages), the most first, `SHOWN_MAX` at most."""
+        """Returns (topic, message type, messages), those with most messages first, `SHOWN_MAX` at
+        most."""
         most = sorted(self._counts.items(), key=lambda each: (-each[1], each[0]))[:SHOWN_MAX]
         return [
             (topic.decode("utf-8", "replace"), kind.decode("utf-8", "replace"), count)
