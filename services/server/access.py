@@ -133,7 +133,7 @@ class AccessCheck:
             found = await self._asked(asked)
         except RaylayError as error:
             found = LogonDenied(str(error))
-        except Exception as error:  # an installed module may raise anything
+        except (Exception, SystemExit) as error:  # an installed module may raise anything
             found = LogonDenied(
                 f"{self._where}: its module failed: {type(error).__name__}: {error}"
             )
@@ -159,6 +159,7 @@ class AccessCheck:
         user = asked.user_id
         if self._who is not None:
             answer = await self._who.authenticate(asked)
+            self._check_answer(answer)
             if not isinstance(answer, LogonAccepted):
                 return answer
             user = answer.user
@@ -177,6 +178,20 @@ class AccessCheck:
             return AccessGranted(user, None)
         self._check_filters(found, user)
         return AccessGranted(found.user_name or user, found)
+
+    def _check_answer(self, answer: object) -> None:
+        """Raises ConfigurationError where a module that was installed answers with anything but an
+        answer: it says nobody may come in by that."""
+        kinds = LogonAccepted | LogonDenied | Challenge
+        is_right = isinstance(answer, kinds) and all(
+            isinstance(value, bool if name == "is_busy" else str)
+            for name, value in answer._asdict().items()
+        )
+        if not is_right:
+            raise ConfigurationError(
+                f"{self._where}: the module answered with a {type(answer).__name__} and not with "
+                "a LogonAccepted, LogonDenied or Challenge of texts: mend it"
+            )
 
     def _check_filters(self, found: Permissions, user: str) -> None:
         if found in self._checked:

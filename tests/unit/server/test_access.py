@@ -535,6 +535,41 @@ def test_a_challenge_is_answered_on_the_same_connection(
     in_instance(tmp_path / "data", visit, config)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        True,
+        "bob",
+        LogonAccepted(None),  # type: ignore[arg-type]
+        LogonDenied(7),  # type: ignore[arg-type]
+        Challenge("a", b"b"),  # type: ignore[arg-type]
+        SystemExit(3),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_module_that_gives_no_answer_lets_nobody_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Any
+) -> None:
+    class Wrong:
+        def __init__(self, config: ModuleConfig, where: str) -> None:
+            pass
+
+        async def authenticate(self, given: Credentials) -> Any:
+            if isinstance(answer, SystemExit):
+                raise answer
+            return answer
+
+    monkeypatch.setitem(modules._BUILT_IN, "wrong", Wrong)  # type: ignore[index]
+
+    async def visit(server: InstanceServer) -> None:
+        assert "auth" in await refusal(logged_on(server, "bob").__aenter__())
+        (told,) = events(server, "logon_denied")
+        assert type(answer).__name__ in told["text"]
+
+    in_instance(tmp_path / "data", visit, replace(CONFIG, authentication=ModuleConfig("wrong")))
+
+
 def test_a_module_that_fails_lets_nobody_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
