@@ -10,8 +10,6 @@ class NodeWorker:
     """Calls functions on its node: a call needs no answer of Ray's head, a task would.
 
     Owner: a driver, with which the actor ends. Lifecycle: `run` any number of times.
-
-    Owner: a driver, with which it ends. Lifecycle: `run` any number of times.
     """
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:

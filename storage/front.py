@@ -379,9 +379,11 @@ Blocks = list[tuple[int, bytes]]
 
 
 class FrontReader:
-    """Reads in any process what is in front.
+    """Reads the entries in the front log, those that are not yet moved to the store, in any
+    process.
 
-    Owner: a journal's reader; one thread. Lifecycle: opened when it is asked, `close`.
+    Owner: a journal's reader; one thread. Lifecycle: opens its files at the first `blocks`;
+    `close`.
     """
 
     def __init__(self, directory: Path) -> None:

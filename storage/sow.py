@@ -66,8 +66,9 @@ class TopicStore(Protocol):
         """The last key from `start` on and before `end`."""
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """(key, value) from `start` on and before `end`, by key, as it is at the first one. Take
-        all, or close the iterator, before the store is asked anything else."""
+        """Yields (key, value) from `start` to before `end`, in the order of keys, as they are when
+        the first pair is asked for. Take all, or close the iterator, before the store is asked
+        anything else."""
 
     def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
         """The first `most` of what `scan` gives."""
@@ -169,7 +170,8 @@ class MemoryTopic:
         return self._entries.last(start, end)
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """(key, value) from `start` on and before `end`, by key, as it is at the first one."""
+        """Yields (key, value) from `start` to before `end`, in the order of keys, as they are when
+        the first pair is asked for."""
         yield from self.chunk(start, end, len(self._entries))
 
     def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
@@ -443,7 +445,8 @@ class LmdbTopic:
         return None if found is None else found[_FRONT_BYTES:]
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """(key, value) from `start` on and before `end`, by key, as it is at the first one."""
+        """Yields (key, value) from `start` to before `end`, in the order of keys, as they are when
+        the first pair is asked for."""
         for key, value in self._store.scan(self.front + start, self.front + end):
             yield key[_FRONT_BYTES:], value
 

@@ -171,8 +171,8 @@ class ServerChooser:
         return unsafe, safe
 
     def told_where(self, peers: Sequence[PeerStatus]) -> None:
-        """Takes the addresses that an instance tells which may not be used. Its word about safety
-        is ignored."""
+        """Learns the addresses of the peers that an instance names, but not what it says of their
+        safety: that of an instance which the client may not use does not count."""
         for peer in peers:
             for address in peer.addresses:
                 self._learn(address, peer.instance, peer.group)

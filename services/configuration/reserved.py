@@ -145,7 +145,8 @@ def _carrying(
 
 
 def _taken(topics: tuple[TopicSettings, ...] | list[TopicSettings], name: str) -> bool:
-    """Returns whether messages of any type on this topic are taken already."""
+    """Returns whether one of the declared topics includes all messages on the topic `name`, of
+    every type."""
     whole = (t for t in topics if t.message_type == "*" and not t.filter)
     rules = tuple(TopicRule(topic.name) for topic in whole)
     return TopicMatcher(rules).matches(name.encode(), b"")

@@ -69,7 +69,8 @@ class SowTopicSettings(Section):
     keys: tuple[str, ...] = ()
     """Identifiers of the key fields. None, and no generator: publishers give the keys."""
     key_domain: str = ""
-    """Topics of one give equal values equal keys. Empty: the topic's name."""
+    """Goes into each key: in topics with the same domain, equal values of the key fields give equal
+    keys. Empty: the topic's name."""
     key_generator: str = ""
     """An entry point of the group `raylay.key_generators`."""
     key_generator_options: dict[str, str] = Field(default={})

@@ -73,8 +73,6 @@ class ExpressionBudget:
     expressions that take 8 ms and 400 KB each to compile.
 
     Owner: the reader of the frame. Lifecycle: that one frame.
-
-    Owner: whoever reads the frame. Lifecycle: that one frame.
     """
 
     def __init__(self) -> None:

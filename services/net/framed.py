@@ -112,8 +112,6 @@ class FramedConnection(asyncio.Protocol):
     """One connection. Subclasses take its frames, and are told once of its end.
 
     Owner: the event loop on which it was made. Lifecycle: `connection_made` to `ended`.
-
-    Owner: the event loop it was made on. Lifecycle: `connection_made` to `ended`.
     """
 
     urgency = 1

@@ -47,8 +47,6 @@ class SilenceDetector:
     """Decides whether a silent connection is lost.
 
     Owner: the caller, which checks regularly. Lifecycle: one connection.
-
-    Owner: whoever looks, now and then. Lifecycle: one connection.
     """
 
     __slots__ = ("_suspected_s",)

@@ -230,8 +230,6 @@ class RenewedContext:
 
     Owner: the event loop. A check costs a few system calls, at most once every `LOOK_S`.
 
-    Owner: the event loop. Looking costs a few calls of the system, at most each `LOOK_S`.
-
     Args:
         where: the transport, for error texts.
         told: called with the fault in renewed files, once for each renewal; with an empty text when

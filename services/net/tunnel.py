@@ -35,8 +35,6 @@ class TunnelStream(asyncio.Protocol):
     host.
 
     Owner: its carrier. Lifecycle: until one of the two connections ends.
-
-    Owner: its carrier. Lifecycle: until one of the two connections ends.
     """
 
     def __init__(

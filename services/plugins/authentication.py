@@ -288,10 +288,15 @@ def hasher() -> Any:
 
 
 def read_passwords(text: str, where: str) -> dict[str, str]:
-    """Returns the hashes in a file, by user.
+    """Returns the password hashes in a file of lines `user:hash`, by user.
+
+    Args:
+        text: the content of the file.
+        where: the file, for error texts.
 
     Raises:
-        ConfigurationError: a line is none; names its number, and nothing that stands in it.
+        ConfigurationError: a line is not of this form, or names a user for the second time. The
+            error has the number of the line, and nothing of its content.
     """
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):

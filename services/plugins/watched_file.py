@@ -18,9 +18,6 @@ class WatchedFile:
     Owner: the module. Lifecycle: `read` when the module is made, then `look` any number of times:
     it only costs a look at the file's date.
 
-    Owner: the module. Lifecycle: `read` when the module is made, then `look` as often as one
-    likes: it costs a look at the file's date.
-
     Args:
         what: content of the file, for errors.
         where: place of the module in the configuration.

@@ -119,8 +119,12 @@ class EnqueueRules:
         return found
 
     def plain(self, run: Run) -> list[int] | None:
-        """The sequences of a run, where nothing else is to be known of any of its messages, and all
-        of them can be read; else None."""
+        """Returns the sequences of a run's messages, where the queue needs nothing else of them.
+
+        Returns:
+            None: a message has to be read (for a filter, a barrier, a priority or an
+            expiration), or the records of the run are not sound.
+        """
         if self._reads or self._expiration_us:
             return None
         found: list[int] = []

@@ -87,8 +87,6 @@ class Permissions:
 
     Owner: the session. Answers are kept per topic, so a run costs a look-up.
 
-    Owner: the session. Answers are kept per topic, so a run costs a look-up.
-
     Args:
         logon: whether the user may log on as a client.
         replication_logon: whether the user may log on as a link of another instance.

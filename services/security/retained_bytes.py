@@ -42,8 +42,6 @@ class RetainedClaim:
     """The bytes that one command keeps.
 
     Owner: the command. Lifecycle: until `release`, or the end of the connection.
-
-    Owner: whoever keeps them. Lifecycle: until `release`, or the end of the connection.
     """
 
     __slots__ = ("_bytes", "_connection", "_of")

@@ -31,8 +31,6 @@ class SowBook:
     """The SOW topics of an instance, to be found by topic or query.
 
     Owner: the instance's loop. Lifecycle: one life of the instance.
-
-    Owner: the instance's loop. Lifecycle: one life of the instance.
     """
 
     __slots__ = ("_found", "topics")

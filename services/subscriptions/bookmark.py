@@ -7,10 +7,6 @@ order, and come back as deliveries. Replay and live delivery work the same.
 Invariants: the cursor only falls by `take_back`; every matching record behind the start, not in
 `have` and not behind the end, is in exactly one delivery; `take_persisted` names only messages that
 were delivered or passed over and are durable here.
-
-Invariants: cursor never falls, but by `take_back`; every matching record behind the start, not in
-`have` and not behind the end is in exactly one delivery; `take_persisted` names only what was
-delivered or passed over, and is durable here.
 """
 
 from __future__ import annotations

@@ -13,8 +13,6 @@ class RecentRuns:
 
     Owner: the part that replays the log. Lifecycle: `add` with each commit; `clear` where one is
     left out.
-
-    Owner: what replays the log. Lifecycle: `add` with each commit; `clear` where one is left out.
     """
 
     __slots__ = ("_bytes", "_bytes_max", "_runs")

@@ -229,7 +229,14 @@ class OutstandingSamples:
     def take(
         self, publisher: int, ranges: Iterable[tuple[int, int]]
     ) -> list[tuple[TracedMessage, int]]:
-        """Removes and returns (message, since_ns) of the messages in the inclusive ranges."""
+        """Removes the messages of a publisher that were acknowledged.
+
+        Args:
+            ranges: first and last sequence of each acknowledged range, both included.
+
+        Returns:
+            (message, since_ns) of each removed message: the time is the one given to `add`.
+        """
         kept = self._items.get(publisher)
         if not kept:
             return []

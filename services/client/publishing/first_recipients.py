@@ -19,8 +19,6 @@ class FirstRecipients:
     them first over one connection, so there is one entry for each connection.
 
     Owner: the client's machine. Lifecycle: as long as the machine.
-
-    Owner: the client's machine. Lifecycle: as long as that.
     """
 
     __slots__ = ("_upto",)

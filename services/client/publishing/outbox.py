@@ -149,8 +149,6 @@ class PublishOutbox:
 
     Owner: the client's machine and its shell, on one thread.
 
-    Owner: the client's machine and its shell, on one thread.
-
     Args:
         clock_us: time when the client was made, in microseconds since 1970.
         gathers: whether a small frame may wait for an answer to earlier ones. False where the

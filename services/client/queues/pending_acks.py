@@ -45,8 +45,6 @@ class PendingAcks:
     as ranges of sequences, so that it stays small.
 
     Owner: the client. Lifecycle: as long as the client.
-
-    Owner: the client. Lifecycle: as long as that.
     """
 
     __slots__ = ("_last", "_last_ranges", "_ranges", "messages")
@@ -124,8 +122,6 @@ class SampledAcks:
     acknowledgment without sampling costs nothing.
 
     Owner: the client. Lifecycle: as long as the client.
-
-    Owner: the client. Lifecycle: as long as that.
     """
 
     __slots__ = ("_waiting",)

@@ -25,9 +25,6 @@ ranges of sequences.
 
 Invariant: `_held` has a key exactly if the last message handed out for it is no out-of-focus
 message. Pure: no socket, no clock.
-
-Invariant: `_held` has a key exactly if the last thing handed out of it is no out-of-focus message.
-Pure: no socket, no clock.
 """
 
 from __future__ import annotations
@@ -53,10 +50,10 @@ Handed = tuple[bytes, int]
 
 
 class DeliveredRows:
-    """The rows that a consumer holds. Owner: the client's machine, as part of one subscription.
-    Lifecycle: as long as the subscription.
+    """The rows that a consumer holds.
 
-    Owner: the client's machine, as part of one subscription. Lifecycle: as long as that.
+    Owner: the client's machine, as part of one subscription. Lifecycle: as long as the
+    subscription.
     """
 
     __slots__ = ("_group", "_held", "_is_part", "_loose", "suppressed")
@@ -143,9 +140,13 @@ class DeliveredRows:
         return self._kept(payload, count, new)
 
     def end(self) -> Handed:
-        """Ends a group. Returns an out-of-focus message for each row that the consumer holds and
-        the group lacks: with an empty body, the key, and the identity of the message that was
-        handed out last."""
+        """Ends a group of rows, the answer to one query. The consumer may hold rows that the group
+        lacks: they are gone.
+
+        Returns:
+            one out-of-focus message for each of these rows, and how many there are. Each has
+            the row's key, an empty body, and the identity of the last message that was handed
+            out for the key."""
         gone: list[bytes] = []
         if self._group is not None:
             held = self._held

@@ -7,9 +7,6 @@ second time. An ordinary subscription keeps nothing, and begins anew with the ne
 
 Invariants: a message handed out by `arrived` is in `received`, and no message of a bookmark
 subscription is handed out twice; `received` includes everything in the bookmark store.
-
-Invariants: a message handed out by `arrived` is in `received`, and no message of a bookmark
-subscription is handed out twice; what the bookmark store has is in `received` too.
 """
 
 from __future__ import annotations
@@ -232,9 +229,6 @@ class SubscriptionState:
 
         Returns whether `have` is still to be stored, by `passed`, once the consumer is done with
         the queued messages: on a resumption it may name messages that were delivered before.
-
-        Returns whether `have` is still to be stored, by `passed`, once the consumer is done with
-        what waits for it: on a resumption it may name messages that were delivered before.
         """
         self.active = True
         if have is None or self.received is None:

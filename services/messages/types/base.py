@@ -78,7 +78,8 @@ def _refusing(method: Callable[..., Any], check: Callable[..., Any] | None) -> C
 def _refusing_parsers(
     method: Callable[..., Callable[[bytes], Tree]], check: Callable[..., Any] | None
 ) -> Callable[..., Any]:
-    """Does the same for the parsers that `parser_of` returns."""
+    """Turns every exception of the parsers that a type's `parser_of` returns into a
+    MessageTypeError of that type, as `_refusing` does for a method."""
 
     @wraps(method)
     def parser_of(self: MessageType, names: frozenset[str]) -> Callable[[bytes], Tree]:

@@ -262,8 +262,6 @@ class StartReader:
     """Assembles the frames of `start_frames`.
 
     Owner: the link. Lifecycle: one connection.
-
-    Owner: the link. Lifecycle: one connection.
     """
 
     def __init__(self) -> None:

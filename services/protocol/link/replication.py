@@ -477,9 +477,6 @@ class PartReader:
 
     Invariant: a part above a limit is not decoded.
     Owner: the link's connection. Lifecycle: one logon.
-
-    Invariant: nothing is made of a part that passes a limit.
-    Owner: the link's connection. Lifecycle: one logon.
     """
 
     __slots__ = ("_left",)

@@ -667,9 +667,10 @@ class InstanceMachine:
         return self._take()
 
     def epoch_refused(self, destination: str) -> list[Effect]:
-        """Takes a destination's refusal of a link's epoch as stale. Each epoch is on disk here
-        before it is used, and this was the last one here. So a later epoch was written to a later
-        state of this data directory, or is being written to another copy of it."""
+        """Handles a destination's report that it has seen a later epoch of the link than the one
+        that the link sent. An epoch is on disk here before it is used, and the link sent the last
+        one. So this data directory is an older copy, or another copy of it is in use: the
+        instance begins anew as another incarnation."""
         self._out.is_changing = True
         self._go_back(f"{destination} has seen later connections of it than its last one")
         return self._take()

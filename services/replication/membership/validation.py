@@ -293,8 +293,8 @@ def _names(description: InstanceDescription) -> Iterator[tuple[str, str]]:
 def _subjects(
     destination: DestinationTerms, upstream: InstanceDescription, downstream: InstanceDescription
 ) -> Iterator[tuple[_Subject, list[TopicRule]]]:
-    """Yields the topics that the destination brings, each with those of its rules that decide for
-    the topic."""
+    """Yields each topic, or pair of overlapping expressions, that the upstream journals and the
+    destination replicates, with the rules of the destination that apply to it."""
     log = _Rules(upstream.log, f"TransactionLog of {upstream.name}")
     mine = _Rules(destination.topics, f"Destination {destination.name} of {upstream.name}")
     seen: set[_Subject] = set()

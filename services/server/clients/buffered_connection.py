@@ -62,10 +62,11 @@ class OfflineBuffer(Protocol):
 
 
 class ConnectionPool(Protocol):
-    """The pool of the connection (`ClientPool`)."""
+    """The part of `ClientPool` that a connection uses: the pool that limits what its clients
+    hold."""
 
     def weigh(self, connection: BufferedConnection) -> None:
-        """Weighs a connection that holds more than before."""
+        """Checks the limits for a connection that holds more than before."""
 
     def came_back(self, connection: BufferedConnection) -> None:
         """Notes that a connection is online again."""

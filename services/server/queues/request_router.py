@@ -52,10 +52,12 @@ class QueueRequestRouter:
         )
 
     def routed(self, request: QueueRequest, definition: QueueDefinition | None) -> RoutedRequest:
-        """Returns what another instance asks as the queues of this one take it.
+        """Converts another instance's request into the form that the queues of this instance
+        take. Its queue is empty where the request is for a queue that this instance shares with
+        nobody, or that is another one of the same name.
 
         Args:
-            definition: of the queue of that name here; None: there is none.
+            definition: definition of the queue of that name here; None: there is none.
         """
         from raylay.services.queues.decisions import TransferCandidate
         from raylay.services.queues.frontend import RoutedRequest

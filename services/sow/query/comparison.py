@@ -59,9 +59,6 @@ class TopicComparison:
     Owner: the caller that compares. Lifecycle: one comparison. About 200 bytes are kept for each
     record of the first instance, until those of the second one have come.
 
-    Owner: who compares. Lifecycle: one comparison. It keeps about 200 bytes of each record of the
-    first instance, until the other one's have come.
-
     Attributes:
         counts: number of records of each instance in the first look.
     """
