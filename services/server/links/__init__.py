@@ -1,1 +1,1 @@
-"""The links of an instance: those that it dials, and those of others."""
+"""The links of an instance: those that it dials, and those that other instances dial to it."""

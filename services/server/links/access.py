@@ -1,4 +1,4 @@
-"""The access check of a link, or of whoever asks for a copy: before anything that it says
+"""The access check of a link, or of an instance that asks for a copy, before any of its frames
 counts."""
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from raylay.services.server.access import AUTH, BUSY, AccessCheck, ShownCertific
 from raylay.services.server.runtime import InstanceRuntime
 
 NOT_ENTITLED = "not_entitled"
-"""Reason of the end of a connection that brings messages of a topic that it may not bring."""
+"""Reason of the end of a connection whose messages are of a topic that its user may not
+replicate."""
 
 
 class AccessSubject(Protocol):
-    """The connection (`UpstreamConnection`)."""
+    """The connection that is checked (`UpstreamConnection`)."""
 
     is_open: bool
     peer: str
@@ -35,14 +36,14 @@ class AccessSubject(Protocol):
         """Sends a frame."""
 
     def refuse(self, reason: str, text: str) -> None:
-        """Ends the connection and says why."""
+        """Ends the connection and tells the other side why."""
 
     def failed(self, error: Exception) -> None:
-        """Ends the connection: there is a fault in what was done for it."""
+        """Ends the connection after a fault in its access check."""
 
 
 class LinkAccess:
-    """See the file's docstring. Owner: the connection. Lifecycle: until it is let in."""
+    """See the file's docstring. Owner: the connection. Lifecycle: until the link is let in."""
 
     __slots__ = ("_connection", "_round", "_runtime", "is_asking")
 
@@ -51,17 +52,17 @@ class LinkAccess:
         self._runtime = runtime
         self._round = 0
         self.is_asking = False
-        """Nothing may come until the modules have answered."""
+        """Whether the modules have not answered yet: no frame is accepted meanwhile."""
 
     def ask(
         self, gate: AccessCheck | None, name: str, said: tuple[str, str], let_in: Callable[[], None]
     ) -> None:
-        """Goes on by `let_in`, now or when the modules have answered, or ends the connection.
+        """Calls `let_in`, at once or when the modules have answered, or ends the connection.
 
         Args:
-            gate: None: everybody is let in.
-            name: of the other side's instance.
-            said: user id and password.
+            gate: the access check of the transport; None: everybody is let in.
+            name: the name of the other side's instance.
+            said: the user id and the password that the other side sent.
         """
         if gate is None:
             let_in()
@@ -107,6 +108,6 @@ class LinkAccess:
 
 
 def first_kept_out(permissions: Permissions, topics: list[bytes]) -> bytes | None:
-    """The first topic of which a link may bring no messages; None: all may come."""
+    """The first topic whose messages a link may not replicate; None: all are allowed."""
     replicates = permissions.replicates
     return next((topic for topic in topics if not replicates(topic)), None)

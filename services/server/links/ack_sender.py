@@ -1,5 +1,5 @@
-"""The acks that an upstream link is sent: behind the answer to its logon, and held back for as long
-as its Destination allows."""
+"""The acks for an upstream link: sent after the answer to its logon, and held back for as long as
+its Destination allows."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from raylay.services.replication.effects import AckUpstream, Ranges
 
 CONFLATION_MS_MAX = 60_000
 UNREAD_BYTES_MAX = 64 * 1024 * 1024
-"""Bytes that a link may leave unread of what it is told, beside the answer to its logon. All that
-its window lets it ask answers for takes less."""
+"""Bytes of acks that a link may leave unread, in addition to the answer to its logon. The acks for
+all that its window allows it to ask take less."""
 
 
 class AckedConnection(Protocol):
@@ -35,8 +35,8 @@ class AckedConnection(Protocol):
 class AckSender:
     """See the file's docstring.
 
-    Invariant: nothing is sent before the answer is, and held back are at most `RANGES_IN_ACK_MAX`
-    ranges and one ack.
+    Invariant: no ack is sent before the answer to the logon; at most one ack, of at most
+    `RANGES_IN_ACK_MAX` ranges, is held back.
     Owner: the connection. Lifecycle: from the logon on.
     """
 
@@ -45,25 +45,26 @@ class AckSender:
     def __init__(self, connection: AckedConnection) -> None:
         self._connection = connection
         self.conflation_s = 0.0
-        """Time for which an ack may be held back."""
+        """Time, in seconds, for which an ack may be held back."""
         self._held_back: AckUpstream | None = None
         self._ranges = 0
-        """The ranges in what is held back."""
+        """Number of ranges in the ack that is held back."""
         self._behind: list[AckUpstream] | None = None
-        """Acks that go out behind the answer to the logon; None: that is out, or none is due."""
+        """Acks that wait for the answer to the logon; None: it has been sent, or no logon was
+        accepted yet."""
         self._answer_bytes = 0
 
     @property
     def is_answering(self) -> bool:
-        """Returns whether the answer to the logon is on its way."""
+        """Returns whether the answer to the logon is still being sent."""
         return self._behind is not None
 
     def answer(self) -> None:
         self._behind = []
 
     def answered(self, answer_bytes: int) -> None:
-        """The answer is sent. What the link waits for it hears first, so that it knows what the
-        acks behind it answer."""
+        """Sends the acks that waited for the answer. The link learns from the answer first what it
+        waits for, so that it knows what these acks are about."""
         self._answer_bytes = answer_bytes
         behind, self._behind = self._behind or [], None
         for ack in behind:

@@ -1,7 +1,8 @@
-"""A moved instance tells its fabric where it lives now, and itself where it lived before.
+"""A moved instance announces its new address to its fabric, and to the data directory that it left.
 
-Who is connected hears of it with the logon. But nobody may connect to the host where it lived, and
-what goes on there may connect to nobody: so each is told, again and again until it has heard it.
+Connected instances learn the address with the logon. But some may not reach the old host, or an
+instance that still runs there may reach nobody: so each is told, again and again until it has
+answered.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TIMEOUT_S = 3.0
 READ_BYTES = 64 * 1024
 CHALLENGES_MAX = 8
 _NOT_TAKEN = ("auth", "not_ready", "storage_error", "unproven")
-"""Refusals before it was taken."""
+"""Refusals that come before the announcement is accepted."""
 
 
 class Announcer:
@@ -38,11 +39,12 @@ class Announcer:
         self, runtime: InstanceRuntime, placements: PlacementKeeper, addresses: tuple[str, ...]
     ) -> None:
         self.untold = list(dict.fromkeys(addresses))
-        """`host:port` of replication transports that have not heard it yet."""
+        """Addresses `host:port` of the replication transports that have not accepted the
+        announcement yet."""
         self._runtime = runtime
         self._placements = placements
         self._told: set[tuple[str, str]] = set()
-        """Reasons why it could not be told, by address: each is reported once."""
+        """Reported failures, as (address, reason): each is reported once."""
 
     async def run(self) -> None:
         pause_s = PAUSE_S_MIN
@@ -74,13 +76,14 @@ class Announcer:
             self._tell_why(address, str(error))
             return False
         except (OSError, RaylayError, TimeoutError):
-            return False  # it is away, or starts: later
+            return False  # the instance is away or starting: later
         return True
 
     async def _answer(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str
     ) -> Header | None:
-        """Logs on; None: the connection ended, or it is challenged too often."""
+        """Logs on and returns the answer; None: the connection ended, or there were too many
+        challenges."""
         runtime, logon = self._runtime, self._placements.logon_words("", 0, announces=True)
         credentials = OwnCredentials(runtime.config.dialled_at(address)[1], runtime.config.name)
         said = await credentials.say()

@@ -1,9 +1,9 @@
 """An empty instance copies the log of another one before it serves (behaviour.md 1.7).
 
-Its transports listen meanwhile, to say so, and admit nobody: a second empty instance that would
-copy from this one learns that both would wait for ever. A marker file lies in the data directory
-from before the first copied record until the last one is on disk: what is found beside it is half
-a copy and is begun again.
+Its transports listen meanwhile, and refuse everybody with the reason: a second empty instance that
+would copy from this one learns that both would wait for ever. A marker file lies in the data
+directory from before the first copied record until the last one is on disk: a log found beside it
+is half a copy, and is begun again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ from raylay.storage.wipe import wipe_journal
 MARKER_FILE = "bootstrap.unfinished"
 CONNECT_TIMEOUT_S = 5.0
 SILENCE_S_MAX = 60.0
-"""A source that opens a compressed segment says nothing for a while."""
+"""Silence of a source, in seconds, after which the copy is given up. A source that opens a
+compressed segment sends nothing for a while."""
 PROGRESS_S = 1.0
 
 
@@ -56,7 +57,7 @@ class _SourceConnection(FramedConnection):
         self.copying = copying
         self.is_paused = False
         self.challenge: tuple[str, str] | None = None
-        """User id and text: the request is to come again."""
+        """User id and text of the source's challenge, after which the request is sent again."""
         self.done: asyncio.Future[None] = self.loop.create_future()
 
     def frame_received(self, header: Header, body: bytes) -> None:
@@ -80,14 +81,14 @@ class _SourceConnection(FramedConnection):
         self.fail(ConnectionError(why))
 
     def fail(self, error: Exception) -> None:
-        """The copy cannot go on."""
+        """Ends the copy with this error."""
         if not self.done.done():
             self.done.set_exception(error)
-            # Read here already: the one who waits for it may have given up before.
+            # Marks the error as retrieved: the waiter may have given up before.
             self.done.exception()
 
     def hold(self, paused: bool) -> None:
-        """Reads no further while the disk has too much to write, or goes on."""
+        """Pauses reading while the disk has too much to write, or resumes it."""
         if self.transport is None or paused == self.is_paused or not self.is_open:
             return
         self.is_paused = paused
@@ -96,7 +97,8 @@ class _SourceConnection(FramedConnection):
 
 
 class BootstrapRun:
-    """The copying. Owner: an instance that does not serve yet. Lifecycle: `run` once."""
+    """The copy of a source's log. Owner: an instance that does not serve yet. Lifecycle: `run`
+    once."""
 
     def __init__(self, runtime: InstanceRuntime, config: BootstrapConfig) -> None:
         self.runtime = runtime
@@ -111,7 +113,7 @@ class BootstrapRun:
         self._connection: _SourceConnection | None = None
         self._staged_bytes = 0
         self._staged: deque[tuple[int, int]] = deque()
-        """(last transaction id, bytes) of runs that are not on disk yet."""
+        """Runs that are not on disk yet: (last transaction id, bytes)."""
         self._commit_error: Exception | None = None
         self._settled = asyncio.Event()
         self._told_s = 0.0
@@ -120,11 +122,11 @@ class BootstrapRun:
     # -- whether -----------------------------------------------------------------------------
     @property
     def marker(self) -> Path:
-        """Lies there while the journal holds half a copy."""
+        """Path of the file that exists while the journal holds half a copy."""
         return self.runtime.directory / MARKER_FILE
 
     async def is_due(self) -> bool:
-        """Returns whether there is something to copy into. Half a copy is removed."""
+        """Returns whether the journal is empty, so that a copy is due. Removes half a copy."""
         runtime = self.runtime
         if await runtime.in_thread(self.marker.exists):
             runtime.report("bootstrap_begins_again", text="an earlier copy was not finished")
@@ -149,7 +151,7 @@ class BootstrapRun:
 
     # -- the loop ----------------------------------------------------------------------------
     async def run(self) -> None:
-        """Copies, from the first source that can, however long it takes until there is one.
+        """Copies from the first source that can serve, however long it takes until there is one.
 
         Raises:
             StorageError: the data directory cannot be used.
@@ -162,7 +164,7 @@ class BootstrapRun:
             runtime.phase = "waiting for a source to copy from"
             await asyncio.sleep(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, config.retry_ms_max)
-        # What was copied is recovered like any other log: from its files.
+        # The copy is recovered like any other log, from its files.
         await runtime.in_thread(runtime.journal.close)
         runtime.journal = await runtime.in_thread(open_journal, runtime.config, runtime.directory)
         await runtime.in_thread(self._unmark)
@@ -241,10 +243,10 @@ class BootstrapRun:
 
     # -- what comes --------------------------------------------------------------------------
     def frame_received(self, header: Header, body: bytes) -> None:
-        """A frame of the source's.
+        """Takes a frame of the source.
 
         Raises:
-            RemoteProtocolError, CorruptRecord: the source makes no sense.
+            RemoteProtocolError, CorruptRecord: the source breaks the protocol.
         """
         runtime = self.runtime
         command, copy = header["c"], self._copy
@@ -263,7 +265,7 @@ class BootstrapRun:
             self._lacks.read(body, lacks)
             copy.lacks(lacks)
         elif command == protocol.RUNS and copy is not None:
-            # A source proves nothing of itself.
+            # A source does not prove that it is of the fabric.
             runs = decode_replicated_runs(body, checks=True)
             self._stage(copy.take(runs, protocol.read_runs(header)))
             self._progress()
@@ -299,8 +301,8 @@ class BootstrapRun:
             self._take_committed(0)
 
     def _tell_sow(self, sow: SowCopy) -> None:
-        """Reports what the source gives of before the log, where that does not reach back to its
-        start."""
+        """Reports the SOW records that the source sent from before its log, where the log does not
+        reach back to its first transaction."""
         begin = self._begin
         if begin is not None and begin.first_txid > 1 and sow.wanted:
             self.runtime.report(
@@ -321,7 +323,7 @@ class BootstrapRun:
         try:
             self.runtime.loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError:
-            pass  # the loop is closed: nobody is left to be told
+            pass  # the loop is closed: nothing waits for the call
 
     def _take_committed(self, last_txid: int) -> None:
         while self._staged and self._staged[0][0] <= last_txid:
@@ -338,7 +340,8 @@ class BootstrapRun:
 
     # -- telling -----------------------------------------------------------------------------
     def status(self) -> dict[str, Any]:
-        """The progress. `of_messages` counts all of the source's log, asked for or not."""
+        """The progress of the copy. `of_messages` counts the source's whole log, with what is not
+        copied."""
         begin, copy = self._begin, self._copy
         found: dict[str, Any] = {"source": self.source, "done": self.done, "why": self.why}
         if begin is not None and copy is not None:

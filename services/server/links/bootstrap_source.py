@@ -1,4 +1,5 @@
-"""The source of a bootstrap: sends its log up to one point to an instance that is empty."""
+"""The source of a bootstrap: sends its log, up to the last committed transaction, to an empty
+instance."""
 
 from __future__ import annotations
 
@@ -25,11 +26,11 @@ from raylay.storage.journal_reader import LmdbJournalReader
 
 READ_BYTES = 512 * 1024
 SOW_ENTRIES_MIN, SOW_ENTRIES_MAX = 4, 1000
-"""Entries of a SOW topic that are looked at in one turn of the loop."""
+"""Bounds of the number of SOW entries that are read in one turn of the event loop."""
 
 
 class BootstrapHost(Protocol):
-    """The parts of the instance that it needs beside the runtime (`Upstreams`)."""
+    """The parts of the instance that a bootstrap source needs beside the runtime (`Upstreams`)."""
 
     runtime: InstanceRuntime
     admission: ClientAdmission
@@ -40,13 +41,13 @@ class BootstrapHost(Protocol):
 
 
 class BootstrapConnection(Protocol):
-    """The connection of whoever asks (`UpstreamConnection`)."""
+    """The connection of the instance that asks for the copy (`UpstreamConnection`)."""
 
     is_open: bool
     may_write: bool
     outbox: WriteQueue
     permissions: Permissions | None
-    """Permissions to bring, and copy; None: everything."""
+    """Permissions of the other instance to replicate and copy; None: everything."""
 
     def send(self, frame: bytes) -> None:
         """Sends a frame."""
@@ -55,11 +56,11 @@ class BootstrapConnection(Protocol):
         """Sends a frame that lies in several pieces."""
 
     def refuse(self, reason: str, text: str) -> None:
-        """Ends the connection and says why."""
+        """Ends the connection and tells the other side why."""
 
 
 class BootstrapSource:
-    """One copy that is asked for. Owner: its connection. Lifecycle: `run` once."""
+    """One copy that another instance asks for. Owner: its connection. Lifecycle: `run` once."""
 
     def __init__(
         self, connection: BootstrapConnection, host: BootstrapHost, header: Header, body: bytes
@@ -76,7 +77,7 @@ class BootstrapSource:
         return self._asks.name
 
     def refusal(self) -> tuple[str, str] | None:
-        """Returns why nothing can be copied from here now, if nothing can."""
+        """Returns why nothing can be copied from here now; None: a copy can begin."""
         runtime = self._runtime
         name, asks = runtime.config.name, self._asks.name
         copies_from = self._host.copies_from
@@ -101,7 +102,7 @@ class BootstrapSource:
         has_peers = any(of == group for _, of, _ in runtime.machine.upstreams())
         if has_peers or asks.group != group:
             return text
-        # It does not replicate to anybody before it has its copy.
+        # The peer does not replicate to anybody before it has its copy.
         return (
             f"{text}; where {asks.name} is the peer that is to come, both wait for ever: give "
             f"{asks.name} another source, or start it without Bootstrap"
@@ -111,12 +112,13 @@ class BootstrapSource:
         self._writable.set()
 
     async def run(self) -> None:
-        """Sends the log, or why not."""
+        """Sends the log, or the reason of a refusal."""
         connection, runtime = self._connection, self._runtime
         refused = self.refusal()
         if refused is None:
             try:
-                # It compiles and compares expressions that another instance has chosen.
+                # In a thread: another instance chose the regular expressions that are compiled
+                # here.
                 choice, is_whole = await runtime.in_thread(self._read_choice)
             except RemoteProtocolError as error:
                 refused = error.reason, str(error)
@@ -125,7 +127,7 @@ class BootstrapSource:
             connection.refuse(*refused)
             return
         reader = await runtime.in_thread(runtime.journal.reader)
-        # Where the instance stops meanwhile, it closes the reader when its thread has ended.
+        # If the instance stops meanwhile, it closes the reader after its thread has ended.
         self._host.reading.copy_readers.add(reader)
         try:
             await self._send(reader, choice, is_whole)
@@ -135,7 +137,7 @@ class BootstrapSource:
         await self._host.reading.run(reader.close)
 
     def _read_choice(self) -> tuple[BootstrapChoice, bool]:
-        """Returns what is asked for, and whether that is everything of this instance's log."""
+        """Returns the topics asked for, and whether those are all of this instance's log."""
         choice = protocol.read_choice(self._body)
         return choice, choice.is_whole(self._runtime.config.topics)
 
@@ -156,7 +158,7 @@ class BootstrapSource:
             for frame in protocol.lacks_frames(lacks):
                 connection.send(frame)
         if first_txid > 1:
-            await self._send_sow(first_txid)  # and ends the connection where it may not
+            await self._send_sow(first_txid)  # ends the connection if a topic is not allowed
         cursor_txid = first_txid - 1
         while cursor_txid < last_txid and connection.is_open:
             runs = await self._host.reading.run(reader.read, cursor_txid, READ_BYTES)
@@ -167,7 +169,7 @@ class BootstrapSource:
                 return
             runs = [run for run in runs if run.first_txid <= last_txid]
             cursor_txid = runs[-1].last_txid
-            # In the thread, as a topic that is new is searched with all expressions.
+            # In the thread, as a new topic is matched against all regular expressions.
             runs = await self._host.reading.run(choice.of, runs)
             if self._is_kept_out(run.topic for run in runs if run.kind == Kind.RECORDS):
                 return
@@ -181,7 +183,7 @@ class BootstrapSource:
             runtime.report("bootstrap_served", peer=asks.name, last_txid=cursor_txid)
 
     async def _send_sow(self, first_txid: int) -> None:
-        """Sends the SOW topics as far as the log does not reach back to them."""
+        """Sends the entries of SOW topics that are older than the log."""
         connection, sow = self._connection, self._host.sow
         wanted = protocol.sow_wanted(self._header, fingerprints(self._runtime.config))
         for topic in sow.book.topics:
@@ -195,15 +197,15 @@ class BootstrapSource:
                     return
                 for frame in protocol.sow_frames(topic.stored_as, older):
                     connection.send(frame)
-                # A turn of the loop is about as long, however large the records are.
+                # Keeps turns of the loop about equally long, however large the records are.
                 fitting = most * protocol.SOW_BYTES // max(looked_bytes, 1)
                 most = max(SOW_ENTRIES_MIN, min(fitting, 2 * most, SOW_ENTRIES_MAX))
                 await self._written()
                 await asyncio.sleep(0)
 
     def _is_kept_out(self, topics: Iterable[bytes]) -> bool:
-        """Returns whether one of these may not be copied. Then nothing more is: a copy that lacks a
-        topic would be taken for whole."""
+        """Returns whether one of these topics may not be copied. The copy then ends: a copy without
+        a topic would be taken for a whole one."""
         connection, runtime = self._connection, self._runtime
         permissions = connection.permissions
         if permissions is None:
@@ -230,7 +232,7 @@ class BootstrapSource:
 
 
 def _begin(reader: LmdbJournalReader) -> tuple[int, PublisherRanges]:
-    """Returns where the log begins, and what it held before."""
+    """Returns the first transaction id of the log, and the messages that were removed before it."""
     while True:
         first_txid = reader.first_txid
         removed = reader.removed()

@@ -1,5 +1,5 @@
-"""The instance's side of its links: what it tells their processes and what they say. That their
-processes run is a matter of children/supervisor.py."""
+"""The instance's side of its links: the frames to and from their processes. children/supervisor.py
+keeps the processes running."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ from raylay.services.server.runtime import InstanceRuntime
 
 
 class Links:
-    """The links of an instance, and what of it they all need.
+    """The links of an instance, and the parts of the instance that all of them need.
 
     Owner: the instance's event loop.
 
     Args:
-        controls: by destination; filled by `add`.
+        controls: the links by destination; filled by `add`.
         start: starts a link's process with a number that tells it from earlier ones. Called in a
-            thread; may block; may raise: it is then tried again.
-        greeted: called when a link's process has come.
-        keep_refused: called when something was refused for good.
+            thread; may block; may raise: the start is then tried again.
+        greeted: called when a link's process has connected.
+        keep_refused: called when a destination has refused messages for good.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class Links:
             link.aim(news)
 
     def run(self) -> None:
-        """Starts all of them: those of the group, and those that acks wait for, before the others.
-        On few processors the processes of a fabric take seconds, and clients wait for these."""
+        """Starts the links: first those to the group and those that acks wait for. On few
+        processors, the processes of a fabric take seconds to start, and clients wait for these."""
         first: list[Supervisor] = []
         others: list[Supervisor] = []
         for link in self.controls.values():
@@ -114,9 +114,9 @@ class Links:
 
 
 class LinkControl:
-    """One destination's link: its process, its connection, its state.
+    """The link to one destination: its process, its connection, its state.
 
-    Invariant: at most one link process is talked to, that of the last start.
+    Invariant: the instance talks to at most one link process, that of the last start.
     Owner: the instance's event loop. Lifecycle: as long as the instance.
     """
 
@@ -141,34 +141,35 @@ class LinkControl:
         )
         self._description = pack_description(describe(links.runtime.config, config.name))
         self.wake_fd = -1
-        """Descriptor that `wake` writes to; -1 while there is none."""
+        """Descriptor that `wake` writes to; -1: there is none."""
         self.woken_txid = 0
         self.direct_link = DirectLinkControl(links.runtime, self, links.descriptors)
         self._wake_lock = threading.Lock()
         self._wake_connection: FramedConnection | None = None
         self._held_at_dial = PublisherRanges()
         self._epoch = 0
-        """Epoch that the link was given last, with the digest of `_held_at_dial`."""
+        """The epoch last given to the link, together with the digest of `_held_at_dial`."""
         self._parts: list[tuple[str, int, bytes]] = []
-        """Parts of what the destination holds and waits for: (which, root, bytes)."""
+        """Parts of the ranges that the destination holds and waits for: (which, root, bytes)."""
         self._behind_start: list[bytes] | None = None
-        """Frames for the link that follow the one that says how it begins; None: that is out."""
+        """Frames for the link that must follow the frame with its start; None: the start has been
+        sent."""
         self._dial_number = 0
         self._told_later = 0
-        """Up to where it is told in a moment; 0: nothing is."""
+        """Transaction id up to which the link is told of commits in a moment; 0: none."""
         self._told_txid = 0
         self._told_timer = False
         self._destination = config.destination()
         self._started_with = config.addresses
-        """Addresses that the last process was started with: whoever moves before it has come is not
-        there."""
+        """Addresses that the last process was started with. An instance that moves before the
+        process connects is not among them."""
         self._offered = 0
-        """Number of the incoming connection that the link was last told of."""
+        """Number of the incoming connection that was last offered to the link; 0: none."""
         self._names_told = NamesTold(links.runtime.machine.publisher_names)
 
     # -- the process -------------------------------------------------------------------------
     def _start(self, number: int) -> ChildHandle:
-        """Called in a thread."""
+        """Starts the link's process. Called in a thread."""
         config = self.config
         self._started_with = config.addresses
         return self._links.start(config, number)
@@ -181,7 +182,8 @@ class LinkControl:
         await self.process.end(encode_frame({"c": "stop"}))
 
     def greeted(self, connection: FramedConnection, header: Header) -> bool:
-        """A link process connected. Whether it is the right one."""
+        """Takes the connection of a link process. Returns whether the process is that of the last
+        start."""
         if not self.process.greeted(connection, header):
             return False
         self._offered = 0
@@ -193,7 +195,7 @@ class LinkControl:
         return True
 
     def impair(self, state: dict[str, Any], seconds: float) -> None:
-        """Sets the state of the line to the destination for so long, for a drill."""
+        """Sets the state of the line to the destination for a time, for a drill."""
         self.process.say(encode_frame({"c": "impair", "state": state, "seconds": seconds}))
 
     def lost(self, connection: FramedConnection, why: str) -> None:
@@ -240,8 +242,8 @@ class LinkControl:
             runtime.report(header["event"], **{"destination": self.name, **header["details"]})
 
     def take_report(self, told: LinkReport) -> None:
-        """Takes what the destination answered, has stored, or will never have, over a direct
-        link."""
+        """Takes a report of the destination over a direct link: the messages that it answered, has
+        stored, or will never have."""
         self._pass_report(told, is_direct=True)
 
     def _pass_report(self, report: LinkReport, *, is_direct: bool = False) -> None:
@@ -279,8 +281,8 @@ class LinkControl:
             connection.send(encode_frame(header, self._description))
 
     def _next_epoch(self) -> int:
-        """Returns the next epoch, which is on disk before it is used: no connection of an earlier
-        life has a higher one."""
+        """Returns the next epoch, which is on disk before it is used, so that no connection of an
+        earlier life has a higher one."""
         state = self._runtime.state
         epoch = state.get_number("link_epoch") + 1
         state.put_number("link_epoch", epoch)
@@ -292,11 +294,11 @@ class LinkControl:
         return self._runtime.is_serving
 
     def refuse(self, why: str) -> None:
-        """Tells the link why it does not go on with the server that it has reached."""
+        """Tells the link why it must leave the server that it has reached."""
         self.process.say(control.refuse(why))
 
     def reached(self, server: ReachedServer) -> None:
-        """The link counts as connected to this server: commits are told to it."""
+        """Marks the link as connected to this server: from now on it is told of commits."""
         self.is_connected = True
         self._names_told.connected(server.names)
         self.remember(server.incarnation, server.name, server.client_address)
@@ -311,7 +313,8 @@ class LinkControl:
         )
 
     def begins(self, start: LinkStart) -> None:
-        """`_connected` tells it how it begins, in turns; all else that it is told follows."""
+        """Holds back frames for the link until `_connected` has sent it the frames of its start, in
+        turns."""
         self._behind_start = []
 
     async def _connected(self, header: Header, parts: list[tuple[str, int, bytes]]) -> None:
@@ -320,8 +323,8 @@ class LinkControl:
         dial_number = self._dial_number
         theirs, waited = self._held_at_dial, RootedRanges()
         if header["epoch"] != self._epoch:
-            # It gave an attempt up before it had the answer, and logged on with that now: what was
-            # held at the next one is not what it told the digest of.
+            # The link gave up an attempt before the epoch came, and logged on with it in the next
+            # attempt: the held messages of that attempt do not match the digest that it sent.
             if connection is not None:
                 connection.send(control.refuse("it logged on with an epoch of an earlier attempt"))
             return
@@ -370,7 +373,7 @@ class LinkControl:
             if connection is None or connection is not self.process.connection:
                 return
             if dial_number != self._dial_number:
-                return  # It has lost what it had reached.
+                return  # The link has lost its server.
             more = setup.compare()
             await asyncio.sleep(0)
         if connection is not self.process.connection or dial_number != self._dial_number:
@@ -379,8 +382,8 @@ class LinkControl:
         start = setup.begin()
         if start is None:
             return
-        # What is left of the incoming connections is for other links; and of two connections that
-        # were dialled both ways, one side gives up its own.
+        # Offers the remaining incoming connections to other links. Of two connections that were
+        # dialled both ways, one side gives up its own.
         self._links.upstreams.changed()
         await self._tell_start(control.start_frames(start, theirs if header["same"] else None))
 
@@ -397,8 +400,9 @@ class LinkControl:
                 connection.send(frame)
 
     async def _removal_is_held(self) -> bool:
-        """Keeps tools in other processes from removing what the other side lacks: on disk before
-        the link begins. False where that cannot be written: the link dials again."""
+        """Keeps tools in other processes from removing messages that the destination lacks: the
+        floor is on disk before the link begins. Returns False if it cannot be written: the link
+        then dials again."""
         runtime = self._runtime
         if runtime.journal.floor_is_written:
             return True
@@ -413,13 +417,13 @@ class LinkControl:
         return True
 
     def remember(self, incarnation: int, name: str, client_address: str) -> None:
-        """Remembers the server that it connected to, now or last."""
+        """Remembers the server that the link is, or was last, connected to."""
         self.peer_name = name
         self._peer_client_address = client_address
         self._links.peer_book.reached(self.name, incarnation, name, client_address)
 
     def aim(self, news: Mapping[str, InstancePlacement]) -> None:
-        """Instances were moved: they are dialled, and clients are sent, where they live now."""
+        """Dials moved instances at their new addresses, and sends clients there."""
         self.config = resolve_addresses(self.config, news)
         self._destination = self.config.destination()
         self.direct_link.return_it("instances were moved")
@@ -443,7 +447,7 @@ class LinkControl:
         others = [link for link in self._links.controls.values() if link is not self]
         incoming = self._links.upstreams.incoming(self.name)
         if self.is_connected:
-            # Only a connection of the same server is of use then.
+            # Only a connection of the same server is of use now.
             mine = machine.destinations[self.name].incarnation
             incoming = [each for each in incoming if each.incarnation == mine]
         return choose(
@@ -454,7 +458,8 @@ class LinkControl:
         )
 
     def offer_incoming(self) -> None:
-        """Tells the link of the incoming connection that it may use, where that is another one."""
+        """Offers the link an incoming connection that it may use, if that is another one than
+        before."""
         if self.process.connection is None or not uses_incoming(self._destination):
             return
         found = self._incoming()
@@ -470,8 +475,8 @@ class LinkControl:
             )
 
     def stream_of(self, header: Header) -> asyncio.Protocol | None:
-        """Returns who is to have a socket of the link's process: the other end of a stream. None:
-        there is none any more."""
+        """Returns the protocol of a stream that begins on a socket of the link's process; None: the
+        connection that it needs is gone."""
         upstreams = self._links.upstreams
         if header["c"] == "carried":
             return UpstreamConnection(upstreams, self.name, certificate=header.get("certificate"))
@@ -488,7 +493,8 @@ class LinkControl:
             self.process.connection.send(encode_frame({"c": "told", "tx": last_txid}))
 
     def told_later(self, last_txid: int) -> None:
-        """Tells of a commit of which nothing is routed there; see `Tell.LATER`."""
+        """Tells the link, a little later, of a commit of which nothing is routed to it; see
+        `Tell.LATER`."""
         if last_txid - max(self._told_txid, self.woken_txid) >= TOLD_LATER_RECORDS:
             self.told(last_txid)
             return
@@ -507,16 +513,16 @@ class LinkControl:
 
     @property
     def is_wakeable(self) -> bool:
-        """Returns whether the writer thread wakes it."""
+        """Returns whether the writer thread wakes the link."""
         return self.wake_fd >= 0 and not self.direct_link.is_direct
 
     def wakeable_changed(self) -> None:
-        """Tells the writer thread whether to wake it."""
+        """Tells the writer thread whether to wake the link."""
         self._links.commits.wakeable_changed()
 
     def wakes_by(self, connection: FramedConnection, header: Header) -> bool:
-        """The second connection of the link's process: only commits are told over it, by the writer
-        thread. False when it is not the link of the last start."""
+        """Takes the second connection of the link's process, over which the writer thread tells it
+        of commits. Returns False if the process is not that of the last start."""
         transport = connection.transport
         if not self.process.is_of_last_start(header) or transport is None:
             return False
@@ -539,8 +545,8 @@ class LinkControl:
         self._links.commits.wakeable_changed()
 
     def wake(self, last_txid: int) -> bool:
-        """Tells the link of a commit; called on the thread that made it. Where the socket is full
-        or gone, the loop's own frame tells it: False."""
+        """Tells the link of a commit; called on the thread that made it. Returns False where the
+        socket is full or gone, so that a frame of the loop tells the link."""
         if not self.is_connected or self.direct_link.is_direct:
             return True
         with self._wake_lock, contextlib.suppress(OSError):
@@ -551,18 +557,19 @@ class LinkControl:
         return False
 
     def notice(self, awaited: Rooted, last_txid: int) -> None:
-        # It must have read all that it is asked about.
+        # The link must know all commits that the question is about.
         self._tell_late()
         if not self.direct_link.notice(awaited, last_txid):
             self._say(control.notice(awaited, last_txid))
 
     def queue_request(self, frame: bytes) -> None:
-        """Asks the destination for messages of a queue. Whoever asks asks again."""
+        """Asks the destination for messages of a queue. Nothing is repeated here: the owner asks
+        again."""
         if not self.direct_link.queue_request(frame):
             self._say(control.queue(frame))
 
     def tell_names(self) -> None:
-        """Tells the destination some of the names of publishers that it lacks, if there are any."""
+        """Sends the destination some of the publisher names that it lacks, if there are any."""
         if self._names_told.is_behind:
             self._names_told.go_on(self._say_names)
 
@@ -578,7 +585,8 @@ class LinkControl:
             self._say(encode_frame({"c": "mode", "sync": sync}))
 
     def _say(self, frame: bytes) -> None:
-        """Tells a link that has begun; one that begins, behind what it begins with."""
+        """Sends a frame to a link that has begun. While a link begins, its frames wait for the
+        start."""
         if self.process.connection is None or not self.is_connected:
             return
         if self._behind_start is not None:

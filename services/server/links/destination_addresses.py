@@ -12,8 +12,8 @@ from raylay.services.replication.membership.placement import InstancePlacement, 
 def resolve_addresses(
     destination: DestinationConfig, placements: Mapping[str, InstancePlacement]
 ) -> DestinationConfig:
-    """The destination with the addresses of moved instances in place of their former ones. One
-    whose list names instances of another fabric stays as it is: no names are known of it."""
+    """Returns the destination with the present addresses of moved instances. A destination whose
+    list names instances of another fabric stays as it is: their names are not known."""
     names = destination.server_names
     return replace(
         destination,
@@ -29,6 +29,6 @@ def resolve_addresses(
 
 
 def client_name(instance: str, destination: DestinationConfig) -> str:
-    """Returns the name of a link as a client of the instance downstream (behaviour.md 1.9)."""
+    """Returns the client name of a link at the instance downstream (behaviour.md 1.9)."""
     kind = "sync" if destination.sync else "async"
     return f"{instance}!{destination.name}!{kind}!amps-replication"

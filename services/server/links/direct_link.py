@@ -1,4 +1,4 @@
-"""The connections that the links of an instance hand over to it; replication/link/direct_link.py
+"""The connections that an instance takes over from its links; replication/link/direct_link.py
 decides which."""
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ from raylay.storage.files import bind_private
 
 DATAGRAM_BYTES_MAX = 4096
 TELLS_US = 1_000_000
-"""Time between two reports to a link of what the filters left out of what its instance sends."""
+"""Time, in microseconds, between two reports to a link of the messages that filters left out of a
+direct link."""
 
 
 class DescriptorReceiver:
@@ -59,14 +60,14 @@ class DescriptorReceiver:
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
         self._came: dict[str, tuple[int, socket.socket]] = {}
-        """Sockets, by destination, that a link's process has sent and not told of yet, each with
+        """Sockets that a link's process has sent and not announced yet, by destination, each with
         the number of that process."""
 
     def open(self, path: str) -> None:
-        """Takes them at this path, which only this user may write to.
+        """Opens the socket at this path, which only this user may write to.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: the socket cannot be made.
         """
         taker = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         taker.setblocking(False)
@@ -74,15 +75,15 @@ class DescriptorReceiver:
         self._socket = taker
 
     def close(self) -> None:
-        """Takes none any more."""
+        """Closes the socket and the connections that were not taken."""
         for destination in list(self._came):
             self.forget(destination)
         if self._socket is not None:
             self._socket.close()
 
     def take(self, destination: str, start_number: int) -> socket.socket | None:
-        """Returns what the link's process of this start has sent; it does before it tells of it.
-        What other links have sent meanwhile is kept for them."""
+        """Returns the connection that the link's process of this start has sent, which it does
+        before it announces it. Connections of other links are kept for them."""
         self._read()
         number, found = self._came.pop(destination, (0, None))
         if found is not None and number != start_number:
@@ -91,7 +92,8 @@ class DescriptorReceiver:
         return found
 
     def forget(self, destination: str) -> None:
-        """Closes what a link that has gone, or dials again, sent and did not tell of."""
+        """Closes the connection that a link sent and did not announce, after the link has gone or
+        dials again."""
         self._read()
         _, found = self._came.pop(destination, (0, None))
         if found is not None:
@@ -125,7 +127,7 @@ class LinkHost(Protocol):
     process: Supervisor
 
     def take_report(self, told: LinkReport) -> None:
-        """Takes what the destination answered."""
+        """Takes a report of the destination."""
 
     def wakeable_changed(self) -> None:
         """Tells the writer thread whether to wake the link."""
@@ -148,7 +150,7 @@ class DirectLinkControl:
         )
         self._socket: DirectLinkSocket | None = None
         self._counts: dict[str, int] = {}
-        """Counts of the connections that are over."""
+        """Counts of the direct connections that have ended."""
         self._tells_us = 0
 
     @property
@@ -156,7 +158,7 @@ class DirectLinkControl:
         return self._socket is not None
 
     def counts(self, counts: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns what the link counted, and what went over the connections that it handed over."""
+        """Adds the counts of the direct connections to those of the link."""
         found = dict(counts)
         for mine in (self._counts, self._socket.counts() if self._socket is not None else {}):
             for name, count in mine.items():
@@ -166,7 +168,8 @@ class DirectLinkControl:
         return found
 
     def tick(self, *, caught_up: bool) -> None:
-        """Called regularly: asks for the connection, or keeps it alive."""
+        """Called regularly. Asks the link for its connection, or keeps a direct connection
+        alive."""
         runtime, connection = self._runtime, self._link.process.connection
         if self._socket is not None:
             self._socket.tick()
@@ -181,7 +184,8 @@ class DirectLinkControl:
             connection.send(encode_frame({"c": "take_over", "tx": runtime.machine.committed_txid}))
 
     def committed(self, runs: list[Run]) -> bool:
-        """Takes runs that are on disk. Returns whether the link need not be told."""
+        """Sends committed runs over a direct connection. Returns whether that is done: the link
+        need not be told."""
         if self._socket is None:
             self._policy.committed(runs)
             return False
@@ -189,7 +193,8 @@ class DirectLinkControl:
         return True
 
     def notice(self, awaited: Rooted, last_txid: int) -> bool:
-        """The destination is to be asked. Whether that is done."""
+        """Asks the destination over a direct connection for its answers. Returns whether that is
+        done."""
         if self._socket is None:
             self._policy.said()
             return False
@@ -197,22 +202,23 @@ class DirectLinkControl:
         return True
 
     def queue_request(self, frame: bytes) -> bool:
-        """Asks for messages of a queue. Whether the link need not do so."""
+        """Asks for messages of a queue over a direct connection. Returns whether that is done."""
         if self._socket is None:
             return False
         self._socket.queue_request(frame)
         return True
 
     def names(self, frame: bytes) -> bool | None:
-        """Tells names of publishers. Whether they went out; None: the link is to do so. They wait
-        for a link that was asked for its connection: clients come all the time, and what it was
-        told would end that."""
+        """Sends names of publishers over a direct connection. Returns whether they went out; None:
+        the link is to send them. They wait for a link that was asked for its connection: new
+        clients come all the time, and a frame to the link would end the take-over."""
         if self._socket is None:
             return False if self._policy.is_asked else None
         return self._socket.names(frame)
 
     def mode(self, sync: bool) -> bool:
-        """Sets whether what is sent from now on is marked. Returns whether that is done."""
+        """Sets whether batches are marked as sync from now on. Returns whether a direct connection
+        does so."""
         if self._socket is None:
             self._policy.said()
             return False
@@ -221,11 +227,11 @@ class DirectLinkControl:
 
     # -- what the link says ------------------------------------------------------------------
     def kept(self, header: Header) -> None:
-        """The link does not hand over its connection."""
+        """Notes that the link does not hand over its connection."""
         self._policy.kept(self._runtime.steady_us(), for_good=header["for_good"])
 
     def given(self, header: Header, body: bytes, start_number: int) -> None:
-        """The link hands it over. All that is committed is taken already."""
+        """Takes over the link's connection. All commits have been handled before."""
         runtime, link = self._runtime, self._link
         state = control.read_hand_over(header, body)
         behind = self._policy.taken(state.cursor, runtime.steady_us())
@@ -241,7 +247,7 @@ class DirectLinkControl:
         runtime.spawn(self._socket.connect(found))
 
     def return_it(self, why: str) -> None:
-        """Ends the connection; the link dials again."""
+        """Ends the direct connection; the link dials again."""
         if self._socket is not None:
             self._socket.abort(why)
         else:
@@ -258,7 +264,8 @@ class DirectLinkControl:
         self._say_over(why)
 
     def _tell_beside(self, direct_socket: DirectLinkSocket) -> None:
-        """Tells the link what the filters left out, which it need not read again."""
+        """Reports to the link the messages that the filters left out, so that it need not read them
+        again."""
         connection, beside = self._link.process.connection, direct_socket.direct.machine.beside
         if beside and connection is not None:
             for stretch, ranges in beside.taken().items():
@@ -275,11 +282,11 @@ class DirectLinkControl:
 
 
 class DirectLinkSocket(FramedConnection):
-    """A connection that a link has handed over. Owner: the instance's event loop. Lifecycle: to its
-    end, which the link hears of."""
+    """A connection that a link has handed over. Owner: the instance's event loop. Lifecycle: until
+    its end, which is reported to the link."""
 
     urgency = 0
-    """Somebody's publisher waits for the answer."""
+    """Rank of its frames in the outbox: first, as publishers wait for the acks."""
 
     def __init__(
         self,
@@ -309,7 +316,7 @@ class DirectLinkSocket(FramedConnection):
         self._sent_wire_bytes = 0
         self._due_timer: asyncio.TimerHandle | None = None
         self._behind: list[Run] = []
-        """Committed before it is connected here."""
+        """Runs that were committed before the socket was open here."""
         self._why = ""
         self._silence = SilenceDetector()
 
@@ -331,11 +338,12 @@ class DirectLinkSocket(FramedConnection):
         self.committed(behind)
 
     def abort(self, why: str) -> None:
-        """Ends it at once, for the link's process, too, which has the descriptor as well."""
+        """Ends the connection at once, also for the link's process, which holds a duplicate of the
+        descriptor."""
         self._why = why
         if self.transport is not None and not self.transport.is_closing():
-            # What uvloop gives for it cannot be shut down. Where no descriptor is left for another
-            # one, the link ends it: it hears that it is over.
+            # uvloop's socket object cannot be shut down, so a duplicate is. Where no descriptor is
+            # free for it, the link ends the connection when it is told of the end.
             with contextlib.suppress(OSError):
                 fileno = os.dup(self.transport.get_extra_info("socket").fileno())
                 with socket.socket(fileno=fileno) as found:
@@ -343,7 +351,7 @@ class DirectLinkSocket(FramedConnection):
         super().abort(why)
 
     def close(self, why: str) -> None:
-        """Closes the socket as `abort` does: what was not sent, the link sends."""
+        """Ends the connection as `abort` does: the link sends what was not sent."""
         self.abort(why)
 
     def counts(self) -> dict[str, int]:
@@ -355,7 +363,7 @@ class DirectLinkSocket(FramedConnection):
         }
 
     def tick(self) -> None:
-        """Beats, ends what is silent, and tells what is to be told soon."""
+        """Sends heartbeats, ends a silent connection, and passes on delayed reports."""
         if not self.is_open:
             return
         config = self._link.config
@@ -384,7 +392,7 @@ class DirectLinkSocket(FramedConnection):
             self.abort("it was to be asked before it was open")
 
     def queue_request(self, frame: bytes) -> None:
-        """Asks for messages of a queue, where that can be written at once."""
+        """Asks for messages of a queue, if the frame can be written at once."""
         if self.is_open and not self.unsent_bytes:
             self.send(frame)
 
@@ -397,8 +405,7 @@ class DirectLinkSocket(FramedConnection):
         return int(self.loop.time() * 1e6)
 
     def _perform(self, effects: list[LinkEffect], at_ns: int = 0) -> None:
-        # Batches first: who is told of an answer may ask for something at once, and that goes out
-        # in the batch behind these.
+        # Batches first: a report may cause a question at once, which is sent in a later batch.
         for effect in effects:
             if isinstance(effect, SendBatch):
                 self._send(effect)
@@ -443,7 +450,7 @@ class DirectLinkSocket(FramedConnection):
 
     # -- what comes in -----------------------------------------------------------------------
     def data_received(self, data: bytes) -> None:
-        """Acks came; those of publishers that they release are written at once."""
+        """Takes acks. The acks of publishers that they release are written at once."""
         self.outbox.await_flush()
         try:
             super().data_received(data)
@@ -465,11 +472,11 @@ class DirectLinkSocket(FramedConnection):
             )
             self.abort(f"{reason}: {text}")
         elif header["c"] != "beat":
-            # Still refused, or instances were moved: the link is told when it dials.
+            # A refusal or a move: the link hears the same when it dials.
             self.abort(f"{header['c'][:64]} came")
 
     def failed(self, error: Exception) -> None:
-        """Ends the connection: what is done with a frame of the destination's has a fault."""
+        """Ends the connection after a fault in handling a frame of the destination."""
         self._runtime.contain(error, self._link.name, lambda _, text: self.abort(text))
 
     def broken(self, error: RemoteProtocolError) -> None:

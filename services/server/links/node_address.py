@@ -1,8 +1,9 @@
 """An instance follows its node to another address.
 
-A pod that restarts, a lease of DHCP, a cloud host that was replaced with its disk: the node that
-holds the data comes back with another address than the instance was configured for by a driver that
-is gone. It listens where the node is now, and says so as a moved instance does (announcer.py).
+After a restart of a pod, a change of a DHCP lease, or the replacement of a cloud host, the node
+that holds the data may have another address than the instance was configured for by a driver that
+is gone. The instance listens at the node's present address, and announces it as a moved instance
+does (announcer.py).
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from raylay.services.config.transport import TransportConfig
 
 
 def following(config: InstanceConfig, address: str) -> InstanceConfig:
-    """The configuration at the address that the node has now. The same object where nothing is to
-    be followed: the instance was given its hosts, or this machine still has the former address.
+    """The configuration with the node's present address. The same object where there is nothing to
+    follow: the instance was given its hosts, or this machine still has the former address.
 
     Args:
-        address: as Ray knows the node; empty: there is no Ray.
+        address: the node's address as Ray knows it; empty: there is no Ray.
     """
     former = config.node_address
     if not former or not address or address == former or is_own(former):
@@ -48,8 +49,8 @@ def following(config: InstanceConfig, address: str) -> InstanceConfig:
 
 
 def is_own(host: str) -> bool:
-    """Returns whether this machine has that address. A name that is not known here is left to who
-    binds it."""
+    """Returns whether this machine has that address. True for a name that cannot be resolved here:
+    binding it will tell."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         try:
@@ -60,12 +61,12 @@ def is_own(host: str) -> bool:
 
 
 def shown(host: str) -> str:
-    """Returns the host as it stands in `host:port`."""
+    """Returns the host in the form that `host:port` needs."""
     return f"[{host}]" if ":" in host else host
 
 
 def listen_advice(error: OSError) -> str:
-    """Returns what to do where an address cannot be listened on."""
+    """Returns advice for an address that cannot be listened on."""
     if error.errno == errno.EADDRNOTAVAIL:
         return "this machine has no such address: correct the host, and `raylay apply FILE`"
     return "is the port in use?"

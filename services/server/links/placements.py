@@ -1,7 +1,7 @@
 """The placements that this instance knows (design.md 2, Placement): on disk before it acts on them.
 
-What decides is services/replication/membership/placement.py and the machine; here it is kept,
-learnt and told.
+services/replication/membership/placement.py and the machine decide; this module stores, learns and
+passes on placements.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ class PlacementKeeper:
     def __init__(self, runtime: InstanceRuntime) -> None:
         self._runtime = runtime
         self._found = Placements()
-        """Placements that were known when it started."""
+        """Placements that were known when the instance started."""
         self._learning = asyncio.Lock()
 
     @property
     def found(self) -> Placements:
-        """Returns, for the machine, what is known at the start."""
+        """Returns a copy of the placements known at the start, for the machine."""
         return self._found.copy()
 
     def known(self) -> dict[str, InstancePlacement]:
-        """The known places of instances that were moved, or followed their node."""
+        """The known placements of instances that were moved, or followed their node."""
         runtime = self._runtime
         return runtime.machine.placements.items() if runtime.is_serving else self._found.items()
 
     def check(self) -> None:
-        """Reads what was written down and what the configuration says.
+        """Reads the placements from disk and from the configuration.
 
         Raises:
-            InstanceRetired: the directory is left over from where the instance lived before: it is
-                not used again, whatever is in it.
+            InstanceRetired: the instance has moved away from this directory, which is not used
+                again, whatever is in it.
         """
         runtime = self._runtime
         config, state, found = runtime.config, runtime.state, self._found
@@ -78,11 +78,11 @@ class PlacementKeeper:
             raise InstanceRetired(f"{runtime.directory}: {runtime.retirement}")
 
     def settle(self, *, follows: bool) -> None:
-        """Writes down where it lives, if others cannot know it from their configurations, and what
-        it was told of others.
+        """Writes the instance's own placement to disk, if others cannot know it from their
+        configurations, and the placements of others.
 
         Args:
-            follows: its node has another address than it is configured with.
+            follows: whether the node has another address than the instance is configured with.
         """
         runtime, found = self._runtime, self._found
         name, own = runtime.config.name, self._own()
@@ -105,8 +105,8 @@ class PlacementKeeper:
     def logon_words(
         self, destination: str, epoch: int, *, announces: bool = False
     ) -> UpstreamLogon:
-        """Returns what a logon elsewhere says of this instance, with its proof; a link adds the
-        rest."""
+        """Returns this instance's part of a logon at another instance, with its proof; a link adds
+        the rest."""
         runtime = self._runtime
         identity = runtime.identity
         logon = UpstreamLogon(
@@ -125,10 +125,11 @@ class PlacementKeeper:
         return logon
 
     async def learn(self, told: Mapping[str, InstancePlacement]) -> None:
-        """Somebody told where instances were moved to: on disk before it is acted upon.
+        """Takes the placements of moved instances: they are on disk before the instance acts on
+        them.
 
         Raises:
-            RaylayError: it cannot be written down; nothing has changed.
+            RaylayError: they cannot be written to disk; nothing has changed.
         """
         runtime = self._runtime
         if not told or not runtime.is_serving:
@@ -141,7 +142,8 @@ class PlacementKeeper:
             name = runtime.config.name
             heard = news.get(name)
             if heard is not None and heard.generation == runtime.identity.generation:
-                # From a life whose disk is lost, say: all who hear it are told better.
+                # The placement may be of a life whose disk was lost, for example: others are sent a
+                # newer one.
                 news[name] = renewed(heard, self._own(), runtime.now_us())
             known = placements.copy()
             known.learn(news)
@@ -150,7 +152,8 @@ class PlacementKeeper:
             runtime.outbox.flush()
 
     async def learn_quietly(self, told: Mapping[str, InstancePlacement]) -> None:
-        """Learns placements as `learn` does, where they are told again if it fails."""
+        """Learns placements as `learn` does, where a failure does no harm because they are told
+        again."""
         try:
             await self.learn(told)
         except RaylayError as error:

@@ -1,4 +1,4 @@
-"""A link of another instance, connected to our replication transport."""
+"""A link of another instance, connected to a replication transport of this one."""
 
 from __future__ import annotations
 
@@ -102,30 +102,32 @@ from raylay.services.server.sow.manager import SowManager
 BEAT_S = 1.0
 SILENCE_S_MAX = 5.0
 AWAITED_BYTES_MAX, UNPROVEN_RANGES_MAX = 4 * 1024 * 1024, 220_000
-"""The ranges for which one frame asks answers, where its link does not prove to be of a fabric that
-has a key."""
+"""Limits of one frame's questions, in bytes and in ranges, for a link without a proof where the
+fabric has a key."""
 BLOCK_BYTES_MAX = 2 * RUN_BYTES_MAX
-"""Bytes of a batch's runs when they are decompressed: a link sends about 1 MiB, or one run."""
+"""Limit on the bytes of a batch's runs after decompression: a link sends about 1 MiB, or one
+run."""
 WAITING_BYTES_MAX = 2 * WINDOW_BYTES_DEFAULT
-"""Bytes of batches that wait for a look into the journal: more than its window lets a link have on
-the way. Behind as many the connection is not read, its beats and the stream that it carries
-neither: that ends by itself, as nothing on the other side is waited for."""
+"""Bytes of batches that wait for a look into the journal: more than a link's window allows on the
+way. Beyond them the connection is not read, and neither are its beats and the stream that it
+carries: the pause ends by itself, as it waits for nothing from the other side."""
 
 
 class SharedConnectionUser(Protocol):
     """A link that may use a connection that the other side made (`LinkControl`)."""
 
     def offer_incoming(self) -> None:
-        """Tells the link of the incoming connection that it may use, if that is another one."""
+        """Offers the link an incoming connection that it may use, if that is another one than
+        before."""
 
 
 class ConnectedUpstreams:
-    """The upstream links that are connected, and what of the instance they all need.
+    """The upstream links that are connected, and the parts of the instance that all of them need.
 
     Owner: the instance's event loop.
 
     Args:
-        links: of this instance, by destination.
+        links: the links of this instance, by destination.
     """
 
     def __init__(
@@ -150,7 +152,7 @@ class ConnectedUpstreams:
         self.incomplete = IncompleteFrames(
             "links", incomplete_bytes_max(memory_of_process(), REPLICATION_FRAME_BYTES_MAX)
         )
-        """Bytes that they hold of frames that are not whole."""
+        """Bytes of incomplete frames that the links' connections hold."""
         self._rooms = BatchRoom(), BatchRoom()
         self.admission = admission
         self.commits = commits
@@ -158,28 +160,29 @@ class ConnectedUpstreams:
         self.doorway = doorway
         self.placements = placements
         self.queues = queues
-        """Queues of the instance: told who bears which incarnation, before the first record of
-        theirs, and what other instances request."""
+        """Queues of the instance, which are told the instance names of incarnations before their
+        first record, and the requests of other instances."""
         self.reading = reading
         self.slowed = slowed
         self.sow = sow
         self.gate: AccessCheck | None = None
-        """Check of who is let in over our own links' connections; None: everybody is."""
+        """Access check of links that come over this instance's own links' connections; None: all
+        are let in."""
         self.copies_from: tuple[str, ...] = ()
-        """Sources from which this instance is to be filled before it serves."""
+        """Sources of this instance's bootstrap, before it serves."""
         self.connected: dict[int, UpstreamConnection] = {}
-        """Connections by number, from their first moment on."""
+        """Connections by number, from the moment when they open."""
         self.unproven = UnprovenLinks()
         self.stored_epochs = StoredEpochs(
             lambda: [key for key, _ in runtime.state.items(EPOCH_KEYS)]
         )
         self._links = links
         self.cycle = UpstreamCycle(runtime, commits.cycle, queues, self.changed)
-        """Order in which they are let in and what they bring is taken."""
+        """Order in which links are let in and their messages are taken."""
 
     def room(self, upstream: UpstreamConnection) -> BatchRoom:
-        """Returns where a link's long batches have room. Links that prove to be of the fabric do
-        not wait for others."""
+        """Returns the room for a link's long batches. Links that prove to be of the fabric do not
+        wait for others."""
         logon = upstream.logon
         return self._rooms[logon is not None and logon.proven]
 
@@ -192,13 +195,15 @@ class ConnectedUpstreams:
             self.changed()
 
     def changed(self) -> None:
-        """An instance connected here or is gone, or a link has other use for it than before."""
+        """Offers links another incoming connection, after an instance connected or left, or a
+        link's use of its connection changed."""
         if self.runtime.is_serving:
             for link in self._links.values():
                 link.offer_incoming()
 
     def reset_entitlement(self, user: str = "") -> int:
-        """Ends what was let in as this user; empty: as anybody. How many: they log on again."""
+        """Ends the links that were let in as this user (empty: as any user), so that they log on
+        again. Returns their number."""
         let_in = [each for each in self.connected.values() if each.user is not None]
         found = [each for each in let_in if user in ("", each.user)]
         for each in found:
@@ -206,8 +211,8 @@ class ConnectedUpstreams:
         return len(found)
 
     def leaving(self, incarnation: int) -> tuple[ShareHolder, tuple[ConnectionShares, ...]] | None:
-        """Returns who the connection of this incarnation is counted for, and where: another one of
-        it takes its place. None: there is none."""
+        """Returns the holder and the shares of the accepted connection of this incarnation, which a
+        newer one of it replaces; None: there is none."""
         for each in self.connected.values():
             logon = each.logon
             if each.is_accepted and logon is not None and logon.incarnation == incarnation:
@@ -220,7 +225,7 @@ class ConnectedUpstreams:
         return frozenset(epoch_key(logon) for logon in logons if logon is not None)
 
     def incoming(self, destination: str) -> list[SharedConnection]:
-        """The connections that may carry a stream for that destination's link."""
+        """The connections that may carry a stream for the link to that destination."""
         offered = (upstream.as_incoming(destination) for upstream in self.connected.values())
         return [each for each in offered if each is not None]
 
@@ -229,14 +234,16 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
     """One upstream link. Owner: the instance's event loop. Lifecycle: one connection.
 
     Args:
-        carried_over: the destination whose link's connection it came over; empty: it was accepted
-            at a replication transport.
-        came_by: that transport.
-        certificate: of the other side of the connection that it is carried over, as a link says it.
+        carried_over: the destination whose link's connection carries this one; empty: this one was
+            accepted at a replication transport.
+        came_by: the transport that accepted the connection.
+        certificate: the certificate of the other side of the carrying connection, as the link
+            reports it.
     """
 
     urgency = 0
-    """Somebody's publisher waits for these acks; what a commit tells our own links comes after."""
+    """Rank of its frames in the outbox: first, as publishers wait for these acks; this instance's
+    own links are told of commits later."""
 
     def __init__(
         self,
@@ -251,13 +258,14 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         runtime = upstreams.runtime
         super().__init__(runtime.outbox, runtime.loop, reader)
         self._unread = IncompleteFrame(self._holds_too_much)
-        """Bytes that wait for the reader of the stream that it carries."""
+        """Bytes that wait for the reader of the stream that the connection carries."""
         self._waiting = IncompleteFrame(self._holds_too_much)
         """Bytes of a long batch that waits for room."""
         self._wanted_bytes = 0
-        """Bytes for which its next batch needs room; 0: it needs none."""
+        """Bytes of room that the next batch waits for; 0: it needs none."""
         self._counted: tuple[ShareHolder, tuple[ConnectionShares, ...]] | None = None
-        """Holder that it is counted for, and where; None: it is not."""
+        """Holder that the connection is counted for, and the shares that count it; None: it is not
+        counted."""
         self._upstreams = upstreams
         self._runtime = runtime
         self.number = upstreams.doorway.next_number()
@@ -267,25 +275,25 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self.transport_name = "replication" if came_by is None else came_by.name
         self._entrance = LinkAccess(self, runtime)
         self.permissions: Permissions | None = None
-        """Permissions to bring messages; None: everything."""
+        """Permissions to replicate messages; None: everything."""
         self.user: str | None = None
-        """User as whom it was let in; None: nobody asked."""
+        """User as whom the link was let in; None: there is no access check."""
         self.carried_over = carried_over
         self.carried_certificate = PeerCertificate.from_wire(certificate)
         self._copied: BootstrapSource | None = None
         self._doubted = False
         self._doubts: set[str] = set()
-        """The events that told what is not believed of it."""
+        """Events that have reported a statement of the link which is not believed."""
         self._acks = AckSender(self)
         self._answer_bytes = 0
-        """Bytes of the answer to its logon that were sent."""
+        """Bytes of the answer to the logon that were sent."""
         self._logon_timer: asyncio.TimerHandle | None = None
         self.arrivals = InboundQueue(self._take)
         self._decompressor = Decompressor(BLOCK_BYTES_MAX)
         self._silence = SilenceDetector()
 
     def opened(self) -> None:
-        """Begins the time in which a logon must come."""
+        """Starts the time limit for the logon."""
         self._upstreams.connected[self.number] = self
         for held in (self._incomplete, self._unread, self._waiting):
             self._upstreams.incomplete.belongs(held, ShareHolder("", network_of(self.peer)))
@@ -303,7 +311,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self.refuse(TOO_MANY, text)
 
     def _holds_too_much(self, refusal: ShareRefusal) -> None:
-        """Ends it: of all links whose frames are not whole it holds most."""
+        """Ends the connection: of all links with incomplete frames it holds the most bytes."""
         self._over_share("frames", refusal.text)
         self.refuse(TOO_MANY, refusal.text)
 
@@ -318,12 +326,13 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         )
 
     def _is_over_share(self, incarnation: int, is_proven: bool) -> bool:
-        """Returns whether its user, or its address, has as many connections as one may have: then
-        it is refused. Instances of the fabric may all come by one user, and are as many as they
-        are: who proves to be one is not counted.
+        """Returns whether the link's user, or its address, has too many connections: the link is
+        then refused. Links that prove to be of the fabric are not counted, as all of its instances
+        may use one user.
 
         Args:
-            incarnation: of the other side's instance: an older connection of it makes room.
+            incarnation: the incarnation of the other side's instance: an older connection of it
+                makes room.
         """
         holder = ShareHolder(self.user or "", network_of(self.peer))
         for held in (self._incomplete, self._unread, self._waiting):
@@ -348,7 +357,8 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
 
     @property
     def counted_for(self) -> tuple[ShareHolder, tuple[ConnectionShares, ...]] | None:
-        """Returns who it is counted for, and where; None: it is not."""
+        """The holder that the connection is counted for, and the shares that count it; None: it is
+        not counted."""
         return self._counted
 
     def end(self, reason: str, text: str) -> None:
@@ -408,23 +418,24 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         )
 
     def _names_told(self, body: bytes) -> None:
-        """Takes the names of publisher ids: anybody could take the ids of all clients with them."""
+        """Takes the names of publisher ids, with proof only: else anybody could claim the ids of
+        all clients."""
         if self.logon is None or not self.logon.proven:
             self.refuse("bad_command", "names of publishers count from instances of the fabric")
         else:
             self._runtime.perform(self._runtime.machine.names_told(body, self.logon.name))
 
     def _queue_requested(self, request: QueueRequest) -> None:
-        """Passes a request for messages on. A link that may not bring the queue's records gets
-        none. In a fabric with a key nor does one that does not prove to be of it. Refusal is
-        silence."""
+        """Passes a request for messages on. Ignores a request of a link that may not replicate the
+        queue's records, and, in a fabric with a key, of a link that does not prove to be of it."""
         if not self._is_believed:
             return
         if self.permissions is None or self.permissions.replicates(request.queue.encode()):
             self._upstreams.queues.requested(request)
 
     def _is_kept_out(self, permissions: Permissions, runs: list[Run]) -> bool:
-        """Returns whether runs are of a topic that it may not bring: none of them is taken then."""
+        """Returns whether any of the runs is of a topic that the link may not replicate: the whole
+        batch is then refused."""
         topic = first_kept_out(permissions, [run.topic for run in runs if run.kind == Kind.RECORDS])
         if topic is None or self.logon is None:
             return False
@@ -444,7 +455,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         return self._upstreams.commits.takes_parts
 
     def waits_for(self, go_on: Callable[[], None]) -> bool:
-        """Returns whether its next batch waits for room: then `go_on` is called when there may be
+        """Returns whether the next batch waits for room: then `go_on` is called when there may be
         some."""
         if not self._wanted_bytes:
             return False
@@ -455,8 +466,8 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         return False
 
     def went_on(self, is_waiting: bool) -> None:
-        """Goes on, as what waited for a look into the journal was taken; `is_waiting`: more
-        does."""
+        """Goes on after a batch that waited for the journal was taken; `is_waiting`: another one
+        waits for it."""
         if self.arrivals.waiting_bytes <= WAITING_BYTES_MAX // 2:
             self.resume_reading("journal")
 
@@ -476,7 +487,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
 
     @property
     def said_by(self) -> str:
-        """The peer as people are told of it: instance and address."""
+        """The other side in events and errors: the instance's name and address."""
         name = self.logon.name if self.logon is not None else ""
         return f"{name} at {self.peer}" if name else self.peer
 
@@ -491,13 +502,13 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             self.send(placed(news))
 
     def _told(self, placements: Mapping[str, InstancePlacement]) -> None:
-        """Takes where instances live now, as an open connection tells it."""
+        """Takes placements that arrive on an open connection."""
         if self._counts(placements):
             self._runtime.spawn(self._upstreams.placements.learn_quietly(placements), self.failed)
 
     def _counts(self, placements: Mapping[str, InstancePlacement]) -> bool:
-        """Returns whether it is believed what a link tells of them: only from this instance's
-        fabric."""
+        """Returns whether the link's placements are believed: only those of this instance's fabric
+        are."""
         logon, runtime = self.logon, self._runtime
         if logon is not None and logon.proven:
             return True
@@ -512,7 +523,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         return False
 
     async def _announced(self, logon: UpstreamLogon) -> None:
-        """A moved instance says where it lives now, and goes."""
+        """Takes the new placement of a moved instance, which then disconnects."""
         runtime = self._runtime
         if not runtime.is_serving:
             self.refuse("not_ready", f"{runtime.config.name} is {runtime.phase}")
@@ -592,7 +603,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         return self._upstreams.unproven.may_name(self.logon.incarnation)
 
     def accepted(self) -> None:
-        """It is let in: its acks wait behind the answer from now on."""
+        """Marks the link as let in: its acks wait for the answer to its logon from now on."""
         if self._logon_timer is not None:
             self._logon_timer.cancel()
         self.is_accepted = True
@@ -605,7 +616,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self._acks.answer()
 
     def answered(self) -> None:
-        """The answer to the logon is out: the acks that waited follow."""
+        """Sends the acks that waited, as the answer to the logon has been sent."""
         self._acks.answered(self._answer_bytes)
 
     async def _answer(self, logon: UpstreamLogon, answer: UpstreamAnswer) -> None:
@@ -632,7 +643,8 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self._upstreams.cycle.answered(self)
 
     def as_incoming(self, destination: str) -> SharedConnection | None:
-        """Returns what a destination is told of it; None: it carries no stream for that one."""
+        """Returns the description of this connection for a link of this instance; None: it cannot
+        carry that link's stream."""
         logon = self.logon
         if not self.is_accepted or not self.is_open or self.carried_over or logon is None:
             return None
@@ -654,27 +666,27 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         )
 
     def carry(self, destination: str) -> TunnelStream:
-        """Begins a stream for a destination's link; an earlier one of it ends."""
+        """Begins a stream for the link to a destination; an earlier stream of it ends."""
         if self.carried is not None:
             self.carried.end("its link connects again", tell=True)
         return self.begin_stream(destination)
 
     def stream_holds(self, unread_bytes: int) -> None:
-        """Counts it with what links hold of frames that are not whole. What ended counts no
-        more."""
+        """Counts the stream's unread bytes with the link's incomplete frames, unless the connection
+        has ended."""
         if self.is_open or not unread_bytes:
             self._upstreams.incomplete.holds(self._unread, unread_bytes)
 
     def stream_ended(self, stream: TunnelStream) -> None:
-        """The stream is gone: another destination may use the connection."""
+        """Ends the stream: another destination may use the connection."""
         super().stream_ended(stream)
         self._upstreams.changed()
 
     def _validate(self, logon: UpstreamLogon) -> LinkRefused | None:
-        """Returns why not, when the link does not describe its instance, or a check of its
+        """Returns why the link is refused, if its description is invalid or a check of its
         Destination fails. A logon that `salvages` is not validated: its data directory is retired,
-        and what was configured for it need not fit any more. Runs in a thread: it searches topics
-        with expressions of the other side."""
+        and its configuration need not fit any more. Runs in a thread, as it searches topics with
+        regular expressions of the other side."""
         terms = DestinationTerms(logon.destination, logon.expect, ())
         try:
             upstream = unpack_description(logon.name, logon.group, terms, logon.description)
@@ -684,13 +696,13 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         return LinkRefused("validation", told(failures)) if failures else None
 
     def _take_epoch(self, logon: UpstreamLogon, connected: frozenset[str]) -> tuple[int, bool]:
-        """Runs on the state's thread: returns the highest epoch seen before, and writes this one
-        where it is higher. Of two connections with one epoch, one finds it taken. And whether it is
-        of another one, who has proved to be of the fabric: nothing is written then, nor is anything
-        of one that does not prove that it is of it.
+        """Returns the highest epoch seen before, and stores this one if it is higher, so that of
+        two connections with one epoch only the first is accepted. Also returns whether the epoch
+        belongs to a link that has proved to be of the fabric while this one has not. In a fabric
+        with a key nothing is stored for a link without a proof. Runs on the state's thread.
 
         Args:
-            connected: the keys of the links that are connected.
+            connected: the epoch keys of the links that are connected.
         """
         state = self._runtime.state
         if self._runtime.identity.in_fabric:
@@ -762,7 +774,8 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         """Returns whether a batch has to wait until there is room for it.
 
         Raises:
-            RemoteProtocolError: no link has as long a batch; with reason `bad_record`.
+            RemoteProtocolError: the batch is longer than any that a link sends, with reason
+                `bad_record`.
         """
         block, size_bytes = batch.block, len(batch.block)
         if batch.compression and block:
@@ -780,7 +793,8 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
     def _go_on(
         self, batch: LinkBatch, parts: LinkBatchParts, answers: LookupResult
     ) -> LookupRequest | None:
-        """Decodes a slice of a long batch, or takes a part of it; in another turn the next."""
+        """Decodes a slice of a long batch, or takes a part of it; the next one follows in another
+        turn."""
         answers.decoded = batch, parts
         if not parts.is_decoded:
             try:
@@ -802,7 +816,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         if parts.is_last or not self.is_open:
             self._upstreams.room(self).leave(self)
             return None
-        # Nothing that was read for this part is asked by the next.
+        # Look-ups for this part are not reused for the next one.
         answers.close()
         answers.clear()
         batch.yours = {}
@@ -810,24 +824,24 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         return another_turn()
 
     def shows_old_copy(self) -> bool:
-        """Returns whether it is believed what it says of an older copy of this instance."""
+        """Returns whether the link is believed when it reports an older copy of this instance."""
         return self._speaks_of_all("old_copy_unproven", "what is in an old copy")
 
     def _check_pace(self) -> None:
-        """Reads no more for now where it outruns the disk, the folds or the queues."""
+        """Pauses reading while the link outruns the disk, the folds or the queues."""
         self._upstreams.commits.check_link(self)
         self._upstreams.slowed.check(self, is_link=True)
 
     def _refuse_records(self, error: CorruptRecord) -> None:
-        """Ends the connection for a batch of which nothing may be taken."""
+        """Ends the connection for a batch that cannot be taken at all."""
         runtime = self._runtime
         text = f"{self.said_by} sent a batch of which nothing was taken: {error}"
         runtime.report("upstream_refused", peer=self.said_by, reason="bad_record", text=text)
         self.refuse("bad_record", text)
 
     def _speaks_of_all(self, event: str, what: str) -> bool:
-        """Returns whether it may say something that names sequences and no topics: a link that may
-        bring messages of some topics may not speak of all. The first time that is told."""
+        """Returns whether the link may make a statement about sequences that names no topics: a
+        link that may replicate only some topics may not. The first such refusal is reported."""
         permissions, logon = self.permissions, self.logon
         if permissions is None or permissions.replicates_all or (logon and logon.proven):
             return True
@@ -845,13 +859,13 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
 
     @property
     def _is_believed(self) -> bool:
-        """Returns whether its word counts for more than the messages that it brings."""
+        """Returns whether the link is believed in more than the messages that it sends."""
         logon = self.logon
         return not self._runtime.identity.in_fabric or (logon is not None and logon.proven)
 
     @property
     def _awaited_max(self) -> tuple[int, int]:
-        """Bytes and number of the ranges for which one frame may ask answers."""
+        """The limits of one frame's questions, in bytes and in ranges."""
         if self._is_believed:
             return REPLICATION_FRAME_BYTES_MAX, AWAITED_RANGES_MAX
         return AWAITED_BYTES_MAX, UNPROVEN_RANGES_MAX
@@ -861,11 +875,12 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self._acks.acknowledge(ack)
 
     def beat(self, now_s: float) -> None:
-        """Called regularly: beats, and ends the connection when the other side is silent."""
+        """Called regularly. Sends heartbeats, and ends the connection when the other side is
+        silent."""
         if not self.is_accepted or not self.is_open:
             return
         if self._acks.is_answering:
-            return  # It says nothing before it is answered.
+            return  # The link is silent until it is answered.
         silent_s = now_s - self.received_at_s
         if self.reading and self._silence.is_lost(
             silent_s, self.received_at_s, SILENCE_S_MAX, self._host_answers
@@ -875,5 +890,5 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             self.send(BEAT)
 
     def _host_answers(self) -> bool:
-        # A link of ours has the connection that carries this one, and ends this one with it.
+        # This instance's own link watches the connection that carries this one, and ends both.
         return bool(self.carried_over) or host_answers(self.transport, SILENCE_S_MAX)
