@@ -160,9 +160,17 @@ def test_nobody_takes_the_place_of_a_link_that_is_connected(
     """A logon in the name of a peer ended its link, and with the highest epoch made the peer begin
     anew as an old copy of itself."""
     first, second = pair(servers, tmp_path)
-    for server in (first, second):
+    for server, other in ((first, second), (second, first)):
         assert server.stop() == 0
-        server.config = dataclasses.replace(server.config, fabric_key=KEY)
+        # Its key is proved to servers of its own fabric alone: those that it names.
+        server.config = dataclasses.replace(
+            server.config,
+            fabric_key=KEY,
+            destinations=tuple(
+                dataclasses.replace(each, server_names=(other.config.name,))
+                for each in server.config.destinations
+            ),
+        )
         server.config.save(server.directory)
         server.log = ""
     for server in (first, second):

@@ -13,7 +13,7 @@ PROGRAM = """
 import os, stat
 from pathlib import Path
 os.umask(0)
-from raylay.services.fabric import ray_access
+from raylay.services.fabric.cluster import ray_access
 ray_access.start_ray({"log_to_driver": False})
 import ray._private.worker as worker
 node = worker._global_node
@@ -52,7 +52,7 @@ def test_a_ray_that_ends_in_order_leaves_no_session_directory_and_bounds_its_log
 JOINED = """
 import os, sys
 from pathlib import Path
-from raylay.services.fabric import ray_access
+from raylay.services.fabric.cluster import ray_access
 ray_access.join_ray(sys.argv[1])
 import ray._private.worker as worker
 logs = Path(worker._global_node.get_session_dir_path()) / "logs"
@@ -63,7 +63,7 @@ print(found, len(list(logs.rglob(mine))), len(list(logs.rglob("*.log"))))
 """
 BEGAN = f"""
 import subprocess, sys
-from raylay.services.fabric import ray_access
+from raylay.services.fabric.cluster import ray_access
 ray_access.start_ray({{"log_to_driver": False}})
 import ray
 address = ray.get_runtime_context().gcs_address

@@ -50,6 +50,7 @@ from raylay.services.protocol.link.proof import is_proven, proof_of
 from raylay.services.protocol.link.replication import (
     REPLICATION_FRAME_BYTES_MAX,
     LinkAccepted,
+    PartReader,
     UpstreamLogon,
     batch_front,
     exchange_frames,
@@ -803,6 +804,12 @@ def check_description(_: Header, body: bytes) -> None:
     unpack_description("bad", "g", DestinationTerms("solo", "g", ()), body)
 
 
+def check_parts(_: Header, body: bytes) -> None:
+    found = PublisherRanges()
+    PartReader().read(body, found)
+    check_sets(found)
+
+
 def check_runs(_: Header, body: bytes) -> None:
     for run in decode_runs(body):
         assert run.encode()
@@ -812,7 +819,7 @@ DECODERS: list[Callable[[Header, bytes], Any]] = [
     check_batch, check_ack, check_placed, check_logon, check_accepted, check_copy,
     check_description, check_runs,
     lambda header, body: check_sets(read_lacks(header, body)[0]),
-    lambda header, body: check_sets(bootstrap.read_lacks(body)),
+    check_parts,
     lambda header, _: bootstrap.read_begin(header),
     lambda header, _: bootstrap.read_runs(header),
     bootstrap.read_sow,

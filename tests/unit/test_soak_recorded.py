@@ -87,7 +87,7 @@ class Seen:
                 for name, at_us in there.items()
             },
         }
-        self.recording.said = [
+        self.recording.notices = [
             self.said("used", 2, names=("",)),
             self.said("safe", 3, names=("b", "c")),
             self.said("published", 5, 1, 4),
@@ -135,7 +135,7 @@ def lose_all_copies(seen: Seen) -> None:
 
 
 def ack_before_it_is_there(seen: Seen) -> None:
-    seen.recording.said[3] = seen.said("acked", 25, 1, 2)
+    seen.recording.notices[3] = seen.said("acked", 25, 1, 2)
 
 
 def journal_twice(seen: Seen) -> None:
@@ -159,7 +159,7 @@ def leave_a_publish_unanswered(seen: Seen) -> None:
 
 
 def ack_what_nobody_published(seen: Seen) -> None:
-    seen.recording.said.append(seen.said("acked", 180, 5, 5))
+    seen.recording.notices.append(seen.said("acked", 180, 5, 5))
 
 
 def deliver_too_little(seen: Seen) -> None:
@@ -197,7 +197,7 @@ def test_the_judge_sees_what_is_wrong(tmp_path: Path, change: Change, laws: set[
 
 def test_a_downgrade_excuses_what_it_releases(tmp_path: Path) -> None:
     seen = Seen(tmp_path)
-    seen.recording.said[1:2] = [seen.said("safe", 55, names=("b",))]
+    seen.recording.notices[1:2] = [seen.said("safe", 55, names=("b",))]
     del seen.journals["c"][1]
     assert "acknowledged" in seen.laws()
     for name in ("a", "b"):
@@ -264,7 +264,7 @@ def test_a_client_says_what_it_was_told() -> None:
 def test_what_was_refused_counts_as_no_ack(tmp_path: Path) -> None:
     seen = Seen(tmp_path)
     refused = seen.said("failed", 50, 2, 2, names=("bad_message",))
-    seen.recording.said.insert(3, refused)
+    seen.recording.notices.insert(3, refused)
     statuses = {name: seen.status(name) for name in NAMES}
     history = seen.recording.history(seen.journals, statuses, seen.unacked)
     acks = [found.sequences for found in history.operations if isinstance(found, AckGiven)]

@@ -36,6 +36,7 @@ OF_LOOKING = {
     "raylay.services.commands.shared.printing",
     "raylay.services.errors",
     "raylay.services.fabric",
+    "raylay.services.fabric.records",
     "raylay.services.fabric.records.discovery",
     "raylay.services.fabric.locks",
     "raylay.services.fabric.records.registry",

@@ -162,7 +162,7 @@ def test_metrics_read_from_another_thread_while_the_machine_works(tmp_path: Path
         server.runtime.steady_us = lambda: 0  # type: ignore[method-assign]
         for name in watched:
             link = SimpleNamespace(counts={}, peer_name="", address="", client_name="")
-            link.pid, link.process, link.why = 0, SimpleNamespace(starts=0), ""
+            link.process, link.why = SimpleNamespace(pid=0, starts=0), ""
             link.direct_link = SimpleNamespace(is_direct=False, counts=dict)
             server.links.controls[name] = cast(Any, link)
         ended = threading.Event()
