@@ -1,4 +1,4 @@
-"""Long work on an event loop, a part in each turn, so that everybody else comes in between."""
+"""Long work on an event loop, one part in each turn, so that other work comes in between."""
 
 from __future__ import annotations
 

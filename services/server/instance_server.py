@@ -1,7 +1,7 @@
 """The shell around InstanceMachine: sockets, journal, clock, links (design.md 2 to 6).
 
-It decides nothing: what comes in goes to the machine, what the machine answers is performed, in
-order. Here its parts are put together, started and stopped.
+The shell decides nothing: it passes every input to the machine and performs the machine's effects
+in order. This module puts the shell's parts together, starts them and stops them.
 """
 
 from __future__ import annotations
@@ -86,21 +86,21 @@ from raylay.storage.state import LmdbStateStore
 POINT_INTERVAL_S = 3.0
 """Time between two recovery points."""
 CLOSING_ORDER = ("journal", "sow", "state", "metrics", "tracing")
-"""Order in which the parts that were opened are closed. The last recovery point, which goes to the
+"""Order in which the opened parts are closed. The last recovery point, which is written to the
 state, covers the last commit of the journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedTables:
-    """The values that parts share which call one another. They are made before all parts, so that
-    each part is whole when it is made.
+    """Values shared by parts that call one another. They are made before all parts, so that each
+    part is complete when it is made.
 
     Attributes:
-        links: by destination; filled when the instance starts.
+        links: the links by destination; filled when the instance starts.
         sessions: the clients that have logged on, by number of the connection.
-        counted: who each session is counted for.
-        doorway: the connections that the instance has room for.
-        digest: of what the instance holds.
+        counted: the user or connection that each session is counted for.
+        doorway: the limit on the instance's connections.
+        digest: the digest of the messages that the instance holds.
         disk: the time for which the disk has been writing.
     """
 
@@ -113,21 +113,21 @@ class SharedTables:
 
 
 class InstanceServer:
-    """One instance, serving. Everything but `__init__` and what `snapshot_from_thread` of its
-    status does runs on one event loop.
+    """One instance, serving. All methods run on one event loop, except `__init__` and the status's
+    `snapshot_from_thread`.
 
-    Owner: the Instance actor. Lifecycle: `start` once, `stop` once; `finished` tells of the end.
+    Owner: the Instance actor. Lifecycle: `start` once, `stop` once; `finished` waits for the end.
 
     Args:
-        config: who it is and what it does.
-        directory: its data directory, made when it is missing.
-        node_address: of the node that it runs on, now; empty: it is not known.
-        start_child: starts the processes of its links, its queues' owners and its slow clients'
-            buffers.
+        config: the instance's name and configuration.
+        directory: the instance's data directory, made when it is missing.
+        node_address: the present address of the instance's node; empty: it is not known.
+        start_child: starts the processes of the instance's links, its queues' owners and its slow
+            clients' buffers.
     """
 
     begins_anew = False
-    """Whether it is to be started again in this process, when it has stopped."""
+    """Whether the instance is to be started again in this process after it has stopped."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class InstanceServer:
         self._node_address = node_address
         self._ending: asyncio.Task[None] | None = None
         self._closing: dict[str, Callable[[], Awaitable[None]]] = {}
-        # Each part is handed those that it calls: what comes first knows nobody behind it.
+        # Each part is handed the parts that it calls: an earlier part knows no later one.
         folds, tables = folding(unfolded=FoldBacklog()), SharedTables()
         runtime = self.runtime = InstanceRuntime(config, directory, folds)
         shares = shares_of_files(config.name, tables.doorway.most)
@@ -258,7 +258,7 @@ class InstanceServer:
 
     def _bind_effects(self) -> None:
         """Binds the handlers of effects. Parts perform effects, and effects call parts: so the
-        table, which the runtime has from the beginning, is bound when all of them are there."""
+        runtime has the table from the beginning, and the table is filled when all parts exist."""
         EffectHandlers(
             self.runtime,
             clients=self.clients,
@@ -300,12 +300,12 @@ class InstanceServer:
 
     # -- start -------------------------------------------------------------------------------
     async def start(self) -> None:
-        """Opens the transports, recovers, serves.
+        """Opens the transports, recovers, and serves.
 
         Raises:
-            ConfigurationError: a value is wrong, a port is in use.
+            ConfigurationError: a value is wrong, or a port is in use.
             StorageLocked: another process owns the directory.
-            StorageError: the journal or the state cannot be used; names the file.
+            StorageError: the journal or the state cannot be used; the error names the file.
         """
         runtime = self.runtime
         runtime.begin()
@@ -486,14 +486,15 @@ class InstanceServer:
 
     # -- the end -----------------------------------------------------------------------------
     async def finished(self) -> None:
-        """Returns when the instance was stopped; raises what ended it otherwise."""
+        """Waits until the instance was stopped; raises the error that ended it otherwise."""
         await self.runtime.finished()
 
     async def stop(self) -> None:
-        """Stops: clients are told, what is staged is committed, links end, files are closed.
+        """Stops: tells the clients, commits what is staged, ends the links, and closes the files.
 
         Raises:
-            StorageError: not all could be closed, as where the directory was removed. It has ended.
+            StorageError: a file could not be closed, for example because the directory was removed.
+                The instance has ended all the same.
         """
         runtime = self.runtime
         if runtime.is_stopping:
@@ -540,12 +541,12 @@ class InstanceServer:
         runtime = self.runtime
         runtime.journal.hand_over()
         await runtime.in_thread(runtime.journal.close)
-        # What the last commit brought: the hint may then cover all of it.
+        # Takes the last commit, so that the recovery point covers it.
         await asyncio.sleep(0)
 
     async def _close_state(self) -> None:
         runtime = self.runtime
-        # A fault may have left the machine half way, or ahead of the disk.
+        # After a fault the machine may be half way through a step, or ahead of the disk.
         if runtime.is_recovered and runtime.fault is None:
             try:
                 await self._recovery.write_last_point()
@@ -570,7 +571,7 @@ class InstanceServer:
 
     # -- asking ------------------------------------------------------------------------------
     def events(self, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
-        """The last events behind number `after`."""
+        """The latest events behind number `after`."""
         return self.runtime.events_log.after(after, limit)
 
     def status(self) -> dict[str, Any]:

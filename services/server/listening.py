@@ -47,7 +47,7 @@ HANDSHAKES_TOLD_S = 1.0
 _PLAIN_CLIENT = NativeCodec().acknowledgment("processed", "", TLS_REQUIRED, TLS_REQUIRED_TEXT)
 _PLAIN_LINK = refusal(TLS_REQUIRED, TLS_REQUIRED_TEXT)
 UNIX_PATH_BYTES_MAX = 100
-"""A Unix socket's address ends at 108 bytes."""
+"""Longest path of a Unix socket, in bytes: the system's limit is 108."""
 
 
 class InstanceListeners:
@@ -72,22 +72,23 @@ class InstanceListeners:
         self._upstreams = upstreams
         self._servers: list[asyncio.AbstractServer] = []
         self.transports: dict[str, ClientTransport] = {}
-        """Transports by name, those for clients first; the first of a kind is that of the
+        """Transports by name, those for clients first. The first of each kind is the one at the
         instance's port."""
         self._handshakes = CommandTurns(runtime)
         """Lets the steps of TLS handshakes run in turns, so that they do not block the loop."""
         self._told_s = -HANDSHAKES_TOLD_S
         self._kept: dict[str, tuple[TransportConfig, str]] = {}
-        """Configuration of each, and the name by which its free port is kept."""
+        """Configuration of each transport, and the name under which its automatically chosen port
+        is kept."""
         self.unix_path = ""
-        """Path at which the processes of its links connect to it."""
+        """Path at which the instance's child processes connect."""
 
     async def begin(self) -> None:
-        """Listens, and says in the surroundings where.
+        """Begins to listen, and sets the addresses in the runtime.
 
         Raises:
             ConfigurationError: a port is in use, or the machine has no such address.
-            StorageError: the Unix socket cannot be made; names its path.
+            StorageError: the Unix socket cannot be made; the error names its path.
         """
         runtime = self._runtime
         config = runtime.config
@@ -111,7 +112,7 @@ class InstanceListeners:
                 self._kept[each.name] = each, f"{kind}/{each.name}" if number else kind
                 port = each.port or runtime.state.get_number(_port_key(self._kept[each.name][1]))
                 transport.address = each.advertised or f"{shown(each.host)}:{port}"
-        # All files were read: nobody is let in where one is wrong.
+        # All modules' files have been read by now: no transport opens while one of them is wrong.
         for transport in self.transports.values():
             if self._kept[transport.name][0].enabled:
                 await transport.enable(self._listen)
@@ -139,7 +140,7 @@ class InstanceListeners:
 
     @property
     def more_client_addresses(self) -> dict[str, str]:
-        """The addresses of the other transports for clients, by name."""
+        """The addresses of the client transports other than the first, by name."""
         clients = [each for each in self.transports.values() if each.kind == CLIENT_TRANSPORT]
         return {each.name: each.address for each in clients[1:]}
 
@@ -147,17 +148,18 @@ class InstanceListeners:
         return [transport.status() for transport in self.transports.values()]
 
     def keep_looking(self) -> None:
-        """Has the files looked at by which others are let in, now and then."""
+        """Has the files of the access modules read again, now and then."""
         for transport in self.transports.values():
             if transport.gate is not None:
                 transport.gate.keep_looking()
 
     async def switch(self, name: str, *, on: bool) -> str:
-        """Enables or disables a transport, until the next start. What was done.
+        """Enables or disables a transport, until the next start. Returns a sentence about the
+        result.
 
         Raises:
-            ConfigurationError: there is no such transport, or it cannot be listened there: nothing
-                was changed.
+            ConfigurationError: there is no such transport, or its address cannot be listened on:
+                nothing was changed.
         """
         runtime = self._runtime
         transport = self.transports.get(name)
@@ -204,7 +206,7 @@ class InstanceListeners:
         return server, config.advertised or bound
 
     def _tell_addresses(self) -> None:
-        """Reports the addresses of the first of each kind."""
+        """Sets the addresses of the first transport of each kind in the runtime."""
         first = {each.kind: each for each in reversed(self.transports.values())}
         self._runtime.client_address = first[CLIENT_TRANSPORT].address
         accepting = first.get(REPLICATION_TRANSPORT)
@@ -245,7 +247,8 @@ class InstanceListeners:
         )
 
     def _handshake_failed(self, transport: ClientTransport, text: str) -> None:
-        """Told at most once a second: anybody can make as many as he likes."""
+        """Counts and reports a failed handshake. Reports are sent at most once a second, as anybody
+        can cause any number of failures."""
         transport.refused += 1
         now_s = self._runtime.loop.time()
         if now_s - self._told_s >= HANDSHAKES_TOLD_S:
@@ -265,7 +268,7 @@ class InstanceListeners:
                 server = await runtime.loop.create_server(make, host, attempt)
             except OSError as error:
                 if attempt and attempt == kept and not port:
-                    continue  # somebody took the free port meanwhile: take another one
+                    continue  # another process took the kept port meanwhile: take a free one
                 raise ConfigurationError(
                     f"{runtime.config.name}: the {transport} transport cannot listen on "
                     f"{host}:{attempt}: {error.strerror or error}; {listen_advice(error)}"
@@ -278,8 +281,9 @@ class InstanceListeners:
 
 
 def unix_socket_paths(directory: Path) -> list[str]:
-    """Returns where the Unix socket of an instance may be, the first choice first. On XFS and
-    others a file of a socket takes space, which a full disk of a data directory does not have."""
+    """Returns possible paths of an instance's Unix socket, the first choice first. On XFS and other
+    file systems a socket's file takes space, which the full disk of a data directory does not
+    have."""
     path = str(directory / "links.sock")
     name = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
     elsewhere = str(Path(tempfile.gettempdir()) / f"raylay-{name}.sock")
@@ -292,13 +296,14 @@ async def listen_where_there_is_room(
     make: Callable[[], asyncio.Protocol],
     open_direct: Callable[[str], None],
 ) -> tuple[str, asyncio.AbstractServer]:
-    """Listens at the first of these paths whose disk has room for the sockets. Returns which one.
+    """Listens at the first of these paths whose disk has room for the sockets. Returns the path and
+    the server.
 
     Args:
-        open_direct: opens the socket beside it, for descriptors.
+        open_direct: opens the socket for descriptors beside it.
 
     Raises:
-        StorageError: it is possible at none of them; names the last one.
+        StorageError: none of the paths can be used; the error names the last one.
     """
     loop = asyncio.get_running_loop()
     for path in paths:

@@ -1,4 +1,4 @@
-"""The check whether a transport lets in everybody who reaches it over a network."""
+"""The check whether a transport lets in everybody who can reach it over a network."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class TlsTerms(Protocol):
 
     @property
     def verify_client(self) -> bool:
-        """Returns whether whoever connects needs a certificate."""
+        """Returns whether clients of the transport need a certificate."""
 
 
 class TransportTerms(Protocol):
-    """A transport, as it is configured."""
+    """The configuration of a transport."""
 
     @property
     def name(self) -> str:
@@ -30,15 +30,15 @@ class TransportTerms(Protocol):
 
     @property
     def tls(self) -> TlsTerms | None:
-        """None: it speaks none."""
+        """The TLS settings; None: the transport does not use TLS."""
 
     @property
     def authentication(self) -> ModuleConfig | None:
-        """Module of its own; None: it has none."""
+        """The transport's own authentication module; None: it has none."""
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether a server that listens there is reached from its own host only."""
+    """Returns whether a server that listens at this host is reached from its own host only."""
     if host == "localhost":
         return True
     try:
@@ -50,12 +50,12 @@ def is_loopback(host: str) -> bool:
 def open_to_all(
     transports: Iterable[TransportTerms], kind: str, module: ModuleConfig | None
 ) -> str:
-    """A sentence about the first transport that is reached from other hosts and asks nobody who he
-    is; empty: there is none.
+    """A sentence about the first transport that other hosts can reach and that authenticates
+    nobody; empty: there is none.
 
     Args:
-        kind: `clients` or `instances`, whom they are for.
-        module: of those that name none; None: there is none.
+        kind: the users of the transports: `clients` or `instances`.
+        module: the authentication module of transports that name none; None: there is none.
     """
     option = "authentication" if kind == "clients" else "replication_authentication"
     for each in transports:

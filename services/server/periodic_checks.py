@@ -1,8 +1,8 @@
 """Periodic work of an instance: ages, schedules, heartbeats and slow clients.
 
-Once a check interval while anything goes on. Where nothing does, twice a second is enough: on a
-laptop most instances have nothing to do most of the time, and each time that a process wakes up it
-finds cold caches. Whatever begins meanwhile ends that at once (`InstanceRuntime.hurry`).
+The checks run once a check interval while there is any activity. Without activity, twice a second
+is enough: on a laptop most instances are idle most of the time, and each time that a process wakes
+up it finds cold caches. New activity ends the longer pause at once (`InstanceRuntime.hurry`).
 """
 
 from __future__ import annotations
@@ -25,26 +25,28 @@ from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.manager import SowManager
 
 REST_S = 0.5
-"""Time between two checks of an instance where nothing goes on. A publish that begins meanwhile is
-looked at one check interval later, a clock that is set is seen half a second later."""
+"""Time between two checks of an idle instance, in seconds. A publish that begins meanwhile is
+looked at one check interval later, and a change of the wall clock is noticed half a second
+later."""
 
 CLOCK_SET_US = 1_000_000
-"""A wall clock that moved by so much more than time passed was set: an event says so."""
+"""Jump of the wall clock, in microseconds, from which an event reports that the clock was set."""
 
 GAPS_KEY = "gaps/"
-"""The keys of whose the publishers with gaps are."""
+"""Prefix of the entries of the state store that hold the users of publishers with gaps."""
 
 NAMES_WRITTEN_AT_ONCE = 4_096
 
 BEHIND_US = 60_000_000
-"""The aging clock is written down when it is by so much further behind, or nearer."""
+"""Change of the aging clock's lag, in microseconds, from which the lag is written to the state."""
 
 TELL_UNREADABLE_S = 60.0
-"""Time in which there is at most one event of unreadable runs."""
+"""Time, in seconds, in which at most one event reports unreadable runs."""
 
 
 class PeriodicChecks:
-    """See the top of this file. Owner: the instance. Lifecycle: `begin` once, when it serves."""
+    """See the top of this file. Owner: the instance. Lifecycle: `begin` once, when the instance
+    serves."""
 
     def __init__(
         self,
@@ -74,7 +76,7 @@ class PeriodicChecks:
         self._looking: TickPolicy
         self._resting_intervals = 1
         self._behind_us = 0
-        """Lag of the aging clock when that was written down last."""
+        """Lag of the aging clock when it was last written to the state."""
         self._offset_us = 0
         """Lead of the wall clock over the steady one at the last check."""
 
@@ -88,16 +90,16 @@ class PeriodicChecks:
             for key, user in self._runtime.state.items(GAPS_KEY)
         }
         self._runtime.machine.user_gaps.recall(users, self._runtime.machine.known)
-        # No beat is to be late by more than half of the time between two.
+        # No heartbeat is to be late by more than half of the time between two.
         rest_ms = min([1000 * REST_S, *(each.heartbeat_ms / 2 for each in config.destinations)])
         interval_ms = config.policy.check_interval_ms
         self._resting_intervals = max(1, int(rest_ms / interval_ms))
         self._runtime.every(interval_ms / 1000, self.check, self.pause_intervals)
 
     def check(self) -> None:
-        """Once."""
+        """Performs one check."""
         runtime = self._runtime
-        # Ages are asked for: what is on disk and not taken yet is not owed yet.
+        # Commits on disk are taken first, so that ages are measured with all of them.
         self._commits.catch_up()
         now_us = runtime.steady_us()
         runtime.machine.wall_offset_us = offset_us = runtime.now_us() - now_us
@@ -136,14 +138,15 @@ class PeriodicChecks:
             )
 
     def _keep_user_gaps(self) -> None:
-        """Writes down the users of publishers with gaps, for the next life of the instance."""
+        """Writes the users of publishers with gaps to the state, for the next life of the
+        instance."""
         unwritten = self._runtime.machine.user_gaps.unwritten
         if unwritten:
             self._runtime.spawn(self._write_user_gaps(dict(unwritten)))
             unwritten.clear()
 
     async def _write_user_gaps(self, users: dict[int, str]) -> None:
-        # What is not written is known again with the next logon of that client.
+        # A user that is not written is known again at the next logon of that client.
         with suppress(RaylayError):
             await self._runtime.state.put(
                 {
@@ -167,7 +170,7 @@ class PeriodicChecks:
             await runtime.state.put({name_key(each): names.get(each) for each in publishers})
             del names.unwritten[: len(publishers)]
         except RaylayError as error:
-            # Again at the next check.
+            # The write is tried again at the next check.
             if not self._names_failed:
                 runtime.report("state_failed", text=str(error))
             self._names_failed = True
@@ -190,7 +193,8 @@ class PeriodicChecks:
             self._runtime.report("clock_set", by_s=round(by_us / 1e6, 1))
 
     def _keep_aging(self) -> None:
-        """A restart must not let the data age that a jump of the wall clock did not."""
+        """Writes the aging clock's lag, so that data does not age by a jump of the wall clock after
+        a restart."""
         runtime = self._runtime
         behind_us = max(runtime.now_us() - runtime.aging_us(), 0)
         if abs(behind_us - self._behind_us) >= BEHIND_US:
@@ -198,13 +202,13 @@ class PeriodicChecks:
             runtime.spawn(self._remember(behind_us))
 
     async def _remember(self, behind_us: int) -> None:
-        # Said again while it changes.
+        # A failed write is made up for by a later one.
         with suppress(RaylayError):
             await self._runtime.state.put({AGING_KEY: behind_us.to_bytes(8, "big")})
 
     def pause_intervals(self) -> int:
-        """Returns, behind a check, after how many check intervals the next one is to come. Where
-        there is no SOW, no query runs either."""
+        """Returns the number of check intervals until the next check, after each one. An instance
+        without SOW topics has no queries either."""
         rests = (
             self._looking.is_quiet
             and self._sow.feature is None

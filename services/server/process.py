@@ -8,25 +8,27 @@ from collections.abc import Coroutine
 from typing import Any
 
 FATAL_EXIT_CODE = 70
-"""Exit code of a process that a fault ends: whoever started it starts another one."""
+"""Exit code of a process that a fault ends, after which the process is to be started again."""
 GC_THRESHOLD = 50_000
-"""Allocations between two looks of the garbage collector: frames and runs die by reference count,
-and a collection walks everything that is held."""
+"""Allocations between two runs of the garbage collector: frames and runs are freed by reference
+count, and a collection walks every object in memory."""
 
 
 def prepare_process() -> None:
-    """Call once at the start of a process of ours.
+    """Prepares a process for an instance or a child. To be called once at its start.
 
     The interpreter's switch interval stays as it is: shorter ones (0.05 to 1 ms) were measured to
-    make one message's way through a sync pair no faster, idle or under load, and its p99 worse."""
+    make one message's way through a sync pair no faster, idle or under load, and its p99 worse.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 50)
 
 
 def keep_what_is_there() -> None:
-    """Call when an instance has recovered: no look of the collector walks what it holds then, which
-    takes 100 ms and more with 100,000 publishers, in whichever thread, while all others wait."""
+    """Excludes the present objects from garbage collection. To be called when an instance has
+    recovered: with 100,000 publishers a collection would take 100 ms and more, in any thread, while
+    all others wait."""
     gc.collect()
     gc.freeze()
 
@@ -41,6 +43,6 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def run_on_loop(work: Coroutine[Any, Any, None]) -> None:
-    """Runs to the end on a loop of its own, on this thread."""
+    """Runs the work to its end, on an event loop of its own on this thread."""
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(work)

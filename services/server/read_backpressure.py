@@ -1,4 +1,4 @@
-"""A connection that is not read for a while, for one reason or several."""
+"""A connection that is not read for a while, for one or several reasons."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from raylay.services.net.framed import FramedConnection
 class ReadBackpressure(FramedConnection):
     """See the file's docstring.
 
-    Invariant: it is read while there is no reason not to.
+    Invariant: the connection is read while there is no reason not to.
 
     Attributes:
-        reading: whether it is; who is not read is not silent.
+        reading: whether the connection is read; while it is not, its silence does not count.
     """
 
     reading = True
     _unread_for: frozenset[str] = frozenset()
-    """Reasons why it is not read."""
+    """Reasons why the connection is not read."""
 
     def pause_reading(self, why: str) -> None:
-        """Reads no more for now, until it is resumed for each reason."""
+        """Stops reading for this reason, until every reason has been taken back."""
         self._unread_for |= {why}
         if self.reading and self.transport is not None and self.is_open:
             self.reading = False
@@ -32,6 +32,6 @@ class ReadBackpressure(FramedConnection):
             return
         if self.transport is not None and self.is_open:
             self.reading = True
-            # What was not read meanwhile is no silence of the other side's.
+            # While the connection was not read, the other side was not silent.
             self.received_at_s = self.loop.time()
             self.transport.resume_reading()

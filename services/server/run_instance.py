@@ -1,7 +1,7 @@
 """`python -m raylay.services.server.run_instance DATA_DIRECTORY`: an instance without Ray.
 
-Its links are subprocesses. Prints one JSON line with its status when it serves, and ends at SIGTERM
-or SIGINT, or with exit code 1 when it cannot start.
+The instance's links are subprocesses. The program prints one JSON line with the instance's status
+when it serves. It ends at SIGTERM or SIGINT, or with exit code 1 when the instance cannot start.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ async def serve(directory: Path) -> None:
 
     Raises:
         InstanceRetired: the instance lives elsewhere now.
-        RaylayError: it cannot start, or ended by a fault.
+        RaylayError: the instance cannot start, or was ended by a fault.
     """
     stopping: list[asyncio.Task[None]] = []
     told = False

@@ -1,7 +1,7 @@
-"""Servers on a thread of their own, for processes whose main thread belongs to somebody else: Ray.
+"""Servers on a thread of their own, for processes whose main thread Ray uses.
 
-An instance that cannot start tries again and says why in its status; a fault that it cannot go on
-with ends the process, so that Ray starts it again.
+An instance that cannot start tries again and gives the reason in its status. A fault that ends the
+instance ends the process, so that Ray starts it again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RETRY_S_MIN = 0.1
 RETRY_S_MAX = 5.0
 CALL_TIMEOUT_S = 30.0
 STOPS = ("stop", "restart", "apply", "place")
-"""Calls that have an instance stopped: `place` of itself."""
+"""Calls for which an instance is stopped: `place` only if the instance itself has moved."""
 
 Result = TypeVar("Result")
 
@@ -52,10 +52,10 @@ class InstanceThread:
     `stop`. Every method may be called from any thread.
 
     Args:
-        directory: the data directory; its `instance.json` says everything else.
-        name: for logs until the configuration is read.
+        directory: the data directory, whose `instance.json` has the configuration.
+        name: the name for logs until the configuration is read.
         start_child: starts links, owners of queues and buffers of slow clients.
-        node_address: of the node that it runs on, now; empty: it is not known.
+        node_address: the present address of the instance's node; empty: it is not known.
     """
 
     def __init__(
@@ -118,13 +118,13 @@ class InstanceThread:
                 await self._starting
                 keep_what_is_there()
             except asyncio.CancelledError:
-                return  # stopped while it started, which a bootstrap may do for long
+                return  # stopped during its start, which may take long in a bootstrap
             except InstanceRetired as error:
-                # No attempt will ever do: the process stays and says so.
+                # No further attempt can succeed: the process stays and reports the reason.
                 logs.get("instance").error("retired", name=self._name, text=str(error))
                 return
             except (RaylayError, OSError) as error:
-                # A port or a directory still held by a process that is going: it passes.
+                # A process that is ending still holds a port or the directory: try again.
                 self._why = str(error)
                 self._server = None
                 logs.get("instance").error("cannot_start", name=self._name, text=str(error))
@@ -137,7 +137,7 @@ class InstanceThread:
             except StorageError:
                 if not self._stopping.is_set():
                     raise
-                return  # Whoever stops it is told what could not be closed.
+                return  # `stop` reports it.
             if not server.begins_anew:
                 return
             pause_s = RETRY_S_MIN
@@ -149,7 +149,7 @@ class InstanceThread:
         return self._ask(work(server))
 
     def _ask(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Returns what the loop makes of it.
+        """Runs some work on the loop and returns its result.
 
         Raises:
             FabricError: the instance ended meanwhile.
@@ -163,7 +163,7 @@ class InstanceThread:
             raise FabricError(f"{self._name} has ended") from error
         self._asked.add(asked)
         if loop.is_closed():
-            self._leave(asked)  # perhaps none that the thread saw when it ended
+            self._leave(asked)  # the thread may have ended without having seen it
         try:
             return asked.result(CALL_TIMEOUT_S)
         except CancelledError:
@@ -174,12 +174,12 @@ class InstanceThread:
                 work.close()
 
     def _leave(self, asked: Future[Any]) -> None:
-        """Has nobody wait for what a loop that is closed was asked."""
+        """Ends the wait for work that was given to a loop which has been closed."""
         with contextlib.suppress(InvalidStateError):
             asked.set_exception(FabricError(f"{self._name} has ended meanwhile"))
 
     def status(self) -> dict[str, Any]:
-        """The status of the instance; before it serves, why not."""
+        """The status of the instance; before it serves, with the reason."""
 
         async def ask(server: InstanceServer) -> dict[str, Any]:
             return server.status()
@@ -189,7 +189,7 @@ class InstanceThread:
         except FabricError:
             server = self._server
             if server is not None:
-                # It is starting or stopping: its own words, read from this thread.
+                # The instance is starting or stopping: its status is read from this thread.
                 return server.status()
             return {
                 "name": self._name,
@@ -202,7 +202,7 @@ class InstanceThread:
             }
 
     def events(self, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
-        """The last events behind number `after`."""
+        """The latest events behind number `after`."""
 
         async def ask(server: InstanceServer) -> list[dict[str, Any]]:
             return server.events(after, limit)
@@ -215,28 +215,28 @@ class InstanceThread:
                 raise
             if server.runtime.retirement:
                 return server.events(after, limit)
-            # A start may take long, and tells how it goes.
+            # A start may take long, and its events tell how far it is.
             return self._ask(ask(server))
 
     def authorize(self, call: str, caller: Caller | None, details: dict[str, Any]) -> None:
-        """Judges a call that another process performs on this instance: a kill, a restart, a move.
-        An instance that has no server cannot judge, and allows it.
+        """Checks the caller of a change that another process performs on this instance: a kill, a
+        restart, a move. An instance that has no server cannot check, and allows the change.
 
         Raises:
-            ControlRefused: the caller may not have it done.
+            ControlRefused: the caller may not make the change.
         """
         server = self._server
         if server is None:
             return
-        with contextlib.suppress(FabricError):  # it ended, or does while it judges
+        with contextlib.suppress(FabricError):  # it has ended, or ends during the check
             self._ask(server.control.allow(call, caller, **details))
 
     def control(self, call: str, arguments: Mapping[str, Any], caller: Caller | None = None) -> Any:
         """Has the server perform a control call, and returns its result.
 
         Args:
-            call: of `ControlCalls.table`.
-            arguments: of the call, by name.
+            call: the name of the call, of `ControlCalls.table`.
+            arguments: the call's arguments, by name.
 
         Raises:
             FabricError: the instance does not serve.
@@ -251,16 +251,17 @@ class InstanceThread:
         call: str = "stop",
         **details: Any,
     ) -> bool:
-        """Stops gracefully. Whether it has stopped in time.
+        """Stops gracefully. Returns whether the instance has stopped in time.
 
         Args:
-            call: what it is stopped for, of `STOPS`: the path that is needed.
+            call: the call for which the instance is stopped, of `STOPS`; the caller needs the
+                permission for its path.
 
         Raises:
-            ControlRefused: the caller may not stop it.
-            ConfigurationError: nothing is stopped for that: who may have something else done could
-                stop it by that.
-            StorageError: it has stopped, and not all files could be closed.
+            ControlRefused: the caller may not stop the instance.
+            ConfigurationError: no instance is stopped for that call. Otherwise permission for any
+                other call would be permission to stop.
+            StorageError: the instance has stopped, and a file could not be closed.
         """
         is_own = call != "place" or details.get("moved") == self._name
         if call not in STOPS or not is_own:
@@ -273,7 +274,7 @@ class InstanceThread:
         try:
             self._call(lambda server: server.stop())
         except FabricError:
-            # It was not serving: its start is given up.
+            # The instance was not serving: its start is given up.
             starting, loop = self._starting, self._loop
             if starting is not None and loop is not None and not starting.done():
                 loop.call_soon_threadsafe(starting.cancel)

@@ -1,7 +1,7 @@
 """The runtime that all parts of an instance's server share: its loop and outbox, clocks, threads
-and tasks, its reports, and what it opened while it started.
+and tasks, its reports, and the stores opened at its start.
 
-A part is handed this and the parts that it calls, never the server that put them together.
+A part is handed the runtime and the parts that it calls, never the server that put them together.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from raylay.storage.lmdb_journal import LmdbJournal
 
 Result = TypeVar("Result")
 FOLD_PAUSE_S = 0.0005
-"""Pause between two turns that fold, while something is on its way to the disk."""
+"""Pause, in seconds, between two turns that fold while a commit is on its way to the disk."""
 FAULT_CHARACTERS_MAX = 500
-"""The characters of a fault that are told. A peer's words may be in it."""
+"""Length to which the text of a fault is cut: it may contain a peer's data."""
 PLACES_TOLD = 3
-"""The calls that led to a fault and are told with it."""
+"""Number of calls that led to a fault which are reported with it."""
 _TREE = f"{Path(__file__).parents[2]}/"
 
 
 class RecurringTask:
-    """Something that is done again and again, at multiples of an interval since the instance began.
+    """Work that is repeated at multiples of an interval since the instance began.
 
-    Owner: its Surroundings. Lifecycle: made on the loop; until `cancel`.
+    Owner: the instance's runtime. Lifecycle: made on the loop; until `cancel`.
 
     Attributes:
-        is_pausing: whether its next time is more than an interval away.
+        is_pausing: whether the next time is more than an interval away.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class RecurringTask:
         runtime = self._runtime
         if runtime.is_stopping:
             return
-        # A timer may be early; what was missed is not made up for.
+        # A timer may be early; missed times are not made up for.
         passed = max(self._times, self._passed())
         try:
             self._work()
         finally:
-            # Asked behind it: it has found whether anything goes on.
+            # Asked after the work, which has found whether there is any activity.
             intervals = self._pause()
             if (intervals > 1) != self.is_pausing:
                 self.is_pausing = intervals > 1
@@ -97,21 +97,22 @@ class RecurringTask:
             self._set(self._passed() + 1)
 
     def cancel(self) -> None:
-        """Cancels the task: it is done no more."""
+        """Cancels the task: its work is not repeated any more."""
         self._timer.cancel()
 
 
 class InstanceRuntime:
-    """See the file's docstring. Plain values: what a message's way reads here costs no call.
+    """See the file's docstring. Its values are plain attributes, so that reading them costs no call
+    on the path of a message.
 
     Owner: the instance's event loop, on which it is made; `now_us`, `steady_us` and `in_thread`'s
     work run on any thread. Lifecycle: one life of the instance; `cancel_timers` and `cancel_tasks`
     at the end.
 
     Args:
-        config: who the instance is and what it does.
-        directory: its data directory.
-        folds: the features that fold what is committed.
+        config: the instance's name and configuration.
+        directory: the instance's data directory.
+        folds: the features that fold commits.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class InstanceRuntime:
         self.identity: Identity
         self.machine: InstanceMachine
         self.filters: FilterLanguage | None = None
-        """Language of the content filters of destinations; None: there are none."""
+        """Language of the content filters of destinations; None: no destination has a filter."""
         self.tracing: Tracing
         self.effects = EffectTable()
         """Handlers of the machine's effects, which the parts bind as they are made."""
@@ -135,29 +136,29 @@ class InstanceRuntime:
         )
         """Loop that performs the machine's effects."""
         self.perform: Callable[[list[Effect]], None] = self.steps.perform
-        """Performs what the machine asked for, in order."""
+        """Performs the machine's effects, in order."""
         self.client_address = ""
         self.replication_address = ""
         self.is_recovered = False
-        """Whether `machine` has been made of what the journal holds."""
+        """Whether `machine` has been recovered from the journal."""
         self.is_serving = False
         self.is_stopping = False
         self.phase = "not started"
-        """Phase of its work now, for people."""
+        """Present phase of the instance's work, for people."""
         self.retirement = ""
-        """Reason why it is over here for good; empty: it is not."""
+        """Reason why the data directory is retired; empty: it is not."""
         self.events_log = EventLog(logs.get("instance"))
         self.topic_counts = TopicCounts()
         self.faults_contained = 0
-        """Faults in the handler of a frame that ended its connection and no more."""
+        """Number of faults in the handler of a frame that ended only the frame's connection."""
         self.shares_reached: Counter[str] = Counter()
-        """Number of connections, by limit, that were refused, or ended, as over the share of one
-        user, one address or all."""
+        """Number of connections, by limit, that were refused or ended because one user, one address
+        or all together exceeded a share."""
         self.clock_offset_us = 0
         """Offset by which a drill has set the clock."""
         self._ended: asyncio.Future[None] = self.loop.create_future()
         self.is_resting = False
-        """Whether something is done less often, because nothing goes on (`every`, `hurry`)."""
+        """Whether a recurring task is in a longer pause, because there is no activity (`every`)."""
         self._recurring: list[RecurringTask] = []
         self._began_s = self.loop.time()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -166,7 +167,7 @@ class InstanceRuntime:
         self.aging = AgingClock(self.now_us(), self.steady_us())
 
     def begin(self) -> None:
-        """Takes what goes wrong on the loop for the instance's own affair."""
+        """Takes over the handling of errors on the loop."""
         self.loop.set_exception_handler(self._loop_exception)
 
     def recovered(self, machine: InstanceMachine) -> None:
@@ -178,10 +179,10 @@ class InstanceRuntime:
             self.hurry()
 
     def over_share(self, kind: str, limit: str, **details: Any) -> None:
-        """A connection was refused, or ended, as over a share. It is counted and told.
+        """Counts and reports a connection that was refused, or ended, because it exceeded a share.
 
         Args:
-            kind: of its transport, `client` or `replication`.
+            kind: the kind of its transport, `client` or `replication`.
         """
         self.shares_reached[f"{kind}_{limit}"] += 1
         event = "client_over_share" if kind == "client" else "upstream_over_share"
@@ -189,44 +190,46 @@ class InstanceRuntime:
 
     # -- time --------------------------------------------------------------------------------
     def now_us(self) -> int:
-        """Microseconds since 1970."""
+        """The wall clock's time, in microseconds since 1970."""
         return time.time_ns() // 1000 + self.clock_offset_us
 
     def steady_us(self) -> int:
-        """Microseconds since 1970 by the clock of the start of this process: ages count by it, so
-        that nobody is downgraded because somebody set the clock."""
+        """Microseconds since 1970 by a clock that was set only at the start of this process. Ages
+        are measured by it, so that a change of the wall clock downgrades no destination."""
         return self.steady_base_us + time.monotonic_ns() // 1000
 
     def aging_us(self) -> int:
-        """Microseconds since 1970 by the clock that what is stored ages by: see `AgingClock`. On
-        the event loop only."""
+        """Microseconds since 1970 by the clock that stored data ages by: see `AgingClock`. To be
+        called on the event loop only."""
         return self.aging.now_us(self.now_us(), self.steady_us())
 
     def every(
         self, interval_s: float, work: Callable[[], None], pause: Callable[[], int] = lambda: 1
     ) -> None:
-        """Does something again and again, until the instance stops. What is due each second falls
-        together with what is due ten times: a process that has nothing else to do wakes up once.
+        """Repeats some work until the instance stops. Work that is due each second coincides with
+        work that is due ten times a second, so that an idle process wakes up once for both.
 
         Args:
-            pause: after how many intervals the next time is; asked behind each one.
+            pause: returns the number of intervals until the next time; called after each one.
         """
         self._recurring.append(RecurringTask(self, self._began_s, interval_s, work, pause))
 
     def pauses_changed(self) -> None:
-        """Something pauses, or does no more."""
+        """Notes that a recurring task has begun or ended a longer pause."""
         self.is_resting = any(each.is_pausing for each in self._recurring)
 
     def hurry(self) -> None:
-        """Something goes on again: what pauses is done at its next interval."""
+        """Ends the longer pauses of recurring tasks at their next interval, as there is activity
+        again."""
         self.is_resting = False
         for each in self._recurring:
             each.hurry()
 
     def freeze(self) -> None:
-        """The machine is half way through a step, or ahead of its disk. What the loop still does
-        before the instance has ended, overdue timers say, must neither be said nor written down:
-        nothing more is performed, folded, done again or answered."""
+        """Stops all effects after a fault: the machine is half way through a step, or ahead of its
+        disk. Work that the loop still does before the instance has ended, such as overdue timers,
+        must neither send nor store anything: nothing more is performed, folded, repeated or
+        answered."""
         self.is_serving = False
         self.outbox.drop()
         self.cancel_timers()
@@ -238,23 +241,23 @@ class InstanceRuntime:
 
     def _in_another_turn(self, work: Callable[[], None]) -> None:
         if self.machine.intake.staged:
-            # The thread that writes it needs the interpreter, too.
+            # The writer thread needs the interpreter, too.
             self.loop.call_later(FOLD_PAUSE_S, work)
         else:
             self.loop.call_soon(work)
 
     # -- threads and tasks -------------------------------------------------------------------
     async def in_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        """Runs something that blocks, in a thread."""
+        """Runs blocking work in a thread."""
         return await self.loop.run_in_executor(None, work, *arguments)
 
     def spawn(
         self, work: Coroutine[Any, Any, None], failed: Callable[[Exception], None] | None = None
     ) -> None:
-        """Runs something beside.
+        """Runs a coroutine as a task.
 
         Args:
-            failed: told of a fault in it; None: it is the loop's affair.
+            failed: called with an error of the task; None: the loop's handler takes it.
         """
         task = self.loop.create_task(work if failed is None else _watched(work, failed))
         self._tasks.add(task)
@@ -278,16 +281,16 @@ class InstanceRuntime:
     # -- the end -----------------------------------------------------------------------------
     @property
     def has_ended(self) -> bool:
-        """Returns whether the instance was stopped, or a fault ended it."""
+        """Returns whether the instance was stopped, or was ended by a fault."""
         return self._ended.done()
 
     @property
     def fault(self) -> BaseException | None:
-        """The error that ended the instance; None: nothing did, or somebody stopped it."""
+        """The error that ended the instance; None: it runs, or was stopped."""
         return self._ended.exception() if self._ended.done() else None
 
     async def finished(self) -> None:
-        """Returns when the instance was stopped; raises what ended it otherwise."""
+        """Waits until the instance was stopped; raises the error that ended it otherwise."""
         await asyncio.shield(self._ended)
 
     def end(self, error: BaseException | None = None) -> None:
@@ -297,26 +300,26 @@ class InstanceRuntime:
             self._ended.set_result(None)
             return
         self._ended.set_exception(error)
-        # Whoever waits for it hears of it; nobody may be waiting yet.
+        # Marks the error as retrieved, as nothing may be waiting for it yet.
         self._ended.exception()
 
     @property
     def is_half_done(self) -> bool:
         """Returns whether a fault came in the middle of a step: the machine had begun to change, or
-        what it asked for was not performed, or folded, to the end."""
+        its effects were not all performed or folded."""
         if not self.is_recovered:
             return False
         machine, steps = self.machine, self.steps
         return machine.is_changing or machine.steps_taken != steps.performed or steps.is_folding
 
     def contain(self, error: Exception, peer: str, end: Callable[[str, str], None]) -> None:
-        """The handler of a frame has a fault that nobody foresaw. What came is to blame: its
-        connection ends, and no more. The state that all share changes in steps, behind the last
-        check of what came. Where the fault came in the middle of one, or of what is on a disk,
-        going on could acknowledge what is not journaled: the instance ends.
+        """Handles an unforeseen fault in the handler of a frame. Normally only the frame's
+        connection ends, because the shared state changes in steps, after the last check of a frame.
+        If the fault came in the middle of a step, or from the disk, going on could acknowledge
+        messages that are not journaled: the instance ends.
 
         Args:
-            peer: from whom the frame came.
+            peer: the sender of the frame.
             end: ends the connection, with a reason and a sentence.
         """
         if self.has_ended:
@@ -340,9 +343,9 @@ class InstanceRuntime:
         self.outbox.flush()
 
     def _loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A callback of the loop raised. A socket's error ends its connection and no more; anything
-        else may have left the machine half way through a step: going on could acknowledge what is
-        not journaled, so the instance ends and is started again from its disk."""
+        """Handles an error in a callback of the loop. A socket's error is only reported. Any other
+        error may have left the machine half way through a step: going on could acknowledge messages
+        that are not journaled, so the instance ends and is started again from its disk."""
         error = context.get("exception")
         text = f"{context.get('message')}: {error!r}"
         if error is None or isinstance(error, OSError | asyncio.CancelledError):
@@ -362,7 +365,8 @@ async def _watched(work: Coroutine[Any, Any, None], failed: Callable[[Exception]
 
 
 def _place(error: Exception) -> str:
-    """The place of a fault: file, line and function, the innermost first."""
+    """The place of a fault: file, line and function of the calls that led to it, the innermost
+    first."""
     frames = traceback.extract_tb(error.__traceback__)[-PLACES_TOLD:]
     return " < ".join(
         f"{each.filename.removeprefix(_TREE)}:{each.lineno} {each.name}"

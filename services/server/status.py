@@ -29,9 +29,9 @@ from raylay.services.subscriptions.status import subscription_status
 
 SNAPSHOT_WAIT_S = 1.0
 EXAMPLES_MAX = 3
-"""Ranges that a status names of what a destination owes."""
+"""Number of example ranges of unacked messages that the status names for a destination."""
 RANGES_SHOWN_MAX = 100
-"""Ranges of unavailable messages in the status."""
+"""Limit on the ranges of unavailable messages in the status."""
 
 
 class InstanceStatus:
@@ -67,7 +67,7 @@ class InstanceStatus:
         self._queues = queues
         self._sow = sow
         self.bootstrap: BootstrapRun | None = None
-        """Bootstrap by which an empty instance is or was filled, in this life."""
+        """The bootstrap that fills or filled the instance in this life; None: there was none."""
         self._started_s = time.time()
         self._rates: dict[str, float] = {}
         self._rates_before: tuple[float, int, int, int] = (0.0, 0, 0, 0)
@@ -78,7 +78,7 @@ class InstanceStatus:
         return clients.delivered + self._deliveries.delivered + self._replays.delivered
 
     def measure(self) -> None:
-        """Called each second, for the rates."""
+        """Called each second. Updates the rates."""
         counters = self._runtime.machine.counters
         now_s = self._runtime.loop.time()
         before_s, published, persisted, delivered = self._rates_before
@@ -217,7 +217,8 @@ class InstanceStatus:
         }
 
     def snapshot_from_thread(self) -> dict[str, Any]:
-        """`snapshot` for another thread than the loop's: the loop takes it, between two turns.
+        """Returns `snapshot` to another thread than the loop's: the loop takes it between two
+        turns.
 
         Raises:
             RuntimeError: the loop is closed, or so busy that it did not answer in time.
@@ -237,12 +238,12 @@ class InstanceStatus:
             found, held = answer.result(SNAPSHOT_WAIT_S)
         except TimeoutError:
             raise RuntimeError(f"the loop gave no snapshot in {SNAPSHOT_WAIT_S} s") from None
-        # Of very many publishers that takes a while, which is this thread's.
+        # Takes a while for very many publishers, and so runs on this thread.
         return found and {**found, "ranges_held": sum(1 for _ in held.items())}
 
     def snapshot(self) -> dict[str, Any]:
-        """Returns the numbers for metrics (services/telemetry/metrics.py), but for `ranges_held`.
-        Only reads."""
+        """Returns the numbers for metrics (services/telemetry/metrics.py), except `ranges_held`.
+        Changes nothing."""
         if not self._runtime.is_serving:
             return {}
         machine = self._runtime.machine
@@ -292,7 +293,7 @@ class InstanceStatus:
 
 
 def _examples(rooted: RootedRanges) -> list[str]:
-    """A few of the ranges, for people: the first and the last message of each."""
+    """The bookmarks of the first and the last message of a few of the ranges, for people."""
     return [
         f"{publisher}|{first}| to {publisher}|{last}|"
         for ranges in rooted.roots.values()

@@ -1,9 +1,9 @@
-"""Takes in turns what would hold the event loop up, so that others are served in between.
+"""Takes long work in turns, so that other work of the event loop comes in between.
 
 `SpacedTurns` spaces the turns of one kind of work: queries have some, the commands of clients have
 others (`CommandTurns`). One read may bring thousands of commands, and some take milliseconds each.
-In one pass of the loop they have `TURN_S`, all connections together; what is left waits, and its
-connections are not read meanwhile. Then connections take turns, a command each.
+In one pass of the loop, the commands of all connections together have `TURN_S`; the remaining ones
+wait, and their connections are not read meanwhile. Then connections take turns, a command each.
 """
 
 from __future__ import annotations
@@ -17,35 +17,36 @@ from typing import Protocol
 from raylay.services.server.runtime import InstanceRuntime
 
 TURN_S = 0.002
-"""The time for commands in one pass of the loop; a command that has begun goes on to its end."""
+"""Time for commands in one pass of the loop, in seconds; a command that has begun goes on to its
+end."""
 PASSES = 3
-"""Passes of the loop between two turns: what others said is read in the first, committed or handed
-to the writer thread in the second, and answered in the third. So it waits for one turn, not for
-three."""
+"""Passes of the loop between two turns. A message of another connection is read in the first pass,
+committed or handed to the writer thread in the second, and answered in the third, so that it waits
+for one turn and not for three."""
 SWITCH_S = 0.0002
-"""The time after which a turn lets another thread run: the journal writer needs the interpreter
-some times for each commit, and would get it every 5 ms (`sys.setswitchinterval`) from a busy
-loop."""
+"""Time, in seconds, after which a turn lets another thread run: the journal writer needs the
+interpreter some times for each commit, and would get it every 5 ms (`sys.setswitchinterval`) from a
+busy loop."""
 
 
 class SpacedTurns:
-    """Calls the same work again and again, with `PASSES` of the loop between two calls.
+    """Calls the same work again and again, with `PASSES` passes of the loop between two calls.
 
     Owner: the instance's event loop.
 
     Args:
-        turn: performs a turn; whether another one is to come.
+        turn: performs a turn; returns whether another one is to follow.
     """
 
     def __init__(self, runtime: InstanceRuntime, turn: Callable[[], bool]) -> None:
         self._runtime = runtime
         self._turn = turn
         self.is_scheduled = False
-        """Whether a turn is to come, or goes on."""
+        """Whether a turn is scheduled, or goes on."""
         self._passes_left = 0
 
     def schedule(self) -> None:
-        """Has a turn come. Told twice is told once."""
+        """Schedules a turn, unless one is scheduled already."""
         if not self.is_scheduled:
             self.is_scheduled = True
             self._passes_left = PASSES
@@ -62,7 +63,7 @@ class SpacedTurns:
         try:
             is_more = self._turn()
         finally:
-            # After a fault, too: what waits behind it is somebody else's.
+            # After a fault, too: the waiting work belongs to other connections.
             sys.setswitchinterval(switch_s)
             self.is_scheduled = False
             if is_more:
@@ -70,10 +71,10 @@ class SpacedTurns:
 
 
 class WaitingConnection(Protocol):
-    """A connection of which something waits (`ClientConnection`)."""
+    """A connection with waiting work (`ClientConnection`)."""
 
     def take_one(self) -> bool:
-        """Takes the next command. Whether more of them may be taken now."""
+        """Takes the next command. Returns whether another one may be taken now."""
 
 
 class CommandTurns:
@@ -83,11 +84,12 @@ class CommandTurns:
         self._runtime = runtime
         self._ready: deque[WaitingConnection] = deque()
         self._ends_s = 0.0
-        """Time at which the turn of this pass of the loop is over; 0: it has not begun."""
+        """Time at which the turn of this pass of the loop ends; 0: it has not begun."""
         self.turns = SpacedTurns(runtime, self._take)
 
     def is_over(self) -> bool:
-        """Returns whether this pass of the loop has no time left for commands. Begins its turn."""
+        """Begins the turn of this pass of the loop, if none has begun. Returns whether its time is
+        over."""
         now_s = time.perf_counter()
         if not self._ends_s:
             self._ends_s = now_s + TURN_S
@@ -98,18 +100,18 @@ class CommandTurns:
         self._ends_s = 0.0
 
     def add(self, connection: WaitingConnection) -> None:
-        """Commands of it wait: its turn comes behind that of all others."""
+        """Adds a connection with waiting commands behind all others."""
         self._ready.append(connection)
         self.turns.schedule()
 
     def _take(self) -> bool:
         ready = self._ready
-        self.is_over()  # What is taken first counts, too.
+        self.is_over()  # The first command's time counts, too.
         while ready:
             connection = ready.popleft()
             if connection.take_one():
                 ready.append(connection)
             if self.is_over():
-                # One was taken, whatever what was just read has left of the time.
+                # At least one is taken, even if commands that were just read have used up the time.
                 break
         return bool(ready)

@@ -1,5 +1,5 @@
-"""Messages of queues on their way to the sockets of clients, and the consumers whose socket is
-full: those keep what they have, and are given nothing."""
+"""Queue messages on their way to the sockets of clients, and the consumers with a full socket:
+those keep their leases, and are given no more."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from raylay.services.queues.frontend import QueueFrontend
 
 BACKLOG_WHILE_FULL = 0
-"""Backlog of a consumer whose socket is full: it keeps what it has, and is given nothing."""
+"""Backlog of a consumer whose socket is full: it keeps its leases, and is given no more."""
 
 
 class QueueReceiver(Protocol):
-    """A client's connection, as far as it is sent messages of queues (`ClientConnection`)."""
+    """The connection of a client that consumes from queues (`ClientConnection`)."""
 
     number: int
     client_name: str
@@ -28,7 +28,7 @@ class QueueReceiver(Protocol):
     may_write: bool
 
     def send_parts(self, parts: Sequence[bytes], size_bytes: int) -> None:
-        """Sends several pieces that are written one behind the other."""
+        """Sends a frame that lies in several pieces."""
 
 
 class QueueDeliveries:
@@ -41,8 +41,8 @@ class QueueDeliveries:
         sessions: the clients that have logged on, by number.
 
     Attributes:
-        subscribed: queues and consumers by session and id.
-        delivered: messages that were sent, in this life.
+        subscribed: the queue and the consumer of each subscription, by session and id.
+        delivered: the number of messages sent in this life of the instance.
     """
 
     def __init__(self, runtime: InstanceRuntime, sessions: Mapping[int, QueueReceiver]) -> None:
@@ -51,8 +51,8 @@ class QueueDeliveries:
         self.subscribed: dict[int, dict[str, tuple[QueueFrontend, Consumer]]] = {}
         self.delivered = 0
         self._full: dict[int, dict[str, ConsumerSubscription]] = {}
-        """Subscriptions by session whose socket takes nothing, and id: the terms that the owner is
-        told when the socket takes something."""
+        """Subscriptions whose socket is full, by session and id: the terms that the owner is told
+        when the socket has room again."""
 
     def deliver(
         self,
@@ -62,12 +62,12 @@ class QueueDeliveries:
         since_us: int,
         steady_us: int,
     ) -> ConsumerSubscription | None:
-        """Sends messages, their records as they lie in the journal. Returns the terms that the
-        owner is to be told where the socket takes no more; None: nothing changes.
+        """Sends messages, with their records as the journal has them. Returns the terms that the
+        owner is to be told if the socket is full now; None: nothing changes.
 
         Args:
-            since_us: when that was decided, where one of them is sampled; else 0.
-            steady_us: the time by which leases end.
+            since_us: the time of the owner's decision, where one of the messages is traced; else 0.
+            steady_us: the present time of the clock by which leases end.
         """
         client = self._sessions.get(consumer[0])
         if client is None:
@@ -98,8 +98,8 @@ class QueueDeliveries:
         since_us: int,
         now_us: int,
     ) -> None:
-        """Reports the sampled ones of what was sent, each below its lease. The client knows the
-        places of the span: it reports below it."""
+        """Reports spans of the traced messages, each below its lease. The client can derive the ids
+        of these spans, and reports its own below them."""
         queue = self.subscribed[consumer[0]][name_of(consumer)][0].definition.name
         self._runtime.tracing.queue_delivery(
             [each for part in records for each in traced(part)],
@@ -115,7 +115,7 @@ class QueueDeliveries:
     # -- full sockets --------------------------------------------------------------------------
     def terms(self, client: QueueReceiver, each: ConsumerSubscription) -> ConsumerSubscription:
         """Returns the terms that the owner is told of a subscription: those that the client asked
-        for, or, while its socket is full, that it is given nothing."""
+        for, or, while its socket is full, a backlog of 0."""
         if client.may_write:
             return each
         self._full.setdefault(client.number, {})[name_of(each.consumer)] = each
@@ -124,8 +124,8 @@ class QueueDeliveries:
     def filled(
         self, client: QueueReceiver, name: str
     ) -> tuple[QueueFrontend, ConsumerSubscription] | None:
-        """A subscription is given no more until the socket has taken what was sent. Returns what
-        its queue is told; None: it was told before."""
+        """Stops deliveries to a subscription until its socket has taken what was sent. Returns what
+        its queue is to be told; None: it has been told already."""
         found = self.subscribed.get(client.number, {}).get(name)
         if found is None or name in self._full.get(client.number, ()):
             return None
@@ -133,17 +133,18 @@ class QueueDeliveries:
         return frontend, self.terms(client, frontend.consumers[consumer])
 
     def emptied(self, client: QueueReceiver) -> list[tuple[QueueFrontend, ConsumerSubscription]]:
-        """There is room to write again. Returns what the queues are told."""
+        """Resumes deliveries to the subscriptions of a client, as its socket has room. Returns what
+        their queues are to be told."""
         full = self._full.pop(client.number, {})
         of_session = self.subscribed.get(client.number, {})
         return [(of_session[name][0], self.terms(client, each)) for name, each in full.items()]
 
     def ended(self, number: int, name: str) -> None:
-        """Forgets that a subscription that has ended has a full socket."""
+        """Forgets the full socket of a subscription that has ended."""
         self._full.get(number, {}).pop(name, None)
 
     def left(self, number: int) -> None:
-        """Forgets what of a connection that has ended is full."""
+        """Forgets the full sockets of a connection that has ended."""
         self._full.pop(number, None)
 
 

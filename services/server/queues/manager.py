@@ -43,24 +43,25 @@ if TYPE_CHECKING:
     from raylay.services.queues.records import Acknowledgment, Keys
 
 ANNOUNCED_KEY = "herald/"
-"""Entry of the state store: under which incarnation the journal says who bears it."""
+"""Prefix of the entries of the state store that hold the incarnation whose instance name the
+records of a queue announce in the journal."""
 CLOCK_KEY = "clock steps"
-"""Entry of the state store: how the wall clock was set, as of `ClockSteps.all`."""
+"""Entry of the state store with the changes of the wall clock, as of `ClockSteps.all`."""
 PROXIED_KEY = "proxied/"
-"""Entry of the state store: there while a queue's proxied transfer is on."""
+"""Prefix of the entries of the state store that exist while a queue's proxied transfer is on."""
 STOP_S_MAX = 2.0
-"""An owner that is told to stop is killed after as long."""
+"""Time, in seconds, that an owner has to stop before it is killed."""
 QUESTIONS_MAX = 1_000
-"""Questions to one owner that are not answered."""
+"""Limit on unanswered questions to one owner."""
 OWNER_WAIT_S = 5.0
-"""Time for which a question waits for an owner that has not started."""
+"""Time, in seconds, for which a question waits for an owner that has not started."""
 
 
 class ReachableLink(Protocol):
     """One of the instance's links (`LinkControl`).
 
     Attributes:
-        peer_name: of the instance that it is, or was last, connected to.
+        peer_name: the name of the instance that the link is, or was last, connected to.
     """
 
     is_connected: bool
@@ -68,9 +69,9 @@ class ReachableLink(Protocol):
 
 
 class QueueControl:
-    """One queue's owner: its process, its connection, what it says and is told.
+    """The control of one queue's owner: its process, its connection, and the frames to and from it.
 
-    Invariant: at most one process is talked to, that of the last start.
+    Invariant: the instance talks to at most one process, that of the last start.
     Owner: the instance's event loop. Lifecycle: as long as the instance.
     """
 
@@ -83,17 +84,17 @@ class QueueControl:
         self.why = "starting"
         self.counts: dict[str, Any] = {}
         self.floor_txid = 0
-        """Transaction id up to which nothing is needed of the journal."""
+        """Transaction id up to which the queue needs nothing of the journal."""
         self._manager = manager
         self._runtime = manager.runtime
         self._to_judge: deque[tuple[QueueDelivery, int]] = deque()
-        """Decisions of the owner, and up to where the journal is to be folded before each is
-        judged. They are as many as consumers may hold, at most."""
+        """Decisions of the owner, each with the transaction id that must be folded before it is
+        judged. They are bounded by the backlogs of the consumers."""
         self._asked: dict[int, Callable[[QueueAnswer], None]] = {}
         self._asked_last = 0
         self._letters: list[tuple[str, bytes]] = []
-        """Messages whose dead letters are drafted with the removal that comes next, and why they
-        leave. Drafted before, they could fail without it."""
+        """Messages whose dead letters are drafted with the next removal, and the reason why each
+        leaves the queue. Drafted earlier, they could be journaled without the removal."""
         self._waiting: list[tuple[QueueQuestion, Callable[[QueueAnswer], None]]] = []
         self.process = Supervisor(
             manager.runtime,
@@ -105,7 +106,7 @@ class QueueControl:
 
     # -- the process ---------------------------------------------------------------------------
     def _start(self, number: int) -> ChildHandle:
-        """Called in a thread."""
+        """Starts the owner's process. Called in a thread."""
         return self._manager.start(self.frontend.definition, number)
 
     def _process_ended(self, why: str) -> None:
@@ -113,16 +114,17 @@ class QueueControl:
         self._runtime.report("queue_owner_ended", queue=self.name, why=self.why)
 
     async def stop(self) -> None:
-        # It saves what it has, and says what it has traced.
+        # The owner saves its state, and reports its traces.
         await self.process.end(self._control.STOP, STOP_S_MAX)
 
     def greeted(self, connection: FramedConnection, header: Header) -> bool:
-        """An owner connected. Whether it is the right one: its predecessor's socket is closed."""
+        """Takes the connection of an owner. Returns whether the owner is that of the last start; an
+        earlier one's socket is to be closed."""
         if not self.process.greeted(connection, header):
             return False
         runtime = self._runtime
         self.why = ""
-        # What its predecessor drafted is on its way: the fence is behind it.
+        # Drafts of the previous owner are journaled first, so that the fence lies behind them.
         self._manager.author_now()
         self._manager.owner_came(self.name)
         machine = runtime.machine
@@ -148,7 +150,7 @@ class QueueControl:
             self.why = f"its process ended: {why}"
             self.frontend.owner_left()
             self._to_judge.clear()
-            # Their removal did not come: the next owner says both again.
+            # The removal did not come: the next owner sends these letters and the removal again.
             self._letters.clear()
             asked, self._asked = self._asked, {}
             for told in asked.values():
@@ -156,7 +158,7 @@ class QueueControl:
                 told(self._control.QueueAnswer(b"", False, why, "not_ready"))
 
     def consumes(self, each: ConsumerSubscription) -> None:
-        """Tells the owner, and one that is started later, the terms of a consumer."""
+        """Tells the owner, and any owner that is started later, the terms of a consumer."""
         self.frontend.subscribed(each)
         self.process.say(self._control.sub(each))
 
@@ -166,10 +168,10 @@ class QueueControl:
 
     # -- what the owner says -------------------------------------------------------------------
     def frame_received(self, header: Header, body: bytes) -> None:
-        """A frame of the owner's.
+        """Takes a frame of the owner.
 
         Raises:
-            RemoteProtocolError: it is none.
+            RemoteProtocolError: the frame is none that an owner sends.
         """
         control, manager = self._control, self._manager
         command = header["c"]
@@ -210,8 +212,8 @@ class QueueControl:
         self.judge()
 
     def judge(self) -> None:
-        """Does what still holds of what the owner decided, once the door knows all that was
-        committed when it came. What takes long to be folded is not hurried for it."""
+        """Performs the still valid parts of the owner's decisions, as soon as everything is folded
+        that was committed when they came. A long fold is not hurried for them."""
         while self._to_judge and self._to_judge[0][1] <= self._manager.folded_txid():
             self._judge(self._to_judge.popleft()[0])
 
@@ -234,13 +236,13 @@ class QueueControl:
 
     # -- questions -----------------------------------------------------------------------------
     def ask(self, question: QueueQuestion, told: Callable[[QueueAnswer], None]) -> None:
-        """Asks the owner of its messages.
+        """Asks the owner about its messages.
 
         Args:
             told: called with each part of the answer.
 
         Raises:
-            RemoteProtocolError: it cannot be asked now; with reason `not_ready`.
+            RemoteProtocolError: the owner cannot be asked now, with reason `not_ready`.
         """
         if self.process.connection is None or len(self._asked) >= QUESTIONS_MAX:
             why = self.why or "it is asked too much at one time"
@@ -255,10 +257,10 @@ class QueueControl:
     def ask_when_started(
         self, question: QueueQuestion, told: Callable[[QueueAnswer], None]
     ) -> None:
-        """Asks the owner, which may not have started: the question waits for it for a while.
+        """Asks the owner; the question waits for a while if the owner has not started.
 
         Raises:
-            RemoteProtocolError: it is asked too much; with reason `not_ready`.
+            RemoteProtocolError: there are too many questions, with reason `not_ready`.
         """
         if self.process.connection is not None or len(self._waiting) >= QUESTIONS_MAX:
             self.ask(question, told)
@@ -303,15 +305,15 @@ class QueueControl:
 class QueueManager:
     """See the file's docstring.
 
-    Owner: the instance's event loop. `open` runs in its thread before anything is served.
-    Lifecycle: `open` once or twice, `serve` and `run` once, `stop` once; nothing is done where
-    there are no queues.
+    Owner: the instance's event loop. `open` runs in its thread before the instance serves.
+    Lifecycle: `open` once or twice, `serve` and `run` once, `stop` once. Without queues, none of
+    these does anything.
 
     Args:
-        folds: of the instance.
+        folds: the instance's features that fold commits.
         start: starts the process of a queue's owner, with a number that tells it from earlier ones.
-            Called in a thread; may block; may raise: it is then tried again.
-        links: of this instance, by destination.
+            Called in a thread; may block; may raise: the start is then tried again.
+        links: the instance's links, by destination.
         requests: carries requests for messages to other instances.
         deliveries: sends messages to clients.
     """
@@ -336,21 +338,22 @@ class QueueManager:
         self._links = links
         self._requests = requests
         self.queues: Queues | None = None
-        """None: there are none."""
+        """The queues; None: the instance has none."""
         self.controls: dict[str, QueueControl] = {}
         self.names: dict[int, str] = {}
-        """Names of incarnations, as links were told them."""
+        """Instance names by incarnation, as links have told them."""
         self.clock_steps: ClockSteps
         self.behind_us = 0
-        """Lag of the steady clock of the queues behind the instance's, which begins with the wall
-        clock at each start."""
+        """Lag of the queues' steady clock behind the instance's, which starts at the wall clock's
+        time at each start."""
         self._proxied: dict[str, frozenset[str] | None] = {}
-        """Queues that may take over what is of others, by the instances they know as reachable;
-        None: their owner was not told yet."""
+        """Queues with proxied transfer on, and the reachable instances that their owner was last
+        told; None: it was not told yet."""
         self._folds = folds
         self._commits = commits
         self._before_txid: int | None = None
-        """Transaction id below which others need nothing; None: nobody has said."""
+        """Transaction id below which links and SOW topics need nothing of the journal; None: it is
+        not known yet."""
         self._is_authoring = False
         self._starting: asyncio.Task[None] | None = None
         self._unheralded: set[str] = set()
@@ -370,7 +373,7 @@ class QueueManager:
         return self.queues.topics()
 
     def journaled(self) -> tuple[TopicRule, ...]:
-        """The topics that are journaled: the queues' own are, whatever else is configured."""
+        """The topics that are journaled: those of the queues are, whatever else is configured."""
         config = self.runtime.config
         matcher = TopicMatcher(config.topics, f"{config.name} Topic")
         return config.topics + tuple(
@@ -423,13 +426,14 @@ class QueueManager:
         )
 
     def greeted(self, connection: FramedConnection, header: Header) -> QueueControl | None:
-        """An owner connected: of which queue; None: it is not the one that was started last."""
+        """Takes the connection of an owner. Returns its queue's control; None: it is not the owner
+        that was started last."""
         found = self.controls.get(str(header.get("queue")))
         return found if found is not None and found.greeted(connection, header) else None
 
     # -- a feature, for the folds --------------------------------------------------------------
     def fold(self, batch: CommitBatch) -> None:
-        """Folds what was committed, and tells the owners of it."""
+        """Folds commits, and tells the owners of them."""
         assert self.queues is not None
         self.queues.fold(batch)
         from raylay.services.protocol.child import queue_control
@@ -450,12 +454,13 @@ class QueueManager:
             self.runtime.spawn(self._remember({ANNOUNCED_KEY + name: incarnation for name in done}))
 
     async def _remember(self, values: dict[str, bytes | None]) -> None:
-        # Heralds are said once more at the next start, and a later step tells of all before it.
+        # After a failed write, announcements are made again at the next start, and the next clock
+        # step writes all earlier ones.
         with suppress(RaylayError):
             await self.runtime.state.put(values)
 
     def failed(self, committed_txid: int) -> None:
-        """Nothing staged behind this transaction id comes to the disk."""
+        """Takes back staged records behind this transaction id, which never reach the disk."""
         assert self.queues is not None
         from raylay.services.protocol.child import queue_control
 
@@ -467,25 +472,26 @@ class QueueManager:
             self.author_soon()
 
     def committed(self) -> int:
-        """The last transaction that is committed, and may have been acknowledged to somebody."""
+        """The last committed transaction id, which a publisher may have been acknowledged."""
         self._commits.cycle.catch_up()
         return self.runtime.machine.committed_txid
 
     def folded_txid(self) -> int:
-        """All up to there is folded."""
+        """The transaction id up to which everything is folded."""
         return self._folds.folded_txid(self.runtime.machine.committed_txid)
 
     # -- what owners want ----------------------------------------------------------------------
     def draft(
         self, frontend: QueueFrontend, said: Any, letters: Sequence[tuple[str, bytes]] = ()
     ) -> None:
-        """A record is to be journaled, with the others of this turn.
+        """Has a record journaled, with the others of this turn.
 
         Args:
-            letters: reasons, and messages whose dead letters are journaled before it.
+            letters: reasons, each with the messages whose dead letters are journaled before the
+                record.
 
         Raises:
-            RemoteProtocolError: no owner drafts that.
+            RemoteProtocolError: the record is none that an owner may draft.
         """
         assert self.queues is not None
         try:
@@ -497,14 +503,15 @@ class QueueManager:
         self.author_soon()
 
     def acknowledge(self, frontend: QueueFrontend, said: Acknowledgment) -> int:
-        """Journals an acknowledgment in a client's name; returns of how many messages it is."""
+        """Journals an acknowledgment on behalf of a client; returns the number of messages that it
+        covers."""
         assert self.queues is not None
         count = self.queues.acknowledge(frontend, said, self.runtime.now_us())
         self.author_soon()
         return count
 
     def author_soon(self) -> None:
-        """Journals what was drafted, at the end of this turn."""
+        """Journals the drafted records at the end of this turn."""
         if not self._is_authoring:
             self._is_authoring = True
             self.runtime.loop.call_soon(self._author)
@@ -512,7 +519,7 @@ class QueueManager:
     def _author(self) -> None:
         runtime = self.runtime
         if self._commits.cycle.failure is not None:
-            # What is drafted waits, as publishers do, until it can be written.
+            # Drafts wait until they can be written, as publishers do.
             self._is_authoring = True
             runtime.loop.call_later(PROBE_S, self._author)
             return
@@ -532,8 +539,8 @@ class QueueManager:
         self._requests.send(self.queues.flood.made(queue, said), definition)
 
     def requested(self, request: QueueRequest) -> None:
-        """Another instance asks for messages. The owner here is told, where the queue is that
-        one's, too, and every link is, where the request did not come before."""
+        """Takes another instance's request for messages: tells it to the owner of the same queue
+        here, and passes it on over every link unless it came before."""
         if self.queues is None:
             return
         control = self.controls.get(f"{request.message_type}/{request.queue}")
@@ -542,7 +549,8 @@ class QueueManager:
             self._requests.forward(request)
 
     def asked(self, asked: RoutedRequest) -> bool:
-        """Another instance's request came over a link. Whether it is to be passed on."""
+        """Tells the owner here of another instance's request. Returns whether the request is new
+        and must be passed on."""
         if self.queues is None or not self.queues.flood.is_new(asked):
             return False
         control = self.controls.get(asked.queue)
@@ -567,13 +575,14 @@ class QueueManager:
             control.process.say(queue_control.names(names))
 
     def steady_us(self) -> int:
-        """The time by which leases end and messages expire. It goes on over a restart."""
+        """The time by which leases end and messages expire, in microseconds. It does not jump at a
+        restart."""
         return self.runtime.steady_us() - self.behind_us
 
     def clock_is(self, offset_us: int) -> None:
-        """Takes what the wall clock, which receive times follow from now on, is ahead of the
-        instance's steady one. The owners are told of a step before they are told of what is
-        received behind it."""
+        """Takes the wall clock's present lead over the instance's steady clock, which later receive
+        times follow. The owners are told of a change before they are told of messages received
+        after it."""
         after_txid = self.runtime.machine.next_txid - 1
         offset_us += self.behind_us
         if self.queues is not None and self.clock_steps.note(after_txid, offset_us):
@@ -581,7 +590,7 @@ class QueueManager:
 
             from raylay.services.protocol.child import queue_control
 
-            # Messages that are older than the next start of this instance age by it, too.
+            # The changes are kept: messages from before the next start age by them, too.
             self.runtime.spawn(self._remember({CLOCK_KEY: msgpack.packb(self.clock_steps.all())}))
             for control in self.controls.values():
                 control.process.say(queue_control.clock(after_txid, offset_us))
@@ -595,18 +604,19 @@ class QueueManager:
     def cancelled(
         self, frontend: QueueFrontend, session: int | None, keys: Any, *, unseen: bool = False
     ) -> int:
-        """A session gives messages back, or, where it is None, whoever holds them; returns how many
-        of them were held.
+        """Gives back the messages that a session holds, or, with None, whichever session holds
+        them; returns how many of them were held.
 
         Args:
-            unseen: no handler was given them, so they do not count as delivered in vain.
+            unseen: whether no handler was given the messages, so that the delivery does not count
+                as an attempt.
         """
         from raylay.services.protocol.child import queue_control
 
         control = self.controls[frontend.definition.stored_as]
         if frontend.definition.at_most_once:
-            # They have left the queue before they were sent. What there is to give back is the
-            # place of the consumer.
+            # The messages left the queue before they were sent. Only the place in the consumer's
+            # backlog is given back.
             control.process.say(queue_control.done(keys))
             return 0
         count = 0
@@ -636,18 +646,18 @@ class QueueManager:
                 self.controls[name].process.say(queue_control.proxied(True, reachable))
 
     async def proxied(self, queue: str, *, on: bool) -> str:
-        """Lets a queue take over, for consumers here, messages of instances that this one is not
-        connected to, or no longer. It lasts until it is turned off, over restarts.
+        """Lets a queue take over, for consumers here, messages of instances that this one is not,
+        or no longer, connected to. The setting lasts over restarts until it is turned off.
 
         Args:
-            queue: its name, or `type/name`.
+            queue: the queue's name, or `type/name`.
 
         Returns:
-            A sentence that says what that risks.
+            A sentence about the result and its risk.
 
         Raises:
             ConfigurationError: there is no such queue, or it is local.
-            StorageError: it could not be written: nothing was changed.
+            StorageError: the setting could not be written: nothing was changed.
         """
         from raylay.services.protocol.child import queue_control
 
@@ -679,20 +689,21 @@ class QueueManager:
         )
 
     def owner_came(self, queue: str) -> None:
-        """An owner begins: it is told anew what it may take over."""
+        """Forgets what an earlier owner was told of reachable instances, as a new owner begins."""
         if queue in self._proxied:
             self._proxied[queue] = None
 
     # -- the journal ---------------------------------------------------------------------------
     def removable(self, before_txid: int) -> None:
-        """Nobody else needs anything of the journal below this: so much of it is released as no
-        queue needs."""
+        """Notes that links and SOW topics need nothing of the journal below this transaction id.
+        The journal below it is released as far as no queue needs it."""
         self._before_txid = before_txid
         self.release()
 
     def release(self) -> None:
         if self._before_txid is not None:
-            # It may move back, to nothing at all: a server of a link may have come back with less.
+            # The bound may move back, even to 0: a link's server may have come back with fewer
+            # messages.
             floors = [each.floor_txid + 1 for each in self.controls.values()]
             self.runtime.journal.removable(min([self._before_txid, *floors]))
 

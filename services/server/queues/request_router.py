@@ -1,5 +1,6 @@
-"""Requests for messages of queues on their way from instance to instance: out over all links, in
-from any, and on, each once. None is journaled; whoever asks asks again."""
+"""Requests for messages of queues on their way from instance to instance: sent over all links, and
+passed on once by each instance. No request is journaled; the owner that needs messages asks
+again."""
 
 from __future__ import annotations
 
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class RequestLink(Protocol):
-    """One to another instance (`LinkControl`)."""
+    """A link to another instance (`LinkControl`)."""
 
     def queue_request(self, frame: bytes) -> None:
-        """Asks the destination, where it is connected."""
+        """Sends the request to the destination, if it is connected."""
 
 
 class QueueRequestRouter:
@@ -27,8 +28,8 @@ class QueueRequestRouter:
     Owner: the instance's event loop. Lifecycle: as long as the instance.
 
     Args:
-        group: of the instance.
-        links: to all destinations.
+        group: the group of the instance.
+        links: the links to all destinations.
     """
 
     def __init__(self, group: str, links: Mapping[str, RequestLink]) -> None:
@@ -36,7 +37,7 @@ class QueueRequestRouter:
         self._links = links
 
     def send(self, asked: RoutedRequest, definition: QueueDefinition) -> None:
-        """Sends what the owner of a queue of this instance asks over all links."""
+        """Sends the request of a queue's owner at this instance over all links."""
         self.forward(
             QueueRequest(
                 asked.incarnation,
@@ -66,7 +67,7 @@ class QueueRequestRouter:
         if definition is not None and (
             not definition.is_distributed or self._domain(definition) != request.domain
         ):
-            # Of the same name, but another queue.
+            # The queue here has the same name, but is another one.
             queue = ""
         wanted = [
             TransferCandidate((each.publisher, each.sequence), each.generation, each.owner)

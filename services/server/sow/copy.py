@@ -1,4 +1,4 @@
-"""The SOW records that an instance that copies a log needs from before the log begins."""
+"""The SOW records from before the start of a log that a bootstrap copies with it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from raylay.storage.sow import LmdbSowStore
 
 
 class SowCopy:
-    """A store as it is filled. What was there before is gone: it is of another log.
+    """A SOW store that is filled from a source. An earlier store is removed: it belongs to another
+    log.
 
-    Owner: an instance that does not serve yet. Its own thread writes. Lifecycle: one source; then
-    `finish`, or `abandon`.
+    Owner: an instance that does not serve yet. The copy's own thread writes. Lifecycle: one source;
+    then `finish`, or `abandon`.
 
     Args:
-        directory: of the instance's data.
+        directory: the instance's data directory.
 
     Raises:
         StorageError: the store cannot be used.
@@ -28,7 +29,8 @@ class SowCopy:
 
     def __init__(self, config: InstanceConfig, directory: Path) -> None:
         self.wanted = fingerprints(config)
-        """Fingerprints that decide which records a topic has, by the topic's name in the store."""
+        """Fingerprints of the topics' configurations, which decide the records, by the topic's name
+        in the store."""
         self._copies: dict[str, TopicCopy] = {}
         remove_store(directory)
         self._store = LmdbSowStore(directory / SOW_FILE) if self.wanted else None
@@ -44,10 +46,10 @@ class SowCopy:
         """Has entries of a topic written.
 
         Args:
-            written: called on the thread when that is done, or failed.
+            written: called on the thread when the write is done, or has failed.
 
         Raises:
-            RemoteProtocolError: they are none, or were not asked for.
+            RemoteProtocolError: the entries are invalid, or were not asked for.
         """
         if self._store is None or name not in self.wanted:
             raise RemoteProtocolError(
@@ -58,10 +60,11 @@ class SowCopy:
         work.add_done_callback(written)
 
     def finish(self) -> None:
-        """All has come: it is a store like any other. Blocks.
+        """Completes the store, after all entries have come: from now on it is a store like any
+        other. Blocks.
 
         Raises:
-            StorageError: it cannot be written.
+            StorageError: the store cannot be written.
         """
         self._thread.shutdown(wait=True)
         if self._store is not None:
@@ -74,13 +77,13 @@ class SowCopy:
             self._store.close()
 
     def abandon(self) -> None:
-        """Drops the copy, which is of no use. Blocks."""
+        """Removes the unfinished copy. Blocks."""
         self._thread.shutdown(wait=True, cancel_futures=True)
         if self._store is not None:
             self._store.close()
 
 
 def remove_store(directory: Path) -> None:
-    """A journal that begins anew has another state of the world. Blocks."""
+    """Removes the SOW store of a directory whose journal begins anew. Blocks."""
     for name in (SOW_FILE, f"{SOW_FILE}-lock"):
         (directory / name).unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""The SOW topics of a serving instance: their store on disk, what is written to it and when, and
-what of the journal has to stay until it is.
+"""The SOW topics of a serving instance: their store on disk, the schedule of its writes, and the
+part of the journal that has to stay until they are done.
 
-What is folded is in memory until the store has it. A commit of the store is made in a thread, about
-once a second; what a crash takes with it is folded from the journal again.
+Folded changes are in memory until the store has them. The store commits in a thread, about once a
+second; changes lost in a crash are folded from the journal again.
 """
 
 from __future__ import annotations
@@ -30,36 +30,42 @@ if TYPE_CHECKING:
 
 SOW_FILE = "sow.lmdb"
 DAMAGED_SUFFIX = ".damaged"
-"""Suffix of the name of a store that was moved aside. One is kept: it is for who wants to look."""
+"""Suffix of the name of a damaged store that was moved aside. One is kept, for people to
+examine."""
 DAMAGED_MARK = "sow.damaged"
-"""A file that says that the store was found to be damaged in the life before."""
+"""Name of the file that says that the store was found to be damaged in the life before."""
 FINGERPRINT, RULES = b"f", b"r"
-"""Entries of a topic: of which configuration its records are, and by which rules its history."""
+"""Entries of a topic: the fingerprint of the configuration of its records, and the rules of its
+history."""
 WRITE_INTERVAL_S = 1.0
 IDLE_INTERVAL_S = 10.0
-"""Time between two writes where only the transaction id has moved, which frees journal."""
+"""Time, in seconds, between two writes that only advance the transaction id, so that the journal
+can be released."""
 RETRY_S = 5.0
-"""Pause after a commit of the store failed."""
+"""Pause, in seconds, after a failed commit of the store."""
 PENDING_BYTES = 8 * 1024 * 1024
-"""More is written at once, while it serves and in a recovery."""
+"""Bytes of pending changes from which they are written at once, while the instance serves and in a
+recovery."""
 UNSAVED_BYTES_MAX = 256 * 1024 * 1024
-"""Bytes of entries that the store lacks, in memory: beyond it the instance takes nothing, so that
-its memory stays bounded while the store fails, or is slower than what is published."""
+"""Limit on the bytes of entries that are in memory and not in the store. Beyond it the instance
+takes no messages, so that its memory stays bounded while the store fails, or is slower than the
+publishers."""
 
 
 class SowManager:
     """See the file's docstring.
 
-    Invariants: of a commit under way, `_commit` is the future, and nothing else is written; the
-        journal is released no further than the store has it.
-    Owner: the instance's event loop. `open`, and what a recovery calls, run in its thread before
-    anything is served. Lifecycle: `open` once, `serve` once, `close` once; none of them where there
-    are no SOW topics.
+    Invariants: `_commit` is the future of a commit under way, during which nothing else is written;
+    the journal is released no further than the store has its changes.
+    Owner: the instance's event loop. `open`, and the methods that a recovery calls, run in its
+    thread before the instance serves. Lifecycle: `open` once, `serve` once, `close` once; none of
+    them where there are no SOW topics.
 
     Args:
-        folds: of the instance.
-        hold: has the instance take nothing, with reason and sentence; None: it takes again.
-        removable: called with what no SOW topic needs of the journal: all below.
+        folds: the instance's features that fold commits.
+        hold: keeps the instance from taking messages, with a reason and a sentence; None: it takes
+            them again.
+        removable: called with the transaction id below which no SOW topic needs the journal.
     """
 
     name = "sow"
@@ -82,18 +88,18 @@ class SowManager:
         self._write_at_s = 0.0
         self._before_txid = 0
         self._turn: asyncio.Handle | None = None
-        """The next one in which something is taken away; None: nothing is due."""
+        """The next turn in which expired records are removed; None: none is due."""
         self._is_folding = False
-        """Whether it is folding. Where that never ended, a part of a transaction may be folded: it
-        is not written."""
+        """Whether a fold is going on. After a fold that failed, a part of a transaction may be
+        folded: the state is then not written."""
         self._has_told = False
-        """Whether it has reported that something is unreadable."""
+        """Whether unreadable records have been reported."""
         self.failure = ""
         """Reason why the store cannot be written; empty: it can."""
         self._is_full = False
-        """Whether that is for want of space."""
+        """Whether the store cannot be written because the disk is full."""
         self.feature: SowFeature | None = None
-        """None: there are no SOW topics."""
+        """The SOW topics as a feature of the folds; None: there are no SOW topics."""
 
     @property
     def book(self) -> SowBook:
@@ -103,13 +109,13 @@ class SowManager:
 
     # -- beginning -----------------------------------------------------------------------------
     def open(self) -> SowFeature | None:
-        """The SOW topics, as the store has them; None: there are none. Blocks.
+        """Returns the SOW topics with the state that the store has; None: there are none. Blocks.
 
         Raises:
             ConfigurationError: a definition cannot be used.
             StorageFull: there is no space for the store.
-            StorageError: the store cannot be opened or read, and is not known to be damaged; or
-                the journal cannot be read.
+            StorageError: the store cannot be opened or read, and is not known to be damaged; or the
+                journal cannot be read.
         """
         if not self._runtime.config.sow:
             return None
@@ -155,8 +161,8 @@ class SowManager:
         return feature, problems
 
     def _match(self, store: SowStore) -> dict[str, int]:
-        """Begins topics anew whose store is of another configuration. Returns from when on each
-        history is whole."""
+        """Drops the stored records of topics whose configuration has changed. Returns, by topic,
+        the time since when its history is complete."""
         from raylay.services.sow.history_rules import went_on
 
         runtime = self._runtime
@@ -167,7 +173,7 @@ class SowManager:
             topic = store.topic(name)
             found = topic.get(FINGERPRINT)
             if found is None and topic.chunk(b"", b"\xff", 1):
-                # A life before ended while it dropped this one.
+                # An earlier life of the instance ended while it dropped this topic.
                 store.drop(name)
             elif found is not None and found != wanted:
                 store.drop(name)
@@ -197,7 +203,7 @@ class SowManager:
         return whole_from_us
 
     def _move_aside(self, path: Path, why: str) -> None:
-        """Puts a store away that cannot be used, and says so."""
+        """Moves a store that cannot be used aside, and reports that."""
         runtime = self._runtime
         self._close_store()
         aside = path.with_name(path.name + DAMAGED_SUFFIX)
@@ -219,8 +225,8 @@ class SowManager:
         )
 
     def is_mended(self, error: CorruptRecord) -> bool:
-        """Returns whether something that a recovery met was the store's damage, and is out of the
-        way: then all is opened and recovered again. Blocks."""
+        """Returns whether an error of a recovery was damage of the store, which is then moved
+        aside: everything is to be opened and recovered again. Blocks."""
         if self.feature is None:
             return False
         if not isinstance(error, SowDamaged):
@@ -230,10 +236,11 @@ class SowManager:
         return True
 
     def folded(self) -> None:
-        """A recovery has folded a part of the journal: writes it where it is much. Blocks.
+        """Called when a recovery has folded a part of the journal: writes the changes if they are
+        many. Blocks.
 
         Raises:
-            StorageError: it cannot be written, and more would not fit into memory.
+            StorageError: the store cannot be written, and more changes would not fit into memory.
         """
         feature, runtime = self.feature, self._runtime
         assert feature is not None
@@ -273,10 +280,10 @@ class SowManager:
 
     # -- a feature, for the folds ----------------------------------------------------------------
     def fold(self, batch: CommitBatch) -> None:
-        """Folds what was committed.
+        """Folds commits.
 
         Raises:
-            SowDamaged: the instance ends, and makes the store anew (`close`).
+            SowDamaged: the store is damaged: the instance ends, and makes the store anew (`close`).
             StorageError: the store cannot be read: the instance ends.
         """
         assert self.feature is not None
@@ -287,11 +294,11 @@ class SowManager:
             self._look_at_memory()
 
     def failed(self, committed_txid: int) -> None:
-        """Nothing staged is folded."""
+        """Does nothing: staged records are never folded."""
 
     # -- what is due ---------------------------------------------------------------------------
     def check(self) -> None:
-        """Called now and then: takes away what has expired, and writes what is due."""
+        """Called now and then. Removes expired records, and begins a write that is due."""
         feature, runtime = self.feature, self._runtime
         if feature is None:
             return
@@ -323,7 +330,7 @@ class SowManager:
             self._begin_write()
 
     def _look_at_memory(self) -> None:
-        """Has the instance take nothing while too much waits for the store."""
+        """Keeps the instance from taking messages while too many bytes wait for the store."""
         feature = self.feature
         assert feature is not None
         most = UNSAVED_BYTES_MAX // 2 if self._is_holding else UNSAVED_BYTES_MAX
@@ -346,7 +353,7 @@ class SowManager:
         self._runtime.report("sow_store_behind", text=text)
 
     def _tidy(self, only_due: bool = False) -> None:
-        """Takes away what is due, in turns: more of it in the next turn of the loop."""
+        """Removes expired records, in turns: more of them in the next turn of the loop."""
         feature, runtime = self.feature, self._runtime
         self._turn = None
         if feature is None or not runtime.is_serving or self._is_folding:
@@ -354,7 +361,7 @@ class SowManager:
         now_us = runtime.aging_us()
         changes = feature.tick(now_us, only_due=only_due)
         if changes:
-            # Who follows a topic is told: nothing was committed.
+            # Subscribers are told of the removals, although nothing was committed.
             folded_txid = self._folds.folded_txid(runtime.machine.committed_txid)
             self._folds.fold(CommitBatch([], folded_txid, changes))
             runtime.outbox.flush()
@@ -393,7 +400,7 @@ class SowManager:
             raise error
 
     def _write_here(self) -> None:
-        """Writes what is pending, before it serves and at its end. Blocks."""
+        """Writes pending changes before the instance serves and at its end. Blocks."""
         feature = self.feature
         assert feature is not None and self._store is not None
         try:
@@ -417,8 +424,8 @@ class SowManager:
 
     # -- the journal -----------------------------------------------------------------------------
     def removable(self, before_txid: int) -> None:
-        """Links need nothing of the journal below this: so much of it is released as the store
-        has."""
+        """Notes that links need nothing of the journal below this transaction id. The journal below
+        it is released as far as the store has its changes."""
         self._before_txid = before_txid
         self._release()
 
@@ -445,13 +452,13 @@ class SowManager:
 
     # -- the end ---------------------------------------------------------------------------------
     async def close(self) -> None:
-        """Writes the last state, when nothing is committed any more, and closes the store. Where
-        its damage ended the instance, whoever met it, that is noted for the next life."""
+        """Writes the last state, after the last commit, and closes the store. If damage of the
+        store ended the instance, a mark is left for the next life."""
         if isinstance(self._runtime.fault, SowDamaged):
             make_file(self._runtime.directory / DAMAGED_MARK)
         if self._commit is not None:
             await self._finish(self._commit)
-        # What waits to be folded is folded by the next life, from the journal.
+        # Commits that wait to be folded are folded from the journal in the next life.
         self._folds.enlist(self, False)
         if self.feature is not None and self._store is not None and not self._is_folding:
             await self._runtime.in_thread(self._write_here)
@@ -464,7 +471,7 @@ class SowManager:
 
 
 def fingerprints(config: InstanceConfig) -> dict[str, bytes]:
-    """Returns those of the topics that are on disk, by their names in the store."""
+    """Returns the fingerprints of the topics that are on disk, by their names in the store."""
     types = {each.name: asdict(each) for each in config.type_definitions}
     return {
         each.stored_as: fingerprint(each, types.get(each.message_type))
@@ -474,10 +481,10 @@ def fingerprints(config: InstanceConfig) -> dict[str, bytes]:
 
 
 def fingerprint(definition: SowTopicDefinition, kind: dict[str, Any] | None) -> bytes:
-    """Returns a digest of all that decides which records there are, and under which keys.
+    """Returns a digest of all settings that decide which records there are, and under which keys.
 
     Args:
-        kind: what its message type is defined as; None: it is built in.
+        kind: the definition of the message type; None: the type is built in.
     """
     decides = {
         "type": [definition.message_type, kind],
