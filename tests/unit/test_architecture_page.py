@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
 GUIDE = ROOT / "CONTRIBUTING.md"
 PLACE = re.compile(r"`((?:actors|docs|services|storage|tests)/[\w./-]*)(?:::(\w+))?`")
+BARE = re.compile(r"`(_?[A-Z]\w*[a-z]\w*)(?:\.(\w+))?(?:\(\))?`")
+"""A class or a type by its name alone, or one of its members."""
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 def unknown(text: str) -> Iterator[str]:
@@ -26,6 +30,47 @@ def unknown(text: str) -> Iterator[str]:
             defined = re.compile(rf"^\s*(?:async def|def|class) {name}\b", re.MULTILINE)
             if not any(defined.search(file.read_text(encoding="utf-8")) for file in files):
                 yield f"{place}::{name}"
+
+
+@cache
+def sources() -> dict[str, str]:
+    """What of the code defines each class and each named type."""
+    found: dict[str, str] = {}
+    for room in ("actors", "services", "storage"):
+        for file in sorted((ROOT / room).rglob("*.py")):
+            text = file.read_text(encoding="utf-8")
+            for name in re.findall(r"^(?:class )?(_?[A-Z]\w*)\b(?=[(:]| = )", text, re.MULTILINE):
+                found[name] = found.get(name, "") + text
+    return found
+
+
+def bare(text: str) -> Iterator[str]:
+    """The classes that a text names without their files, and that are nowhere."""
+    for name, member in BARE.findall(FENCED.sub("", text)):
+        source = sources().get(name)
+        if source is None or (
+            member and not re.search(rf"^\s+(?:(?:async )?def )?{member}\b", source, re.MULTILINE)
+        ):
+            yield f"{name}.{member}" if member else name
+
+
+@pytest.mark.parametrize("page", [PAGE, GUIDE], ids=lambda path: path.name)
+def test_the_classes_that_the_page_names_are_there(page: Path) -> None:
+    assert not list(bare(page.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("`PublishBatch` stays one block", ["PublishBatch"]),
+        ("`Run`, `_WakeSocket`, and a type: `Rooted`", []),
+        ("`FeatureRegistry.enlist` and `FeatureRegistry.nothing`", ["FeatureRegistry.nothing"]),
+        ("`ROOMS`, `SCM_RIGHTS`, `make docs`, `processed`", []),
+        ("```\n`Nothing`\n```\nbehind it `Nowhere`", ["Nowhere"]),
+    ],
+)
+def test_a_class_that_is_nowhere_is_found(text: str, found: list[str]) -> None:
+    assert list(bare(text)) == found
 
 
 @pytest.mark.parametrize("page", [PAGE, GUIDE], ids=lambda path: path.name)
