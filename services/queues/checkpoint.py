@@ -25,24 +25,27 @@ from raylay.services.queues.decisions import MessageLease
 from raylay.services.queues.transfer.early_records import Covers, EarlyRecords
 
 JOINED_US = 100_000
-"""Runs that come within so many microseconds may be one arrival."""
+"""The age, in microseconds, below which an arrival still takes further runs in."""
 JOINED_MAX = 1_024
-"""Transaction ids that an arrival of several runs spans."""
+"""The number of transaction ids that an arrival of several runs spans at most."""
 ARRIVALS_MAX = 1_024
-"""So many, and twice as many as when it was last done: then those that are empty are put
-together."""
+"""The number of arrivals behind the floor above which empty arrivals are merged. The bound is this,
+plus twice the number that the last merge left."""
 USED_MAX = 4_096
-"""Early entries behind the floor: with more, and more than an eighth of the arrivals, those that
-are used are forgotten."""
+"""The number of early entries behind the floor above which used ones are forgotten. The bound is
+this, plus an eighth of the number of arrivals, plus twice the number of entries that the last time
+left."""
 
 
 class Arrival:
-    """Messages that came one soon after another.
+    """Messages that were received shortly after one another.
 
     Attributes:
-        live: how many of them are in the queue.
-        received_us: when the first of them came to this instance, in microseconds since 1970.
-        stretches: publisher, first and last sequence, and so on: what came.
+        live: the number of its messages that are still in the queue.
+        received_us: the time at which its first message came to this instance, in microseconds
+            since 1970.
+        stretches: its messages, as a flat array of publisher, first sequence, last sequence,
+            publisher, ….
     """
 
     __slots__ = ("first_txid", "last_txid", "live", "received_us", "stretches")
@@ -52,7 +55,7 @@ class Arrival:
         self.last_txid = first_txid - 1
         self.received_us = received_us
         self.live = 0
-        # An array: with many publishers, each of their messages is a stretch.
+        # A flat array is compact: with many publishers, each message is a stretch of its own.
         self.stretches = array("Q")
 
     def add(self, publisher: int, ranges: list[Range], last_txid: int) -> None:
@@ -80,10 +83,12 @@ class QueueCheckpoint:
     """The state from which a queue is rebuilt.
 
     Attributes:
-        after_txid: the journal is to be read behind this transaction id.
-        folded_txid: how far it had been read; what was told of it is not told again.
-        early, held: as of `after_txid`.
-        names: of incarnations.
+        after_txid: the transaction id behind which the journal is to be read.
+        folded_txid: the transaction id up to which the journal had been read. Watchers that heard
+            of those records do not hear of them again.
+        early, held: the early records, and the messages that had ever been in the queue, as of
+            `after_txid`.
+        names: the name of the instance that bears each incarnation.
     """
 
     after_txid: int = 0
@@ -130,12 +135,13 @@ class RecoveryStart:
     """The start state of a queue's machine.
 
     Attributes:
-        fence_txid: what its predecessor drafted is committed up to here, or has failed; before the
-            machine has read that far, it decides nothing.
-        life: number of this start of the instance or of its queue owner, never used twice under
-            one incarnation: tags of drafts are its own.
-        leases: those that consumers have, whose sessions and ends have not come.
-        is_serving: whether the instance may serve (rule 12); else `serves` is to come.
+        fence_txid: the transaction id up to which every draft of the previous owner is committed or
+            has failed. The machine decides nothing before it has read that far.
+        life: the number of this start of the instance or of its queue owner. No number is used
+            twice under one incarnation, so the tags of this machine's drafts are its own.
+        leases: the leases that consumers hold, of sessions that still last.
+        is_serving: whether the instance already serves (rule 12). Otherwise `QueueMachine.serves`
+            is called later.
     """
 
     snapshot: QueueCheckpoint = field(default_factory=QueueCheckpoint)
@@ -171,21 +177,22 @@ class ArrivalLog:
         self._arrivals: deque[Arrival] = deque()
         self._looked_at = 0
         self._advanced = self.folded_txid
-        """Transaction id up to which the records may have been removed from the journal."""
+        """The floor at the last `advance`: records up to this transaction id may be gone from the
+        journal."""
 
     @property
     def floor_txid(self) -> int:
-        """The queue can be made again from what is behind this transaction id."""
+        """The transaction id behind which the journal suffices to rebuild the queue."""
         return self._arrivals[0].first_txid - 1 if self._arrivals else self.folded_txid
 
     @property
     def oldest(self) -> Arrival | None:
-        """The arrival that has the oldest message of the queue. None: it is empty."""
+        """The arrival that holds the oldest message of the queue, or None if the queue is empty."""
         return self._arrivals[0] if self._arrivals else None
 
     def behind(self, txid: int, most: int) -> list[Arrival]:
-        """The next arrivals that began behind this transaction id and have messages in the queue:
-        those of about so many transactions, one at least if there is one."""
+        """Returns the next arrivals that begin behind this transaction id and have messages in the
+        queue. They span about `most` transactions; at least one is returned if there is any."""
         arrivals, found, spanned = self._arrivals, [], 0
         at = bisect_right(arrivals, txid, key=lambda each: each.first_txid)
         for arrival in islice(arrivals, at, None):
@@ -204,8 +211,8 @@ class ArrivalLog:
         last_txid: int,
         received_us: int,
     ) -> Arrival:
-        """Messages came in: theirs, or an earlier arrival that they are now part of. Who puts them
-        into the queue counts them there (`live`)."""
+        """Records received messages, in a new arrival or in the last one. Returns that arrival. The
+        caller counts in `live` the messages that it puts into the queue."""
         self.held.add_ranges(publisher, ranges)
         last = self._arrivals[-1] if self._arrivals else None
         if (
@@ -220,9 +227,9 @@ class ArrivalLog:
         return last
 
     def reaches_back(self, arrival: Arrival, txid: int) -> bool:
-        """Returns whether the journal keeps a record that came before this arrival, the last one,
-        for as long as a message of it is in the queue. Where nothing else came between, the arrival
-        begins at the record then."""
+        """Returns whether the journal keeps the record `txid` for as long as a message of this
+        arrival, the last one, is in the queue. Moves the beginning of the arrival back to the
+        record if no other arrival lies between them."""
         if arrival.first_txid <= txid:
             return True
         before = self._arrivals[-2].last_txid if len(self._arrivals) > 1 else 0
@@ -232,7 +239,8 @@ class ArrivalLog:
         return True
 
     def advance(self) -> None:
-        """Moves the floor on. For when all that was read has been folded."""
+        """Moves the floor past arrivals without messages. To be called once everything read has
+        been folded."""
         passed: list[tuple[int, list[Range]]] = []
         arrivals = self._arrivals
         while arrivals and not arrivals[0].live:
@@ -248,8 +256,9 @@ class ArrivalLog:
             self._forget_used()
 
     def _forget_used(self) -> None:
-        """Forgets what was early and is asked for no more. The floor is before an arrival of which
-        something is left, or behind all that is gone side by side behind that one."""
+        """Forgets early records whose messages have come and left the queue, where no floor can
+        need them. The floor always lies before an arrival with messages, or behind the whole series
+        of empty arrivals that follows one."""
         self._put_together()
         found: list[tuple[int, Covers]] = []
         since_txid = 0
@@ -261,8 +270,8 @@ class ArrivalLog:
         self.early.forget_used(found)
 
     def _put_together(self) -> None:
-        """Makes one of arrivals side by side that nothing is left of: else one message that stays
-        for ever would keep one of each that came after it."""
+        """Merges neighbouring arrivals without messages. Otherwise one message that stays for ever
+        would keep an object for each arrival that followed it."""
         found: deque[Arrival] = deque()
         for arrival in self._arrivals:
             before = found[-1] if found else None
@@ -283,7 +292,7 @@ class ArrivalLog:
 
 
 class _EmptyArrivals(Arrival):
-    """Several arrivals of which nothing is left in the queue."""
+    """Consecutive arrivals that have no message left in the queue, merged into one."""
 
     __slots__ = ("ranges",)
 

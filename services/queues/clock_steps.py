@@ -12,17 +12,17 @@ from bisect import bisect_left
 from collections.abc import Iterable
 
 STEP_US = 100_000
-"""A smaller change of the offset is not a step: reading two clocks takes time, and a clock that is
-disciplined drifts."""
+"""The smallest change of the offset, in microseconds, that counts as a step. Reading two clocks
+takes time, and a disciplined clock drifts."""
 STEPS_MAX = 1_000
-"""The steps that are remembered. Of older ones, the oldest that is left stands for all."""
+"""The number of steps that are remembered. The oldest one left stands for all that were dropped."""
 
 
 class ClockSteps:
     """The steps of an instance's clock, in the order of their transactions.
 
     Args:
-        steps: after_txid and offset of those that there were already.
+        steps: the known steps, each as (after_txid, offset in microseconds).
     """
 
     __slots__ = ("_after", "_latest_us", "_offsets")
@@ -35,10 +35,11 @@ class ClockSteps:
             self.add(*step)
 
     def note(self, after_txid: int, offset_us: int) -> bool:
-        """Takes the offset of the wall clock from the steady one. Returns whether it is a step.
+        """Takes the present offset of the wall clock from the steady clock. Returns whether the
+        offset is a step.
 
         Args:
-            after_txid: the last transaction whose receive time has the offset before.
+            after_txid: the last transaction whose receive time has the previous offset.
         """
         if abs(offset_us - self._offsets[-1]) < STEP_US:
             return False
@@ -52,8 +53,8 @@ class ClockSteps:
             del self._after[1], self._offsets[1]
 
     def failed(self, committed_txid: int) -> None:
-        """Nothing staged behind this transaction was committed: what takes those ids from now on
-        has the latest offset."""
+        """Notes that nothing staged behind this transaction was committed. The next transactions
+        take those ids, with the latest offset."""
         self._after = [min(each, committed_txid) for each in self._after]
 
     def all(self) -> list[tuple[int, int]]:
@@ -62,18 +63,19 @@ class ClockSteps:
 
     @property
     def behind_us(self) -> int:
-        """Returns how far behind the wall clock the steady clock of the next life begins. Where the
-        wall clock was set forward, time did not pass by as much, and a start must not make it pass.
-        Where it was set back, the steady clock goes back at the start: what is too young harms
-        nobody."""
+        """How far behind the wall clock the steady clock of the next life begins, in microseconds.
+        Where the wall clock was set forward, less time has passed than it shows, and a start must
+        not make messages older. Where the wall clock was set back, the steady clock goes back at
+        the start: a message that seems too young harms nobody."""
         return max(self._offsets[-1], 0)
 
     def steady_us(self, txid: int, received_us: int, now_us: int) -> int:
-        """The time of the steady clock at which a message was received: not after now, and not
-        before the time that was returned for an earlier message. Asked in the journal's order.
+        """Returns the time of the steady clock at which a message was received. The result is not
+        later than `now_us`, and not earlier than the previous result. To be called in the journal's
+        order.
 
         Args:
-            now_us: by the steady clock.
+            now_us: the present time of the steady clock.
         """
         at = bisect_left(self._after, txid, 1) - 1
         found_us = min(received_us - self._offsets[at], now_us)

@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 Key = tuple[int, int]
-"""A message: its publisher and sequence."""
+"""The key of a message: its publisher and sequence."""
 Consumer = tuple[int, str]
-"""Number of a session, never used twice in a life of the instance, and id of its subscription."""
+"""The identity of a consumer: the number of its session, which is never used twice in a life of the
+instance, and the id of its subscription."""
 
 
 class ConsumerSubscription(NamedTuple):
     """A consumer of a queue.
 
     Attributes:
-        client: its client's name.
-        filter: which messages it wants, as written; empty: all.
-        backlog_max: messages that it takes before it acknowledges one; 0: none now, but it keeps
-            those that it has.
+        client: the name of the consumer's client.
+        filter: the text of the content filter; empty: every message passes.
+        backlog_max: the number of unacknowledged messages that the consumer takes. With 0 it takes
+            none for now, and keeps those that it holds.
     """
 
     consumer: Consumer
@@ -29,11 +30,12 @@ class ConsumerSubscription(NamedTuple):
 
 
 class MessageLease(NamedTuple):
-    """A message that is a consumer's for a while.
+    """The lease of a message to a consumer.
 
     Attributes:
-        number: of the lease; never used twice by one owner of the queue.
-        until_us: its end, by the instance's steady clock, in microseconds; 0: it has none.
+        number: the number of the lease, which one owner of the queue never uses twice.
+        until_us: the end of the lease by the instance's steady clock, in microseconds; 0: the lease
+            has no end.
     """
 
     key: Key
@@ -43,7 +45,7 @@ class MessageLease(NamedTuple):
 
 
 class TransferCandidate(NamedTuple):
-    """A message that is asked for, and whose it is believed to be."""
+    """A message that an instance requests, with its ownership as far as the requester knows."""
 
     key: Key
     generation: int
@@ -54,9 +56,9 @@ class LeasedDelivery(NamedTuple):
     """A message on its way to a consumer.
 
     Attributes:
-        txid: where it stands in this instance's journal.
-        number: of the lease.
-        until_us: its end, as of a `MessageLease`.
+        txid: the transaction id of the message in this instance's journal.
+        number: the number of the lease.
+        until_us: the end of the lease, as in `MessageLease`.
     """
 
     txid: int
@@ -66,10 +68,11 @@ class LeasedDelivery(NamedTuple):
 
 
 class DeliverLeased(NamedTuple):
-    """Decision that these are leased to a consumer, and to be sent.
+    """The decision to lease messages to a consumer and to send them.
 
     Attributes:
-        folded_txid: what was committed up to here was heeded.
+        folded_txid: the transaction id up to which the owner had folded the journal when it
+            decided.
     """
 
     consumer: Consumer
@@ -78,8 +81,8 @@ class DeliverLeased(NamedTuple):
 
 
 class DeliverOnce(NamedTuple):
-    """Decision that these are to be sent, and have left the queue: their removal is in the journal.
-    At most once, and barriers."""
+    """The decision to send messages that have left the queue: their removal is in the journal. This
+    is how an at-most-once queue delivers, and how every queue sends barriers."""
 
     consumer: Consumer
     messages: Sequence[LeasedDelivery]
@@ -90,8 +93,8 @@ class QueueRecordDraft(NamedTuple):
     """A record to be journaled on the queue's topic.
 
     Attributes:
-        tag: by which its owner knows it again; it stands in the body as well.
-        command: of the record (services/messages/records.py).
+        tag: the number by which the owner recognizes its draft. The body contains it as well.
+        command: the command of the record (services/messages/records.py).
     """
 
     tag: int
@@ -101,11 +104,11 @@ class QueueRecordDraft(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TransferRequest:
-    """Messages of others are asked for.
+    """A request for messages that another instance owns.
 
     Attributes:
-        count: how many of them.
-        wanted: candidates, in order.
+        count: the number of messages requested.
+        wanted: the messages to choose from, in order of preference.
     """
 
     count: int
@@ -113,7 +116,7 @@ class TransferRequest:
 
 
 class Expiration(NamedTuple):
-    """A message left the queue without being done.
+    """The report that a message left the queue without being done.
 
     Attributes:
         reason: one of `REASONS` (services/queues/records.py).

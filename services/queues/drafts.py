@@ -1,5 +1,5 @@
-"""Records of a queue's machine that are on their way to the disk: what they say takes effect, here
-too, when they are read back from the journal (rule 5)."""
+"""Records that a queue's machine has drafted and that are on their way to the disk. A record takes
+effect, on this instance too, when it is read back from the journal (rule 5)."""
 
 from __future__ import annotations
 
@@ -25,25 +25,27 @@ from raylay.services.queues.records import (
 
 DRAFT_MESSAGES_MAX = 4_096
 LETTERS_MAX = 16
-"""Messages of a removal before which their dead letters are journaled: the largest are 256 MB."""
+"""The number of messages in a removal that dead letters precede. With the largest messages, that is
+256 MB of letters."""
 NAMES = "names"
-"""Reason of a draft that is about no message."""
+"""The reason of a draft that carries names of incarnations and concerns no message."""
 AGAIN = "again"
-"""Reason of a draft that says what was said before."""
+"""The reason of a draft that appends an early record once more, behind its message."""
 TOLD = "told"
-"""Reason of a draft that tells another instance, which asks for a message once more, what it does
-not know."""
+"""The reason of a draft that tells a requester what it does not know of the messages that it keeps
+requesting."""
 _TAGS_SHIFT = 32
 
 
 class PendingDraft:
-    """A draft. Its messages are frozen and hold its tag.
+    """A draft that is not in the journal yet. Its messages are frozen and hold its tag.
 
     Attributes:
-        receivers: of each message, where it is sent when its removal is in the journal: the
-            consumers, and the number of the lease that it would have.
-        gone, moves: of one that says again: what.
-        absent: messages that are to be frozen as well, and have not come.
+        receivers: for each message that is to be sent once its removal is in the journal: the
+            delivery, with the number of its lease, and the consumers that get it.
+        gone, moves: the contents of a draft that is a repetition or a reply: the messages removed,
+            and the ownership changes.
+        absent: the messages that have not come yet and are to be frozen when they do.
     """
 
     __slots__ = ("absent", "gone", "messages", "moves", "receivers", "tag", "why")
@@ -62,13 +64,14 @@ class PendingDraft:
 
 
 class Drafts:
-    """Drafts that are out, by tag, and those that are still being filled.
+    """The pending drafts by tag, and the removals that are still being filled.
 
     Args:
-        name: of the instance.
-        incarnation, life, fence_txid: what tells these tags from those of all former machines,
-            whose records the journal may bring again.
-        least: the highest number of a lease that was told.
+        name: the name of the instance.
+        incarnation, life, fence_txid: the values that make this machine's tags differ from those of
+            all former machines, whose records the journal may still bring.
+        least: the highest lease number among the leases at the start. All numbers given out are
+            higher.
         has_letters: whether messages that leave the queue undone have dead letters.
     """
 
@@ -92,23 +95,24 @@ class Drafts:
         self._open: dict[str, PendingDraft] = {}
         self._absent: dict[Key, PendingDraft] = {}
         self.made: list[QueueRecordDraft] = []
-        """Drafts that are to be said."""
+        """Drafts that are still to be handed to the instance."""
 
     def __len__(self) -> int:
         return len(self._out)
 
     def number(self) -> int:
-        """One that no former machine had, for a tag or a lease."""
+        """Returns a number for a tag or a lease that no former machine has used."""
         return self.numbers(1)
 
     def numbers(self, count: int) -> int:
-        """The first of so many that follow one another, each as `number`."""
+        """Returns the first of `count` consecutive numbers, each as `number` gives it."""
         first = self._next + 1
         self._next += count
         return first
 
     def transfer(self, messages: list[tuple[QueuedMessage, str]]) -> None:
-        """Freezes these and says who is to own them, a generation higher."""
+        """Freezes the messages and drafts their transfer to the named owners, each a generation
+        higher."""
         for begin in range(0, len(messages), DRAFT_MESSAGES_MAX):
             drafted = PendingDraft(self.number(), "")
             part = messages[begin : begin + DRAFT_MESSAGES_MAX]
@@ -121,11 +125,12 @@ class Drafts:
     def let_go(
         self, moves: list[OwnershipChange], messages: list[QueuedMessage], absent: list[Key]
     ) -> None:
-        """Says who is to own messages that this instance does not own, or does not have.
+        """Drafts a transfer of messages that this instance does not own, or does not have.
 
         Args:
-            messages: those that are here: they are frozen.
-            absent: those that are not: they are frozen if they come before the record is read.
+            messages: the messages that are here, which are frozen.
+            absent: the messages that are not here, which are frozen if they come before the record
+                is read.
         """
         drafted = self._said(Transfer(self._name, self.number(), moves), "")
         for message in messages:
@@ -134,8 +139,8 @@ class Drafts:
         self._absent.update(dict.fromkeys(absent, drafted))
 
     def freezes(self, message: QueuedMessage) -> bool:
-        """Returns whether a draft is about this message, which comes only now: then it is
-        frozen."""
+        """Returns whether a pending draft concerns this message, which has just come. If so, the
+        message is frozen."""
         drafted = self._absent.get(message.key)
         if drafted is not None:
             self._freeze(drafted, message)
@@ -143,15 +148,17 @@ class Drafts:
 
     @property
     def waits_for_absent(self) -> bool:
-        """Returns whether a draft is about a message that is not here."""
+        """Whether a pending draft concerns a message that is not here."""
         return bool(self._absent)
 
     def say_moves(self, moves: Sequence[OwnershipChange], why: str) -> None:
-        """Says whose messages are, as this instance knows: it freezes nothing."""
+        """Drafts a transfer that states the ownership as this instance knows it. Freezes
+        nothing."""
         self._said(Transfer(self._name, self.number(), moves), why).moves = moves
 
     def say_gone(self, keys: Keys, why: str) -> None:
-        """Says that these have left the queue, as this instance knows."""
+        """Drafts a removal that states that these messages have left the queue, as this instance
+        knows."""
         drafted = PendingDraft(self.number(), why)
         drafted.gone = keys
         self._out[drafted.tag] = drafted
@@ -164,7 +171,8 @@ class Drafts:
         return drafted
 
     def tell_names(self, names: Mapping[int, str]) -> None:
-        """Says who bears, and bore, which incarnations: the last ones, where they are too many."""
+        """Drafts a transfer that names the instances of all incarnations, former ones included; of
+        too many, the latest `NAMES_MAX`."""
         told = dict(list(names.items())[-NAMES_MAX:])
         self._said(Transfer(self._name, self.number(), (), told), NAMES)
 
@@ -174,8 +182,8 @@ class Drafts:
         why: str,
         receivers: tuple[LeasedDelivery, list[Consumer]] | None = None,
     ) -> None:
-        """Freezes it and says, with others of the same reason at the next `flush`, that it leaves
-        the queue."""
+        """Freezes the message and drafts its removal, in one record with others of the same reason.
+        A record is complete at the next `flush`, or when it is full."""
         drafted = self._open.get(why)
         if drafted is None:
             drafted = self._open[why] = PendingDraft(self.number(), why)
@@ -187,11 +195,11 @@ class Drafts:
             self._say(self._open.pop(why))
 
     def letters(self, tag: int) -> tuple[str, list[int]]:
-        """The dead letters that are to be in the journal before a draft.
+        """Returns the dead letters that must be in the journal before a draft.
 
         Returns:
-            Why its messages leave the queue, and the transaction ids of those that still wait for
-            it; no reason: it needs no letters.
+            The reason why the messages leave the queue, and the transaction ids of those that are
+            still frozen by the draft. An empty reason: the draft needs no letters.
         """
         drafted = self._out.get(tag)
         if drafted is None or not self._has_letters or drafted.why not in UNDONE:
@@ -199,7 +207,7 @@ class Drafts:
         return drafted.why, [each.txid for each in drafted.messages if drafted.frozen(each)]
 
     def is_out(self, tag: int) -> bool:
-        """Returns whether a draft was neither read back nor has failed."""
+        """Returns whether a draft has neither been read back nor failed."""
         return tag in self._out
 
     def flush(self) -> list[QueueRecordDraft]:
@@ -210,7 +218,7 @@ class Drafts:
         return made
 
     def take(self, tag: int) -> PendingDraft | None:
-        """Forgets a draft: it was read, or its append has failed."""
+        """Removes a draft that was read back, or whose append has failed."""
         drafted = self._out.pop(tag, None)
         if drafted is not None:
             for key in drafted.absent:
@@ -222,7 +230,7 @@ class Drafts:
         return [found for tag in tags if (found := self.take(tag)) is not None]
 
     def left(self, consumer: Consumer) -> None:
-        """The consumer is no more: what was to be sent to it is not, and takes no place of it."""
+        """Removes the consumer, which is gone, from the receivers of all drafts."""
         for drafted in (*self._out.values(), *self._open.values()):
             for number, (leased, consumers) in enumerate(drafted.receivers):
                 if consumer in consumers:
@@ -235,7 +243,7 @@ class Drafts:
         drafted.messages.append(message)
 
     def _say(self, drafted: PendingDraft) -> None:
-        # What was acknowledged meanwhile is removed once more, which changes nothing.
+        # A message that was acknowledged meanwhile is removed a second time, which changes nothing.
         keys = keys_of(message.key for message in drafted.messages)
         body = pack_removal(Removal(self._name, drafted.tag, keys, drafted.why))
         self._out[drafted.tag] = drafted
@@ -243,7 +251,7 @@ class Drafts:
 
 
 def _moves(messages: list[tuple[QueuedMessage, str]]) -> list[OwnershipChange]:
-    """Returns the contents of a transfer, in as few moves as possible."""
+    """Returns the moves of a transfer, as few as possible."""
     moves: list[OwnershipChange] = []
     for message, owner in sorted(messages, key=lambda each: each[0].key):
         publisher, sequence = message.key

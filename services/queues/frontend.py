@@ -1,4 +1,5 @@
-"""A queue on its instance's side: what of its owner's decisions still holds when it arrives.
+"""The instance's side of a queue: the part of its owner's decisions that still holds when they
+arrive.
 
 The owner of a queue decides in a process of its own, by what it has folded. On the way from there
 sessions end, leases run out, and acknowledgments are committed. So a delivery names the session,
@@ -51,40 +52,41 @@ from raylay.services.queues.records import (
 )
 
 AUTHORS_MAX = 4_096
-"""Lives of instances whose requests are remembered."""
+"""The number of lives of instances whose requests are remembered."""
 REQUESTS_MAX = 1_024
 """Request numbers of one life, below the highest, that are told apart. A request with an older
 number counts as seen."""
 LOOKED_AT_LEAST = 1_024
-"""Sequences of a client's ranges that are looked up one by one, beside as many as twice the leases
-that there are. With more, the leases are sorted."""
+"""The number of sequences of a client's ranges that are looked up one by one, beside twice the
+number of leases. For wider ranges the leases are sorted."""
 SWEPT_AT_ONCE = 4_096
-"""Leases that one `tick` looks at."""
+"""The number of leases that one `tick` looks at."""
 BARRIERS_MAX = 1_000
-"""Last barriers sent to one consumer that are recognized as barriers."""
+"""The number of barriers last sent to a consumer that are still recognized as barriers."""
 
 
 EARLY_MAX = 200_000
-"""Ranges that an owner remembers of acknowledgments whose messages have not come, 60 to 200 bytes
-each. With more, a client acknowledges nothing here but what is leased here; with twice as many,
-those counted in that the owner has not read yet."""
+"""The number of early ranges, of records whose messages have not come, above which a client
+may acknowledge only what is leased here. An owner keeps each range in 60 to 200 bytes. Twice as
+many are allowed when the ranges that the owner has not read yet are counted as well."""
 EARLY_LINKS_MAX = 10 * EARLY_MAX
-"""Ranges of early acknowledgments beyond which instances that bring them are slowed; they are not
-refused. One that is cut off from where messages are taken in hears of their acknowledgments by
-others meanwhile."""
+"""The number of early ranges above which links that bring acknowledgments are slowed down. They are
+not refused: an instance that is cut off from the messages' source still hears of their
+acknowledgments from other instances."""
 SLOWED_MIN_US, SLOWED_MAX_US = 10_000, 3_000_000
-"""Bounds of the time for which a connection that brings such acknowledgments is not read after a
-frame. Longer, it would be taken for silent."""
+"""The bounds, in microseconds, of the pause in reading after a frame of a connection that brings
+early acknowledgments. After a longer pause the connection would be taken for silent."""
 SLOWED_RANGES = 25_000
-"""Ranges of early acknowledgments over the limit for which the read pause doubles once more."""
+"""The number of early ranges above the limit for which the pause in reading doubles once more."""
 
 
 class DeliveryCheck(NamedTuple):
     """The part of a decision that holds.
 
     Attributes:
-        send: to the consumer, now.
-        bounced: keys and numbers of leases: the owner is told that nobody has them.
+        send: the messages to send to the consumer now.
+        bounced: the keys and lease numbers that are returned to the owner, because no consumer
+            holds those messages.
     """
 
     send: Sequence[LeasedDelivery]
@@ -107,7 +109,7 @@ class OwnerHandshake(NamedTuple):
 
 
 def _without(ranges: Iterable[Range], others: Sequence[int]) -> list[Range]:
-    """The ranges less these sequences; both ascend."""
+    """Returns the ranges without these sequences. Both are ascending."""
     left: list[Range] = []
     for first, last in ranges:
         for other in others[bisect_left(others, first) : bisect_right(others, last)]:
@@ -122,16 +124,16 @@ def _without(ranges: Iterable[Range], others: Sequence[int]) -> list[Range]:
 class QueueFrontend:
     """See the file's docstring.
 
-    Invariants: a message has one lease at most. One of a consumer that is not here is over: it
-        stands in `_leases` until it is met.
+    Invariants: a message has at most one lease. The lease of a consumer that is not here is over,
+        but stays in `_leases` until `tick` or a record meets it.
     Lifecycle: one life of the instance.
 
     Args:
-        definition: of the queue.
-        instance: name of this instance.
-        incarnation, life: its own.
-        acknowledging: called with the acknowledgments of this queue that are on their way to the
-            disk, for the owner.
+        definition: the definition of the queue.
+        instance: the name of this instance.
+        incarnation, life: the incarnation and life of this instance.
+        acknowledging: a callback that tells the owner of acknowledgments of this queue which are on
+            their way to the disk.
     """
 
     def __init__(
@@ -148,74 +150,77 @@ class QueueFrontend:
         self.consumers: dict[Consumer, ConsumerSubscription] = {}
         self.instance = instance
         self.is_announced = not definition.is_distributed
-        """Whether the journal says who bears this incarnation."""
+        """Whether the journal names this instance as the bearer of its incarnation."""
         self.delivered = 0
-        """Messages that were sent, in this life."""
+        """The number of messages that were sent to consumers in this life."""
         self.bounced = 0
-        """Decisions that were sent back: messages."""
+        """The number of messages whose delivery was returned to the owner."""
         self._acknowledging = acknowledging
         self.early_size = 0
-        """Ranges of acknowledgments whose messages have not come, as the owner says."""
+        """The number of early ranges, of records whose messages have not come, as the owner last
+        reported it."""
         self.has_owner = False
         self.behind_us = 0
-        """Lag of the steady clock of the queues, by which leases end, behind the instance's."""
+        """How far the steady clock of the queues, by which leases end, is behind the instance's, in
+        microseconds."""
         self._to_read: deque[tuple[int, int]] = deque()
-        """Transaction ids of acknowledgments that the owner has not read, and ranges of each that
-        are not leased here."""
+        """The transaction ids of acknowledgments that the owner has not read yet, each with its
+        number of ranges that are not leased here."""
         self._unread = 0
         self._incarnation = incarnation
         self._life = life
         self._publishers: dict[Consumer, frozenset[int]] = {}
-        """Ids under which consumers' clients publish, and acknowledge: their own, and that of what
-        this instance numbers for them."""
+        """The publisher ids of each consumer's client: its own, and the one under which this
+        instance numbers its messages."""
         self._leases: dict[int, dict[int, tuple[Consumer, int, int]]] = {}
-        """Leases by publisher and sequence: consumer, number and end."""
+        """The leases by publisher and sequence, each as consumer, number and end."""
         self._barriers: dict[Consumer, deque[Key]] = {}
-        """The barriers that consumers were sent last: nobody holds a barrier, and all whom it was
-        sent to acknowledge it."""
+        """The barriers last sent to each consumer. A barrier is never leased; every consumer that
+        was sent one acknowledges it."""
         self._removed = RecentRemovals()
         self._to_sweep: list[int] = []
-        """Publishers whose leases are looked at next."""
+        """The publishers whose leases `tick` looks at next."""
         self._sweeping: tuple[int, list[int]] = (0, [])
-        """A publisher, and sequences of its leases that are to be looked at."""
+        """A publisher, and those sequences of its leases that `tick` has still to look at."""
 
     # -- the owner -----------------------------------------------------------------------------
     def owner_came(self, staged_txid: int, now_us: int) -> OwnerHandshake:
-        """An owner connected; its predecessor's socket is closed.
+        """Takes a new owner, whose predecessor's socket is closed. Returns the state to tell it.
 
         Args:
-            staged_txid: the last transaction that is committed or on its way to the disk. What an
-                owner decides, it decides behind it.
+            staged_txid: the last transaction that is committed or on its way to the disk. The owner
+                decides nothing before it has folded this one.
         """
         self.has_owner = True
         self._removed.clear()
         return OwnerHandshake(staged_txid, self.leases(now_us), list(self.consumers.values()))
 
     def owner_left(self) -> None:
-        """Nobody decides for now, so nothing needs to be judged."""
+        """Notes that the queue has no owner for now, so no decisions arrive that would have to be
+        checked."""
         self.has_owner = False
         self._removed.clear()
 
     def folded(self, txid: int) -> None:
-        """The owner says how far it has folded, though it may have decided nothing."""
+        """Takes the owner's report of how far it has folded, which comes without a decision too."""
         self._removed.forget(txid)
         while self._to_read and self._to_read[0][0] <= txid:
             self._unread -= self._to_read.popleft()[1]
 
     def failed(self, committed_txid: int) -> None:
-        """Nothing staged behind this transaction id comes to the disk."""
+        """Notes that nothing staged behind this transaction id comes to the disk."""
         while self._to_read and self._to_read[-1][0] > committed_txid:
             self._unread -= self._to_read.pop()[1]
 
     # -- consumers -----------------------------------------------------------------------------
     def subscribed(self, each: ConsumerSubscription) -> None:
-        """A consumer came, or asks for something else: it keeps its leases."""
+        """Adds a consumer, or changes its filter or backlog. A known consumer keeps its leases."""
         self.consumers[each.consumer] = each
         unnumbered = unnumbered_publisher_id(each.client, self._incarnation, self._life)
         self._publishers[each.consumer] = frozenset((publisher_id(each.client), unnumbered))
 
     def left(self, consumer: Consumer) -> bool:
-        """A consumer is gone, and its leases with it. Whether there was one."""
+        """Removes a consumer, and with it its leases. Returns whether the consumer was known."""
         if self.consumers.pop(consumer, None) is None:
             return False
         del self._publishers[consumer]
@@ -233,7 +238,7 @@ class QueueFrontend:
         """Returns the part of a decision that holds now.
 
         Args:
-            now_us: by the instance's steady clock.
+            now_us: the present time of the instance's steady clock.
         """
         consumer, messages, folded_txid = decision
         removed = self._removed
@@ -282,18 +287,18 @@ class QueueFrontend:
 
     @property
     def lease_count(self) -> int:
-        """The number of leases, some of which may be over."""
+        """The number of leases, including those that are over and not yet swept."""
         return sum(map(len, self._leases.values()))
 
     def cancelled(self, session: int | None, keys: Keys) -> dict[Consumer, list[tuple[Key, int]]]:
-        """A session gives messages back.
+        """Ends the leases of messages that a session gives back.
 
         Args:
-            session: None: whoever holds them.
+            session: the session; None: any session, whichever holds the messages.
 
         Returns:
-            What of it was held, by consumer, with the numbers of the leases: the owner is
-            to be told. What it did not hold, or not any more, changes nothing.
+            The messages that were leased, by consumer, with the numbers of the leases. The caller
+            tells the owner. Messages that the session did not hold are ignored.
         """
         found: dict[Consumer, list[tuple[Key, int]]] = {}
         for publisher, ranges in keys.items():
@@ -307,29 +312,30 @@ class QueueFrontend:
         return found
 
     def judged(self, said: Acknowledgment, by: int, now_us: int) -> Acknowledgment:
-        """Returns the part of a client's record that counts: where leasing is strict, what the
-        client holds here now. What is no one's here may be another client's at another instance.
+        """Returns the part of a client's acknowledgment that counts. Where leasing is strict, that
+        is what the client holds here now: a message that is not leased here may be leased to
+        another client at another instance.
 
-        Judged here, on its way in, and nowhere else: in the journal it counts for all. At most
-        once nothing is leased, and nothing is judged.
+        An acknowledgment is judged only here, on its way in: once it is in the journal it counts
+        for all instances. An at-most-once queue leases nothing, so everything counts.
 
         Args:
-            by: publisher id of the client.
+            by: the publisher id of the client.
 
         Returns:
-            The same object where all of it counts.
+            The same object if all of the acknowledgment counts.
         """
         if not self.definition.strict or self.definition.at_most_once:
             return said
         return self.held_by(said, by, now_us)
 
     def without_others(self, said: Acknowledgment, by: int, now_us: int) -> Acknowledgment:
-        """Returns the part that counts of an acknowledgment of messages that this instance owns:
-        where leasing is strict, all but what another client holds here now. What an instance owns
-        nobody holds elsewhere.
+        """Returns the part that counts of an acknowledgment of messages that this instance owns.
+        Where leasing is strict, messages that another client holds here now are left out. No client
+        elsewhere can hold them.
 
         Args:
-            by: publisher id of the client.
+            by: the publisher id of the client.
         """
         if not self.definition.strict:
             return said
@@ -347,16 +353,17 @@ class QueueFrontend:
         return said._replace(keys={each: ranges for each, ranges in kept.items() if ranges})
 
     def held_by(self, said: Acknowledgment, by: int, now_us: int = 0) -> Acknowledgment:
-        """Returns the part of an acknowledgment that names messages which a client was delivered
-        here and nobody else was since. Barriers that it was sent count: to acknowledge one changes
-        nothing.
+        """Returns the part of an acknowledgment that names messages which were delivered to the
+        client here, and to no other consumer since. Barriers that the client was sent count:
+        acknowledging one changes nothing.
 
         Args:
-            by: publisher id of the client.
-            now_us: only leases count that have not ended by then; 0: those, too.
+            by: the publisher id of the client.
+            now_us: the time after which a lease must end in order to count; 0: leases that have
+                ended count as well.
 
         Returns:
-            The same object where that is all of it.
+            The same object if that is the whole acknowledgment.
         """
         kept: dict[int, Sequence[Range]] = {}
         is_whole = True
@@ -382,7 +389,8 @@ class QueueFrontend:
     def _and_barriers(
         self, mine: list[int], publisher: int, ranges: Iterable[Range], by: int
     ) -> list[int]:
-        """Returns these sequences and those of barriers in the ranges that a client was sent."""
+        """Returns these sequences, and those of barriers within the ranges that the client was
+        sent."""
         found = set(mine)
         for consumer, sent in self._barriers.items():
             if by in self._publishers[consumer]:
@@ -392,24 +400,25 @@ class QueueFrontend:
         return sorted(found)
 
     def lets_in(self, said: Acknowledgment) -> bool:
-        """Returns whether an acknowledgment may be journaled: where very many wait for messages
-        that have not come, only what is leased here is known to have come."""
+        """Returns whether an acknowledgment may be journaled. Where very many early ranges wait for
+        their messages, only an acknowledgment of messages that are leased here may: those messages
+        have come."""
         size = self.early_size
-        # What the owner has not read may be of messages that are here.
+        # The ranges that the owner has not read may be of messages that are here.
         few = size < EARLY_MAX and size + self._unread < 2 * EARLY_MAX
         return few or not self._elsewhere(said.keys)
 
     def slowed_us(self, *, is_link: bool) -> int:
-        """Returns the time, in microseconds, for which who has just brought acknowledgments of what
-        is not leased here is not to be read: a client until the owner has read what there is. It
-        ends in any case: what these wait for may come behind them."""
+        """Returns the pause in reading, in microseconds, of a connection that has just brought
+        acknowledgments of messages that are not leased here. The pause always ends: the awaited
+        messages may come over the same connection."""
         over = self.early_size + self._unread - (EARLY_LINKS_MAX if is_link else EARLY_MAX)
         if over <= 0 or not self.has_owner:
             return 0
         return min(SLOWED_MIN_US << min(over // SLOWED_RANGES, 32), SLOWED_MAX_US)
 
     def _elsewhere(self, keys: Keys) -> int:
-        """Counts the ranges of these that are not leased here, wholly or in part."""
+        """Returns how many of these ranges are not leased here, wholly or in part."""
         count = 0
         for publisher, ranges in keys.items():
             held = self._held(publisher, ranges)
@@ -418,8 +427,8 @@ class QueueFrontend:
         return count
 
     def staged(self, said: Acknowledgment, txid: int) -> bool:
-        """An acknowledgment is on its way to the disk, under this transaction id. Whether it is of
-        anything that is not leased here."""
+        """Notes that an acknowledgment is on its way to the disk under this transaction id. Returns
+        whether a message of it is not leased here."""
         count = self._elsewhere(said.keys)
         if count:
             self._unread += count
@@ -429,7 +438,8 @@ class QueueFrontend:
         return count > 0
 
     def tick(self, now_us: int) -> None:
-        """Forgets leases that are over: some at a time, for there may be very many."""
+        """Forgets leases that are over, a limited number in each call, because there may be very
+        many."""
         publisher, sequences = self._sweeping
         room, is_new = SWEPT_AT_ONCE, not (sequences or self._to_sweep)
         while room:
@@ -453,8 +463,8 @@ class QueueFrontend:
         self._sweeping = publisher, sequences
 
     def _held(self, publisher: int, ranges: Iterable[Range]) -> list[int]:
-        """Sequences in these ranges that are leased. Somebody else says how many and how long the
-        ranges are: what it costs is bounded by the leases."""
+        """Returns the sequences in these ranges that are leased. Other programs choose the number
+        and width of the ranges, so the cost is bounded by the number of leases."""
         of = self._leases.get(publisher)
         if of is None:
             return []
@@ -512,14 +522,16 @@ class QueueFrontend:
         """Returns the owners of messages that a client sends again and that are new here (rule 3).
 
         Args:
-            given: the instance that they were given to first; empty: it is not known.
+            given: the instance that the client first gave the messages to; empty: that instance is
+                not known.
 
         Returns:
-            What is to be journaled directly before them. At most once they stay with whom they
-            were given to, which may have sent them: as if they had come from there, in generation
-            0. In a higher one they would take back what that instance has granted meanwhile. Where
-            nobody knows who that was, they are claimed all the same: two instances would otherwise
-            believe for ever that they are their own.
+            The claims to journal directly before the messages. In an at-most-once queue the
+            messages stay with the instance that was given them first, because it may have sent
+            them: in generation 0, as if they had come from there. A higher generation would take
+            back what that instance has granted meanwhile. If the first instance is not known, this
+            instance claims the messages: otherwise two instances would both believe for ever that
+            they own them.
         """
         if self.definition.kind != "queue":
             return []
@@ -530,8 +542,9 @@ class QueueFrontend:
         ]
 
     def announcement(self) -> bytes:
-        """The body of the transfer that says who bears this incarnation; empty: the journal says it
-        already. To be journaled before this instance serves."""
+        """Returns the body of the transfer that names this instance as the bearer of its
+        incarnation; empty: the journal says so already. To be journaled before this instance
+        serves."""
         if self.is_announced:
             return b""
         names = {self._incarnation: self.instance}
@@ -540,14 +553,15 @@ class QueueFrontend:
 
 @dataclass(frozen=True, slots=True)
 class RoutedRequest:
-    """A request on its way from instance to instance. It is not journaled: who needs it repeats it.
+    """A request on its way from instance to instance. It is not journaled; the requester repeats it
+    while it needs the messages.
 
     Attributes:
-        incarnation, life: of the instance that asks.
-        number: of the request, in that life.
-        name: of that instance.
-        queue: as `QueueDefinition.stored_as`.
-        count, wanted: as of a `TransferRequest`.
+        incarnation, life: the incarnation and life of the requester.
+        number: the number of the request in that life.
+        name: the name of the requester.
+        queue: the name of the queue, as in `QueueDefinition.stored_as`.
+        count, wanted: the contents of the `TransferRequest`.
     """
 
     incarnation: int
@@ -560,19 +574,20 @@ class RoutedRequest:
 
 
 class Flood:
-    """Requests go to all instances, over whatever links there are, to each once.
+    """The distribution of requests: each goes to every instance, over whatever links there are, and
+    is heeded once.
 
     Lifecycle: one life of the instance.
 
     Args:
-        name, incarnation, life: of this instance.
+        name, incarnation, life: the name, incarnation and life of this instance.
     """
 
     def __init__(self, name: str, incarnation: int, life: int) -> None:
         self._of = name, incarnation, life
         self._number = 0
         self._seen: OrderedDict[tuple[int, int], tuple[int, set[int]]] = OrderedDict()
-        """Request numbers by life: the highest one, and those just below it that came."""
+        """The request numbers seen, by life: the highest one, and those just below it."""
 
     def made(self, queue: str, request: TransferRequest) -> RoutedRequest:
         name, incarnation, life = self._of
@@ -582,8 +597,8 @@ class Flood:
         )
 
     def is_new(self, asked: RoutedRequest) -> bool:
-        """Returns whether it is to be heeded and passed on: it is another's, and did not come
-        before."""
+        """Returns whether a request is to be heeded and passed on: another instance made it, and it
+        has not come before."""
         of = asked.incarnation, asked.life
         if of == self._of[1:]:
             return False

@@ -1,8 +1,9 @@
-"""The machine of a queue owner: what the journal says comes in, decisions come out (queues.md).
+"""The machine of a queue owner. It takes in what the journal says, and returns decisions
+(queues.md).
 
-Every instance that has the queue runs one, and reads its own journal (replicated_state.py). What
-the machine decides itself, it either says at once (a delivery, a request) or drafts as a record;
-the message is frozen until that comes back.
+Every instance that has the queue runs one machine, which reads the instance's own journal
+(replicated_state.py). A decision of the machine is either carried out at once (a delivery, a
+request) or drafted as a record. The message is frozen until that record is read back.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class QueueMachine:
     Owner: the queue owner's process; in the simulator, its instance.
 
     Args:
-        state: the queue as the journal says that it is. What the machine decides by itself changes
-            it, too; whoever asks about messages asks the state.
+        state: the queue as the journal describes it. The machine's own decisions change it, too.
+            Questions about messages are asked of the state.
     """
 
     __slots__ = (
@@ -80,10 +81,11 @@ class QueueMachine:
         self._look_ready()
 
     def fold(self, runs: Sequence[Run], now_us: int, through_txid: int = 0) -> None:
-        """Takes in what was committed, in order.
+        """Takes in committed runs, in order.
 
         Args:
-            through_txid: the journal was read up to here, where it holds more than these runs.
+            through_txid: the transaction id up to which the journal was read, if that is behind the
+                last of these runs.
         """
         self.state.now_us = now_us
         self.state.fold(runs, through_txid)
@@ -91,7 +93,7 @@ class QueueMachine:
 
     # -- consumers ---------------------------------------------------------------------------
     def subscribed(self, each: ConsumerSubscription) -> None:
-        """There is a consumer, or it has another filter or backlog; what it has, it keeps.
+        """Adds a consumer, or changes its filter or backlog. A known consumer keeps its messages.
 
         Raises:
             RemoteProtocolError: its filter is none.
@@ -100,20 +102,21 @@ class QueueMachine:
         self._requests.consumers_changed()
         if each.consumer not in self.state.consumers:
             self.state.consumers.add(each.consumer)
-            # Leases that were told at the start, before their consumer was.
+            # These leases were told at the start, before the machine knew their consumer.
             for message in self._leases.of(each.consumer):
                 if message.state == LEASED:
                     self._dispatcher.leased(each.consumer, message)
 
     def left(self, consumer: Consumer, *, has_said: bool = False) -> None:
-        """The consumer is no more: what it had is available, but for what it has acknowledged. That
-        is on its way to the disk, and nobody else's until its lease would have ended: an append may
-        fail, and then nobody sends the acknowledgment again.
+        """Removes a consumer. Its messages are available again, but for those that it has
+        acknowledged. An acknowledgment is on its way to the disk, and its message stays leased
+        until the lease ends, if it has an end: the append may fail, and then nobody sends the
+        acknowledgment again.
 
         Args:
-            has_said: it gave back before what no handler was given, so all that it still holds
-                counts as delivered in vain. Of a consumer that just went, the oldest message
-                counts and no other: those behind it may have waited for their turn.
+            has_said: whether the consumer first gave back the messages that no handler was given.
+                Then all that it still holds counts as delivered in vain. Otherwise only its oldest
+                message counts: those behind it may have waited for their turn.
         """
         self.state.consumers.discard(consumer)
         self._dispatcher.left(consumer)
@@ -137,24 +140,26 @@ class QueueMachine:
     def cancelled(
         self, consumer: Consumer, leases: Sequence[tuple[Key, int]], *, unseen: bool = False
     ) -> None:
-        """The consumer gives messages back: each with the number of its lease.
+        """Takes back messages that a consumer gives back, each with the number of its lease.
 
         Args:
-            unseen: no handler was given them: they count neither as delivered nor as given back.
+            unseen: whether no handler was given the messages. Then they count neither as delivered
+                nor as given back.
         """
         for message in self._leased(consumer, leases):
             self._end_lease(message, in_vain=not unseen, is_cancel=not unseen)
 
     def bounced(self, consumer: Consumer, leases: Sequence[tuple[Key, int]]) -> None:
-        """The instance did not deliver these: their lease was over, or their consumer gone, or
-        they were removed meanwhile (rule 10)."""
+        """Takes back messages that the instance did not deliver: their lease was over, their
+        consumer was gone, or they were removed meanwhile (rule 10)."""
         for message in self._leased(consumer, leases):
             self._end_lease(message)
 
     def done(self, keys: Keys) -> None:
-        """An acknowledgment of these is on its way to the disk: who holds them has room for others
-        before it is there. They stay what they are until then: where the append fails, its client
-        sends it again, and they are nobody else's meanwhile."""
+        """Notes that an acknowledgment of these messages is on its way to the disk, so that their
+        consumer has room for others at once. The messages stay the consumer's meanwhile: if the
+        append fails, the client sends the acknowledgment again, and no other consumer has been
+        given them."""
         freed: dict[Consumer, int] = {}
         for publisher, ranges in keys.items():
             known = self._known.get(publisher)
@@ -179,7 +184,7 @@ class QueueMachine:
             held = message.held if message is not None else None
             told = self.state.told_leases.get(key)
             if told is not None and (told.consumer, told.number) == (consumer, number):
-                # Its message has not been read yet.
+                # The message of this lease has not been read yet.
                 del self.state.told_leases[key]
             if message is None or not isinstance(held, MessageLease):
                 continue
@@ -204,11 +209,11 @@ class QueueMachine:
 
     # -- what the instance says ----------------------------------------------------------------
     def failed(self, tags: Collection[int], committed_txid: int) -> None:
-        """The append of these drafts has failed: their messages are available again. What was
-        staged with them is not to come either.
+        """Notes that the append of these drafts has failed, so their messages are available again.
+        Nothing that was staged with them comes to the disk either.
 
         Args:
-            committed_txid: the journal's end.
+            committed_txid: the transaction id at which the journal ends.
         """
         self.state.fence_txid = min(self.state.fence_txid, committed_txid)
         self.state.clock_steps.failed(committed_txid)
@@ -224,8 +229,8 @@ class QueueMachine:
                 self.state.reappends.again(drafted.gone, drafted.moves)
 
     def requested(self, requester: str, count: int, wanted: Sequence[TransferCandidate]) -> None:
-        """Another instance asks for `count` of these. Refusal is silence, and what was refused may
-        be granted later: until it asks again, without being asked for."""
+        """Grants another instance up to `count` of the wanted messages. A refusal is not answered.
+        Refused messages may still be granted later, unasked, until the instance requests again."""
         if self.state.is_ready:
             refusal = self._grant(DeferredRequest(requester, count, wanted))
             self._refused.note(refusal, self.state.now_us + REPEAT_US)
@@ -233,7 +238,8 @@ class QueueMachine:
                 self._answer(requester, refusal.places, lacked)
 
     def _lacks(self, wanted: TransferCandidate) -> bool:
-        """Returns whether this instance is asked for what it cannot give, as far as it knows."""
+        """Returns whether a message is requested of this instance, or of an owner that it stands in
+        for by proxied transfer, and the message is not here or not this instance's."""
         owner, (publisher, sequence) = wanted.owner, wanted.key
         if owner != self._name and not (self._is_proxied and owner not in self._reachable):
             return False
@@ -241,7 +247,8 @@ class QueueMachine:
         return message is None or not self.state.is_ours(message)
 
     def _grant(self, asked: DeferredRequest) -> DeferredRequest:
-        """Grants what can be; gives what was not."""
+        """Grants the requested messages that can be granted. Returns the rest as a deferred
+        request."""
         requester, count, wanted = asked
         granted: list[tuple[QueuedMessage, str]] = []
         refused: list[TransferCandidate] = []
@@ -263,15 +270,16 @@ class QueueMachine:
                 continue
             granted.append((message, requester))
             self.state.displace(message)
-            # It cannot be granted once more by this request.
+            # The state keeps the same request from granting the message twice.
             message.state = FROZEN
         self._drafts.transfer(granted)
         return DeferredRequest(requester, count - len(granted), refused)
 
     def _answer(self, requester: str, count: int, wanted: Sequence[TransferCandidate]) -> None:
-        """Lets go what others take for this instance's, and it does not have (rule 15)."""
+        """Gives up messages that other instances take for this instance's and that it does not
+        have, and tells the requester what it does not know of the others (rule 15)."""
         said = answer(self._name, requester, count, wanted, self.state.look_up)
-        # Where there is a filter, what is not here may never have been in the queue.
+        # Where the queue has a filter, a message that is not here may never have been in the queue.
         gone = [] if self._definition.filter else said.gone
         if not (said.grants or said.told or gone):
             return
@@ -286,7 +294,7 @@ class QueueMachine:
                 self._drafts.say_gone(keys_of(gone), TOLD)
 
     def serves(self) -> None:
-        """The instance serves: it has what its peers have (rule 12)."""
+        """Notes that the instance serves, because it has what its peers have (rule 12)."""
         self.state.is_serving = True
         self._look_ready()
 
@@ -308,8 +316,9 @@ class QueueMachine:
             self.state.expirations.clean(self.state.depth)
 
     def _end_by_time(self, now_us: int) -> None:
-        """Ends leases whose time is over. Of those that a consumer held at one time the oldest one
-        counts as delivered in vain: the others may have waited for their turn behind it."""
+        """Ends leases whose time is over. Of the messages that a consumer held at one time, only
+        the oldest counts as delivered in vain: the others may have waited for their turn behind
+        it."""
         ended = self._leases.ended(now_us)
         if ended:
             self._end_in_vain(ended, self._leases.suspects(ended))
@@ -317,19 +326,22 @@ class QueueMachine:
     def _end_in_vain(
         self, ended: Sequence[QueuedMessage], suspects: Sequence[QueuedMessage]
     ) -> None:
-        """Ends these leases; those of `suspects` count as delivered in vain."""
+        """Ends the leases of these messages. The messages in `suspects` count as delivered in
+        vain."""
         counted = set(suspects)
         for message in ended:
             self._end_lease(message, in_vain=message in counted)
 
     def _expire(self, message: QueuedMessage, why: str = "time_limit") -> None:
-        """Drafts the removal of a message that leaves undone, if it is this instance's to do so."""
+        """Drafts the removal of a message that leaves the queue undone, if this instance owns
+        it."""
         if self.state.is_ready and message.state == AVAILABLE and self.state.is_ours(message):
             self.state.displace(message)
             self._drafts.remove(message, why)
 
     def _look_ready(self) -> None:
-        """Ready is who serves and has read all that its predecessor drafted (rule 9)."""
+        """Makes the machine ready once the instance serves and all drafts of the previous owner
+        have been read (rule 9)."""
         if self.state.is_ready or not self.state.is_serving:
             return
         if self.state.history.folded_txid < self.state.fence_txid:
@@ -346,10 +358,10 @@ class QueueMachine:
 
     # -- decisions ---------------------------------------------------------------------------
     def take(self, now_us: int, messages_max: int) -> list[Decision]:
-        """Returns the decisions that are due: who gets what, and what to ask for.
+        """Returns the decisions that are due: deliveries, drafts and requests.
 
         Args:
-            messages_max: that are delivered at most.
+            messages_max: the highest number of messages delivered.
         """
         self.state.now_us = now_us
         if self.state.is_ready:
@@ -363,7 +375,7 @@ class QueueMachine:
                 self._deliver(messages_max)
             if self._definition.kind != "local":
                 if self._refused.has_freed:
-                    # Consumers here come first: they have what they can take.
+                    # Consumers here come first, and have been given what they can take.
                     for until_us, refusal in self._refused.take(now_us):
                         self._refused.note(self._grant(refusal), until_us)
                 self._ask()
@@ -416,8 +428,8 @@ class QueueMachine:
         ]
 
     def _draft_sends(self, messages_max: int) -> None:
-        """Drafts the removals of an at-most-once queue: each is journaled before the send (rule
-        8)."""
+        """Drafts the removals of an at-most-once queue. Each is in the journal before its message
+        is sent (rule 8)."""
         dispatcher = self._dispatcher
         for _ in range(messages_max):
             chosen = dispatcher.next()
@@ -429,8 +441,9 @@ class QueueMachine:
             self._drafts.remove(message, "sent", (leased, [consumer]))
 
     def _send_barrier(self) -> None:
-        """Drafts the removal of the barrier whose turn it is: each instance does, whoever owns it.
-        Where a queue is local nobody else has consumers: it waits for one here."""
+        """Drafts the removal of the barrier whose turn it is. Each instance does so, whichever owns
+        the message. In a local queue no other instance has consumers, so the barrier waits for a
+        consumer here."""
         if self._definition.kind == "local" and not self.state.consumers:
             return
         turn = self._dispatcher.barrier(self.state.oldest_txid())
@@ -440,7 +453,7 @@ class QueueMachine:
             self._drafts.remove(message, "barrier", (leased, consumers))
 
     def _claim(self, room: int) -> None:
-        """Takes messages of owners that are not reachable, for consumers here (rule 13)."""
+        """Takes over messages of owners that cannot be reached, for consumers here (rule 13)."""
         claimed: list[tuple[QueuedMessage, str]] = []
         for owner in self._requests.owners():
             if owner in self._reachable or len(claimed) >= room:
@@ -455,8 +468,8 @@ class QueueMachine:
 
     # -- what is asked -------------------------------------------------------------------------
     def next_us(self, now_us: int) -> int:
-        """The latest time for the next call of `tick` and `take`, in microseconds since 1970; 0:
-        when something comes."""
+        """Returns the latest time for the next call of `tick` and `take`, in microseconds since
+        1970; 0: only when something new comes."""
         if self.state.is_ready and self._dispatcher.is_searching:
             return now_us
         times = [self._leases.first_us, self.state.expirations.first_us]
@@ -465,7 +478,7 @@ class QueueMachine:
         return min(filter(None, times), default=0)
 
     def status(self) -> dict[str, Any]:
-        """Returns the status for people and metrics; times in microseconds."""
+        """Returns the status for people and metrics. Times are in microseconds."""
         oldest = self._leases.oldest()
         lease = oldest.held if oldest is not None else None
         since_us = lease.until_us - self._lease_us if isinstance(lease, MessageLease) else 0

@@ -1,11 +1,12 @@
-"""A queue as its instance's journal says that it is: which messages, whose, and where they stand.
+"""The state of a queue as its instance's journal describes it: the messages, their owners, and the
+state of each.
 
-What a record says takes effect when it is read here, at owners and others alike (rules 1, 5 and 6):
-so all instances come to the same, whatever way the records took.
+A record takes effect when it is read here, at the owner and at other instances alike (rules 1, 5
+and 6). So all instances come to the same state, whatever way the records took.
 
-A message that is available stands in one of two places: with `Dispatcher`, where this instance owns
-it (and each barrier); with `TransferRequests`, where another one does, or nobody knows yet who.
-`_place` puts it there, `displace` takes it out.
+An available message is in one of two places: in `Dispatcher`, if this instance owns it or it is a
+barrier; in `TransferRequests`, if another instance owns it or its owner is not known yet. `_place`
+puts it there, `displace` takes it out.
 """
 
 from __future__ import annotations
@@ -64,21 +65,22 @@ from raylay.services.queues.transfer.reappends import Reappends
 from raylay.services.queues.transfer.transfer_requests import TransferRequests
 
 PART_SPANNED = 4_096
-"""Transactions that a part of the queue spans, about: looked at in a turn, in 1 ms."""
+"""The number of transactions that a part of the queue spans, about. A turn looks at one part, in 1
+ms."""
 UNNAMED_MIN = 1_024
-"""Messages of an incarnation without a name: with more, those that are gone are dropped.
-So many of such incarnations: with more, those with no other messages are dropped."""
+"""The number of messages of an unnamed incarnation above which those that have left the queue are
+dropped, and the number of unnamed incarnations above which those without messages are dropped."""
 
 
 Watch = Callable[[Record, Acknowledgment | Transfer | Removal, Run], None]
-"""Is told of each record of the queue's own when it has taken effect."""
+"""A callback for each record of the queue's own, called when the record has taken effect."""
 
 
 class NoTypes:
     """The message types of a queue that reads no bodies."""
 
     def __getitem__(self, name: str) -> MessageType:
-        """There is none.
+        """Raises an error, since there are no message types.
 
         Raises:
             MessageTypeError: always.
@@ -94,12 +96,13 @@ class ReplicatedQueueState:
         `GONE`. A leased one holds its lease, a frozen one the tag of its draft.
 
     Args:
-        name, incarnation: of the instance.
-        contents: reads what was not at hand in the fold, for filters of subscriptions.
-        types: what bodies are read by.
-        functions: those that expressions may use.
-        group: of the instance.
-        watch: is told of each record of the queue's own when it has taken effect.
+        name, incarnation: the name and incarnation of the instance.
+        contents: the reader of bodies that are not at hand in the fold, for the filters of
+            subscriptions.
+        types: the message types by which bodies are read.
+        functions: the functions that expressions may use.
+        group: the group of the instance.
+        watch: the callback for each record of the queue's own that has taken effect.
 
     Raises:
         ConfigurationError: an expression of the definition is none.
@@ -180,15 +183,16 @@ class ReplicatedQueueState:
             has_letters=bool(definition.dead_letters),
         )
         self.condemned: set[QueuedMessage] = set()
-        """Messages of which somebody has said expire, where there are dead letters. Their owner
-        removes them."""
+        """Messages that a record has expired, in a queue with dead letters. Nobody is given them
+        any more; their owner removes them behind the letters."""
         self.known: dict[int, dict[int, QueuedMessage]] = {}
         self.barriers = 0
-        """Number of barriers among the messages of `known`."""
+        """The number of barriers in `known`."""
         self.unnamed: dict[int, list[QueuedMessage]] = {}
-        """Messages by the incarnation that took them in, whose name is not known."""
+        """The messages whose owner is not known yet, by the unnamed incarnation that took them
+        in."""
         self.sent: dict[Key, tuple[QueuedMessage, Consumer]] = {}
-        """Messages that have left an at-most-once queue and still take a place of their
+        """Messages that have left an at-most-once queue and still count in the backlog of their
         consumer."""
         self.told_leases = {lease.key: lease for lease in start.leases}
         self._told_txid = snapshot.folded_txid
@@ -203,7 +207,7 @@ class ReplicatedQueueState:
         self.counts = dict.fromkeys(("came", "left", "transferred_in", "transferred_out"), 0)
 
     def fold(self, runs: Sequence[Run], through_txid: int) -> None:
-        """Takes in what was committed, in order."""
+        """Takes in committed runs, in order."""
         history = self.history
         for run in runs:
             if run.kind == Kind.RECORDS:
@@ -275,7 +279,7 @@ class ReplicatedQueueState:
             for sequence in range(first, last + 1)
         }
         for coming in self._rules.each(run, self._received_us(run)):
-            # Each instance sends a barrier by itself, whatever was said of it elsewhere.
+            # Each instance sends a barrier itself, so a removal from elsewhere does not count.
             if coming.sequence in left and not coming.is_barrier:
                 if self.definition.is_distributed:
                     self.reappends.removed(run.publisher, coming.sequence)
@@ -312,13 +316,14 @@ class ReplicatedQueueState:
                 self._forget_gone()
             there = self.unnamed[incarnation] = []
         if len(there) >= UNNAMED_MIN and not len(there) & (len(there) - 1):
-            # Its name may never come: what has left does not wait for it.
+            # The incarnation may never be named: messages that have left the queue do not wait for
+            # it.
             there[:] = [each for each in there if each.state != GONE]
         there.append(message)
 
     def _forget_gone(self) -> None:
-        """Forgets incarnations without a name of whose messages none is left: a link may bring one
-        message of each of very many."""
+        """Forgets unnamed incarnations that have no message left in the queue. A link may bring one
+        message each of very many incarnations."""
         for incarnation, messages in list(self.unnamed.items()):
             if all(each.state == GONE for each in messages):
                 del self.unnamed[incarnation]
@@ -347,13 +352,13 @@ class ReplicatedQueueState:
                 self._watch(record, said, run)
 
     def _early(self, publisher: int, first: int, last: int) -> list[Range]:
-        """Returns the sequences of first..last that have not come yet."""
+        """Returns those sequences of first..last whose messages have not come yet."""
         return early_ranges(self.history.held, publisher, first, last)
 
     def _obey_removal(self, said: Removal, txid: int, run: Run) -> None:
         is_own = said.by == self.name
         if said.why == "barrier" and not is_own:
-            # Each instance sends it to its own consumers.
+            # Each instance sends a barrier to its own consumers.
             return
         drafted = self.drafts.take(said.tag) if is_own else None
         if drafted is not None:
@@ -361,7 +366,7 @@ class ReplicatedQueueState:
         self._remove(said.keys, txid, run, said.why)
 
     def _remove(self, keys: Keys, txid: int, run: Run, reason: str) -> None:
-        """Removes these messages from the queue, everywhere (rule 6)."""
+        """Removes these messages from the queue (rule 6)."""
         history = self.history
         if self.reappends:
             self.reappends.heard_removal(keys)
@@ -374,7 +379,8 @@ class ReplicatedQueueState:
                     within.find(first, last) if within is not None else ()
                 )
                 if self.barriers and not reason:
-                    # Who was sent one may acknowledge it; other instances are still to send it.
+                    # A consumer that was sent a barrier may acknowledge it before other instances
+                    # have sent it.
                     found = [message for message in found if not message.is_barrier]
                 if found:
                     assert known is not None
@@ -393,9 +399,9 @@ class ReplicatedQueueState:
                 del self.known[publisher]
 
     def _condemn(self, keys: Keys) -> None:
-        """Somebody has said expire of these: nobody is given them any more, and their owner removes
-        them behind their dead letters. What has not come yet is not condemned: it has no letter,
-        so it is delivered."""
+        """Condemns messages that a record has expired: nobody is given them any more, and their
+        owner removes them behind their dead letters. A message that has not come yet is not
+        condemned. It can have no letter, so it is delivered."""
         for publisher, ranges in keys.items():
             known = self.known.get(publisher)
             if not known:
@@ -427,7 +433,8 @@ class ReplicatedQueueState:
         for message in messages:
             held = message.held
             if is_plain and message.state == DONE and isinstance(held, MessageLease):
-                # Most are: somebody has them, and his acknowledgment was told of before.
+                # The usual case: the message is leased, and its acknowledgment was announced
+                # before.
                 there = done.get(held.consumer)
                 if there is None:
                     there = done[held.consumer] = []
@@ -478,15 +485,17 @@ class ReplicatedQueueState:
                 self.dispatcher.freed(consumer, message)
 
     def _transfer(self, said: Transfer, txid: int) -> None:
-        """Takes registers in by their order, whoever wrote them (rule 1)."""
+        """Applies ownership changes in the order of ownerships, whichever instance wrote them (rule
+        1)."""
         history = self.history
         if said.names:
             self.named(said.names)
             is_announcement = said.by != self.name and set(said.names.values()) == {said.by}
             is_late = self.owners.has_former or bool(history.held.sets)
             if is_announcement and txid > self._told_txid and is_late:
-                # Who has lost its disk, or is new, gets the messages that there are, but not the
-                # records that said who took them in: they may be removed everywhere.
+                # An instance that is new, or has lost its disk, gets the messages that are left,
+                # but not the records that named the incarnations: these may have been removed
+                # everywhere.
                 self._tells_names = self.definition.is_distributed
         finders: dict[int, RangeFinder] = {}
         for move in said.moves:
@@ -529,11 +538,12 @@ class ReplicatedQueueState:
             self._place(message)
 
     def clock_set(self, after_txid: int, offset_us: int) -> None:
-        """The wall clock of the instance was set: see `ClockSteps`."""
+        """Takes a step of the instance's wall clock; see `ClockSteps`."""
         self.clock_steps.add(after_txid, offset_us)
 
     def named(self, names: Mapping[int, str]) -> None:
-        """Incarnations are known by name: messages that they took in belong to these."""
+        """Takes names of incarnations. Messages of unknown owner that those took in now belong to
+        the named instances."""
         for incarnation in self.owners.named(names):
             register = self.owners.shared(0, names[incarnation])
             for message in self.unnamed.pop(incarnation, ()):
@@ -548,12 +558,12 @@ class ReplicatedQueueState:
         return message.register.owner == self.name
 
     def _place(self, message: QueuedMessage) -> None:
-        """Puts an available message where it is found again. A barrier is with `Dispatcher` for as
-        long as it is in the queue."""
+        """Puts an available message where deliveries or requests find it. A barrier stays with
+        `Dispatcher` for as long as it is in the queue."""
         if message.is_barrier:
             return
         if message.register.owner == self.name:
-            # Where the append of its removal has failed, it is removed again.
+            # If the append of an earlier removal has failed, the message is removed again.
             why = self._undone(message)
             if why and self.is_ready:
                 self.drafts.remove(message, why)
@@ -563,7 +573,8 @@ class ReplicatedQueueState:
             self.requests.add(message)
 
     def _undone(self, message: QueuedMessage) -> str:
-        """Returns why a message is to leave the queue without being done; empty: it is not."""
+        """Returns the reason for which a message is to leave the queue undone; empty: there is
+        none."""
         if message in self.condemned:
             return "forced_expire"
         if message in self.expirations.overdue:
@@ -571,18 +582,19 @@ class ReplicatedQueueState:
         return self.leases.spent(message)
 
     def displace(self, message: QueuedMessage) -> None:
-        """Takes an available message from there. Asking finds out by itself."""
+        """Takes an available message of this instance out of `Dispatcher`. `TransferRequests` finds
+        out by itself."""
         if message.register.owner == self.name and not message.is_barrier:
             self.dispatcher.remove(message)
 
     def release(self, message: QueuedMessage) -> None:
-        """A message that was leased or frozen is available again."""
+        """Makes a leased or frozen message available again."""
         message.state = AVAILABLE
         message.held = None
         self._place(message)
 
     def thaw(self, drafted: PendingDraft) -> None:
-        """A draft is over: what still waits for it is available."""
+        """Makes the messages available that a finished draft still freezes."""
         for message in drafted.messages:
             if drafted.frozen(message):
                 self.release(message)
@@ -595,7 +607,7 @@ class ReplicatedQueueState:
             self.dispatcher.leased(lease.consumer, message)
 
     def _send(self, drafted: PendingDraft, txid: int) -> None:
-        """The removal of what is to be sent is in the journal."""
+        """Sends the messages of a draft whose removals are in the journal now."""
         found: dict[Consumer, list[LeasedDelivery]] = {}
         for message, receivers in zip(drafted.messages, drafted.receivers, strict=False):
             leased, consumers = receivers
@@ -622,17 +634,18 @@ class ReplicatedQueueState:
 
     @property
     def floor_txid(self) -> int:
-        """The queue can be made again from the journal behind this transaction id."""
+        """The transaction id behind which the journal suffices to rebuild the queue."""
         return self.history.floor_txid
 
     @property
     def early_size(self) -> int:
-        """The size in memory of acknowledgments whose messages have not come, in ranges."""
+        """The size of early removals and transfers in memory, in ranges."""
         return self.history.early.size
 
     def look_up(self, key: Key) -> tuple[QueuedMessage | None, Ownership | None]:
-        """Returns a message that is in the queue, and its owner; of one that has not come yet the
-        owner alone, where a record has named one."""
+        """Returns a message that is in the queue, and its ownership. Of a message that has not come
+        yet, returns only the ownership that records have given it. Returns two Nones if the message
+        has left the queue."""
         publisher, sequence = key
         message = self.known.get(publisher, {}).get(sequence)
         if message is not None:
@@ -642,7 +655,7 @@ class ReplicatedQueueState:
         return None, self.history.early.known_of(publisher, sequence)
 
     def oldest_txid(self) -> int:
-        """The transaction id of the oldest message; 0 when there is none."""
+        """Returns the transaction id of the oldest message; 0 if the queue is empty."""
         arrival = self.history.oldest
         if arrival is None:
             return 0
@@ -660,11 +673,11 @@ class ReplicatedQueueState:
         return self.known.get(key[0], {}).get(key[1])
 
     def part(self, behind_txid: int = 0) -> list[QueuedMessage]:
-        """The next messages of the queue, in order, of about `PART_SPANNED` transactions: none:
-        there are no more. What comes or goes between two calls is there or not.
+        """Returns the next messages of the queue, in order, of about `PART_SPANNED` transactions;
+        an empty list at the end. Messages that come or go between two calls may be missed or not.
 
         Args:
-            behind_txid: that of the last message of the part before.
+            behind_txid: the transaction id of the last message of the previous part.
         """
         found: list[QueuedMessage] = []
         while not found:
@@ -684,11 +697,11 @@ class ReplicatedQueueState:
     def found(
         self, wanted: Expression | None = None, *, available: bool = False
     ) -> Iterator[QueuedMessage]:
-        """The messages of the queue, in order: as `part`.
+        """Yields the messages of the queue, in order, part by part.
 
         Args:
-            wanted: those that it fits.
-            available: those that nobody has and that no draft is about.
+            wanted: the filter that the messages must pass.
+            available: whether to leave out messages that are leased or that a draft is about.
         """
         through_txid = self.folded_txid
         part = self.part()
@@ -703,8 +716,9 @@ class ReplicatedQueueState:
             part = self.part(part[-1].txid)
 
     def may_be_said(self, message: QueuedMessage) -> bool:
-        """Returns whether it may be said from outside what becomes of a message. Where leasing is
-        strict that is so of what this instance owns and keeps: who has others is not known here."""
+        """Returns whether a caller from outside may decide about a message. Where leasing is
+        strict, it may if this instance owns the message and no draft is about it: who holds
+        messages of other owners is not known here."""
         if not self.definition.strict:
             return True
         return self.is_ours(message) and message.state in (AVAILABLE, LEASED)

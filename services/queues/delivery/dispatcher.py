@@ -1,8 +1,10 @@
-"""The free messages that an instance may deliver, and its consumers: who gets what next.
+"""The dispatch of a queue: which free message that the instance may deliver goes to which consumer
+next.
 
-The first message in order (transaction id, or priority and then transaction id) that any consumer
-with room takes goes to the one of those that fairness names (behaviour.md 3.2, 3.3). What it costs
-does not grow with the messages that wait, nor with the consumers, but by logarithms.
+The order is that of priorities, and within one of transaction ids. The first message that any
+consumer with room takes goes to the consumer that the fairness model chooses among these
+(behaviour.md 3.2, 3.3). The cost of a decision grows only with the logarithms of the numbers of
+waiting messages and of consumers.
 """
 
 from __future__ import annotations
@@ -30,9 +32,11 @@ from raylay.services.queues.entry import (
 )
 
 LOOKS_BESIDE = 50
-"""Messages that one decision looks at for filters, where there is another that can be made."""
+"""The number of messages on which one decision evaluates filters, if another delivery is
+possible."""
 LOOKS_MAX = 1_000
-"""Messages that one decision looks at for filters, where there is no other that can be made."""
+"""The number of messages on which one decision evaluates filters, if no other delivery is
+possible."""
 
 Message = TypeVar("Message", bound=QueueEntry)
 
@@ -48,17 +52,18 @@ class _ConsumerPlace(ConsumerTurn, Generic[Message]):
 
 
 class Dispatcher(Generic[Message]):
-    """See the file's docstring. The machine tells every change; nothing is decided but by `next`.
+    """See the file's docstring. The queue's machine reports every change. Only `next` and
+    `lease_next` decide.
 
-    A message is added when it is free and this instance may deliver it, a barrier always. It is
-    `leased` to whom it is given, or taken out with `remove`; a message that is free again is added
-    again, and is in its place.
+    A message is added when it is free and this instance may deliver it; a barrier is always added.
+    The message leaves when it is `leased` to a consumer or taken out with `remove`. A message that
+    becomes free again is added again, and gets its former place in the order.
 
     Args:
         rules: the definition of the queue.
-        contents: reads messages for the filters of consumers.
-        functions: those that filters may use.
-        instance: what filters are told of it.
+        contents: the reader of message bodies, for the filters of consumers.
+        functions: the functions that filters may use.
+        instance: the context of the instance that filters may read.
     """
 
     __slots__ = (
@@ -100,14 +105,15 @@ class Dispatcher(Generic[Message]):
         self._plain: FilterGroup = FilterGroup(0, None)
         self._filters: Filters[Message] = Filters(self._free, contents)
         self._active = 0
-        """Messages that consumers hold."""
+        """The number of messages that consumers hold."""
         self._room = 0
-        """Messages that they could hold beside."""
+        """The number of further messages that the consumers have room for."""
 
     # What changes.
 
     def subscribed(self, each: ConsumerSubscription) -> None:
-        """There is a consumer, or it has another filter or backlog: it keeps what it holds.
+        """Adds a consumer, or changes its filter or backlog. A known consumer keeps the messages
+        that it holds.
 
         Raises:
             RemoteProtocolError: the filter is none; nothing is changed.
@@ -138,8 +144,8 @@ class Dispatcher(Generic[Message]):
         self._settle(group)
 
     def left(self, consumer: Consumer) -> None:
-        """The consumer is no more, and holds nothing: what it held is to be added, where it is
-        free again."""
+        """Removes a consumer and all that it holds. The caller adds the messages that are free
+        again."""
         member = self._members.pop(consumer, None)
         if member is None:
             return
@@ -150,10 +156,10 @@ class Dispatcher(Generic[Message]):
         self._promote()
 
     def add(self, message: Message, tree: dict[str, Any] | None = None) -> None:
-        """The message is free, or is a barrier.
+        """Adds a free message, or a barrier.
 
         Args:
-            tree: the message, parsed, if that is at hand: see `wants`.
+            tree: the parsed message, if the caller has it at hand; see `wants`.
         """
         if message.is_barrier:
             message.standing = HELD
@@ -171,8 +177,8 @@ class Dispatcher(Generic[Message]):
             self._demote()
 
     def add_all(self, messages: Sequence[Message]) -> None:
-        """Adds messages as `add` of each does: in their order, none of them a barrier, above all
-        that were added."""
+        """Adds messages, none of them a barrier, as `add` would do one by one. They are in order,
+        and above all that were added before."""
         if self._target_depth is not inf or len(self._filters):
             for message in messages:
                 self.add(message)
@@ -182,11 +188,13 @@ class Dispatcher(Generic[Message]):
         self._free.extend(messages)
 
     def wants(self, message: Message) -> bool:
-        """Returns whether `add` will look into the message: a tree spares it to read that."""
+        """Returns whether `add` will evaluate filters on the message, so that passing its tree
+        spares a read."""
         return self._filters.wants(message)
 
     def remove(self, message: Message) -> None:
-        """The message is free no more, or no longer ours; one that is not here is passed over."""
+        """Removes a message that is no longer free, or no longer this instance's. A message that is
+        not here is ignored."""
         standing = message.standing
         message.standing = ABSENT
         if standing == FREE:
@@ -199,8 +207,8 @@ class Dispatcher(Generic[Message]):
             self._held_from = self._barriers[0].order if self._barriers else inf
 
     def leased(self, consumer: Consumer, message: Message) -> None:
-        """The consumer holds the message, which is free no more. Also told of leases that were
-        given before a restart, whose messages are not here."""
+        """Records that the consumer holds the message, which is no longer free. Also called for
+        leases from before a restart, whose messages are not here."""
         if message.standing == FREE:
             message.standing = ABSENT
             self._free.remove(message)
@@ -212,13 +220,14 @@ class Dispatcher(Generic[Message]):
         self._fairness.served(member)
 
     def freed(self, consumer: Consumer, message: Message) -> None:
-        """The consumer does not hold the message any more. If it is free again, it is to be
-        added."""
+        """Records that the consumer no longer holds the message. The caller adds the message if it
+        is free again."""
         assert message.standing != FREE, f"{message} is added before it is freed"
         self.freed_count(consumer, 1)
 
     def freed_count(self, consumer: Consumer, messages: int) -> None:
-        """Notes that so many messages, which are not added before, were freed, as `freed` does."""
+        """Records that the consumer no longer holds so many messages, as `freed` does for one. The
+        caller adds none of them before."""
         member = self._members.get(consumer)
         if member is None:
             return
@@ -239,7 +248,7 @@ class Dispatcher(Generic[Message]):
 
     @property
     def inactive_count(self) -> int:
-        """Messages behind the target depth."""
+        """The number of messages beyond the target depth."""
         return len(self._inactive)
 
     @property
@@ -248,24 +257,26 @@ class Dispatcher(Generic[Message]):
 
     @property
     def is_searching(self) -> bool:
-        """Returns whether `next` has yet to look at messages for a filter: to be asked again soon,
-        even where it gave none."""
+        """Whether `next` still has messages to evaluate filters on. The caller then asks again
+        soon, even if `next` has given nothing."""
         return self._filters.is_searching and self._active < self._backlog_max
 
     def available(self) -> Iterator[Message]:
-        """The free messages in order, as long as nothing changes. What is behind a barrier, or
-        behind the target depth, is not available."""
+        """Yields the free messages in order; valid as long as nothing changes. Messages behind a
+        barrier, or beyond the target depth, are left out."""
         for message in self._free.after(-1):
             if message.order > self._held_from:
                 return
             yield message
 
     def room(self) -> int:
-        """Messages that could be given to consumers now, if they wanted them."""
+        """Returns the number of messages that could be given to consumers now, if their filters
+        passed them."""
         return max(0, int(min(self._backlog_max - self._active, self._room)))
 
     def next(self) -> tuple[Message, Consumer] | None:
-        """The message to deliver next, and to whom. It is the same until a change is told."""
+        """Returns the message to deliver next, and its consumer. The answer stays the same until
+        something changes."""
         if self._active >= self._backlog_max:
             return None
         if not len(self._filters):
@@ -280,11 +291,11 @@ class Dispatcher(Generic[Message]):
         return found
 
     def lease_next(self, messages_max: int) -> tuple[Consumer, Sequence[Message]] | None:
-        """Leases what `next` gives: where only one consumer has room, and asks for no filter, as
-        many as it takes in one go; else one.
+        """Leases what `next` gives. If only one consumer has room, and no consumer has a filter,
+        leases as many messages as that consumer takes; otherwise one.
 
         Args:
-            messages_max: at least 1.
+            messages_max: the highest number of messages; at least 1.
         """
         turns = self._plain.turns
         if turns.open != 1 or len(self._filters) or self._held_from is not inf:
@@ -310,7 +321,8 @@ class Dispatcher(Generic[Message]):
         return member.consumer, messages
 
     def taker(self, message: Message, tree: dict[str, Any] | None = None) -> Consumer | None:
-        """A consumer that could take the message now, which need not be here; None: none can."""
+        """Returns a consumer that could take the message now, or None. The message need not have
+        been added."""
         if self._active >= self._backlog_max or message.order > self._held_from:
             return None
         if message.is_barrier or message.standing == INACTIVE or not self._room:
@@ -322,11 +334,11 @@ class Dispatcher(Generic[Message]):
         return place and place[2].consumer
 
     def barrier(self, oldest_txid: int) -> tuple[Message, list[Consumer]] | None:
-        """The barrier whose turn it is, and all whose filter it passes.
+        """Returns the barrier whose turn it is, and all consumers whose filter passes it.
 
         Args:
-            oldest_txid: of all messages of the queue, of those that are leased or belong to other
-                instances, too.
+            oldest_txid: the lowest transaction id of all messages of the queue, including those
+                that are leased or belong to other instances.
         """
         if not self._barriers or self._barriers[0].txid > oldest_txid:
             return None

@@ -1,11 +1,13 @@
 """The choice of the next consumer among those with room (behaviour.md 3.2, FairnessModel).
 
-- `proportional`: who holds the least of its backlog; of equal ones who was served longest ago.
-- `round-robin`: who was served longest ago.
-- `fast`: who has had room the longest; so one is filled after the other.
+- `proportional`: the consumer that has used the least part of its backlog; of several, the one
+  that was served longest ago.
+- `round-robin`: the consumer that was served longest ago.
+- `fast`: the consumer that has had room the longest, so that one is filled after another.
 
-Consumers of one filter stand in one heap. An entry of it that no longer holds is passed over when
-it comes to the top, so nobody looks for it; they are swept out when they are most of the heap.
+The consumers of one filter are in one heap. An entry that is no longer valid is skipped when it
+comes to the top, so no change has to find it. Invalid entries are swept out when they make up most
+of the heap.
 """
 
 from __future__ import annotations
@@ -16,19 +18,20 @@ from raylay.services.queues.decisions import Consumer
 
 FAIRNESS_MODELS = ("fast", "round-robin", "proportional")
 SWEPT_FROM = 64
-"""Entries of a heap that are kept in any case."""
+"""The number of entries below which a heap is never swept."""
 
 
 class ConsumerTurn:
-    """A consumer.
+    """A consumer and its place in the order of turns.
 
     Attributes:
-        consumer: its identity.
-        backlog: messages that it may hold at once.
-        active: messages that it holds.
-        turns: the heap of those with its filter.
-        turn: when it was served last (`fast`: got room): lower is longer ago; no two are the same.
-        place: its entry in the heap that holds; None: it has no room.
+        consumer: the identity of the consumer.
+        backlog: the number of messages that the consumer may hold at once.
+        active: the number of messages that the consumer holds.
+        turns: the heap of the consumers with the same filter.
+        turn: the number of the consumer's last turn: when it was last served, or, with `fast`, when
+            it got room. Lower is longer ago; no two consumers have the same.
+        place: the consumer's valid entry in the heap; None: the consumer has no room.
     """
 
     __slots__ = ("active", "backlog", "consumer", "place", "turn", "turns")
@@ -42,7 +45,7 @@ class ConsumerTurn:
         self.place: Place | None = None
 
     def __lt__(self, other: ConsumerTurn) -> bool:
-        # Two entries of one consumer may be equal: heapq has to be told something.
+        # Two entries of one consumer may be equal, and heapq must be able to compare them.
         return False
 
 
@@ -53,7 +56,7 @@ class Turns:
     """The consumers of one filter that have room.
 
     Attributes:
-        open: how many they are.
+        open: the number of these consumers.
     """
 
     __slots__ = ("_heap", "open")
@@ -72,7 +75,7 @@ class Turns:
         return None
 
     def enter(self, taker: ConsumerTurn, share: float) -> None:
-        """Gives a consumer with room its place, instead of the one that it had."""
+        """Enters a consumer that has room. A former entry of the consumer becomes invalid."""
         if taker.place is None:
             self.open += 1
         taker.place = place = (share, taker.turn, taker)
@@ -89,7 +92,7 @@ class Turns:
 
 
 class Fairness:
-    """Keeps the places of all consumers of a queue by one model.
+    """Orders all consumers of a queue by one fairness model.
 
     Args:
         model: one of `FAIRNESS_MODELS`.
@@ -104,13 +107,14 @@ class Fairness:
         self._turn = 0
 
     def entered(self, taker: ConsumerTurn) -> None:
-        """Notes a new consumer: it is served after the others."""
+        """Enters a new consumer, which is served after all others."""
         self._turn += 1
         taker.turn = self._turn
         self.changed(taker)
 
     def changed(self, taker: ConsumerTurn) -> None:
-        """Takes a change of what it may hold, or of where it stands: it keeps its turn."""
+        """Takes note that the backlog, or the heap, of a consumer has changed. The consumer keeps
+        its turn."""
         if taker.active < taker.backlog:
             self._enter(taker)
         else:

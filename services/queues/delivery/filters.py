@@ -26,12 +26,14 @@ from raylay.services.queues.delivery.ready_list import ReadyList
 from raylay.services.queues.entry import BodyReader, QueueEntry
 
 FOUND_MAX = 1_000
-"""Messages that a group has found and not given away. It forgets the later half of more, and looks
-for them again."""
+"""The number of messages that a group has found and not given away. Of more, it forgets the later
+half, and looks for them again later."""
 LOOK_STEPS = 100_000
-"""Steps that a look may work before it counts as several (services/expressions/work.py)."""
+"""The number of steps of evaluation above which one look counts as several
+(services/expressions/work.py)."""
 APART_MAX = 4
-"""Groups of a cohort whose filters are asked one by one; the index asks more at once."""
+"""The number of groups in a cohort up to which their filters are evaluated one by one. For more
+groups the index is used."""
 
 Message = TypeVar("Message", bound=QueueEntry)
 
@@ -61,7 +63,7 @@ class FilterGroup:
 
     @property
     def wants(self) -> bool:
-        """Returns whether a consumer has room, and no message for it is known."""
+        """Whether a consumer of the group has room, and no message for it is known."""
         return self.head is None and self.turns.open > 0
 
 
@@ -71,8 +73,8 @@ class Cohort:
     Attributes:
         looked: order up to which the groups have looked at all messages.
         groups: the groups.
-        searching: groups that wait for further messages; some of them do not any more.
-        is_queued: whether it is among those that are to look on.
+        searching: the groups that wait for further messages. Some of them may have stopped waiting.
+        is_queued: whether the cohort is in the queue of those that look on.
     """
 
     __slots__ = ("groups", "is_queued", "looked", "searching")
@@ -93,18 +95,18 @@ class Cohort:
 
 
 Head = tuple[int, int, FilterGroup]
-"""Order of the first message that a group may have; its number; it."""
+"""The order of the first message that a group may have, the group's number, and the group."""
 
 
 class Filters(Generic[Message]):
-    """The groups that have a filter.
+    """The groups that have a filter, and the messages found for each.
 
     Invariants: a group with room has a head, or its cohort is searching, or nothing that is free
     passes it. Cohorts are in the order of `looked`, and no two have looked as far.
 
     Args:
-        free: the messages.
-        contents: reads them.
+        free: the free messages.
+        contents: the reader of message bodies.
     """
 
     __slots__ = (
@@ -128,10 +130,11 @@ class Filters(Generic[Message]):
         self._asks_around = 0
         self._heads: list[Head] = []
         self._full: list[FilterGroup] = []
-        """Groups that have found more than they may."""
+        """The groups that have found more than `FOUND_MAX` messages."""
         self._cohorts: list[Cohort] = []
         self._queue: list[tuple[float, int, Cohort]] = []
-        """Cohorts that are searching, by how far they have looked, or had when they came here."""
+        """The cohorts that are searching, each with the order up to which it had looked when it was
+        queued."""
         self._made = 0
 
     def __len__(self) -> int:
@@ -154,7 +157,7 @@ class Filters(Generic[Message]):
         return group
 
     def parted(self, group: FilterGroup) -> None:
-        """A consumer of the group is no more."""
+        """Notes that a consumer of the group is gone."""
         group.members -= 1
         if group.members == 0:
             assert group.filter is not None
@@ -169,7 +172,7 @@ class Filters(Generic[Message]):
             self._seek(group)
 
     def first(self, group: FilterGroup) -> Message | None:
-        """The first that is free of what it has found."""
+        """Returns the first message that the group has found and that is still free."""
         found, get = group.found, self._free.get
         while found:
             message = get(found[0])
@@ -179,11 +182,11 @@ class Filters(Generic[Message]):
         return None
 
     def wants(self, message: Message) -> bool:
-        """Returns whether `added` will look into the message."""
+        """Returns whether `added` will evaluate filters on the message."""
         return bool(self._cohorts) and message.order <= self._cohorts[-1].looked
 
     def added(self, message: Message, tree: dict[str, Any] | None) -> None:
-        """There is one more free message; a tree, if there is one at hand."""
+        """Takes a new free message, with its parsed tree if the caller has it."""
         if not self.wants(message):
             return
         order = message.order
@@ -203,10 +206,10 @@ class Filters(Generic[Message]):
         return self._index.matching(tree, self._around(message))
 
     def firsts(self, looks: int) -> list[FilterGroup]:
-        """The groups with room whose first message comes before those of all others.
+        """Returns the groups with room whose first message comes before those of all other groups.
 
         Args:
-            looks: messages that may be looked at for it.
+            looks: the number of messages on which filters may be evaluated for this.
         """
         heads = self._heads
         while True:
@@ -248,7 +251,7 @@ class Filters(Generic[Message]):
             heapify(self._heads)
 
     def _drop(self) -> None:
-        """Takes away the lowest head, which does not hold."""
+        """Removes the lowest head, which is no longer valid."""
         head = heappop(self._heads)
         group = head[2]
         if group.head is head:
@@ -275,7 +278,7 @@ class Filters(Generic[Message]):
             self._full.append(group)
 
     def _forget(self) -> None:
-        """Has those who found too much go back to half of it."""
+        """Cuts the groups that have found too many messages back to half of `FOUND_MAX`."""
         for group in self._full:
             found = sorted(order for order in set(group.found) if self._free.get(order) is not None)
             if len(found) > FOUND_MAX // 2:
@@ -312,7 +315,8 @@ class Filters(Generic[Message]):
             heappush(self._queue, (cohort.looked, self._made, cohort))
 
     def _search(self, looks: int) -> int:
-        """Lets the cohort look on that has looked at the least; gives the looks that are left."""
+        """Lets the cohort that has looked at the least look on. Returns the number of looks that
+        are left."""
         looked, _, cohort = heappop(self._queue)
         cohort.is_queued = False
         if not cohort.groups or not cohort.is_searching():
@@ -340,7 +344,8 @@ class Filters(Generic[Message]):
         return looks
 
     def _look(self, cohort: Cohort, message: Message) -> int:
-        """Asks the filters of a cohort; how many looks more that took than one."""
+        """Evaluates the filters of a cohort on one message. Returns how many looks beyond one that
+        cost."""
         cohort.looked = order = message.order
         before = NEWS.steps
         if len(cohort.groups) > APART_MAX:
@@ -359,7 +364,8 @@ class Filters(Generic[Message]):
         return (NEWS.steps - before) // LOOK_STEPS
 
     def _catch_up(self, i: int, looked: float) -> None:
-        """Makes one cohort of one and those above it that have looked up to here."""
+        """Merges cohort `i` with the following ones, as far as these have looked no further than
+        `looked`."""
         cohorts = self._cohorts
         while i + 1 < len(cohorts) and cohorts[i + 1].looked <= looked:
             less, more = cohorts[i], cohorts[i + 1]

@@ -1,4 +1,5 @@
-"""The messages that consumers have: whose, until when, and how often in vain."""
+"""The leases of messages: the consumer and end of each, and how often each message was delivered in
+vain."""
 
 from __future__ import annotations
 
@@ -9,15 +10,18 @@ from raylay.services.queues.decisions import Consumer, MessageLease
 from raylay.services.queues.message import DONE, QueuedMessage
 
 STALE_MAX = 1_000
-"""Ends of leases that are over otherwise, beside as many as there are leases."""
+"""The number of stale entries, of leases that ended otherwise than by time, that are kept in any
+case. As many again as there are leases may be kept as well."""
 
 
 _End = tuple[int, int, int, QueuedMessage]
-"""End of a lease: when, its number, the message's transaction id, the message."""
+"""The end of a lease: its time, the number of the lease, the message's transaction id, and the
+message."""
 
 
 class _Tries:
-    """Deliveries and transfers of a message that came to nothing here since the last start."""
+    """The number of deliveries of a message that came to nothing here since the last start, and of
+    those that a consumer gave back."""
 
     __slots__ = ("cancels", "deliveries")
 
@@ -33,7 +37,7 @@ class LeaseTable:
     Owner: the queue's machine.
 
     Args:
-        deliveries_max, cancels_max: as in the queue's definition; 0: any number.
+        deliveries_max, cancels_max: the limits of the queue's definition; 0: no limit.
     """
 
     __slots__ = (
@@ -52,21 +56,21 @@ class LeaseTable:
         self._cancels_max = cancels_max
         self._of: dict[Consumer, dict[QueuedMessage, None]] = {}
         self._blamed: dict[Consumer, int] = {}
-        """The highest lease number that a consumer had when one of its leases ended by time: of
-        those up to it, no other one counts as delivered in vain."""
+        """The highest lease number that a consumer held when one of its leases ended by time. Of
+        its leases up to that number, no other one counts as delivered in vain."""
         self._ends: list[_End] = []
         self._tries: dict[QueuedMessage, _Tries] = {}
         self._count = 0
         self.ended_count = 0
-        """Leases that ended by time."""
+        """The number of leases that ended by time."""
 
     def __len__(self) -> int:
         return self._count
 
     @property
     def first_us(self) -> int:
-        """The time at which the next lease may end, in microseconds since 1970; 0: none does by
-        itself."""
+        """The time at which the next lease may end, in microseconds since 1970; 0: no lease ends by
+        time."""
         return self._ends[0][0] if self._ends else 0
 
     def consumers(self) -> list[Consumer]:
@@ -91,8 +95,8 @@ class LeaseTable:
     def lease_all(
         self, consumer: Consumer, messages: Sequence[QueuedMessage], until_us: int
     ) -> None:
-        """Notes leases of one consumer, which the messages hold; they end at one time, or never
-        where that is 0."""
+        """Records leases of one consumer, which the messages already hold in `held`. They all end
+        at `until_us`, or never if that is 0."""
         if until_us:
             for message in messages:
                 assert isinstance(message.held, MessageLease)
@@ -105,7 +109,7 @@ class LeaseTable:
         self._count += len(messages)
 
     def end_all(self, consumer: Consumer, messages: Sequence[QueuedMessage]) -> None:
-        """Ends leases of one consumer, as `end` of each, and `forget`, do."""
+        """Ends leases of one consumer. Has the effect of `end` and `forget` for each message."""
         there = self._of[consumer]
         for message in messages:
             del there[message]
@@ -117,7 +121,7 @@ class LeaseTable:
                 self._tries.pop(message, None)
 
     def end(self, message: QueuedMessage, lease: MessageLease) -> None:
-        """Forgets a lease, which the message is to hold no longer."""
+        """Removes a lease. The caller clears `held` of the message."""
         there = self._of[lease.consumer]
         del there[message]
         if not there:
@@ -125,7 +129,7 @@ class LeaseTable:
         self._count -= 1
 
     def ended(self, now_us: int) -> list[QueuedMessage]:
-        """Messages whose leases end now: each is to be ended."""
+        """Returns the messages whose leases have ended by now. The caller ends each lease."""
         found: list[QueuedMessage] = []
         while self._ends and self._ends[0][0] <= now_us:
             each = heapq.heappop(self._ends)
@@ -135,8 +139,9 @@ class LeaseTable:
         return found
 
     def suspects(self, ended: Sequence[QueuedMessage]) -> list[QueuedMessage]:
-        """Returns the messages whose leases end now, unsaid, and that count as delivered in vain:
-        of what a consumer held at one time and has not acknowledged, the oldest one."""
+        """Returns the messages that count as delivered in vain when these leases end without an
+        acknowledgment. Of what a consumer held at one time and has not acknowledged, only the
+        oldest message counts."""
         if not self._deliveries_max:
             return []
         found: list[QueuedMessage] = []
@@ -154,12 +159,12 @@ class LeaseTable:
         return found
 
     def gone(self, consumer: Consumer) -> None:
-        """The consumer is no more."""
+        """Forgets a consumer that is gone."""
         self._blamed.pop(consumer, None)
 
     def tried(self, message: QueuedMessage, *, is_cancel: bool) -> str:
-        """Notes that a message was delivered in vain, or given back on purpose; returns the reason
-        why it is to be removed; empty: none."""
+        """Records that a message was delivered in vain, or given back on purpose. Returns the
+        reason for which the message is now to be removed; empty: there is none."""
         if not (self._deliveries_max or self._cancels_max):
             return ""
         tries = self._tries.get(message)
@@ -170,8 +175,8 @@ class LeaseTable:
         return self.spent(message)
 
     def spent(self, message: QueuedMessage) -> str:
-        """Returns why a message is to be removed, for what was done in vain with it; empty: it is
-        not."""
+        """Returns the reason for which a message is to be removed, given its deliveries in vain;
+        empty: there is none."""
         tries = self._tries.get(message)
         if tries is None:
             return ""
@@ -186,7 +191,7 @@ class LeaseTable:
             self._tries.pop(message, None)
 
     def oldest(self) -> QueuedMessage | None:
-        """Returns, of the messages that consumers have, the one that came first."""
+        """Returns the leased message with the lowest transaction id."""
         held = (message for there in self._of.values() for message in there)
         return min(held, key=lambda message: message.txid, default=None)
 

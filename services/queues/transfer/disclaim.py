@@ -19,14 +19,16 @@ from raylay.services.queues.records import OwnershipChange
 from raylay.services.queues.transfer.ownership import Ownership, is_better
 
 VAIN_US = 1_000_000
-"""Time of asking in vain after which a requester is answered. Before, what is asked for may be on
-its way."""
+"""The time of requests in vain, in microseconds, after which a requester is answered. Earlier, the
+messages may still be on their way."""
 PAUSE_US = 5_000_000
-"""Time without a request after which a requester begins again."""
+"""The time without a request, in microseconds, after which a requester's time in vain begins
+anew."""
 TOLD_US = 500_000
-"""Time between two answers that say to a requester what others do not know."""
+"""The least time, in microseconds, between two replies that tell a requester what it does not
+know."""
 REQUESTERS_MAX = 1_024
-"""Instances that are remembered: with more, all begin again."""
+"""The number of requesters that are remembered. With more, all are forgotten and begin anew."""
 
 
 class _Patience:
@@ -38,7 +40,7 @@ class _Patience:
 
 
 class DisclaimTimer:
-    """Instances that ask in vain, and since when.
+    """The instances that request in vain, and the time since when each does.
 
     Owner: the queue's machine. Times are the machine's, in microseconds since 1970.
     """
@@ -49,7 +51,8 @@ class DisclaimTimer:
         self._askers: dict[str, _Patience] = {}
 
     def asked(self, requester: str, now_us: int) -> bool:
-        """Notes that an instance asks in vain. Returns whether it has done so for long enough."""
+        """Notes a request in vain. Returns whether the requester has made such requests for long
+        enough to be answered."""
         found = self._askers.get(requester)
         if found is None or not 0 <= now_us - found.asked_us < PAUSE_US:
             if len(self._askers) >= REQUESTERS_MAX:
@@ -59,8 +62,8 @@ class DisclaimTimer:
         return now_us - found.since_us >= VAIN_US
 
     def tells(self, requester: str, now_us: int) -> bool:
-        """Returns whether the requester is answered now; then it is not answered again for a
-        while."""
+        """Returns whether to tell the requester now what it does not know. If so, it is not told
+        again for `TOLD_US`."""
         found = self._askers[requester]
         if found.told_us and 0 <= now_us - found.told_us < TOLD_US:
             return False
@@ -69,14 +72,14 @@ class DisclaimTimer:
 
 
 class TransferReply(NamedTuple):
-    """The answer about messages that were asked for in vain.
+    """The answer to a request for messages that were requested in vain.
 
     Attributes:
-        grants: whose they are from now on.
-        messages: those of them that are here: they are to be frozen.
-        absent: those that are not, and are to be frozen when they come.
-        told: registers that this instance knows, and who asks does not.
-        gone: messages that have left the queue, of which who asks does not know it.
+        grants: the ownership changes that give messages to the requester.
+        messages: the granted messages that are here, which are to be frozen.
+        absent: the granted messages that are not here, which are to be frozen when they come.
+        told: the ownership changes that this instance knows and the requester does not.
+        gone: the messages that have left the queue, which the requester does not know.
     """
 
     grants: list[OwnershipChange]
@@ -93,15 +96,15 @@ def answer(
     wanted: Sequence[TransferCandidate],
     look: Callable[[Key], tuple[QueuedMessage | None, Ownership | None]],
 ) -> TransferReply:
-    """Returns the answer to an instance that asks.
+    """Returns the answer to a requester.
 
     Args:
-        name: of this instance.
-        count: messages that it has room for.
-        wanted: what it asked this instance for, or one that it takes messages over of, and was not
-            granted.
-        look: the message that is here; and what is known of whose it is; None: that it has left
-            the queue.
+        name: the name of this instance.
+        count: the number of messages that the requester has room for.
+        wanted: the messages requested and not granted, of this instance or of one that it stands in
+            for by proxied transfer.
+        look: a function that returns a message, or None if it is not here, and its ownership, or
+            None if it has left the queue.
     """
     said = TransferReply([], [], [], [], [])
     for key, generation, owner in wanted:
@@ -117,7 +120,7 @@ def answer(
         if message is not None and (
             message.state != AVAILABLE or message.is_barrier or known.owner == name
         ):
-            # A consumer here has it, or can have it.
+            # A consumer here has the message, or can have it.
             continue
         if len(said.grants) >= count:
             continue

@@ -1,13 +1,13 @@
 """Removals and transfers that come before their message (rule 7).
 
-Links carry the topics of a queue by ways of their own, so an acknowledgment may be here before its
+Links carry each topic of a queue by its own way, so an acknowledgment may be here before its
 message. It is kept until the message comes. A removal may be forgotten after a time, as documented;
-a transfer never is. Times are those of the journal's runs, so that whoever reads it again forgets
-the same.
+a transfer never is. Times are those of the journal's runs, so that a machine that reads the journal
+again forgets the same records.
 
-A queue that is made again begins at its oldest message (`floor`), and has to begin with what was
-early *there*: an entry that came before the floor and was used behind it is used once more then.
-So everything is kept twice: as of now, and as of the floor; between them stands what came since.
+A queue is rebuilt from its oldest message (`floor`), with the records that were early *there*: an
+entry that came before the floor and was used behind it is used once more then. So the records are
+kept twice, as of now and as of the floor, together with all that came in between.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from raylay.services.queues.transfer.ownership import UNKNOWN, Ownership, is_bet
 
 Value = TypeVar("Value")
 Piece = tuple[int, int, Value]
-"""First and last sequence, and what is known of them."""
+"""The first and last sequence of a range, and its value."""
 Covers = Callable[[int, int, int], bool]
-"""Whether a publisher's messages, first to last, are all there."""
+"""A function that tells whether all of a publisher's messages, first to last, are among certain
+messages."""
 STEPS = 16
-"""Parts into which the time is cut for which removals are kept: those of one part are forgotten
-together."""
+"""The number of steps into which the time is divided for which removals are kept. The removals of
+one step are forgotten together."""
 COUNTED_MAX = (1 << 63) - 1
-"""Highest number that is told in a frame."""
+"""The highest number that a frame can carry."""
 
 
 class RangeMap(Generic[Value]):
-    """Disjoint ranges of one publisher's sequences with a value each, in order."""
+    """Disjoint ranges of one publisher's sequences in order, each with a value."""
 
     __slots__ = ("_firsts", "_lasts", "_values")
 
@@ -50,12 +51,12 @@ class RangeMap(Generic[Value]):
 
     @property
     def count(self) -> int:
-        """The number of sequences, which may be more than `len` can return, for somebody else
-        chooses them."""
+        """The number of sequences. It may exceed what `len` can return, because other programs
+        choose the ranges."""
         return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
 
     def take(self, first: int, last: int) -> list[Piece[Value]]:
-        """Takes first..last out; what was there of it."""
+        """Removes first..last. Returns the pieces that were there."""
         begin, end = bisect_left(self._lasts, first), bisect_right(self._firsts, last)
         if begin >= end:
             return []
@@ -81,7 +82,7 @@ class RangeMap(Generic[Value]):
         return self._values[at] if is_there else None
 
     def missing(self, first: int, last: int) -> list[Range]:
-        """Returns the sequences of first..last of which nothing is known."""
+        """Returns those sequences of first..last that have no value."""
         found: list[Range] = []
         begin, end = bisect_left(self._lasts, first), bisect_right(self._firsts, last)
         for a, b in zip(self._firsts[begin:end], self._lasts[begin:end], strict=True):
@@ -95,7 +96,8 @@ class RangeMap(Generic[Value]):
     def add(
         self, first: int, last: int, value: Value, counts: Callable[[Value, Value], bool]
     ) -> None:
-        """Says this of first..last, but where something is said that `counts(it, value)`."""
+        """Gives first..last this value, except where the present value counts more:
+        `counts(present, value)`."""
         made: list[Piece[Value]] = []
 
         def put(a: int, b: int, what: Value) -> None:
@@ -113,7 +115,7 @@ class RangeMap(Generic[Value]):
         if at <= last:
             put(at, last, value)
         begin = bisect_left(self._firsts, first)
-        # What touches it on the left and says the same becomes one with it.
+        # A piece that adjoins on the left and has the same value is merged with the new one.
         if begin and self._lasts[begin - 1] + 1 == first and self._values[begin - 1] == made[0][2]:
             begin -= 1
             made[0] = self._firsts[begin], made[0][1], made[0][2]
@@ -128,7 +130,7 @@ class RangeMap(Generic[Value]):
 
 
 class PublisherRangeMap(Generic[Value]):
-    """Stretches by publisher."""
+    """Range maps by publisher."""
 
     __slots__ = ("_counts", "publishers", "size")
 
@@ -136,7 +138,7 @@ class PublisherRangeMap(Generic[Value]):
         self._counts = counts
         self.publishers: dict[int, RangeMap[Value]] = {}
         self.size = 0
-        """Memory that it takes, in ranges of sequences; a publisher counts as one more."""
+        """The size in memory, in ranges of sequences. Each publisher counts as one more range."""
 
     def __bool__(self) -> bool:
         return bool(self.publishers)
@@ -155,7 +157,7 @@ class PublisherRangeMap(Generic[Value]):
         self.size += len(found)
 
     def take(self, publisher: int, ranges: Iterable[Range]) -> list[Piece[Value]]:
-        """Takes these out; what was there of them."""
+        """Removes these ranges. Returns the pieces that were there."""
         stretches = self.publishers.get(publisher)
         if stretches is None:
             return []
@@ -176,7 +178,7 @@ class PublisherRangeMap(Generic[Value]):
         return None if stretches is None else stretches.find(sequence)
 
     def pieces(self) -> list[tuple[int, int, int, Value]]:
-        """All of them: publisher, first, last, value."""
+        """Returns all pieces as publisher, first, last and value."""
         return [
             (publisher, *piece)
             for publisher, stretches in self.publishers.items()
@@ -185,8 +187,8 @@ class PublisherRangeMap(Generic[Value]):
 
 
 class _Arrivals(NamedTuple):
-    """A range of early records that arrived after the floor, which is the oldest message that a
-    rebuilt queue begins with. In the order of the journal."""
+    """A range of early records that came after the floor. These are kept in the order of the
+    journal."""
 
     txid: int
     publisher: int
@@ -198,11 +200,12 @@ class _Arrivals(NamedTuple):
 class EarlyRecords:
     """See the file's docstring.
 
-    Invariant: what `_then` holds, and `_came` up to any transaction id, less the messages that came
-        up to there, is what was early there.
+    Invariant: the records that were early at a transaction id are those of `_then`, and those of
+        `_came` up to there, less those of messages that had come by then.
 
     Args:
-        kept_us: for how long removals are kept; 0: until their messages come.
+        kept_us: the time for which removals are kept, in microseconds; 0: until their messages
+            come.
     """
 
     __slots__ = (
@@ -214,12 +217,12 @@ class EarlyRecords:
         self._step_us = -(-kept_us // STEPS)
         self._swept_us = 0
         self._removals: PublisherRangeMap[int] = PublisherRangeMap(int.__ge__)
-        """Removals with the time at which they came, as the beginning of a step, in microseconds
+        """Early removals, each with the beginning of the step in which it came, in microseconds
         since 1970."""
         self._moves: PublisherRangeMap[Ownership] = PublisherRangeMap(is_better)
         self._since: dict[int, int] = {}
-        """Transaction id, by publisher, of the first record of those in `_moves`; of those that
-        came before the floor, nobody knows it."""
+        """The transaction id of the first record in `_moves`, by publisher. A publisher whose
+        records came with the checkpoint has none."""
         self._then: tuple[PublisherRangeMap[int], PublisherRangeMap[Ownership]] = (
             PublisherRangeMap(int.__ge__),
             PublisherRangeMap(is_better),
@@ -232,25 +235,27 @@ class EarlyRecords:
 
     @property
     def removals_waiting(self) -> int:
-        """Messages whose removal is known and that have not come, up to `COUNTED_MAX`."""
+        """The number of messages that have not come and whose removal is known, up to
+        `COUNTED_MAX`."""
         return min(self._removals.count, COUNTED_MAX)
 
     def known_of(self, publisher: int, sequence: int) -> Ownership | None:
-        """Returns the ownership recorded for a message that has not come: nothing, which is below
-        all other registers; None: it has been removed."""
+        """Returns the ownership that records have given a message that has not come; None: the
+        message has been removed. Without such a record it is `UNKNOWN`, which counts less than any
+        other."""
         if not self._removals.missing(publisher, sequence, sequence):
             return None
         return self._moves.find(publisher, sequence) or UNKNOWN
 
     @property
     def size(self) -> int:
-        """The size of removals and transfers in memory, in ranges of sequences."""
+        """The size of early removals and transfers in memory, in ranges of sequences."""
         now = self._removals.size + self._moves.size
         return now + self._then[0].size + self._then[1].size + len(self._came)
 
     def removed(self, publisher: int, ranges: list[Range], txid: int, at_us: int) -> None:
-        """Notes that these messages have not come, and were removed by the record with this
-        transaction id, which came to this instance at this time (microseconds since 1970)."""
+        """Notes the removal of messages that have not come, by the record with this transaction id,
+        which came to this instance at `at_us` (microseconds since 1970)."""
         step_us = at_us - at_us % self._step_us if self._step_us else at_us
         self._forget(at_us)
         for first, last in ranges:
@@ -258,7 +263,7 @@ class EarlyRecords:
             self._came.append(_Arrivals(txid, publisher, first, last, step_us))
 
     def moved(self, publisher: int, ranges: list[Range], register: Ownership, txid: int) -> None:
-        """Notes that these messages have not come, and were transferred by the record with this
+        """Notes a change of ownership of messages that have not come, by the record with this
         transaction id."""
         if publisher not in self._moves.publishers:
             self._since[publisher] = txid
@@ -269,11 +274,11 @@ class EarlyRecords:
     def arrived(
         self, publisher: int, ranges: list[Range], at_us: int
     ) -> tuple[list[Range], list[Piece[Ownership]], int]:
-        """Takes out messages that come at this time: which of them have been removed, and the
-        registers of others. It is known no longer then.
+        """Takes out what is known of messages that come at this time.
 
         Returns:
-            And the transaction id from which on records said these registers; 0: before the floor.
+            The messages that have been removed; the ownerships of others; and the transaction id
+            of the first record that gave such an ownership, or 0 if that came before the floor.
         """
         self._forget(at_us)
         gone = [(first, last) for first, last, _ in self._removals.take(publisher, ranges)]
@@ -284,15 +289,16 @@ class EarlyRecords:
         return gone, moved, since_txid
 
     def _forget(self, now_us: int) -> None:
-        """Forgets removals whose time is over. Those that were used before stay as of the floor:
-        else their messages would come back when the queue is made again."""
+        """Forgets removals whose time is over. The state as of the floor keeps those that were used
+        before: otherwise their messages would come back when the queue is rebuilt."""
         if not self._step_us or now_us < self._swept_us + self._step_us:
             return
         self._swept_us = now_us - now_us % self._step_us
         oldest_us = self._swept_us - STEPS * self._step_us
         old: PublisherRangeMap[int] = PublisherRangeMap(int.__ge__)
         kept: PublisherRangeMap[int] = PublisherRangeMap(int.__ge__)
-        # Somebody else says how many and how wide they are: nothing here looks at all for each.
+        # Other programs choose the number and width of the ranges, so each step costs little
+        # however wide they are.
         for publisher, first, last, step_us in self._removals.pieces():
             (old if step_us < oldest_us else kept).add(publisher, first, last, step_us)
         if not old:
@@ -313,10 +319,11 @@ class EarlyRecords:
         )
 
     def floor_reached(self, floor_txid: int, passed: Iterable[tuple[int, list[Range]]]) -> None:
-        """The queue is made again from here on.
+        """Moves the floor, the position from which the queue can be rebuilt.
 
         Args:
-            passed: publisher and sequences of messages that the floor has passed just now.
+            passed: the publishers and sequences of the messages between the former floor and this
+                one.
         """
         removals, moves = self._then
         while self._came and self._came[0].txid <= floor_txid:
@@ -331,20 +338,20 @@ class EarlyRecords:
                 moves.take(publisher, ranges)
 
     def is_long(self, free: int) -> bool:
-        """Returns whether there is more behind the floor than so much and twice what `forget_used`
-        left."""
+        """Returns whether more entries came after the floor than `free`, plus twice what
+        `forget_used` left."""
         self._looked_at = min(self._looked_at, len(self._came))
         return len(self._came) > 2 * self._looked_at + free
 
     def forget_used(self, left: Sequence[tuple[int, Covers]]) -> None:
-        """Forgets what no floor can ask for: else one message that stays for ever would keep all
-        that came early behind it.
+        """Forgets entries that no floor can need. Otherwise one message that stays for ever would
+        keep all early records that followed it.
 
         Args:
-            left: in order, what says which messages came and have left the queue since, side by
-                side in the journal; each with the transaction id from which on no floor is before
-                the last of them. Who begins at an earlier floor reads behind it what was said of
-                them.
+            left: the series of neighbouring arrivals, in order, whose messages have all left the
+                queue. For each series there is a test of what belongs to it, and the transaction id
+                before which no record is forgotten because of it: a rebuild from an earlier floor
+                reads the record in the journal.
         """
         begins = [since_txid for since_txid, _ in left]
         kept: deque[_Arrivals] = deque()
@@ -364,7 +371,7 @@ class EarlyRecords:
 
     @classmethod
     def from_wire(cls, said: dict[str, Any], kept_us: int) -> EarlyRecords:
-        """The inverse of `to_wire`: the floor is now."""
+        """The inverse of `to_wire`. The floor is at the present."""
         made = cls(kept_us)
         for publisher, first, last, at_us in said["removals"]:
             made._removals.add(publisher, first, last, at_us)
@@ -377,7 +384,7 @@ class EarlyRecords:
 
 
 def early_ranges(held: PublisherRanges, publisher: int, first: int, last: int) -> list[Range]:
-    """Returns the sequences of first..last that have never been in the queue; what has left it
-    needs no memory."""
+    """Returns those sequences of first..last that have never been in the queue. Records about
+    messages that have left it need not be kept."""
     there = held.get(publisher)
     return [(first, last)] if there is None else there.missing(first, last)

@@ -1,5 +1,5 @@
-"""The ownership of a queue's messages: the order of registers (rule 1), and the initial owner of a
-message of which no record has said anything (rule 2)."""
+"""The ownership of a queue's messages: which of two ownerships counts (rule 1), and the initial
+owner of a message that no record names an owner for (rule 2)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from typing import NamedTuple
 from raylay.services.queues.definition import QueueDefinition
 
 NAMES_KEPT_MAX = 16_384
-"""Incarnations that are known by name: with more, those heard of first are forgotten. Links bring
-names without end, and a name has up to 400 bytes."""
+"""The number of incarnations whose names are kept. With more, the names that came first are
+forgotten: links may bring any number of names, of up to 400 bytes each."""
 OWNERS_MAX = 10_000
-"""Registers that are kept to be shared: with more, they are collected anew."""
+"""The number of `Ownership` objects kept for sharing. With more, all are dropped and collected
+anew."""
 
 
 class Ownership(NamedTuple):
-    """The owner of a message (rule 1): the higher generation counts, of two alike the lower name.
+    """The owner of a message (rule 1). Of two, the one with the higher generation counts; with
+    equal generations, the one with the lower name.
 
     Attributes:
-        owner: name of an instance; empty: the instance that took the message in is not known yet.
+        owner: the name of an instance; empty: the instance that took the message in is not known
+            yet.
     """
 
     generation: int
@@ -27,25 +30,25 @@ class Ownership(NamedTuple):
 
 
 UNKNOWN = Ownership(-1, "")
-"""Ownership of a message of which nothing is known: any other one counts more."""
+"""The ownership of a message of which nothing is known. Any other ownership counts more."""
 
 
 def is_better(one: Ownership, other: Ownership) -> bool:
-    """Returns whether the first of two registers of one message is the one that counts."""
+    """Returns whether the first of two ownerships of a message is the one that counts."""
     if one.generation != other.generation:
         return one.generation > other.generation
     return one.owner < other.owner
 
 
 class OwnershipTable:
-    """Names of incarnations, and the registers that come of them.
+    """The names of the instances that bear incarnations, and the ownerships that follow from them.
 
-    An owner is the name of an instance, not its incarnation: one that lost its disk owns what it
-    gets back.
+    An owner is the name of an instance, not its incarnation: an instance that lost its disk owns
+    the messages that it gets back.
 
     Args:
-        name, incarnation: of this instance.
-        names: of other incarnations, as far as they are known.
+        name, incarnation: the name and incarnation of this instance.
+        names: the names of the instances that bear other incarnations, as far as they are known.
     """
 
     __slots__ = ("_incarnation", "_initial", "_name", "_shared", "names")
@@ -62,18 +65,18 @@ class OwnershipTable:
 
     @property
     def has_former(self) -> bool:
-        """Returns whether an instance had another incarnation before."""
+        """Whether an instance had another incarnation before."""
         return len(self.names) > len(set(self.names.values()))
 
     def initial(self, path: tuple[int, ...]) -> Ownership:
-        """The register of messages that came by this path. Its owner is empty while nobody has
-        said who bore the incarnation that took them in."""
+        """Returns the initial ownership of messages that came by this path. Its owner is empty
+        until the incarnation that took them in is named."""
         if self._initial is not None:
             return self._initial
         return self.shared(0, self.names.get(path[0], "") if path else self._name)
 
     def shared(self, generation: int, owner: str) -> Ownership:
-        """Returns this ownership as the same object for all that have it."""
+        """Returns this ownership as one object that all messages share."""
         register = Ownership(generation, owner)
         found = self._shared.get(register)
         if found is None:
@@ -83,7 +86,7 @@ class OwnershipTable:
         return found
 
     def named(self, names: Mapping[int, str]) -> list[int]:
-        """Takes names of incarnations in; those of them that were not known."""
+        """Takes names of incarnations. Returns the incarnations that were not known before."""
         fresh = [incarnation for incarnation in names if incarnation not in self.names]
         for incarnation in fresh:
             self.names[incarnation] = names[incarnation]
@@ -93,8 +96,8 @@ class OwnershipTable:
 
 
 def keep_last(names: dict[int, str], count: int, besides: int = 0) -> None:
-    """Forgets the names that were heard first, but for one incarnation's, until so many are left.
-    A message that comes later from one of the forgotten waits for its name as from any other."""
+    """Forgets the names that came first, except that of the incarnation `besides`, until `count` are
+    left. A later message of a forgotten incarnation waits for the name as for any unknown one."""
     for incarnation in list(names)[: len(names) - count + 1]:
         if len(names) > count and incarnation != besides:
             del names[incarnation]

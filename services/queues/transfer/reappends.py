@@ -1,11 +1,12 @@
-"""Records that came before their message and were used, to be appended once more behind it (rule 7
-of queues).
+"""Records that came before their message and have taken effect, and that are to be appended once
+more behind it (rule 7 of queues).
 
 Journals are removed from the front. A removal or a transfer that came before its message may be
-removed while the message stays; whoever gets the message from there then gets it as if nothing had
-been said of it. So an instance to which the message comes later says the same again, in records of
-its own: they stand behind the message, in its journal and in all that have it from there. A claim
-stands directly before its message, and stays while that is in the queue: it is not said again.
+removed while the message stays; an instance that gets the message from such a journal then does not
+get the record. So an instance to which the message comes after the record appends the same once
+more, in a record of its own. That stands behind the message in its journal, and in the journals
+filled from it. A claim stands directly before its message, and stays in the journal while the
+message is in the queue, so it is not appended again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from raylay.services.queues.transfer.ownership import Ownership, is_better
 class Reappends:
     """See the file's docstring.
 
-    Invariant: what a record behind the message has said already is not in it.
+    Invariant: holds nothing that a record behind the message has already stated.
     Owner: the queue's machine.
     """
 
@@ -47,7 +48,7 @@ class Reappends:
         self._moves.add(publisher, first, last, register)
 
     def heard_removal(self, keys: Keys) -> None:
-        """A record says that these have left the queue: nothing else is to be said of them."""
+        """Takes a removal that was read: nothing has to be appended again for its messages."""
         for publisher, ranges in keys.items():
             self._gone.remove_ranges(publisher, ranges)
             self._moves.take(publisher, ranges)
@@ -60,7 +61,8 @@ class Reappends:
                 self._moves.add(publisher, begin, end, register)
 
     def take(self) -> tuple[list[Keys], list[list[OwnershipChange]]]:
-        """All of it, to be said now: keys of each removal, and moves of each transfer."""
+        """Takes out everything to append: the keys of each removal, and the moves of each
+        transfer."""
         gone: dict[int, list[Range]] = {}
         for publisher, part in self._gone.items():
             gone.setdefault(publisher, []).append(part)
@@ -73,7 +75,7 @@ class Reappends:
         return removals, list(_parts(moves))
 
     def again(self, keys: Keys, moves: Iterable[OwnershipChange]) -> None:
-        """Notes that a draft was not said after all."""
+        """Notes again the contents of a draft whose append has failed."""
         for publisher, ranges in keys.items():
             self._gone.add_ranges(publisher, ranges)
         for publisher, first, last, generation, owner in moves:

@@ -1,9 +1,9 @@
 """Requests for messages that other instances own: which, when, and how often (rule 4).
 
-Requests are not journaled, and a refusal is silence. So they are repeated, and what was asked for
-in vain goes behind the others: no message that its owner needs itself keeps another one from being
-asked for. Nor does a request that is out: where there is something else to ask for, the next one
-takes its place, no sooner than it takes to be granted something.
+Requests are not journaled, and a refusal is not answered. So requests are repeated, and messages
+that were requested in vain go behind the others: a message that its owner needs itself keeps no
+other one from being requested. Nor does an unanswered request: if there are other messages to
+request, the next request replaces it, once the usual time for a grant is over.
 """
 
 from __future__ import annotations
@@ -16,34 +16,42 @@ from raylay.services.queues.message import AVAILABLE, QueuedMessage
 
 CANDIDATES_MIN = 8
 CANDIDATES_MAX = 256
-"""Messages in a request; between the two, as many as there is room for."""
+"""The bounds of the number of messages in a request. Between them, it is the number that consumers
+have room for."""
 LOOKED_AT_MAX = 512
-"""Messages of an owner that one turn looks at: filters of consumers may fit few of a million."""
+"""The number of an owner's messages that one turn evaluates, because filters of consumers may pass
+few of a million."""
 DROPPED_MAX = 16_384
-"""Messages of an owner that are not its any more, or gone, and that one turn drops."""
+"""The number of messages that one turn drops, because they are gone or no longer their former
+owner's."""
 SWEPT_FROM = 1_024
-"""Messages of an owner: with more, and twice as many as when it was last done, what is gone is
-dropped, though nobody asks."""
+"""The number of an owner's messages from which those that are gone are dropped even if nobody
+requests. From then on the bound is twice the number that the last time left, if that is more."""
 REPEAT_US = 500_000
-"""An owner that did not answer is asked again, though there is nothing new to ask for."""
+"""The time, in microseconds, after which an unanswered request is repeated, even with nothing new
+to request."""
 AGAIN_MIN_US = 50_000
-"""Least time between two requests to an owner, where the first one is still out."""
+"""The least time, in microseconds, between two requests to one owner while the first is
+unanswered."""
 GRANT_US = 100_000
-"""Assumed time from a request until the granted messages are here, before one was granted."""
+"""The assumed time, in microseconds, from a request until the granted messages are here, as long as
+none has been granted."""
 GRANT_PART = 4
-"""Divisor of the moving average of that time: the weight of one more grant is its inverse."""
+"""The divisor of the moving average of that time: one more grant has the inverse as its weight."""
 USUAL_MIN_US, USUAL_US, USUAL_MAX_US = 1_000, 20_000, 2_000_000
-"""A message is asked for when it is older than it usually gets until the acknowledgment of another
-instance is here: at first, and the bounds."""
+"""The lower bound, first value and upper bound of `usual_us`, in microseconds. A message is
+requested when it is older than this, because a younger one is usually still acknowledged
+elsewhere."""
 LOOK_AGAIN_US = 20_000
-"""Time after a look that found nothing until an owner's messages are looked at again."""
+"""The time, in microseconds, after which an owner's messages are evaluated again when none was
+wanted."""
 USUAL_PART = 8
-"""Divisor of the moving average of the usual time: the weight of one more message is its
-inverse."""
+"""The divisor of the moving average of `usual_us`: one more message has the inverse as its
+weight."""
 
 
 class _OpenRequest:
-    """A request that is out: `count` of these were asked for."""
+    """An unanswered request for `count` of the messages in `keys`."""
 
     __slots__ = ("at_us", "count", "keys")
 
@@ -54,11 +62,10 @@ class _OpenRequest:
 
 
 class TransferRequests:
-    """Free messages of other instances by owner, and the requests that are out.
+    """Free messages of other instances by owner, and the requests that are unanswered.
 
-    Invariants: each free message that another instance owns stands in `_by_owner` at its owner's;
-        what stands there beside is dropped when it is looked at, and before it is more than the
-        others.
+    Invariants: each free message that another instance owns is in `_by_owner` under its owner.
+        Other messages there are dropped when they are evaluated, and before they outnumber these.
     """
 
     __slots__ = (
@@ -75,14 +82,15 @@ class TransferRequests:
         self._by_owner: dict[str, deque[QueuedMessage]] = {}
         self._asked: dict[str, _OpenRequest] = {}
         self._looked_us: dict[str, int] = {}
-        """Time at which nothing was found among an owner's messages."""
+        """The time at which no message of an owner was wanted."""
         self._fresh: dict[str, int] = {}
-        """Most of an owner's messages that were not looked at yet. Only for these is an owner asked
-        sooner than after `REPEAT_US`."""
+        """The number of an owner's messages that have not been evaluated yet, at most. Only because
+        of these is an owner sent a request sooner than after `REPEAT_US`."""
         self._sweep_at: dict[str, int] = {}
         self._grant_us = GRANT_US
         self.usual_us = USUAL_US
-        """Usual time from a message's arrival here until an acknowledgment from elsewhere comes."""
+        """The usual time, in microseconds, from a message's arrival here until its acknowledgment
+        comes from elsewhere."""
 
     def add(self, message: QueuedMessage) -> None:
         owner = message.register.owner
@@ -90,7 +98,7 @@ class TransferRequests:
         if found is None:
             found = self._by_owner[owner] = deque()
         elif len(found) >= self._sweep_at.get(owner, SWEPT_FROM):
-            # Where nobody asks, nobody looks: most are done with where they came from.
+            # Without consumers here nobody evaluates these messages, and most are gone by now.
             found = self._by_owner[owner] = deque(
                 each for each in found if each.state == AVAILABLE and each.register.owner == owner
             )
@@ -99,10 +107,11 @@ class TransferRequests:
         self._fresh[owner] = self._fresh.get(owner, 0) + 1
 
     def got(self, key: Key, granted_us: int = 0) -> None:
-        """Notes that a message is ours now, or gone.
+        """Notes that a message is this instance's now, or gone.
 
         Args:
-            granted_us: when it became ours, in microseconds since 1970; 0: it is gone.
+            granted_us: the time at which the message became this instance's, in microseconds since
+                1970; 0: it is gone.
         """
         for owner, asked in list(self._asked.items()):
             if key in asked.keys:
@@ -115,7 +124,7 @@ class TransferRequests:
                     del self._asked[owner]
 
     def consumers_changed(self) -> None:
-        """Notes that consumers may want what they did not want before."""
+        """Notes that consumers may want messages that they did not want before."""
         self._fresh = {owner: len(waiting) for owner, waiting in self._by_owner.items()}
         self._looked_us.clear()
 
@@ -128,8 +137,8 @@ class TransferRequests:
         self.usual_us += (age_us - self.usual_us) // USUAL_PART
 
     def next_us(self, now_us: int) -> int:
-        """The time at which there may be something to ask for again, in microseconds since 1970; 0:
-        never, unless a message comes."""
+        """Returns the time at which there may be something to request again, in microseconds since
+        1970; 0: never, unless a message comes."""
         soon_us = now_us + max(LOOK_AGAIN_US, min(self.usual_us, REPEAT_US))
         times = [
             soon_us if asked is None or owner in self._fresh else asked.at_us + REPEAT_US
@@ -144,8 +153,8 @@ class TransferRequests:
         """Returns the requests that are due.
 
         Args:
-            room: free places of consumers.
-            wants: whether a consumer here could take the message.
+            room: the number of messages that consumers have room for.
+            wants: a function that tells whether a consumer here could take a message.
         """
         again_us = min(max(AGAIN_MIN_US, 2 * self._grant_us), REPEAT_US)
         for owner, asked in list(self._asked.items()):
@@ -178,8 +187,8 @@ class TransferRequests:
     def candidates(
         self, owner: str, now_us: int, most: int, wants: Callable[[QueuedMessage], bool]
     ) -> list[QueuedMessage]:
-        """Up to so many messages of the owner that consumers here could take: those that were not
-        looked at before come first."""
+        """Returns up to `most` messages of the owner that consumers here could take. Messages that
+        were not evaluated before come first."""
         waiting = self._by_owner.get(owner)
         looked_us = self._looked_us.get(owner)
         if waiting is None or (looked_us is not None and 0 <= now_us - looked_us < LOOK_AGAIN_US):
@@ -189,15 +198,16 @@ class TransferRequests:
         while looked < min(len(waiting), LOOKED_AT_MAX) and dropped < DROPPED_MAX:
             message = waiting[0]
             if message.state != AVAILABLE or message.register.owner != owner:
-                # What is gone keeps nobody from being asked for.
+                # A message that is gone or has another owner must not keep others from being
+                # requested.
                 waiting.popleft()
                 dropped += 1
                 continue
             age_us = now_us - message.arrival.received_us
-            # One of the future came in an earlier life, before the clock was set back: nobody knows
-            # how old it is.
+            # A message with a time in the future came in an earlier life, before the clock was set
+            # back. Its age is not known.
             if len(chosen) >= most or 0 <= age_us < self.usual_us:
-                # What is behind a young one is younger, or was looked at already.
+                # Messages behind a young one are younger, or were evaluated already.
                 break
             waiting.rotate(-1)
             looked += 1
@@ -218,7 +228,7 @@ class TransferRequests:
         return list(chosen)
 
     def owners(self) -> Collection[str]:
-        """The instances that messages are known to belong to; empty: it is not known."""
+        """Returns the owners of these messages; an empty name stands for an unknown owner."""
         return list(self._by_owner)
 
 
