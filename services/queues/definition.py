@@ -23,37 +23,52 @@ class QueueDefinition:
     """See the file's docstring.
 
     Attributes:
-        name: of the queue; its acknowledgments and transfers are records on the topic of this name.
-        message_type: its name, as the fabric defines it; of the messages and of those records.
-        kind: `queue` (distributed: who took the publish owns it at first), `group_local`
-            (distributed: `initial_owner` does), `local` (of this instance alone).
-        underlying: the topic, or a regular expression over topics, whose messages it holds; empty:
-            `name`.
-        filter: which of those; empty: all.
+        name: the name of the queue. Its acknowledgments and transfers are records on the topic of
+            this name.
+        message_type: the name of the message type, in the fabric's definition, of the queue's
+            messages and records.
+        kind: `queue` (distributed; the instance that takes a publish owns it at first),
+            `group_local` (distributed; `initial_owner` owns it at first), or `local` (of this
+            instance alone).
+        underlying: the topic, or a regular expression over topics, whose messages the queue holds;
+            empty: `name`.
+        filter: the content filter that its messages must pass; empty: all messages pass.
         publish_target: the topic that a publish to the queue's name goes to; empty: `underlying`.
-        at_most_once: a message leaves the queue before it is sent.
-        lease_us: for how long a delivered message is a consumer's; 0: until it is gone.
-        backlog_max: leases of this instance at one time; 0: as many as the subscriptions' are.
-        subscription_backlog_max: of one subscription, which may ask for fewer.
-        expiration_us: how old a message gets, from when it came to this instance; 0: any age.
-        expiration_model: how that goes with the message's own: see `EXPIRATION_MODELS`.
-        recovery_point: from where the queue is made of the log the first time: `epoch`, `now`,
-            `creation`, a bookmark, or an instant (ISO 8601).
-        fairness: which of several consumers that could take a message gets it.
-        strict: an acknowledgment counts for what its client holds where it comes in.
-        deliveries_max: a message that was delivered so often in vain expires; 0: never. Counted
-            here and since the last start.
-        cancels_max: a message expires when it is given back for this time; 0: never.
+        at_most_once: whether a message leaves the queue before it is sent.
+        lease_us: the length of a lease, in microseconds; 0: a lease lasts until the message is
+            gone.
+        backlog_max: the number of leases that this instance gives at one time; 0: as many as its
+            subscriptions take together.
+        subscription_backlog_max: the number of leases of one subscription at one time. A
+            subscription may ask for fewer.
+        expiration_us: the lifetime of a message from when it comes to this instance, in
+            microseconds; 0: no limit.
+        expiration_model: the rule that combines this lifetime with the message's own: one of
+            `EXPIRATION_MODELS`.
+        recovery_point: the position in the log from which the queue is built the first time:
+            `epoch`, `now`, `creation`, a bookmark, or an instant (ISO 8601).
+        fairness: the model that chooses among several consumers that could take a message: one of
+            `FAIRNESS`; empty: the default (`fairness_model`).
+        strict: whether an acknowledgment counts only for messages that its client holds at the
+            instance where it comes in.
+        deliveries_max: the number of deliveries in vain after which a message expires; 0: no limit.
+            Deliveries are counted at each instance, since its last start.
+        cancels_max: the number of times after which a message that is given back expires; 0: no
+            limit.
         dead_letters: the topic that gets a copy of each message that leaves the queue undone;
-            empty: none does.
-        priority: an identifier or an expression; higher ones go first; empty: none.
-        barrier: an expression; a message that it fits waits for all before it, and what comes
-            behind it waits for it; empty: none.
-        file_backed: as documented; the queue's own store is always one of files.
-        target_depth: messages that are looked at at one time; 0: all.
-        deferred_ack_us: how long an acknowledgment is remembered whose message has not come.
-        initial_owner: instance that all messages of a `group_local` queue begin at.
-        domain: what tells a `group_local` queue from others of its name; empty: its group.
+            empty: no copy is made.
+        priority: an identifier or expression whose value is a message's priority. The highest goes
+            first; empty: no priorities.
+        barrier: an expression that makes each message it fits a barrier, which waits for all before
+            it and holds back all behind it; empty: no barriers.
+        file_backed: the documented setting, which changes nothing: the queue's own store is always
+            a file.
+        target_depth: the number of messages that are considered for delivery at one time; 0: all.
+        deferred_ack_us: the time for which an acknowledgment is remembered whose message has not
+            come, in microseconds.
+        initial_owner: the instance that owns all messages of a `group_local` queue at first.
+        domain: the name that distinguishes a `group_local` queue from others of the same name;
+            empty: its group.
 
     Raises:
         ConfigurationError: two of these do not go together, or one is out of its range; says
@@ -138,7 +153,8 @@ class QueueDefinition:
 
     @property
     def stored_as(self) -> str:
-        """The name of the queue in files and status: two types may have queues of one name."""
+        """The name of the queue in files and status, with the message type: queues of two types may
+        share a name."""
         return f"{self.message_type}/{self.name}"
 
     @property
@@ -156,14 +172,14 @@ class QueueDefinition:
 
     @property
     def fairness_model(self) -> str:
-        """Model of fairness, as documented where none is given."""
+        """The fairness model; where none is configured, the documented default."""
         if self.fairness:
             return self.fairness
         return "round-robin" if self.at_most_once else "proportional"
 
 
 def recovery_from(text: str) -> Point:
-    """Returns the point from which messages are in the queue, when nothing is known of it.
+    """Returns the position in the log from which a new queue is built.
 
     Args:
         text: one of `RECOVERY_POINTS`, a bookmark, or an instant (ISO 8601; UTC where it has no

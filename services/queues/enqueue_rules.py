@@ -33,19 +33,19 @@ from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.entry import PRIORITY_MAX
 
 OF_QUEUE = ExpressionUse("an expression of a queue", frozenset(("message",)), deterministic=True)
-"""Use of an expression by a queue: all instances must come to the same, whenever they read the
-message."""
+"""The use of expressions by a queue. They must be deterministic: all instances must get the same
+result, whenever they read the message."""
 _RECORD = struct.Struct("<I20xI8xQ")
-"""Fields of a record (services/messages/records.py): its length, expiration in seconds,
-sequence."""
+"""The fields read of a record (services/messages/records.py): its length, expiration in seconds,
+and sequence."""
 
 
 class EnqueueCandidate(NamedTuple):
-    """A message of the queue that comes in.
+    """A message of a run that belongs to the queue.
 
     Attributes:
-        priority: None: the queue has none.
-        expires_us: in microseconds since 1970; 0: never.
+        priority: the priority of the message; None: the queue has no priorities.
+        expires_us: the time at which the message expires, in microseconds since 1970; 0: never.
     """
 
     at: int
@@ -59,7 +59,8 @@ class EnqueueRules:
     """See the file's docstring.
 
     Args:
-        types: what bodies are read by; only asked where the definition has an expression.
+        types: the message types by which bodies are read. Used only if the definition has an
+            expression.
 
     Raises:
         ConfigurationError: an expression of the definition is none; with its column.
@@ -138,15 +139,17 @@ class EnqueueRules:
                 offset += length
         except struct.error:
             return None
-        # Looked at once for all of it.
+        # One check for the whole run.
         is_sound = offset == len(payload) and found[0] >= run.first_sequence
         return found if is_sound and found[-1] <= run.last_sequence and _ascend(found) else None
 
     def each(self, run: Run, received_us: int) -> Iterator[EnqueueCandidate]:
-        """The messages of a run that belong to the queue; `at`: how many are before it.
+        """Yields the messages of a run that belong to the queue. `at` is the number of records
+        before each.
 
         Args:
-            received_us: when the run was received, by the clock that messages expire by.
+            received_us: the time at which the run was received, by the clock by which messages
+                expire.
         """
         payload, offset, unpack = run.payload, 0, _RECORD.unpack_from
         priority: int | None = None
@@ -181,12 +184,13 @@ class EnqueueRules:
             offset += length
 
     def _pass_over(self, run: Run, readable: int, why: str) -> None:
-        """Keeps what comes behind out of the queue, at every instance: all read the same bytes."""
+        """Notes that the rest of a run is unreadable and does not enter the queue. So it is at
+        every instance, since all read the same bytes."""
         UNREADABLE.note(run, told(run, readable, why))
 
     def _read(self, record: Record) -> tuple[int | None, bool] | None:
-        """Priority, and whether it is a barrier; None: it does not belong to the queue. A body that
-        cannot be read passes no filter."""
+        """Returns the priority of a message, and whether it is a barrier; None: it does not belong
+        to the queue. A body that cannot be read passes no filter."""
         assert self._type is not None
         has_priority = self._priority is not None
         try:
@@ -202,8 +206,9 @@ class EnqueueRules:
         return _whole(values.number(self._priority(tree, beside))), is_barrier
 
     def _period_us(self, expiration_s: int) -> int:
-        """Returns the lifetime of a message from when it is received; 0: for ever. A message says
-        nothing with 0, and with the highest number that it never expires."""
+        """Returns the lifetime of a message from its receipt, in microseconds; 0: for ever. An
+        `expiration_s` of 0 means that the message has no lifetime of its own; the highest number,
+        that it never expires."""
         queue_us = self._expiration_us
         if not expiration_s or self._model == "queue":
             return queue_us
@@ -220,7 +225,8 @@ def _ascend(sequences: list[int]) -> bool:
 
 
 def around(record: Record) -> EvalContext:
-    """Returns the context of a queue's expression beside the message."""
+    """Returns the context of a queue's expression: what it may read of a message besides the
+    body."""
     return EvalContext(
         topic=record.topic,
         size_bytes=len(record.body),
@@ -230,7 +236,8 @@ def around(record: Record) -> EvalContext:
 
 
 def _whole(found: float | None) -> int:
-    """Returns the number as documented: unsigned, of 64 bits; NULL and NaN are lowest."""
+    """Returns a priority as documented: an unsigned number of 64 bits. NULL and NaN become 0, the
+    lowest."""
     if found is None or found != found:
         return 0
     return int(min(max(found, 0), PRIORITY_MAX))

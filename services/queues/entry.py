@@ -1,4 +1,5 @@
-"""The values that a queue's pieces hand to one another: messages, consumers and what they hold."""
+"""The values that the parts of a queue share: messages, and the interfaces by which the dispatcher
+reads them."""
 
 from __future__ import annotations
 
@@ -16,23 +17,24 @@ HELD: Final = 3
 
 
 def order_of(txid: int, priority: int) -> int:
-    """Returns the place of a message with a priority: lowest first."""
+    """Returns the order of a message with a priority. The lowest order is delivered first."""
     return (PRIORITY_MAX - priority) << 64 | txid
 
 
 class QueueEntry:
-    """A message of a queue, as far as picking needs to know it. The machine's entry is one.
+    """A message of a queue, with the fields that the dispatcher needs. `QueuedMessage` adds those
+    of the machine.
 
     Its place is kept here, so that a message costs one object and no table of its own.
 
     Attributes:
-        txid: its transaction id.
-        publisher, sequence: its key.
-        order: lowest first. The transaction id; with a priority, that above it: so the transaction
-            id is the order of those that have the same.
-        is_barrier: it goes to all, when all before it are gone.
-        standing: where picking has it: `ABSENT`, `FREE`, `INACTIVE` (behind the target depth) or
-            `HELD` (a barrier). Only picking writes it.
+        txid: the transaction id of the message.
+        publisher, sequence: the key of the message.
+        order: the position among the queue's messages, lowest first: the transaction id, preceded
+            by the inverted priority in the higher bits if the queue has priorities.
+        is_barrier: whether the message is a barrier.
+        standing: the place of the message in the dispatcher, which alone changes it: `ABSENT`,
+            `FREE`, `INACTIVE` (beyond the target depth) or `HELD` (a barrier).
     """
 
     __slots__ = ("is_barrier", "order", "publisher", "sequence", "standing", "txid")
@@ -42,7 +44,8 @@ class QueueEntry:
     ) -> None:
         self.txid = txid
         self.publisher, self.sequence = key
-        # Where there are no priorities the order is the same object: it costs nothing.
+        # Without priorities the order is the same object as the transaction id, and takes no
+        # memory.
         self.order = txid if priority is None else order_of(txid, priority)
         self.is_barrier = is_barrier
         self.standing = ABSENT
@@ -53,8 +56,8 @@ class QueueEntry:
 
     @property
     def priority(self) -> int:
-        """Priority from 0 to 2**64 - 1, which is delivered first. A queue without priorities has
-        none."""
+        """The priority, from 0 to 2**64 - 1; the highest is delivered first. Meaningless in a queue
+        without priorities."""
         return PRIORITY_MAX - (self.order >> 64)
 
     def __repr__(self) -> str:
@@ -62,30 +65,32 @@ class QueueEntry:
 
 
 class BodyReader(Protocol):
-    """Reads bodies of messages, which are not kept in memory when the messages are folded."""
+    """The reader of message bodies, which are not kept in memory when messages are folded."""
 
     def tree(self, txid: int) -> dict[str, Any] | None:
         """Returns the parsed message; None: it cannot be parsed."""
 
     def around(self, txid: int) -> EvalContext:
-        """Returns what filters can read besides a message's body. Called only if one does."""
+        """Returns the context that filters can read besides a message's body. Called only if a
+        filter reads it."""
 
 
 class DispatchSettings(Protocol):
-    """The part of a definition (definition.py) that dispatch reads. 0 is without a limit."""
+    """The settings of a queue definition (definition.py) that the dispatcher reads. 0 means no
+    limit."""
 
     @property
     def fairness_model(self) -> str:
-        """`fast`, `round-robin` or `proportional`."""
+        """The fairness model: `fast`, `round-robin` or `proportional`."""
 
     @property
     def backlog_max(self) -> int:
-        """Messages that all consumers here may hold at once."""
+        """The number of messages that all consumers here together may hold at once."""
 
     @property
     def subscription_backlog_max(self) -> int:
-        """Messages that one subscription may hold at once."""
+        """The number of messages that one subscription may hold at once."""
 
     @property
     def target_depth(self) -> int:
-        """Messages that are active at once."""
+        """The number of messages that are considered for delivery at once."""

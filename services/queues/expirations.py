@@ -7,17 +7,18 @@ import heapq
 from raylay.services.queues.message import GONE, QueuedMessage
 
 STEP_US = 100_000
-"""Messages that expire within so many microseconds do at once, at the end of them."""
+"""The length of a step, in microseconds. Messages that expire within one step do so together, at
+its end."""
 STALE_MAX = 1_000
-"""Messages that have left the queue and are still noted, beside as many as are in it."""
+"""The number of entries of messages that have left the queue which are kept in any case."""
 
 
 class MessageExpirations:
-    """Messages by the time when they expire: a few bytes each.
+    """The messages that expire, by time: a few bytes for each.
 
     Attributes:
-        overdue: messages whose time is over and that could not be expired then: a consumer has
-            them, or another instance.
+        overdue: the messages whose time is over and that could not be expired then, because a
+            consumer holds them or another instance owns them.
     """
 
     __slots__ = ("_count", "_order", "_steps", "overdue")
@@ -33,7 +34,7 @@ class MessageExpirations:
 
     @property
     def first_us(self) -> int:
-        """The time at which the next one may expire, in microseconds since 1970; 0: never."""
+        """The time at which the next message may expire, in microseconds since 1970; 0: never."""
         return self._order[0] * STEP_US if self._order else 0
 
     def note(self, message: QueuedMessage, expires_us: int) -> None:
@@ -46,8 +47,8 @@ class MessageExpirations:
         self._count += 1
 
     def due(self, now_us: int) -> list[QueuedMessage]:
-        """Returns the messages whose time is over since they were last asked for: they are overdue
-        now."""
+        """Returns the messages whose time has ended since the last call, and adds them to
+        `overdue`."""
         found: list[QueuedMessage] = []
         while self._order and self._order[0] * STEP_US <= now_us:
             there = self._steps.pop(heapq.heappop(self._order))
@@ -57,7 +58,8 @@ class MessageExpirations:
         return found
 
     def clean(self, live: int) -> None:
-        """Forgets messages that are gone, where they are more than `live`, those in the queue."""
+        """Drops entries of messages that have left the queue, if there are many beside those of the
+        `live` messages in it."""
         if self._count <= 2 * live + STALE_MAX:
             return
         kept = {

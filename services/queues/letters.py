@@ -1,7 +1,7 @@
 """Dead letters: the copy that a topic gets of each message that leaves a queue undone.
 
-An instance writes the letter into its journal before the removal, so no crash loses one. A crash
-between the two writes it once more: the bookmark of the message tells two copies.
+An instance writes the letter into its journal before the removal, so no crash loses a letter. After
+a crash between the two the letter is written once more; both copies name the same bookmark.
 """
 
 from __future__ import annotations
@@ -11,18 +11,21 @@ import json
 from raylay.services.messages.records import RECORD_BYTES_MAX, Record
 
 CORRELATION_BYTES_MAX = 1_024
-"""The limit of the message's own correlation id in the letter. A longer one is left out."""
+"""The length up to which a message's own correlation id is repeated in its letter. A longer one is
+left out."""
 LETTER_BYTES_MAX = RECORD_BYTES_MAX + 16 * 1024
-"""The largest message has a letter, too, with the topic and the correlation id of the letter."""
+"""The length of the largest letter: the largest message, with the letter's topic and correlation
+id."""
 
 
 def correlation_of(record: Record, queue: str, reason: str) -> bytes:
-    """The correlation id of a letter: a JSON object.
+    """Returns the correlation id of a letter: a JSON object.
 
     Args:
-        record: the message.
-        queue: name of the queue.
-        reason: why it left the queue, one of `UNDONE` (services/queues/records.py).
+        record: the message that left the queue.
+        queue: the name of the queue.
+        reason: the reason why the message left the queue, one of `UNDONE`
+            (services/queues/records.py).
     """
     said = {
         "queue": queue,

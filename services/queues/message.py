@@ -1,8 +1,8 @@
 """A message as it stands in a queue.
 
-A queue may hold a million messages, so one is a single object of few fields: what it has in common
-with those that came with it is in their `Arrival`, and its register is shared with all that have
-the same one.
+A queue may hold a million messages, so each is a single object of few fields. What messages that
+came together have in common is in their `Arrival`, and messages of equal ownership share one
+`Ownership`.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from raylay.services.queues.entry import ABSENT, QueueEntry, order_of
 from raylay.services.queues.transfer.ownership import Ownership
 
 AVAILABLE, LEASED, FROZEN, GONE, DONE = range(5)
-"""States of a message here: whoever owns it may have it delivered; a consumer has it; a draft about
-it is on its way to the disk; it has left the queue; a consumer has it and takes no place for it any
-more, for its acknowledgment is on its way to the disk."""
+"""The states of a message here. `AVAILABLE`: its owner may have it delivered. `LEASED`: a consumer
+holds it. `FROZEN`: a draft about it is on its way to the disk. `GONE`: it has left the queue.
+`DONE`: a consumer holds it and has acknowledged it, so it no longer counts in the backlog; the
+acknowledgment is on its way to the disk."""
 LOOKED_AT_LEAST = 1_024
-"""Sequences of a record's ranges that are looked up one by one, beside as many as twice the
-messages that there are. With more, the messages are sorted."""
+"""The number of sequences of a record's ranges that are looked up one by one, beside twice the
+number of messages. For wider ranges the messages are sorted."""
 
 
 class QueuedMessage(QueueEntry):
     """A message in a queue.
 
     Attributes:
-        state: `AVAILABLE`, `LEASED`, `FROZEN`, `GONE` or `DONE`.
-        held: of a leased one its lease, done with or not, of a frozen one the tag of its draft.
+        state: the state of the message: `AVAILABLE`, `LEASED`, `FROZEN`, `GONE` or `DONE`.
+        held: the lease of a leased or done message, or the tag of a frozen message's draft.
     """
 
     __slots__ = ("arrival", "held", "register", "state")
@@ -45,7 +46,7 @@ class QueuedMessage(QueueEntry):
         priority: int | None = None,
         is_barrier: bool = False,
     ) -> None:
-        # As `QueueEntry` does, without a call: there is one for each message that comes.
+        # Repeats `QueueEntry.__init__`, which saves a call for each message that comes.
         self.txid = txid
         self.publisher, self.sequence = key
         self.order = txid if priority is None else order_of(txid, priority)
@@ -58,11 +59,12 @@ class QueuedMessage(QueueEntry):
 
 
 class RangeFinder:
-    """Finds messages by ranges that somebody else has written: what all of one record cost is
-    bounded by the messages that there are, however many and wide they are.
+    """Finds messages by ranges that other programs have chosen. The cost of all ranges of one
+    record is bounded by the number of messages, however many and wide the ranges are.
 
     Args:
-        known: the messages of one publisher; what is found may be taken out of it.
+        known: the messages of one publisher by sequence. Messages that were found may be removed
+            meanwhile.
     """
 
     __slots__ = ("_known", "_left", "_sorted")

@@ -1,5 +1,5 @@
-"""Messages that have left a queue since its owner last reported what it has folded: a decision that
-the owner made before it knew of a removal is sent back (rule 10 of queues)."""
+"""Messages that have left a queue since its owner last reported how far it has folded. A decision
+that the owner made before it knew of a removal is returned to it (rule 10 of queues)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from raylay.services.queues.decisions import Key, LeasedDelivery
 from raylay.services.queues.records import Keys
 
 REMOVED_MAX = 16_384
-"""Ranges of what has left the queue that are remembered while its owner is behind; a wide one
-counts as one for each 4,096 sequences."""
+"""The number of ranges that are remembered while the owner is behind. A wide range counts once for
+each 4,096 sequences."""
 
 
 class RecentRemovals:
     """See the file's docstring.
 
-    In two parts by age, so that memory is bounded by what an owner is behind, and looking costs no
-    search. A message may still be found here when the owner knows of its end: nobody delivers it.
-    Where there is too much of it, only the transaction id is kept: all that was decided before the
-    owner knew of that is sent back.
+    The removals are in two parts by age, so that memory is bounded by how far the owner is behind,
+    and old ones are dropped without a search. A removal may stay after the owner knows of it, which
+    harms nothing: the owner does not deliver the message. Of too many removals only the transaction
+    id is kept, and everything decided before the owner has folded that is returned.
     """
 
     __slots__ = (
@@ -59,11 +59,12 @@ class RecentRemovals:
         self._young_txid = txid
 
     def is_behind(self, folded_txid: int) -> bool:
-        """Returns whether who has folded up to there may have decided on anything that is gone."""
+        """Returns whether an owner that has folded this far may have decided about any message that
+        has left the queue."""
         return folded_txid < self._all_txid
 
     def forget(self, folded_txid: int) -> None:
-        """The owner has folded all up to there."""
+        """Forgets removals that the owner knows, since it has folded up to this transaction id."""
         if folded_txid < self._all_txid:
             return
         self._all_txid = 0
@@ -75,7 +76,8 @@ class RecentRemovals:
                 self.clear()
 
     def touches(self, messages: Sequence[LeasedDelivery]) -> bool:
-        """Returns whether one of these messages, or one between them, is found here."""
+        """Returns whether a removal is remembered of one of these messages, or of one between
+        them."""
         if not self or not messages:
             return False
         keys = [each.key for each in messages]

@@ -1,4 +1,4 @@
-"""The bodies of the records that change a queue: what they say, read and written (msgpack).
+"""The bodies of the records that change a queue, in msgpack: their values, reading and writing.
 
 They are journaled on the topic of the queue's name and type, and replicated like messages; nobody
 is delivered them. All instances that have the queue read the same.
@@ -31,34 +31,35 @@ from raylay.services.messages.ranges import Range
 from raylay.services.messages.records import Command, Record
 
 RANGES_MAX = 4_096
-"""Ranges of one acknowledgment or removal, and moves of one transfer: an instance reads as many in
-about 2 ms, in its loop."""
+"""The number of ranges in one acknowledgment or removal, and of moves in one transfer. An instance
+reads as many in about 2 ms, in its event loop."""
 NAMES_MAX = 4_096
 NAME_BYTES_MAX = 400
-"""Length of an instance's name, as in a link's logon."""
+"""The longest name of an instance, in bytes, as in a link's logon."""
 KEYS_BYTES_MAX = 136 << 10
-"""The body of an acknowledgment, a removal or a `queue_cancel`: `RANGES_MAX` publishers with one
-range each, of numbers of 9 bytes, and array headers of 5 bytes where a client writes them so."""
+"""The largest body of an acknowledgment, a removal or a `queue_cancel`: `RANGES_MAX` publishers
+with one range each, of numbers of 9 bytes, and array headers of 5 bytes if a client writes them
+so."""
 KEYS_VALUES_MAX = 5 * RANGES_MAX
-"""The values of such a body: for each publisher its key, an array and two numbers."""
+"""The most values in such a body: for each publisher its key, an array and two numbers."""
 TRANSFER_BYTES_MAX = 4 << 20
-"""The body of a transfer: `RANGES_MAX` moves and `NAMES_MAX` names of `NAME_BYTES_MAX` each."""
+"""The largest body of a transfer: `RANGES_MAX` moves, and `NAMES_MAX` names of `NAME_BYTES_MAX`
+each."""
 TRANSFER_VALUES_MAX = 8 * RANGES_MAX + 16
-"""The values of such a body: an array of five for each move, and the names."""
+"""The most values in such a body: an array of five for each move, and the names."""
 U64_MAX = (1 << 64) - 1
 HOW = ("ack", "expire")
 NOT_LEASED = "not_leased"
-"""Reason of the refusal of an acknowledgment that names messages which its client does not hold
-where it comes in."""
+"""The reason of refusing an acknowledgment that names messages which its client does not hold where
+the acknowledgment comes in."""
 UNDONE = ("time_limit", "forced_expire", "max_cancels", "max_deliveries")
 """Reasons why a message has left a queue without being done."""
 REASONS = (*UNDONE, "sent", "barrier", "left")
-"""Reasons why a message has left a queue without an acknowledgment. `sent` and `barrier`: it was
-delivered. `left`: another record said so before the message came, and this says it again behind
-it."""
+"""The reasons why a message has left a queue without an acknowledgment. `sent` and `barrier`: it
+was delivered. `left`: an earlier record, which came before the message, is repeated behind it."""
 
 Keys = Mapping[int, Sequence[Range]]
-"""Messages: publisher to the ranges of their sequences."""
+"""Messages, as the ranges of their sequences by publisher."""
 
 
 class Acknowledgment(NamedTuple):
@@ -73,11 +74,12 @@ class Acknowledgment(NamedTuple):
 
 
 class OwnershipChange(NamedTuple):
-    """The register of some messages: whose they are.
+    """The ownership of some messages, as a record states it.
 
     Attributes:
-        generation: the higher one counts; of two alike, the one with the lower owner's name. 0: to
-            whom a client gave the message first, which counts instead of the path's beginning.
+        generation: the generation of the ownership. The higher one counts; with equal generations,
+            the lower owner's name. In generation 0 it names the instance that a client gave the
+            messages first, and counts more than the beginning of their path.
     """
 
     publisher: int
@@ -91,9 +93,9 @@ class Transfer(NamedTuple):
     """An instance's statement of new owners of messages.
 
     Attributes:
-        by: the instance.
-        tag: of its draft; 0: nobody waits for it.
-        names: of incarnations.
+        by: the name of the instance that wrote the transfer.
+        tag: the tag of the draft at that instance; 0: no draft waits for the record.
+        names: the names of the instances that bear incarnations.
     """
 
     by: str
@@ -119,8 +121,7 @@ _pack = msgpack.Packer(use_bin_type=True).pack
 
 
 def parts_of(said: Acknowledgment) -> list[Acknowledgment]:
-    """Divides an acknowledgment into as many records as it takes, none of them longer than it may
-    be."""
+    """Divides an acknowledgment into as many records as it takes, each within the limits."""
     parts: list[Acknowledgment] = []
     keys: dict[int, Sequence[Range]] = {}
     room = RANGES_MAX
@@ -154,10 +155,10 @@ def pack_removal(said: Removal) -> bytes:
 
 
 def read_acknowledgment(body: bytes) -> Acknowledgment:
-    """Decodes the record.
+    """Decodes the body of an acknowledgment.
 
     Raises:
-        RemoteProtocolError: it is none; with reason `bad_message`.
+        RemoteProtocolError: the body is not valid; with reason `bad_message`.
     """
     said = _read_map(body, "an acknowledgment", ("acks", "how"))
     how = said.get("how", "ack")
@@ -167,10 +168,10 @@ def read_acknowledgment(body: bytes) -> Acknowledgment:
 
 
 def read_transfer(body: bytes) -> Transfer:
-    """Decodes the record.
+    """Decodes the body of a transfer.
 
     Raises:
-        RemoteProtocolError: it is none; with reason `bad_message`.
+        RemoteProtocolError: the body is not valid; with reason `bad_message`.
     """
     names = "by", "tag", "moves", "names"
     said = _read_map(body, "a transfer", names, TRANSFER_BYTES_MAX, TRANSFER_VALUES_MAX)
@@ -186,10 +187,10 @@ def read_transfer(body: bytes) -> Transfer:
 
 
 def read_removal(body: bytes) -> Removal:
-    """Decodes the record.
+    """Decodes the body of a removal.
 
     Raises:
-        RemoteProtocolError: it is none; with reason `bad_message`.
+        RemoteProtocolError: the body is not valid; with reason `bad_message`.
     """
     said = _read_map(body, "a removal", ("by", "tag", "gone", "why"))
     why = said.get("why")
@@ -199,10 +200,10 @@ def read_removal(body: bytes) -> Removal:
 
 
 def read_keys(body: bytes) -> Keys:
-    """Messages that a body names, as `acks` of an acknowledgment does.
+    """Returns the messages that a body names in the form of `acks` in an acknowledgment.
 
     Raises:
-        RemoteProtocolError: it names none so; with reason `bad_message`.
+        RemoteProtocolError: the body is not valid; with reason `bad_message`.
     """
     return _keys(_read(body, "the command"), "the body")
 
@@ -211,7 +212,7 @@ def keys_of(keys: Iterable[tuple[int, int]]) -> dict[int, list[Range]]:
     """Returns the messages as ranges, publisher by publisher.
 
     Args:
-        keys: publisher and sequence each, in any order.
+        keys: the publisher and sequence of each message, in any order.
     """
     found: dict[int, list[Range]] = {}
     for publisher, sequence in sorted(keys):
@@ -242,8 +243,8 @@ def _wrong(text: str) -> RemoteProtocolError:
 def _read(
     body: bytes, what: str, bytes_max: int = KEYS_BYTES_MAX, values_max: int = KEYS_VALUES_MAX
 ) -> dict[Any, Any]:
-    """The map that a body is. An empty array takes 1 byte on the wire and 56 in memory, so nothing
-    is decoded that is larger than a right body can be."""
+    """Returns the map that a body contains. An empty array takes 1 byte on the wire and 56 in
+    memory, so a body with more values than a valid one can have is not decoded."""
     if len(body) > bytes_max:
         raise _wrong(
             f"the body of {what} has {len(body)} bytes, more than the {bytes_max} bytes that one "
@@ -268,8 +269,8 @@ def _read_map(
     bytes_max: int = KEYS_BYTES_MAX,
     values_max: int = KEYS_VALUES_MAX,
 ) -> dict[Any, Any]:
-    """The map that a record's body is. A key more would be journaled, and each instance that reads
-    the record would pay for it."""
+    """Returns the map that a record's body contains. Unknown keys are refused: they would be
+    journaled, and cost each instance that reads the record."""
     said = _read(body, what, bytes_max, values_max)
     if not said.keys() <= set(names):
         raise _wrong(f"{what} has a key that is none of {', '.join(names)}")
@@ -336,7 +337,7 @@ def _move(said: Any) -> OwnershipChange:
 
 
 def read_record(record: Record) -> Acknowledgment | Transfer | Removal | None:
-    """Reads a record of a queue; None: it is of no command of queues.
+    """Reads a record of a queue. Returns None if the record has no command of queues.
 
     Raises:
         RemoteProtocolError: it cannot be read.

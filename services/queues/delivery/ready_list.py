@@ -1,7 +1,7 @@
 """The free messages of a queue in their order: 16 bytes each, in blocks.
 
-Most are added at the end and taken from the front. One that comes back, that has a priority or that
-was acknowledged elsewhere is found by halving: no step looks at more than a block.
+Most messages are added at the end and taken from the front. The place of any other message is found
+by bisection, and no step touches more than one block.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import Generic, TypeVar
 from raylay.services.queues.entry import QueueEntry
 
 BLOCK = 512
-"""Messages of a block that was appended to; inserting lets it grow to twice as many."""
+"""The number of messages up to which a block is appended to. By insertion a block grows to twice as
+many."""
 
 Message = TypeVar("Message", bound=QueueEntry)
 
 
 class ReadyList(Generic[Message]):
-    """Messages by `order`, lowest first; of each order there is one.
+    """Messages by `order`, lowest first. No two have the same order.
 
-    Invariant: no block is empty; what block i has is above `_lasts[i - 1]`, and not above
+    Invariant: no block is empty. The orders in block i are above `_lasts[i - 1]`, and not above
     `_lasts[i]`.
     """
 
@@ -37,7 +38,7 @@ class ReadyList(Generic[Message]):
         return self._count
 
     def first(self) -> Message | None:
-        """The lowest one, if there is any."""
+        """Returns the message with the lowest `order`; None: the list is empty."""
         return self._messages[0][0] if self._messages else None
 
     def last(self) -> Message | None:
@@ -45,7 +46,7 @@ class ReadyList(Generic[Message]):
         return self._messages[-1][-1] if self._messages else None
 
     def get(self, order: int) -> Message | None:
-        """Returns the message of an order, if it is there."""
+        """Returns the message of an order; None: it is not in the list."""
         if not self._orders:
             return None
         orders = self._orders[0]
@@ -59,7 +60,8 @@ class ReadyList(Generic[Message]):
         return self._messages[i][j] if j < len(orders) and orders[j] == order else None
 
     def after(self, order: float) -> Iterator[Message]:
-        """Yields the messages above an order, lowest first; as long as nothing is changed."""
+        """Yields the messages above an order, lowest first. Valid as long as the list does not
+        change."""
         i = bisect_right(self._lasts, order)
         if i == len(self._lasts):
             return
@@ -68,7 +70,7 @@ class ReadyList(Generic[Message]):
             yield from self._messages[later]
 
     def add(self, message: Message) -> None:
-        """Adds one that is not there."""
+        """Adds a message, which is not in the list."""
         order = message.order
         lasts = self._lasts
         self._count += 1
@@ -91,7 +93,7 @@ class ReadyList(Generic[Message]):
             self._split(i)
 
     def extend(self, messages: Sequence[Message]) -> None:
-        """Adds several that are not there, in their order and above all that are."""
+        """Adds messages that are not in the list, in order and all above the last one."""
         at, end = 0, len(messages)
         self._count += end
         while at < end:
@@ -106,7 +108,7 @@ class ReadyList(Generic[Message]):
             at += len(part)
 
     def take(self, most: int) -> list[Message]:
-        """Takes out the lowest ones, in order."""
+        """Removes and returns up to `most` messages, lowest first."""
         found: list[Message] = []
         while self._messages and len(found) < most:
             orders, messages = self._orders[0], self._messages[0]

@@ -96,8 +96,9 @@ class OwnershipTable:
 
 
 def keep_last(names: dict[int, str], count: int, besides: int = 0) -> None:
-    """Forgets the names that came first, except that of the incarnation `besides`, until `count` are
-    left. A later message of a forgotten incarnation waits for the name as for any unknown one."""
+    """Forgets the names that came first, except that of the incarnation `besides`, until `count`
+    are left. A later message of a forgotten incarnation waits for the name as for any unknown
+    one."""
     for incarnation in list(names)[: len(names) - count + 1]:
         if len(names) > count and incarnation != besides:
             del names[incarnation]
