@@ -148,7 +148,7 @@ class Drafts:
 
     @property
     def waits_for_absent(self) -> bool:
-        """Whether a pending draft concerns a message that is not here."""
+        """Returns whether a pending draft concerns a message that is not here."""
         return bool(self._absent)
 
     def say_moves(self, moves: Sequence[OwnershipChange], why: str) -> None:

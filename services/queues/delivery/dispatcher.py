@@ -257,8 +257,8 @@ class Dispatcher(Generic[Message]):
 
     @property
     def is_searching(self) -> bool:
-        """Whether `next` still has messages to evaluate filters on. The caller then asks again
-        soon, even if `next` has given nothing."""
+        """Returns whether `next` still has messages to evaluate filters on. The caller then asks
+        again soon, even if `next` has given nothing."""
         return self._filters.is_searching and self._active < self._backlog_max
 
     def available(self) -> Iterator[Message]:

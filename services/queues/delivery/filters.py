@@ -63,7 +63,7 @@ class FilterGroup:
 
     @property
     def wants(self) -> bool:
-        """Whether a consumer of the group has room, and no message for it is known."""
+        """Returns whether a consumer of the group has room, and no message for it is known."""
         return self.head is None and self.turns.open > 0
 
 

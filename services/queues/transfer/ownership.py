@@ -65,7 +65,7 @@ class OwnershipTable:
 
     @property
     def has_former(self) -> bool:
-        """Whether an instance had another incarnation before."""
+        """Returns whether an instance had another incarnation before."""
         return len(self.names) > len(set(self.names.values()))
 
     def initial(self, path: tuple[int, ...]) -> Ownership:
