@@ -1,5 +1,5 @@
 """The access check of a transport: its authentication module identifies the caller, its entitlement
-module gives the permissions. A failure of either lets nobody in."""
+module gives the permissions. If either fails, nobody is let in."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ class FaultInjection:
         self._end_after("capacity", seconds, lambda: self._capacity(0.0, {}))
 
 
-# -- instances that stay away --------------------------------------------------------------------
+# -- held data directories -----------------------------------------------------------------------
 def hold(directory: Path, seconds: float) -> None:
     """Keeps an instance that starts in this data directory from touching it for a time."""
     until_us = time.time_ns() // 1000 + int(seconds * 1e6)

@@ -475,7 +475,7 @@ class InstanceServer:
             )
         )
 
-    # -- what is due -------------------------------------------------------------------------
+    # -- periodic work -----------------------------------------------------------------------
     def _each_second(self) -> None:
         self.commits.look_at_front_log()
         self._listening.keep_looking()
@@ -569,7 +569,7 @@ class InstanceServer:
         await self._recovery.begin_anew()
         await self.stop()
 
-    # -- asking ------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------
     def events(self, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
         """The latest events behind number `after`."""
         return self.runtime.events_log.after(after, limit)

@@ -1,5 +1,5 @@
-"""The listening sockets of an instance: for clients, for the links of others, and for its own child
-processes."""
+"""The listening sockets of an instance: for clients, for the links of other instances, and for
+its own child processes."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class TransportTerms(Protocol):
 
     @property
     def host(self) -> str:
-        """The address at which it listens."""
+        """The address at which the transport listens."""
 
     @property
     def tls(self) -> TlsTerms | None:

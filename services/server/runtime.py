@@ -130,7 +130,7 @@ class InstanceRuntime:
         """Language of the content filters of destinations; None: no destination has a filter."""
         self.tracing: Tracing
         self.effects = EffectTable()
-        """Handlers of the machine's effects, which the parts bind as they are made."""
+        """Handlers of the machine's effects, bound when all parts are made."""
         self.steps = EffectLoop(
             self.effects, folds, self.outbox.flush, self._in_another_turn, time.perf_counter
         )

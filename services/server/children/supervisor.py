@@ -1,7 +1,7 @@
 """Keeps one child process of an instance running.
 
 The instance is the only one that starts a child again (Ray restarts none): a child that dies closes
-its Unix socket, and that is what is acted upon, whether or not Ray's head is there.
+its Unix socket, and the instance acts on that, whether or not Ray's head can be reached.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Supervisor:
         self._kill_failed = kill_failed
         self._of = of
         self.connection: FramedConnection | None = None
-        """Connection of the child of the last start; None: it has none."""
+        """Connection of the child of the last start; None: the child is not connected."""
         self.pid = 0
         self.starts = 0
         # Random, so that a child that an earlier life of this instance started is not mistaken for

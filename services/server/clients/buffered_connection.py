@@ -38,7 +38,7 @@ UNWEIGHED_BYTES = 16 * 1024
 """Unwritten bytes in a client's socket up to which the client is not weighed in a turn, where its
 pool has no limit of age."""
 CHUNK_BYTES = 60 * 1024
-"""Size, about, to which waiting bytes are gathered: most chunks are one piece on disk."""
+"""Approximate size, in bytes, of a chunk of waiting frames: most chunks are one piece on disk."""
 SMALL_BYTES = 4096
 """Average size of the pieces of a chunk, in bytes, below which they are joined: each piece costs
 memory of its own that is not counted. Larger pieces are shared with other clients."""
@@ -49,7 +49,7 @@ MOVING_BYTES = 2 * 1024 * 1024
 
 
 class OfflineBuffer(Protocol):
-    """The buffer for what an offline client does not take (`BufferControl`)."""
+    """The buffer for the frames that an offline client does not take (`BufferControl`)."""
 
     def put(self, client: int, number: int, parts: Sequence[bytes], size_bytes: int) -> None:
         """Stores one frame of a client."""
@@ -119,7 +119,7 @@ class BufferedConnection(FramedConnection):
         self._frames: OfflineFrames | None = None
         self._is_returning = False
 
-    # -- what it holds -------------------------------------------------------------------------
+    # -- held bytes ----------------------------------------------------------------------------
     @property
     def is_offline(self) -> bool:
         """Returns whether frames that the socket does not take go to the disk."""
@@ -179,7 +179,7 @@ class BufferedConnection(FramedConnection):
             return
         self._handed_bytes += size_bytes
         if self.may_write:
-            # What it is given now it may take at once: only what was there before tells.
+            # Bytes written now may be sent at once: only those left from before make it slow.
             is_behind = transport.get_write_buffer_size()
             if len(collected) == 1:
                 transport.write(collected[0])

@@ -1,4 +1,4 @@
-"""A client's connection: its commands into the instance, the instance's answers out to it."""
+"""A client's connection: it takes the client's commands, and sends the instance's answers."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ UNREAD_S = 0.05
 
 
 class ClientConnection(BufferedConnection, ReadBackpressure):
-    """One client. Owner: the instance's event loop. Lifecycle: one connection."""
+    """The connection of one client. Owner: the instance's event loop. Lifecycle: one connection."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from raylay.services.subscriptions.shares import SubscriptionShares
 
 FILES = "the files that the process may have, less those that the instance keeps for itself"
 OWN_FILES_MIN = 48
-"""An instance opens about 32 files of its own, before the segments of its journal that it reads."""
+"""Files kept for the instance itself: it opens about 32, and the segments of its journal."""
 RAISE_FILES = "try again, or raise the limit (`ulimit -n`)"
 
 

@@ -108,7 +108,7 @@ class HistoricalQuery:
 
 
 class HistoricalQueries:
-    """See the file's docstring. Owner: the instance's loop. Lifecycle: one life of the instance."""
+    """See the file's docstring. Owner: the event loop. Lifecycle: one life of the instance."""
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ class LogonConnection(ClientSession, Protocol):
 
     @property
     def peer_certificate(self) -> ShownCertificate | None:
-        """The certificate of the other side; None: it showed none."""
+        """The certificate of the other side; None: the other side showed none."""
 
     def failed(self, error: Exception) -> None:
         """Ends the connection after a fault in performing its logon."""

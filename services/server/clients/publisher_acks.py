@@ -13,7 +13,7 @@ from raylay.services.replication.effects import AckClient, RefuseClient
 _OWN_IDS = "\0"
 """Prefix of a command id that the server made up, so that a flush can wait for the publish."""
 FLUSHES_MAX = 10_000
-"""Flushes of one connection that wait for persisted acks."""
+"""Limit on the flushes of one connection that wait for persisted acks."""
 
 
 class PublisherAcks:

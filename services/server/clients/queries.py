@@ -169,7 +169,7 @@ class QueryRunner:
         session = self._sessions.get(connection.number)
         return session is not None and session.names(name)
 
-    # -- what is asked -------------------------------------------------------------------------
+    # -- accepting and ending queries ----------------------------------------------------------
     def ask(
         self,
         connection: QueryingClient,
@@ -367,7 +367,7 @@ class QueryRunner:
             behind.query_bytes = running.memory_bytes
             session.connection.weigh()
 
-    # -- one of them ---------------------------------------------------------------------------
+    # -- one query -----------------------------------------------------------------------------
     def _begin_next(self, session: _ClientQueries) -> None:
         """Begins the next waiting query at this moment, unless held deliveries are still to be
         sent."""

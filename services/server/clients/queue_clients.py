@@ -90,7 +90,7 @@ class QueueClients:
         self._consumers = 0
         self._counted = counted
 
-    # -- which queue ---------------------------------------------------------------------------
+    # -- finding a queue -----------------------------------------------------------------------
     def find(self, topic: str, message_type: str) -> QueueFrontend | None:
         """Returns the queue of a name; of any message type where none is given."""
         queues = self._manager.queues

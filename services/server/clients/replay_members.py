@@ -152,7 +152,7 @@ class Replay:
         return None
 
     def end(self) -> None:
-        """Ends the replay: it is given no turn any more."""
+        """Ends the replay and its timer."""
         self.removed = True
         self.read = []
         if self.timer is not None:

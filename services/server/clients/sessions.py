@@ -178,7 +178,7 @@ class ClientSessions:
         self._replay_filters: ReplayFilters | None = None
         self._peer_book = peer_book
 
-    # -- who is here -------------------------------------------------------------------------
+    # -- connected clients -------------------------------------------------------------------
     def take_name(
         self, logon: Logon, client: ClientSession, holder: ShareHolder
     ) -> tuple[str, str] | None:
@@ -398,7 +398,7 @@ class ClientSessions:
             self._asker,
         )
 
-    # -- what they are told ------------------------------------------------------------------
+    # -- notices to clients ------------------------------------------------------------------
     def peers(self) -> list[dict[str, Any]]:
         """The other instances, with their safety, as clients are told of them for their
         failover."""

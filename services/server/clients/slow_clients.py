@@ -142,7 +142,7 @@ class BufferControl:
         except OSError as error:
             self._runtime.report("slow_client_buffer_failed", pool=self.name, text=str(error))
 
-    # -- what it is told -----------------------------------------------------------------------
+    # -- frames to the buffer ------------------------------------------------------------------
     def _put(
         self,
         connection: FramedConnection,
@@ -197,7 +197,7 @@ class BufferControl:
             self._given_back.pop(client, None)
             self.process.say(control.drop(client))
 
-    # -- what it says --------------------------------------------------------------------------
+    # -- frames from the buffer ----------------------------------------------------------------
     def frame_received(self, header: Header, body: bytes) -> None:
         """Takes a frame of the buffer.
 

@@ -199,7 +199,7 @@ class ClientSubscriptions:
         keys = sow.keys
         return None if keys is None else self._clients.claim(self._connection, keys_bytes(keys))
 
-    # -- what it may do ----------------------------------------------------------------------
+    # -- permissions -------------------------------------------------------------------------
     def _allowed(self, command: Subscribe, *, is_queue: bool) -> Subscribe:
         """Returns the subscription, restricted to the messages that the client may read.
 

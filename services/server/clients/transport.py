@@ -118,7 +118,7 @@ class ClientTransport:
             self._listener.close()
             self._listener = None
 
-    # -- its connections ---------------------------------------------------------------------
+    # -- connections -------------------------------------------------------------------------
     def came(self, member: TransportConnection) -> None:
         self.connections.add(member)
         if self._doorway is not None:

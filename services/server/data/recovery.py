@@ -70,7 +70,7 @@ class InstanceRecovery:
         self._hinted = _NOWHERE
         """Position of the machine when the recovery point was last written."""
 
-    # -- what is found -----------------------------------------------------------------------
+    # -- recovering --------------------------------------------------------------------------
     def open(self) -> None:
         runtime = self._runtime
         self._directory = DataDirectory(runtime.state, runtime.directory / STATE_FILE)
@@ -184,7 +184,7 @@ class InstanceRecovery:
             state.put_now({"ready": b"1", RESTORED_KEY: None})
         return machine
 
-    # -- what is written down ----------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------
     def keep_refused(self) -> None:
         """Writes the recovery point together with messages that were refused for good: the refusals
         must not be lost once the recovery point moves beyond them."""

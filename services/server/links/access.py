@@ -30,7 +30,7 @@ class AccessSubject(Protocol):
 
     @property
     def peer_certificate(self) -> ShownCertificate | None:
-        """The certificate of the other side; None: it showed none."""
+        """The certificate of the other side; None: the other side showed none."""
 
     def send(self, frame: bytes) -> None:
         """Sends a frame."""

@@ -119,7 +119,7 @@ class BootstrapRun:
         self._told_s = 0.0
         self._failures: dict[str, str] = {}
 
-    # -- whether -----------------------------------------------------------------------------
+    # -- the need of a copy ------------------------------------------------------------------
     @property
     def marker(self) -> Path:
         """Path of the file that exists while the journal holds half a copy."""
@@ -149,7 +149,7 @@ class BootstrapRun:
         )
         runtime.journal = await runtime.in_thread(open_journal, runtime.config, runtime.directory)
 
-    # -- the loop ----------------------------------------------------------------------------
+    # -- trying the sources ------------------------------------------------------------------
     async def run(self) -> None:
         """Copies from the first source that can serve, however long it takes until there is one.
 
@@ -241,7 +241,7 @@ class BootstrapRun:
             if self._commit_error is not None:
                 raise self._commit_error
 
-    # -- what comes --------------------------------------------------------------------------
+    # -- frames from the source --------------------------------------------------------------
     def frame_received(self, header: Header, body: bytes) -> None:
         """Takes a frame of the source.
 
@@ -338,7 +338,7 @@ class BootstrapRun:
             self._connection.fail(error)
         self._settled.set()
 
-    # -- telling -----------------------------------------------------------------------------
+    # -- progress ----------------------------------------------------------------------------
     def status(self) -> dict[str, Any]:
         """The progress of the copy. `of_messages` counts the source's whole log, with what is not
         copied."""

@@ -202,7 +202,7 @@ class LinkControl:
         if self.process.lost(connection):
             self._disconnected(f"link process ended: {why}")
 
-    # -- what the link says ------------------------------------------------------------------
+    # -- frames from the link ----------------------------------------------------------------
     def frame_received(self, header: Header, body: bytes) -> None:
         command = header["c"]
         if command == "answered":
@@ -440,7 +440,7 @@ class LinkControl:
         self._runtime.perform(self._runtime.machine.link_disconnected(self.name, why))
         self._links.upstreams.changed()
 
-    # -- over the connection that the other side made ----------------------------------------
+    # -- incoming connections ----------------------------------------------------------------
     def _incoming(self) -> SharedConnection | None:
         runtime = self._runtime
         machine = runtime.machine
@@ -486,7 +486,7 @@ class LinkControl:
             return None
         return upstream.carry(self.name)
 
-    # -- what the link is told ---------------------------------------------------------------
+    # -- frames to the link ------------------------------------------------------------------
     def told(self, last_txid: int) -> None:
         self._told_later, self._told_txid = 0, last_txid
         if self.process.connection is not None and self.is_connected:

@@ -225,7 +225,7 @@ class DirectLinkControl:
         self._socket.direct.machine.set_mode(sync)
         return True
 
-    # -- what the link says ------------------------------------------------------------------
+    # -- frames from the link ----------------------------------------------------------------
     def kept(self, header: Header) -> None:
         """Notes that the link does not hand over its connection."""
         self._policy.kept(self._runtime.steady_us(), for_good=header["for_good"])
@@ -378,7 +378,7 @@ class DirectLinkSocket(FramedConnection):
             self.send(BEAT)
         self._telling.flush()
 
-    # -- what goes out -----------------------------------------------------------------------
+    # -- outgoing frames ---------------------------------------------------------------------
     def committed(self, runs: list[Run]) -> None:
         if self.is_open:
             self._perform(self.direct.committed(runs, self._now_us()))
@@ -448,7 +448,7 @@ class DirectLinkSocket(FramedConnection):
             self._perform(self.direct.look_again(self._now_us()))
             self.outbox.flush()
 
-    # -- what comes in -----------------------------------------------------------------------
+    # -- incoming frames ---------------------------------------------------------------------
     def data_received(self, data: bytes) -> None:
         """Takes acks. The acks of publishers that they release are written at once."""
         self.outbox.await_flush()

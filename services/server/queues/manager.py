@@ -166,7 +166,7 @@ class QueueControl:
         """Tells the owner of acknowledgments that are on their way to the disk."""
         self.process.say(self._control.done(keys))
 
-    # -- what the owner says -------------------------------------------------------------------
+    # -- frames from the owner -----------------------------------------------------------------
     def frame_received(self, header: Header, body: bytes) -> None:
         """Takes a frame of the owner.
 
@@ -480,7 +480,7 @@ class QueueManager:
         """The transaction id up to which everything is folded."""
         return self._folds.folded_txid(self.runtime.machine.committed_txid)
 
-    # -- what owners want ----------------------------------------------------------------------
+    # -- records and requests of owners --------------------------------------------------------
     def draft(
         self, frontend: QueueFrontend, said: Any, letters: Sequence[tuple[str, bytes]] = ()
     ) -> None:
@@ -562,7 +562,7 @@ class QueueManager:
             control.process.say(queue_control.request(request, asked.name))
         return True
 
-    # -- what owners are told ------------------------------------------------------------------
+    # -- frames to owners ----------------------------------------------------------------------
     def named(self, names: Mapping[int, str]) -> None:
         if self.queues is None or all(self.names.get(each) == names[each] for each in names):
             return
@@ -626,7 +626,7 @@ class QueueManager:
             control.process.say(queue_control.cancel(consumer, leases, unseen=unseen))
         return count
 
-    # -- what is due ---------------------------------------------------------------------------
+    # -- periodic work -------------------------------------------------------------------------
     def check(self) -> None:
         if self.queues is not None:
             now_us = self.steady_us()
@@ -707,7 +707,7 @@ class QueueManager:
             floors = [each.floor_txid + 1 for each in self.controls.values()]
             self.runtime.journal.removable(min([self._before_txid, *floors]))
 
-    # -- telling -------------------------------------------------------------------------------
+    # -- status --------------------------------------------------------------------------------
     def status(self) -> dict[str, Any]:
         if self.queues is None:
             return {}

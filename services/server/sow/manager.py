@@ -95,7 +95,7 @@ class SowManager:
         self._has_told = False
         """Whether unreadable records have been reported."""
         self.failure = ""
-        """Reason why the store cannot be written; empty: it can."""
+        """Reason why the store cannot be written; empty: the store can be written."""
         self._is_full = False
         """Whether the store cannot be written because the disk is full."""
         self.feature: SowFeature | None = None
@@ -296,7 +296,7 @@ class SowManager:
     def failed(self, committed_txid: int) -> None:
         """Does nothing: staged records are never folded."""
 
-    # -- what is due ---------------------------------------------------------------------------
+    # -- periodic work -------------------------------------------------------------------------
     def check(self) -> None:
         """Called now and then. Removes expired records, and begins a write that is due."""
         feature, runtime = self.feature, self._runtime
@@ -435,7 +435,7 @@ class SowManager:
             before_txid = self.feature.removable(before_txid)
         self._removable(before_txid)
 
-    # -- telling ---------------------------------------------------------------------------------
+    # -- status ----------------------------------------------------------------------------------
     def status(self) -> dict[str, Any]:
         if self.feature is None:
             return {}
