@@ -129,7 +129,8 @@ def _rules(destination: DestinationSettings) -> tuple[TopicRule, ...]:
 
 
 def topic_rule(topic: TopicSettings, excluded: frozenset[str]) -> TopicRule:
-    """The rule of a destination's topic; `excluded`: of the destination, from `exclusions`."""
+    """Returns the rule of a destination's topic. `excluded`: the checks that `exclusions` leaves
+    out for the destination; they apply where the topic names none itself."""
     mine = topic.exclude_validation
     return TopicRule(
         topic.name,

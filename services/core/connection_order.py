@@ -142,16 +142,17 @@ class UpstreamLink(Protocol):
 
     @property
     def tells_names(self) -> bool:
-        """Returns whether queues are told who bears its incarnation."""
+        """Returns whether queues are told the name of the instance with the link's incarnation."""
 
     def accepted(self) -> None:
-        """It is let in: its acks wait behind the answer from now on."""
+        """Notes that the link is let in: from now on its acks wait until the logon is answered."""
 
     def answered(self) -> None:
-        """The answer is out: the acks that waited follow."""
+        """Sends the acks that waited, as the answer to the logon was sent."""
 
     def shows_old_copy(self) -> bool:
-        """Returns whether it is believed what it says of an older copy of this instance."""
+        """Returns whether the link is trusted when it reports that this instance is an older
+        copy."""
 
 
 class ReplicatedBatch(Protocol):
@@ -213,8 +214,8 @@ class UpstreamCycle:
     def admit(
         self, link: UpstreamLink, logon: LinkLogon, epoch_seen: int, *, is_anothers: bool = False
     ) -> LinkAdmitted | LinkRefused | None:
-        """Lets in a link whose epoch is on the disk. Returns the answer that it is to be sent, or
-        why it is refused; None: its connection is gone.
+        """Lets in a link whose epoch is on the disk. Returns the answer to send, or the reason
+        of a refusal; None: the connection is gone.
 
         Args:
             epoch_seen: the highest epoch of it that was on the disk before.

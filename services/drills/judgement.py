@@ -140,7 +140,8 @@ def reaching(
 def _met_from(
     start: str, members: Mapping[str, HistoryMember], topic: str, message_type: str
 ) -> set[str]:
-    """Returns the instances that a message published at `start` reaches."""
+    """Returns the instances that a message published at `start` can reach over the destinations,
+    with `start` itself."""
     # (where it is, the group it came from last, whether it was ever in another group)
     waiting = [(start, "", False)]
     met = set(waiting)

@@ -109,7 +109,8 @@ class _FieldIndex(Generic[Key]):
     def places(
         self, wanted: tuple[Value, ...]
     ) -> Iterator[tuple[dict[Any, dict[_Filter[Key], None]], Value]]:
-        """Yields the table and the key for each of these values."""
+        """Yields the tables in which filters for these values are found, each with the key in
+        it."""
         for value in wanted:
             if isinstance(value, str):
                 if value:

@@ -34,7 +34,7 @@ class TooMuchWork(Exception):
 
 
 class FilterPayer(Protocol):
-    """A payer for evaluations (`FilterBudget`)."""
+    """The part of a `FilterBudget` that pays for the steps of evaluations."""
 
     @property
     def is_spent(self) -> bool:

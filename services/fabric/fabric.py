@@ -454,8 +454,8 @@ class Fabric:
         return SyncClient(name, **self._clients.options(name, group, options))
 
     def client_options(self, name: str, *, group: str | None = None) -> dict[str, Any]:
-        """Arguments of a `Client` of the fabric but its name: servers, group, the settings' client
-        section, tracing.
+        """Returns the arguments of a `Client` of the fabric, without the name: servers, group, the
+        client section of the settings, tracing.
 
         Raises:
             ConfigurationError: there is no such group, or it has to be named.
@@ -720,15 +720,15 @@ class Fabric:
         *,
         progress: Progress | None = None,
     ) -> FabricChanges:
-        """Makes this running fabric what a new declaration of it says: starts the instances that
-        are new, then restarts those whose configuration changes and no others, one after the other,
-        each when the links between those that are done have caught up again. Clients and what they
-        publish go on meanwhile. A new member of a group that was there before first catches up with
-        it. Returns what was done.
+        """Changes this running fabric to a new declaration of it. First it starts the new
+        instances; one that joins an existing group first copies what that group has. Then it
+        restarts the instances whose configuration changes, one after the other, each when the
+        links between those that are done have caught up again. Clients keep publishing meanwhile.
+        Returns what was done.
 
         Args:
-            timeout_s: for each instance.
-            progress: filled while it goes on, for who is interrupted.
+            timeout_s: limit on the time for each instance.
+            progress: filled step by step, for a caller that is interrupted.
 
         Raises:
             ConfigurationError: the declaration is wrong; nothing is changed.

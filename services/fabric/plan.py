@@ -129,7 +129,7 @@ class FabricRecord:
 
 
 def newest(*records: FabricRecord | None) -> FabricRecord | None:
-    """The one that was written last; of equal ones the first, None where there is none."""
+    """Returns the record that was written last, of equal ones the first; None: there is none."""
     found = [each for each in records if each is not None]
     return max(found, key=lambda each: each.number) if found else None
 

@@ -39,12 +39,12 @@ from raylay.services.fabric.relocation import Relocation, incarnation_of, with_m
 
 
 class Relocator:
-    """Moves instances to other nodes, as relocation.py decides it.
+    """Moves instances to other nodes; relocation.py decides which moves are allowed.
 
     Args:
-        handle: the fabric's.
+        handle: the handle of the fabric.
         control: asks whether a move is allowed.
-        instances: of the fabric.
+        instances: the handles of the fabric's instances.
     """
 
     def __init__(

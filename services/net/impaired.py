@@ -185,7 +185,7 @@ class _Way:
         self._schedule()
 
     def flush(self) -> None:
-        """Passes everything on, unless it is dropped."""
+        """Passes on everything that waits, unless this way drops what comes."""
         while self._waiting and not self.dropped:
             self._hand_on(self._next())
 

@@ -14,7 +14,7 @@ from raylay.services.protocol.frames import FrameReader, Header
 
 
 def _no_turn() -> None:
-    """Nothing is done behind the frames of a read."""
+    """Does nothing after the frames of one read."""
 
 
 class ChildHandler(Protocol):

@@ -132,7 +132,7 @@ class LinkBatchParts:
 
 
 def decode_replicated(block: bytes | memoryview, offset: int, *, checks: bool) -> Run:
-    """The run at `offset` of what another instance sent.
+    """Returns the run at `offset` of a batch that another instance sent.
 
     Args:
         checks: whether each record is compared with the run's header (`check_records`).

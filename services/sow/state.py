@@ -413,7 +413,7 @@ class SowState:
             most: number of tombstones to look at in one call.
 
         Returns:
-            How many were taken away.
+            how many versions were removed.
         """
         self._to_forget = max(self._to_forget - most, 0)
         if not self.tombstones:
@@ -525,7 +525,7 @@ class SowState:
             most: number of versions to look at in one call.
 
         Returns:
-            How many were taken away.
+            how many versions were removed.
         """
         self._to_prune = max(self._to_prune - most, 0)
         if not self.rules.window_us:

@@ -457,10 +457,11 @@ def _timeouts(given_ns: tuple[int, ...], count: int) -> tuple[int, ...]:
 def resolve(
     address: str, destination: DestinationStanza | None, listeners: Iterable[LinkListener]
 ) -> str:
-    """The instance of the set that an address is of; the address itself where it is of none.
+    """Returns the name of the instance that listens at an address; the address itself, where
+    none of `listeners` is certainly meant.
 
-    One that listens on the port is meant where the address names its host, where the host bears
-    its name (`amps-2`, `amps-2.example.com`), or where the Destination does, and where no other one
+    An instance that listens on the address's port is meant where the host is its own, or is named
+    like it (`amps-2`, `amps-2.example.com`), or the Destination is, and where no other instance
     fits as well. A guess beyond that could join instances that have nothing to do with each other.
     """
     host, port = split_listen_address(address)

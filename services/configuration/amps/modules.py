@@ -40,7 +40,8 @@ LIBRARIES = {"libamps_http_entitlement.so": "http"}
 
 
 def our_name(kind: str, use: ModuleUse, config: AmpsConfig) -> str:
-    """The module of ours, or of an installed package, that an element means; empty: there is none.
+    """Returns the name of the built-in or installed module that an element means; empty: there is
+    none.
 
     Args:
         kind: `Authentication`, `Entitlement` or `Authenticator`.

@@ -76,7 +76,8 @@ def queue_settings(queue: Queue) -> dict[str, Any]:
 
 
 def queue_texts(queue: Queue, config: AmpsConfig) -> Iterator[tuple[tuple[str, ...], str]]:
-    """(path in the element, text) of what is wrong with a queue."""
+    """Yields each fault of a queue's element: the path of the faulty part in the element, and a
+    text."""
     try:
         definition = QueueSettings.model_validate(queue_settings(queue)).definition()
     except ValidationError as error:

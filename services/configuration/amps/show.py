@@ -90,7 +90,8 @@ def _elements(stanza: Stanza, left_out: dict[str, None]) -> Any:
 
 
 def _slowest_ms(downgrade: DowngradePolicy) -> tuple[int, int] | None:
-    """(time between two checks, Age) of the downgrade that comes first, in milliseconds."""
+    """Returns (time between two checks, Age), in milliseconds, of the check that downgrades a
+    destination first; None: no check looks at the age."""
     found = []
     if downgrade.age_ms is not None:
         found.append((downgrade.every_ms, downgrade.age_ms))

@@ -60,7 +60,7 @@ def members_of(settings: FabricSettings) -> list[TopologyMember]:
 
 
 def _local_queues(settings: FabricSettings, instance: InstanceSettings) -> list[tuple[str, str]]:
-    """Names and message types."""
+    """Returns (name, message type) of the queues that the instance shares with no other."""
     found = settings.queues_of(instance)
     return [(each.name, each.message_type) for each in found if not each.is_distributed]
 

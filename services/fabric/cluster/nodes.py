@@ -43,8 +43,8 @@ class NodePlace:
 
 
 def labelled(settings: FabricSettings, label: str) -> FabricSettings:
-    """Returns the fabric with each instance that names no node on those whose `label` is its
-    group."""
+    """Returns the fabric in which each instance without node labels of its own runs on the nodes
+    where the value of `label` is the instance's group."""
     return settings.model_copy(
         update={
             "instances": tuple(

@@ -74,8 +74,8 @@ def adopt_auth_mode(mode: str) -> None:
 
 
 def demand_token() -> None:
-    """Has a Ray that this process begins ask for its token whoever calls it: it listens on all
-    addresses of the machine, and runs any code for whom it answers.
+    """Makes a Ray that this process starts ask every caller for a token: it listens on all
+    addresses of the machine, and runs any code that a caller sends.
 
     Raises:
         FabricError: the environment says that it asks for none.
@@ -359,7 +359,7 @@ def living_nodes() -> list[ClusterNode]:
 
 
 def dead_nodes() -> list[tuple[ClusterNode, int]]:
-    """Nodes that are gone, and when: milliseconds since 1970.
+    """Returns the nodes that are gone, each with the time of its end in milliseconds since 1970.
 
     Raises:
         HeadSilent: the head does not answer.
@@ -434,7 +434,7 @@ def on_other_nodes(
 
 
 def task(function: Callable[..., Any], **options: Any) -> Any:
-    """A function as a Ray task that needs no CPU."""
+    """Returns a function as a Ray task that reserves no CPU."""
     from raylay.actors import launch
 
     return launch.task(function, **options)

@@ -91,7 +91,7 @@ def all_running(name: str = "") -> list[registry.RegistryEntry]:
 
 
 def runs_already(name: str, where: str) -> FabricError:
-    """The error of a start of what runs."""
+    """Returns the error for the start of a fabric that runs already."""
     return FabricError(
         f"fabric {name} runs already, in {where}: attach to it, apply to it what has changed, or "
         "stop it"

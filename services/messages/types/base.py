@@ -94,8 +94,8 @@ def _refusing_parsers(
 
 
 def _refusing_reader(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Does the same for the readers that `reader_of` of an installed type returns: what cannot be
-    read is None."""
+    """Checks the results of the readers that `reader_of` of an installed type returns. Where a
+    reader raises, or its results are wrong, every tree of the bodies is None."""
 
     @wraps(method)
     def reader_of(

@@ -110,9 +110,9 @@ class StretchParts:
     """The summary of one stretch.
 
     Attributes:
-        received_us: the latest time of receipt, by the incarnation of the publish; the empty text
-            stands for messages that were published here.
-        spans: by the same, the first and the last transaction id.
+        received_us: the latest time of receipt, by the incarnation where the messages were
+            published; under the empty text, for messages that were published here.
+        spans: the first and the last transaction id, by the same keys.
         last_us: the time at which the last message was received.
         senders: the incarnations that sent messages here, and their groups.
         unavailable, conflicting: the sequences that its notes name.

@@ -95,7 +95,7 @@ class LinkDialler:
             self._epoch_answer.set_result((header, description))
 
     def part(self, header: Header, body: bytes) -> None:
-        """A part of what the instance says of how to begin."""
+        """Takes a part of the instance's orders for the beginning of the link."""
         self._beginning.take(header, body)
 
     def impair(self, state: dict[str, Any], seconds: float) -> None:

@@ -439,8 +439,9 @@ class Pump:
             downstream.send(frame)
 
     def tell_names(self, frame: bytes) -> None:
-        """Names of publishers go to the destination. Where the connection is gone they are told
-        over the next one. While the instance has it, and before, it sends none to be told here."""
+        """Sends the names of publishers to the destination. Where the connection is gone, the next
+        one tells them. While the instance itself has the connection, and before, the instance
+        hands none to this process."""
         downstream = self.downstream
         if downstream is not None and self.is_started and not self.is_direct:
             downstream.send(frame)

@@ -124,7 +124,7 @@ def place_of(value: Value, is_descending: bool = False) -> Place:
 
 
 def placing(terms: tuple[SortTerm, ...]) -> Callable[[Tree, bytes], Place]:
-    """Returns a function that returns the sort key of a row from its fields and its SOW key."""
+    """Returns a function that computes the sort key of a row from its fields and its SOW key."""
 
     def place(tree: Tree, key: bytes) -> Place:
         found: list[Any] = []

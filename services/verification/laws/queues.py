@@ -69,7 +69,7 @@ class _QueueReplay:
     """The replay of a history for one queue.
 
     Args:
-        of: the queue.
+        of: the queue, as the laws see it.
     """
 
     def __init__(self, of: SharedQueue) -> None:
@@ -150,9 +150,8 @@ class _QueueReplay:
             self._journals[operation.instance] = _Journal()
 
     def _more_was_known(self) -> None:
-        """Marks every message of every journal as uncertain: an instance that is gone may have
-        known
-        more about it."""
+        """Marks every message of every journal as uncertain: an instance that is gone may
+        have known more about it."""
         for each in self._journals.values():
             self._risk(each.messages)
 
