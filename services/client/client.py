@@ -73,8 +73,8 @@ class Client:
         group: only instances of this group are used; empty: any that `servers` lists, and their
             peers of the same group.
         allow_other_groups: whether instances of other groups are used as well.
-        failover: `safe` (default): the client goes only to instances that the last one called safe;
-            `any`: to any instance.
+        failover: `safe` (default): the client goes only to instances that each one it has heard
+            called safe last, and back to the one it used last; `any`: to any instance.
         publish_store: keeps publishes until they are durable; by default in memory.
         bookmark_store: keeps what bookmark subscriptions have received; by default in memory, as
             long as this client lives.
