@@ -326,7 +326,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             )
         self.send(self.codec.acknowledgment("processed", "", reason, text))
         if reason == SLOW_CLIENT:
-            # An offline client is not waited for: a waiting client would keep its buffer in use.
+            # A slow client may never read: a close that waits for it would keep its buffer in use.
             self.write_collected()
             self.abort(text)
         else:

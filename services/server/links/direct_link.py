@@ -217,8 +217,8 @@ class DirectLinkControl:
         return self._socket.names(frame)
 
     def mode(self, sync: bool) -> bool:
-        """Sets whether batches are marked as sync from now on. Returns whether a direct connection
-        does so."""
+        """Sets whether messages sent from now on are marked as awaited. Returns whether a direct
+        connection sends them."""
         if self._socket is None:
             self._policy.said()
             return False
