@@ -18,13 +18,13 @@ def _no_turn() -> None:
 
 
 class ChildHandler(Protocol):
-    """The part of a child program that differs from the others: what it does with each frame."""
+    """The handler of a child program: what each program does with the frames of its instance."""
 
     def instance_said(self, header: Header, body: bytes) -> None:
-        """A frame of the instance's."""
+        """Takes a frame from the instance."""
 
     def failed(self, text: str) -> None:
-        """A fault ends the program: whoever is to know is told."""
+        """Reports a fault that ends the program."""
 
 
 class ChildProgram:
@@ -33,15 +33,15 @@ class ChildProgram:
     Owner: its handler. Lifecycle: `begin`, `connect`, `run`, once each.
 
     Args:
-        handler: takes the frames of the instance.
-        turn: called behind the frames of each read, once for all of them, and when the socket takes
+        handler: the receiver of the instance's frames.
+        turn: a function that is called once after all frames of a read, and when the socket takes
             more again.
     """
 
     loop: asyncio.AbstractEventLoop
     outbox: WriteQueue
     gone: asyncio.Future[str]
-    """Done with the reason why the program is over."""
+    """Completes with the reason why the program ends."""
 
     def __init__(self, handler: ChildHandler, turn: Callable[[], None] = _no_turn) -> None:
         self._handler = handler
@@ -55,7 +55,7 @@ class ChildProgram:
         return loop
 
     async def connect(self, unix_path: str, hello: bytes) -> InstanceSocket:
-        """Connects to the instance, and says which program this is.
+        """Connects to the instance, and tells it which program this is.
 
         Raises:
             OSError: the instance's socket cannot be connected.
@@ -67,11 +67,11 @@ class ChildProgram:
         return socket
 
     async def run(self, *works: Coroutine[Any, Any, None]) -> str:
-        """Runs until the program is over; returns why.
+        """Runs until the program ends. Returns the reason.
 
         Args:
-            works: run as long as the program. One that raises ends it: the process ends, and the
-                instance starts another one.
+            works: coroutines that run as long as the program. If one raises, the process ends, and
+                the instance starts another one.
         """
         tasks = [self.loop.create_task(work) for work in works]
         try:
@@ -86,13 +86,13 @@ class ChildProgram:
                 task.cancel()
 
     def end(self, why: str) -> None:
-        """Ends the program: the instance's socket closed, or it is over for another reason."""
+        """Ends the program, because the instance's socket has closed or for another reason."""
         if not self.gone.done():
             self.gone.set_result(why)
 
     def _loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A callback of the loop raised. A socket's error ends its connection and no more. With
-        anything else the process ends, and the instance starts another one."""
+        """Handles an error in a callback of the loop. An error of a socket ends only its
+        connection. Any other error ends the process, and the instance starts another one."""
         error = context.get("exception")
         if error is None or isinstance(error, OSError | asyncio.CancelledError):
             return
@@ -103,7 +103,7 @@ class ChildProgram:
 
 
 class InstanceSocket(FramedConnection):
-    """The Unix socket to the program's own instance. Owner: the program."""
+    """The Unix socket to the instance that started the program. Owner: the program."""
 
     def __init__(
         self, program: ChildProgram, handler: ChildHandler, turn: Callable[[], None]
@@ -115,7 +115,7 @@ class InstanceSocket(FramedConnection):
         self._turn = turn
 
     def data_received(self, data: bytes) -> None:
-        """Frames came; what they change is acted upon once for all of them."""
+        """Takes frames. What they change is acted upon once for all frames of a read."""
         super().data_received(data)
         self._turn()
 

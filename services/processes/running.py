@@ -1,4 +1,5 @@
-"""A program beside an instance's runs on a thread of an actor, or as a process without Ray."""
+"""The two ways to run a child program of an instance: on a thread of an actor, or as a process
+without Ray."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from raylay.services.telemetry.logs import LogOptions
 
 
 class ProgramConfig(Protocol):
-    """The values that an instance gives to every child program, beside its own."""
+    """The values that an instance gives to every child program, in addition to those of its
+    kind."""
 
     log: LogOptions
 
@@ -29,15 +31,15 @@ Config = TypeVar("Config", bound=ProgramConfig)
 
 
 class ProgramThread(Generic[Config]):
-    """A program on a thread of its own, for a process whose main thread belongs to somebody else:
-    Ray. When the program ends, for whatever reason, the process does.
+    """A program on a thread of its own, for a process whose main thread belongs to Ray. When the
+    program ends, for whatever reason, the process ends.
 
     Owner: the program's actor.
 
     Args:
-        kind: of the program, for logs and the thread's name.
-        config: what it is given.
-        serve: runs it until its instance is gone.
+        kind: the kind of the program, for logs and the thread's name.
+        config: the configuration of the program.
+        serve: a coroutine function that runs the program until its instance is gone.
     """
 
     def __init__(
@@ -72,17 +74,17 @@ def run_program(
     read: Callable[[str], Config],
     serve: Callable[[Config], Coroutine[Any, Any, None]],
 ) -> int:
-    """The command of a program without Ray: its configuration comes on standard input, as JSON.
+    """Runs a program without Ray. Its configuration comes on standard input, as JSON.
 
     Args:
-        kind: of the program, for what it says when it cannot run.
-        read: makes the configuration of that JSON.
-        serve: runs it until its instance is gone.
+        kind: the kind of the program, for the error message when it cannot run.
+        read: a function that decodes the configuration.
+        serve: a coroutine function that runs the program until its instance is gone.
 
     Returns:
         The exit code.
     """
-    # Its instance holds the other end of the terminal: a Ctrl-C there is the instance's affair.
+    # The instance holds the other end of the terminal, and alone reacts to a Ctrl-C there.
     os.setsid()
     config = read(sys.stdin.read())
     logs.configure(config.process_name, config.log)

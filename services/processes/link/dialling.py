@@ -39,15 +39,15 @@ from raylay.services.replication.membership.placement import InstancePlacement, 
 CONNECT_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 10.0
 CHALLENGES_MAX = 8
-"""Challenges of one logon."""
+"""The number of challenges that one logon may meet."""
 AWAITS_DIAL_S = 0.5
-"""Time for which the side that would give way, where connections are shared, lets the other one
-dial first: about what an instance needs to start a link again that was killed."""
+"""The time, in seconds, for which the side that would give way, where connections are shared, lets
+the other side dial first. It is about what an instance needs to start a killed link again."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedConnection:
-    """A connection that the other side made, as the instance tells of it."""
+    """A connection that the other side made, as the instance announces it."""
 
     upstream: int
     name: str
@@ -62,7 +62,8 @@ class LinkDialler:
         self._runtime = runtime
         self._pump = pump
         self._line: ImpairedLine | None = None
-        """Line that a drill can make a bad one."""
+        """The line over which connections go in a fabric for drills, so that a drill can impair
+        them."""
         self._epoch_answer: asyncio.Future[tuple[Header, bytes]] | None = None
         self._start_answer: asyncio.Future[None] | None = None
         self._lost = asyncio.Event()
@@ -72,25 +73,26 @@ class LinkDialler:
         self._arrival = asyncio.Event()
         self._bringing: set[asyncio.Task[None]] = set()
         self._failed_upstream = 0
-        """The incoming connection over which the last attempt failed."""
+        """The incoming connection over which the last attempt failed; 0: none."""
         self._credentials: dict[int | None, OwnCredentials] = {}
-        """Credentials of the link by the place of the server in the list; None: for a server that
-        has connected."""
+        """The credentials of the link, by the position of the server in the list; None: for a
+        server that has connected to the instance."""
         self._missing = ""
-        """Credentials that are missing for a logon; empty: nothing is missing."""
+        """The error text about credentials that are missing for a logon; empty: nothing is
+        missing."""
         self._is_kept_out = False
-        """The last connection ended because of what was sent over it: the next one will, too."""
+        """Whether the last connection ended with a refusal that the next one will meet, too."""
         self._last_carried: bool | None = None
-        """Whether it was last connected over a connection of the other side; None: not yet."""
+        """Whether the last connection went over a connection of the other side; None: there was
+        none yet."""
 
     def open_line(self) -> None:
-        """Lets connections of a fabric that is marked for drills go over a line that one can
-        break."""
+        """Makes further connections go over a line that a drill can impair."""
         self._line = ImpairedLine(self._runtime.loop)
 
     # -- what the instance says --------------------------------------------------------------
     def epoch_given(self, header: Header, description: bytes) -> None:
-        """The instance's answer to `dial`."""
+        """Takes the instance's answer to `dial`, which has the epoch of the new connection."""
         if self._epoch_answer is not None and not self._epoch_answer.done():
             self._epoch_answer.set_result((header, description))
 
@@ -99,14 +101,14 @@ class LinkDialler:
         self._beginning.take(header, body)
 
     def impair(self, state: dict[str, Any], seconds: float) -> None:
-        """Sets the state of the line for so long, for a drill."""
+        """Impairs the line for so many seconds, for a drill."""
         if self._line is not None:
             self._line.set(Impairment(**state), seconds)
 
     # -- moved instances ---------------------------------------------------------------------
     def epoch_refused(self, downstream: Downstream) -> None:
-        """The destination has seen a higher epoch of our instance than this connection's, the last
-        one that it gave out."""
+        """Tells the instance that the destination has seen a higher epoch from it than this
+        connection's, which is the latest that the instance has issued."""
         if downstream is self._pump.downstream:
             self._runtime.tell(encode_frame({"c": "stale"}))
 
@@ -115,7 +117,8 @@ class LinkDialler:
             self._runtime.tell(control.placed(placements))
 
     def aim(self, addresses: tuple[str, ...], news: dict[str, InstancePlacement]) -> None:
-        """Instances were moved: the other side is told, and left where it is what one was."""
+        """Takes new addresses, after instances were moved. The other side is told of the moves. If
+        it is the former copy of a moved instance, the connection is closed."""
         self._runtime.config.destination = replace(
             self._runtime.config.destination, addresses=addresses
         )
@@ -127,7 +130,7 @@ class LinkDialler:
             moved = news.get(accepted.name)
             if moved is not None and accepted.generation < moved.generation:
                 self.abandon(f"{accepted.name} was moved to {moved.address or 'another host'}")
-        # What is dialled now is worth trying at once.
+        # An attempt at the new addresses is worthwhile at once.
         self._arrival.set()
 
     def abandon(self, why: str) -> None:
@@ -155,8 +158,8 @@ class LinkDialler:
             pause_ms = min(2 * pause_ms, destination.retry_ms_max)
 
     async def _connect_once(self, failures: list[str]) -> bool:
-        """Tries every way once, in their order, until one has connected and that connection is lost
-        again. Whether one had; `failures` gets what went wrong."""
+        """Tries every way once, in order, until one has connected and that connection is lost
+        again. Returns whether any way connected; adds the errors to `failures`."""
         destination = self._runtime.config.destination
         incoming = self._incoming
         if incoming is not None:
@@ -185,12 +188,13 @@ class LinkDialler:
     async def _connected_by(
         self, way: str, connecting: Awaitable[None], timeout_s: float | None, failures: list[str]
     ) -> bool:
-        """Returns whether this way it was connected; then that connection is lost again."""
+        """Connects by this way, and waits until that connection is lost. Returns whether it
+        connected."""
         try:
             async with asyncio.timeout(timeout_s):
                 await connecting
         except (OSError, RemoteProtocolError, ConfigurationError, TimeoutError) as error:
-            # An error without words tells nothing: its kind does.
+            # An error without a text says nothing, but its kind does.
             failures.append(f"{way}: {str(error) or type(error).__name__}")
             self._tell_missing(str(error) if isinstance(error, ConfigurationError) else "")
             self._drop()
@@ -205,15 +209,15 @@ class LinkDialler:
         return True
 
     def _tell_missing(self, text: str) -> None:
-        """Reports once that it has nothing to log on with."""
+        """Reports once that credentials for the logon are missing."""
         if text and text != self._missing:
             self._runtime.event("link_credentials_missing", text=text)
         self._missing = text
 
     async def _await_incoming(self) -> None:
-        """Waits for the other side to connect: where there is nothing to dial as long as it takes,
-        and for a moment where it is for the other side to dial: who dialled last time dials again,
-        the first time a rule decides."""
+        """Waits for the other side to connect: without limit if there is no address to dial, and
+        for a moment if the other side is to dial first. That is the side whose connection was used
+        last; the first time a rule decides."""
         destination = self._runtime.config.destination
         if not self._shares or self._incoming is not None:
             return
@@ -237,7 +241,8 @@ class LinkDialler:
             pass
 
     def offered(self, header: Header) -> None:
-        """The instance tells of a connection that the other side made, or that there is none."""
+        """Takes the instance's announcement of a connection that the other side made, or that there
+        is none."""
         if header["upstream"]:
             self._incoming = OfferedConnection(
                 header["upstream"], header["name"], header["incarnation"], header["proven"]
@@ -248,7 +253,8 @@ class LinkDialler:
             self._incoming = None
 
     def _give_way(self) -> None:
-        """Gives up one connection where both sides dialled: one is enough."""
+        """Gives up the dialled connection if both sides have dialled and the other side's is to be
+        used."""
         incoming, downstream = self._incoming, self._pump.downstream
         if incoming is None or downstream is None or downstream.is_carried:
             return
@@ -301,7 +307,7 @@ class LinkDialler:
         connect: Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]],
         incoming: OfferedConnection | None,
     ) -> Coroutine[Any, Any, tuple[asyncio.Transport, Downstream]]:
-        """A connection by this way, over the line that a drill can make a bad one."""
+        """Opens a connection by this way, over the line that a drill can impair if there is one."""
 
         def make() -> Downstream:
             if incoming is None:
@@ -334,11 +340,12 @@ class LinkDialler:
         *,
         proves: bool,
     ) -> None:
-        """Logs on, exchanges ranges, starts.
+        """Logs on, exchanges ranges, and starts sending.
 
         Args:
-            proves: that its instance is of the fabric, to a server of the same one. Another one
-                could pass the proof on, and be taken for this instance.
+            proves: whether the logon carries the proof that the instance belongs to the fabric.
+                Only a server of the same fabric is sent it: another one could pass the proof on,
+                and pass for this instance.
         """
         self._lost.clear()
         _, downstream = await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S)
@@ -346,7 +353,8 @@ class LinkDialler:
         if front:
             downstream.send(front)
         said = await credentials.say()
-        # Asked for when there is somebody to log on to: each is a write to the instance's disk.
+        # Requested only now that there is a peer to log on to, because each epoch is a write to the
+        # instance's disk.
         self._epoch_answer = self._runtime.loop.create_future()
         self._runtime.tell(encode_frame({"c": "dial", "address": address}))
         self._beginning = control.StartReader()
@@ -414,8 +422,9 @@ class LinkDialler:
         raise RemoteProtocolError(f"it challenges {CHALLENGES_MAX} times and more", "auth")
 
     async def _started_or_lost(self, downstream: Downstream, started: asyncio.Future[None]) -> None:
-        """Waits for how to begin, which takes a while where there are very many publishers: the
-        other side is not to think that nobody is here."""
+        """Waits until the instance has said how to start, which takes a while with very many
+        publishers. Sends beats meanwhile, so that the other side does not take the connection for
+        dead."""
         heartbeat_s = self._runtime.config.destination.heartbeat_ms / 1000
         lost = self._runtime.loop.create_task(self._lost.wait())
         try:
@@ -429,12 +438,12 @@ class LinkDialler:
             lost.cancel()
 
     def relay(self, command: str, root: int, body: bytes) -> None:
-        """A part of what the destination holds, or waits for: the instance is to know it."""
+        """Passes to the instance a part of what the destination holds, or waits for."""
         self._runtime.tell(control.part_of_logon(command, root, body))
 
     def start(self, header: Header) -> None:
-        """The instance's answer to `connected`. Done at once, not in a task: what it says next
-        belongs to this connection already."""
+        """Takes the instance's answer to `connected`, and starts sending. Done at once, not in a
+        task, because the next frame of the instance already belongs to this connection."""
         downstream = self._pump.downstream
         if self._start_answer is None or self._start_answer.done() or downstream is None:
             return
@@ -448,7 +457,7 @@ class LinkDialler:
         self._start_answer.set_result(None)
 
     async def _stay(self) -> None:
-        """Beats until the connection is lost."""
+        """Sends beats until the connection is lost."""
         destination = self._runtime.config.destination
         heartbeat_s = destination.heartbeat_ms / 1000
         timeout_s = destination.timeout_ms / 1000
@@ -458,7 +467,7 @@ class LinkDialler:
             if downstream is None:
                 return
             if self._pump.is_direct:
-                # Its instance beats and listens.
+                # The instance has the connection, and sends beats and listens itself.
                 await self._lost.wait()
                 return
             now_s = self._runtime.loop.time()
@@ -484,14 +493,15 @@ class LinkDialler:
 
     # -- streams over it ---------------------------------------------------------------------
     def bring(self, stream: TunnelStream) -> None:
-        """The destination's link to our instance comes over our connection: it is brought there."""
+        """Connects to the instance a stream over this connection, which is the destination's link
+        to the instance."""
         task = self._runtime.loop.create_task(self._bring(stream))
         self._bringing.add(task)
         task.add_done_callback(self._bringing.discard)
 
     def stream_front(self, certificate: PeerCertificate | None) -> bytes:
-        """Returns what our instance is told of a stream that is brought to it, and of the other
-        side."""
+        """Returns the first frame of such a stream, which tells the instance of the stream and the
+        other side."""
         config = self._runtime.config
         shown = None if certificate is None else certificate.to_wire()
         return control.carried(config.destination.name, config.start_number, shown)

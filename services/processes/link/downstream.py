@@ -1,4 +1,5 @@
-"""A link's connection to its destination: the frames that come over it, and to whom they go."""
+"""A link's connection to its destination: receives the frames and passes them to the parts of the
+link."""
 
 from __future__ import annotations
 
@@ -27,48 +28,51 @@ from raylay.services.replication.effects import Ranges, Rooted
 from raylay.services.replication.membership.placement import InstancePlacement
 
 Ack = tuple[int, Ranges, Rooted, Ranges, int]
-"""Ack as `read_ack` gives it, and when it was sent."""
+"""An acknowledgment as `read_ack` decodes it, and the time at which it was sent."""
 
 
 class ConnectionOwner(Protocol):
-    """The owner of the connection (`Dialling`)."""
+    """The owner of the connection (`LinkDialler`)."""
 
     def relay(self, command: str, root: int, body: bytes) -> None:
-        """A part of what the destination holds, or waits for."""
+        """Takes a part of what the destination holds, or waits for."""
 
     def placed(self, placements: dict[str, InstancePlacement]) -> None:
-        """The destination tells of instances that were moved."""
+        """Takes the destination's news of moved instances."""
 
     def epoch_refused(self, downstream: Downstream) -> None:
-        """The destination has seen a higher epoch of our instance than this connection's."""
+        """Notes that the destination has seen a higher epoch from the instance than this
+        connection's."""
 
     def stream_front(self, certificate: PeerCertificate | None) -> bytes:
-        """Returns what our instance is told of a stream that is brought to it, and of the other
-        side."""
+        """Returns the first frame of a stream that goes to the instance, which tells of the stream
+        and the other side."""
 
     def bring(self, stream: TunnelStream) -> None:
-        """The destination's link to our instance comes over our connection."""
+        """Connects to the instance a stream over this connection, which is the destination's link
+        to the instance."""
 
     def lost(self, downstream: Downstream) -> None:
-        """The connection ended."""
+        """Notes that the connection has ended."""
 
 
 class AckReceiver(Protocol):
-    """The sender over the connection, which takes its acks (`Pump`)."""
+    """The sender over the connection, which takes its acknowledgments (`Pump`)."""
 
     def acked(self, downstream: Downstream, header: Header, body: bytes) -> None:
-        """An ack came."""
+        """Takes an acknowledgment."""
 
     def pump(self) -> None:
-        """There is room to write again."""
+        """Sends more, since there is room to write again."""
 
 
 class Downstream(TunnelHost):
     """The connection to the destination.
 
     Args:
-        carried: it goes over a connection that the other side made.
-        proven: it counts when it says that the link's instance is an old copy of itself.
+        carried: whether the connection goes over one that the other side made.
+        proven: whether to believe a refusal that says that the link's instance is an old copy of
+            itself.
     """
 
     def __init__(
@@ -91,17 +95,18 @@ class Downstream(TunnelHost):
         self.held: PublisherRanges | None = None
         self._parts = PartReader()
         self.early: list[Ack] = []
-        """Acks that came before the instance said how to begin: their answers come once."""
+        """Acknowledgments that came before the instance said how to start. They are kept, because
+        the destination sends each only once."""
         self.answer: asyncio.Future[None] = runtime.loop.create_future()
         self.challenge: asyncio.Future[tuple[str, str]] = runtime.loop.create_future()
-        """User id and text of a challenge: the logon is to come again."""
+        """The user id and text of a challenge, which asks for another logon."""
         self.refused = ""
-        """The reason of its refusal; empty: there was none."""
+        """The reason of the destination's refusal; empty: there was none."""
         self.why = ""
 
     def host_answers(self, within_s: float) -> bool:
-        """Returns whether the destination's host is there, as far as this end can tell."""
-        # Our instance has the connection that carries this one, and ends this one with it.
+        """Returns whether the destination's host still answers, as far as this end can tell."""
+        # If the connection is carried, the instance has the carrying one, and ends both together.
         return self.is_carried or host_answers(self.transport, within_s)
 
     def frame_received(self, header: Header, body: bytes) -> None:
@@ -132,7 +137,8 @@ class Downstream(TunnelHost):
             self._parts.read(body, self.held)
             self._dialler.relay("held", 0, body)
         elif command == "waited" and self.accepted is not None and not self.answer.done():
-            # The instance trusts what its link relays: what is no ranges ends this connection.
+            # The instance trusts what its link relays, so a body without valid ranges ends the
+            # connection here.
             self._parts.read(body)
             self._dialler.relay("waited", root_of(header), body)
             if not header.get("more"):
@@ -140,7 +146,7 @@ class Downstream(TunnelHost):
         elif command == "carry_begin":
             if self.is_carried:
                 raise RemoteProtocolError("a carried stream carries none", "bad_command")
-            # Who comes over this connection is whom it was dialled to.
+            # The other end of this connection is the server that was dialled.
             front = self._dialler.stream_front(self.peer_certificate)
             self._dialler.bring(self.take_stream(header, front))
         elif not self.stream_frame(header, body) and command not in ("beat", "held", "waited"):
@@ -168,8 +174,8 @@ class Downstream(TunnelHost):
         return challenge.result()
 
     def _told(self, placements: dict[str, InstancePlacement]) -> None:
-        """Takes news of moved instances. Where the other side dialled, that may have been anybody;
-        what it has to tell, its own logon told."""
+        """Takes news of moved instances. Ignored where the other side dialled: the peer may be
+        anybody, and its own logon has brought its news."""
         if not self.is_carried:
             self._dialler.placed(placements)
 
@@ -184,7 +190,7 @@ class Downstream(TunnelHost):
         self.why = self.why or why
         if not self.answer.done():
             self.answer.set_exception(ConnectionError(self.why))
-            # Read here already: the one who waits for it may have given up before.
+            # Marks the error as retrieved: the waiting logon may have given up before.
             self.answer.exception()
         self.carrier_ended(self.why)
         self._dialler.lost(self)

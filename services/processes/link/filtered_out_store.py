@@ -1,9 +1,9 @@
 """The sequences that a link's filters left out, on disk, so that a restart does not read those
 messages again (services/replication/link/filtered_out.py).
 
-A file of its own for each destination, in the journal's directory: it goes where the journal goes,
-and is emptied with it. It is of use for the very same filters only, and nothing depends on it: a
-link that has lost it reads the messages once more.
+Each destination has a file of its own in the journal's directory, which is moved and emptied with
+the journal. Its contents are valid for the very same filters only, and nothing depends on the file:
+a link that has lost it reads the messages once more.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class FilteredOutStore:
 
     Args:
         journal: the journal's directory.
-        destination: its name.
-        rules: of its filters.
+        destination: the name of the destination.
+        rules: the rules of the link's filters.
 
     Raises:
         StorageError: the file cannot be opened; names it.
@@ -43,7 +43,7 @@ class FilteredOutStore:
         self._rules = xxh3_64_intdigest(told).to_bytes(8, "big")
 
     def load(self, beside: FilteredOut) -> None:
-        """Adds what is known by the same filters. What was by others is forgotten.
+        """Adds the sequences that the same filters left out. Forgets those of other filters.
 
         Raises:
             StorageError: the file cannot be read or written.
@@ -61,7 +61,7 @@ class FilteredOutStore:
         list(beside.changed())
 
     def save(self, beside: FilteredOut) -> None:
-        """Writes what was added and forgotten since the last call.
+        """Writes what has changed since the last call.
 
         Raises:
             StorageError: the file cannot be written.

@@ -1,8 +1,8 @@
 """The shell around OutboundLink: one destination of an instance, in a process of its own.
 
 It holds the Unix socket to its instance, the TCP connection downstream and a cursor over the
-instance's journal. The instance's socket closing ends it. Here it is put together, told by its
-instance, and ended; dialling.py connects, pump.py sends.
+instance's journal. The link ends when the instance's socket closes. This file puts the link
+together, takes the instance's frames and ends the link; dialling.py connects, pump.py sends.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from raylay.services.telemetry import logs
 
 COUNTS_S = 0.5
 COUNTS_DIRECT_S = 2.0
-"""While the instance sends, a link has nothing to count; each look wakes its process."""
+"""The pause between two looks at the counts, in seconds, while the instance sends by itself. The
+link has nothing to count then, and each look wakes its process."""
 
 
 class _WakeSocket(asyncio.Protocol):
-    """The second connection to the instance: its writer thread tells of commits over it."""
+    """The second connection to the instance, over which its writer thread tells of commits."""
 
     def __init__(self, pump: Pump) -> None:
         self._pump = pump
@@ -35,16 +36,16 @@ class _WakeSocket(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is connected."""
+        """Keeps the transport."""
         self._transport = cast(asyncio.Transport, transport)
 
     def say(self, frame: bytes) -> None:
-        """Says which link this is."""
+        """Sends the frame that says which link this is."""
         if self._transport is not None:
             self._transport.write(frame)
 
     def data_received(self, data: bytes) -> None:
-        """Commits: the last one counts."""
+        """Takes the transaction ids of commits, of which only the last one counts."""
         data = self._rest + data
         whole = len(data) - len(data) % control.WAKE.size
         self._rest = data[whole:]
@@ -55,7 +56,7 @@ class _WakeSocket(asyncio.Protocol):
 
 
 class LinkServer:
-    """One link, running. Owner: the DestinationLink actor. Lifecycle: `run` until the instance is
+    """One running link. Owner: the DestinationLink actor. Lifecycle: `run` until the instance is
     gone or says stop."""
 
     def __init__(self, config: LinkConfig) -> None:
@@ -65,7 +66,7 @@ class LinkServer:
         self._program = ChildProgram(self, self.pump.pump)
 
     async def run(self) -> str:
-        """Runs until the instance is gone; returns why.
+        """Runs until the instance is gone. Returns the reason.
 
         Raises:
             OSError: the instance's socket cannot be connected.
@@ -93,13 +94,13 @@ class LinkServer:
             pump.close()
 
     def failed(self, text: str) -> None:
-        """Says in the log that a fault ends the link. The one that its instance starts then begins
-        with what the two sides have."""
+        """Logs the fault that ends the link. The link that the instance starts next begins with
+        what the two sides have."""
         config = self.runtime.config
         logs.get("link").error("link_failed", name=config.process_name, text=text)
 
     def instance_said(self, header: Header, body: bytes) -> None:
-        """A frame of the instance's. `pump` is called behind the last one of a read."""
+        """Takes a frame of the instance. `pump` is called after the last one of a read."""
         command = header["c"]
         dialling, pump = self.dialling, self.pump
         if command == "told":

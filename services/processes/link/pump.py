@@ -48,17 +48,18 @@ READ_BYTES = 512 * 1024
 HEADERS_IN_STEP = 1024
 COMPRESSED_BYTES_MIN = 256
 EARLY_ACKS_MAX = 16_384
-"""Acks that are kept while the instance is asked how to begin: a few milliseconds, some seconds
-where there are very many publishers."""
+"""The number of acknowledgments that are kept while the instance is asked how to start. That takes
+some milliseconds, or some seconds with very many publishers."""
 LENDS_WITHIN_S = 1.0
 DIRECT_PUBLISHERS_MAX = 4_096
 DIRECT_BYTES_MAX = 1024 * 1024
-"""Bytes of what the destination has that go to the instance in one frame, and are kept there."""
+"""The size of the largest frame with which the connection is handed over. It tells the instance
+what the destination has, which the instance keeps in memory."""
 REMEMBER_S = 5.0
-"""Time between two stores of verdicts: what was judged in less before the process is killed is
-judged once more."""
+"""The pause, in seconds, between two writes of what the filters left out. If the process is killed,
+messages evaluated since the last write are evaluated again."""
 REREAD_S = 0.002
-"""A reader that does not see yet what its instance told of is asked again so soon."""
+"""The pause, in seconds, before a reader that does not see an announced commit yet reads again."""
 
 
 class Pump:
@@ -81,13 +82,13 @@ class Pump:
         self._verdicts: FilteredOutStore | None = None
         self._remembers_s = 0.0
         self.downstream: Downstream | None = None
-        """The connection of now, from before its logon on."""
+        """The present connection, from before its logon on."""
         self.is_started = False
-        """Whether what comes and goes over it is messages and their acks."""
+        """Whether the connection has started to carry messages and their acknowledgments."""
         self.peer = ""
-        """Name of the server that was reached last."""
+        """The name of the server that was reached last."""
         self.epoch = 0
-        """Epoch of the connection that was made last."""
+        """The epoch of the last connection."""
         self._seeking = False
         self._pump_scheduled = False
         self._compression = (
@@ -103,11 +104,13 @@ class Pump:
             waited_for=config.destination.sync,
         )
         self._unsent: list[Run] = []
-        """Read, and not taken by the machine yet."""
+        """The runs that were read and that the machine has not taken yet."""
         self.is_direct = False
-        """Whether the instance sends and reads over the connection, and this process does not."""
+        """Whether the link is direct: the instance reads and writes the connection, and this
+        process does not."""
         self._lends_until_s = 0.0
-        """Time by which it answers the request for its connection; 0: it was not asked."""
+        """The time by which the link answers the instance's request for the connection; 0: there is
+        no request."""
         self._lend_scheduled = False
         self._due_timer: asyncio.TimerHandle | None = None
 
@@ -129,8 +132,8 @@ class Pump:
                 self._forgets(error)
 
     def remember(self) -> None:
-        """Writes down what the filters left out, where that was not done just before. Called now
-        and then."""
+        """Writes down the sequences that the filters left out, unless that was done within
+        `REMEMBER_S`."""
         now_s = self._runtime.loop.time()
         if self._verdicts is not None and now_s >= self._remembers_s:
             self._remembers_s = now_s + REMEMBER_S
@@ -140,11 +143,12 @@ class Pump:
                 self._forgets(error)
 
     def judged(self, stretch: int, beside: PublisherRanges) -> None:
-        """The instance left this out over the connection that the link handed over."""
+        """Takes sequences that the instance's filters left out while it had the connection."""
         self.machine.beside.update(stretch, beside)
 
     def _forgets(self, error: StorageError) -> None:
-        """Goes on without stored verdicts: after a restart messages are read again."""
+        """Goes on without a store of what was left out: after a restart those messages are read
+        again."""
         self._runtime.event("link_verdicts_not_kept", text=str(error))
         self._verdicts = None
 
@@ -158,7 +162,7 @@ class Pump:
 
     # -- connections -------------------------------------------------------------------------
     def begin(self, downstream: Downstream, held: PublisherRanges, start: LinkStart) -> None:
-        """The instance said how to begin; `held`: what the destination has."""
+        """Starts the connection as the instance says. `held` is what the destination has."""
         assert downstream.accepted is not None
         self.is_started = self._seeking = True
         self._unsent = []
@@ -189,7 +193,7 @@ class Pump:
         self._perform(self.machine.notice(awaited, last_txid))
 
     def counts(self) -> dict[str, Any]:
-        """The counts of what was sent so far, for the instance's status."""
+        """Returns the counts of what was sent so far, for the instance's status."""
         machine = self.machine
         return {
             "cursor_txid": machine.cursor,
@@ -201,12 +205,12 @@ class Pump:
 
     # -- the data path -----------------------------------------------------------------------
     def pump(self) -> None:
-        """Reads what the destination is to be sent, one batch, and sends it."""
+        """Reads one batch of what the destination is to get, and sends it."""
         if not self.is_started or not self.machine.wants:
             return
         downstream = self.downstream
         if downstream is not None and downstream.carried is not None and not downstream.may_write:
-            # What the stream carries, acknowledgments, must not stand behind a window of data.
+            # The acknowledgments that the stream carries must not wait behind a window of data.
             return
         if self._seeking and self._seek():
             self._pump_soon()
@@ -229,7 +233,7 @@ class Pump:
             self._unsent = runs
             self._wait_until_due()
         if machine.resyncing and machine.sent_records == sent_before:
-            # All of it was there already: headers are enough to look further.
+            # The destination had all of it already, so reading headers is enough to look further.
             self._seeking = True
         self._runtime.outbox.flush()
         if machine.wants:
@@ -238,7 +242,8 @@ class Pump:
             self._lend_soon()
 
     def _pump_soon(self) -> None:
-        """Goes on in the next turn of the loop, so that acks and beats come in between."""
+        """Continues in the next turn of the loop, so that acknowledgments and beats are handled in
+        between."""
         if not self._pump_scheduled:
             self._pump_scheduled = True
             self._runtime.loop.call_soon(self._pump_scheduled_now)
@@ -262,7 +267,7 @@ class Pump:
         if due_us is None:
             return
         if due_us > self._now_us():
-            # Others were shown meanwhile.
+            # Other messages are deferred by now, until a later time.
             self._wait_until_due()
             return
         self.machine.look_again()
@@ -273,17 +278,18 @@ class Pump:
         unsent, self._unsent = self._unsent, []
         rest = [run for run in unsent if run.last_txid > machine.cursor]
         if rest:
-            # Read before, and not taken: it waits, or waited, for another way.
+            # These runs were read before and not taken: they wait, or waited, for another path.
             return rest
         runs = self.reader.read(machine.cursor, READ_BYTES)
         told_txid = machine.told_txid
-        # The journal may be ahead of what the instance told of.
+        # The journal may be ahead of the commits that the instance announced.
         while runs and runs[-1].last_txid > told_txid:
             runs.pop()
         return runs
 
     def _seek(self) -> bool:
-        """One step over what the destination has already. Whether to go on like that."""
+        """Takes one step past what the destination has already. Returns whether to continue that
+        way."""
         machine = self.machine
         if not machine.resyncing:
             self._seeking = False
@@ -309,14 +315,15 @@ class Pump:
             return PublisherRanges()
 
     def _cannot_read(self, error: StorageError) -> None:
-        """The journal cannot be read: said aloud, and tried again with a new connection."""
+        """Reports that the journal cannot be read, and ends the connection. The next one tries
+        again."""
         self._runtime.event("link_cannot_read", text=str(error))
         if self.downstream is not None:
             self.downstream.why = str(error)
             self.downstream.abort(str(error))
 
     def acked(self, downstream: Downstream, header: Header, body: bytes) -> None:
-        """An ack came.
+        """Takes an acknowledgment.
 
         Raises:
             RemoteProtocolError: it is none, or of something that was not sent, or too many came
@@ -400,11 +407,11 @@ class Pump:
 
     # -- handing over the connection --------------------------------------------------------------
     def hand_over(self) -> None:
-        """The instance asks for the connection. It gets it once nothing is on its way, if that is
-        soon, and if the connection is a plain one."""
+        """Handles the instance's request for the connection. The connection is handed over when
+        nothing is on its way, provided that this is soon and the connection is a plain one."""
         downstream, destination = self.downstream, self._runtime.config.destination
         if downstream is None or not self.is_started:
-            # It was lost while the instance asked.
+            # The connection was lost while the request was on its way.
             self._keep(for_good=False)
             return
         if (
@@ -412,7 +419,7 @@ class Pump:
             or destination.share_connection
             or self._compress is not None
             or self._runtime.config.drills
-            # Its descriptor is nothing without the session that lies in this process.
+            # With TLS the descriptor is useless without the session, which lies in this process.
             or destination.tls is not None
         ):
             self._keep(for_good=True)
@@ -427,13 +434,14 @@ class Pump:
             self._keep(for_good=False)
 
     def pass_on(self, frame: bytes) -> None:
-        """A request of a queue goes to the destination, where it can be written at once: it is made
-        again if it has to be."""
+        """Sends a queue's request to the destination if it can be written at once. Otherwise it is
+        dropped: the requester repeats it if necessary."""
         downstream = self.downstream
         if downstream is None or not self.is_started:
             return
         if self.is_direct:
-            # The instance writes to the connection: behind a part of its frame ours would break it.
+            # The instance writes to the connection, and a frame of this process might come within
+            # one of its frames.
             return
         if downstream.is_open and not downstream.unsent_bytes:
             downstream.send(frame)
@@ -451,8 +459,8 @@ class Pump:
         self._runtime.tell(encode_frame({"c": "keeps", "for_good": for_good}))
 
     def _lend_soon(self) -> None:
-        """Once all that was read from either side is taken: what comes behind in the same read is
-        for this process."""
+        """Hands the connection over once everything read from either side is taken. Later frames of
+        the same read still belong to this process."""
         if not self._lend_scheduled:
             self._lend_scheduled = True
             self._runtime.loop.call_soon(self._lend)
@@ -476,7 +484,8 @@ class Pump:
         fits = 0 < len(frame) <= DIRECT_BYTES_MAX
         if not fits or not self._hand_over(transport):
             machine.take_over(state)
-            # Where only the way is full, as others hand over theirs just now, it is asked again.
+            # If only the socket is full, because other links hand over theirs just now, the
+            # instance asks again.
             self._keep(for_good=not fits)
             return
         transport.pause_reading()
@@ -486,7 +495,7 @@ class Pump:
         self._runtime.tell(frame)
 
     def _hand_over(self, transport: asyncio.Transport) -> bool:
-        """Sends the connection's descriptor, ahead of the frame that tells of it."""
+        """Sends the connection's descriptor, before the frame that describes it."""
         config = self._runtime.config
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
             way.setblocking(False)

@@ -36,5 +36,5 @@ class LinkRuntime:
             self.instance.send(frame)
 
     def event(self, event: str, **details: Any) -> None:
-        """Something that people may want to know: it becomes an event of the instance."""
+        """Reports something that people may want to know, as an event of the instance."""
         self.tell(encode_frame({"c": "event", "event": event, "details": details}))

@@ -26,14 +26,14 @@ _LENGTH = struct.Struct("<I")
 
 
 class RecordReader(Protocol):
-    """The reads of the journal (`JournalReader`)."""
+    """The reads of the journal that this file needs (`JournalReader`)."""
 
     def read(self, after_txid: int, bytes_max: int = ...) -> list[Run]:
-        """Committed runs behind a transaction id."""
+        """Returns committed runs behind a transaction id."""
 
 
 class _CachedRun:
-    """A run in memory, with where its records begin once somebody asked."""
+    """A run in memory, with the positions of its records once one has been requested."""
 
     __slots__ = ("ends", "run")
 
@@ -43,8 +43,8 @@ class _CachedRun:
 
     @property
     def memory_bytes(self) -> int:
-        """Memory that the run takes here. The index of its records is counted from the start,
-        because the first message that is asked for makes it."""
+        """The memory that the run takes here. The index of its records is counted from the start,
+        because the first request for a message makes it."""
         run = self.run
         return len(run.payload) + RUN_OVERHEAD_BYTES + INDEX_BYTES_PER_RECORD * (run.count + 1)
 
@@ -74,9 +74,9 @@ class Bodies:
     Owner: the queue's owner. Lifecycle: as long as that.
 
     Args:
-        reader: of the journal.
-        kind: what the messages are read as; None: they are not.
-        kept_bytes_max: of memory for records, all that a run costs included.
+        reader: the reader of the journal.
+        kind: the message type by which messages are parsed; None: they are not parsed.
+        kept_bytes_max: the memory for cached runs, in bytes.
 
     Raises, each method: StorageError: the journal cannot be read, or lacks the message.
     """
@@ -88,14 +88,14 @@ class Bodies:
         self._kind = kind
         self._bytes_max = kept_bytes_max
         self._kept: OrderedDict[int, _CachedRun] = OrderedDict()
-        """Runs that are kept, by first transaction id; those that were used last stand last."""
+        """The cached runs by first transaction id, the most recently used last."""
         self._firsts: list[int] = []
         self.kept_bytes = 0
         self.reads = 0
-        """Number of times that the journal was read again."""
+        """The number of reads of the journal for messages that were not cached."""
 
     def keep(self, runs: Sequence[Run]) -> None:
-        """Keeps runs that were read for a while."""
+        """Caches runs that have been read."""
         kept, firsts = self._kept, self._firsts
         for run in runs:
             if run.kind != Kind.RECORDS or not run.count:
@@ -119,12 +119,13 @@ class Bodies:
         del self._firsts[bisect_right(self._firsts, first_txid) - 1]
 
     def record(self, txid: int) -> bytes:
-        """The record with this transaction id, as it lies in the journal."""
+        """Returns the record with this transaction id, as it lies in the journal."""
         return self._kept_with(txid).records(txid, txid)
 
     def records(self, txids: Sequence[int], bytes_max: int) -> tuple[list[bytes], int]:
-        """The first of the records with these transaction ids, in order; what lies side by side is
-        one piece. And how many they are: as many as fit, and one at least."""
+        """Returns the first of the records with these transaction ids, in order, and how many they
+        are. These are as many as fit into `bytes_max`, and at least one. Neighbouring records are
+        one piece."""
         found: list[bytes] = []
         at, end, left = 0, len(txids), bytes_max
         while at < end:
@@ -139,7 +140,7 @@ class Bodies:
                 last_txid += 1
                 at += 1
             while last_txid > first_txid and size(first_txid, last_txid) > left:
-                # Most that are asked for fit: this is done once a frame.
+                # In most calls all requested records fit, so this runs once for each frame.
                 last_txid -= 1
                 at -= 1
             left -= size(first_txid, last_txid)
@@ -153,7 +154,7 @@ class Bodies:
         if found is None:
             self.reads += 1
             runs = self._reader.read(txid - 1, min(READ_BYTES, self._bytes_max // 2 + 1))
-            # The one that is asked for last: it stays, however little does.
+            # The run was requested last, so it stays, however little memory there is.
             self.keep([*runs[1:], *runs[:1]])
             found = self._find(txid)
             if found is None:
@@ -176,7 +177,7 @@ class Bodies:
         return decode_record(self.record(txid), verify=False).body
 
     def tree(self, txid: int) -> dict[str, Any] | None:
-        """Returns the contents of a message; None: it cannot be read."""
+        """Returns the parsed body of a message; None: it cannot be parsed."""
         if self._kind is None:
             return None
         try:

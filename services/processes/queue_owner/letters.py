@@ -1,6 +1,7 @@
 """Dead letters on their way from a queue's owner to its instance, which journals each one before
-the removal of its message. As few are under way as keep the instance busy: many messages may expire
-at one time, and each letter is a whole message in the instance's memory until it is on the disk."""
+the removal of its message. Only as many letters are under way as keep the instance busy: many
+messages may expire at one time, and each letter is a whole message in the instance's memory until
+it is on the disk."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from raylay.services.queues.decisions import QueueRecordDraft
 from raylay.services.queues.drafts import Drafts
 
 UNDER_WAY_BYTES = 4 * 1024 * 1024
-"""The limit of letters under way: with as much, nothing more is sent."""
+"""The size of the letters under way, in bytes, from which nothing more is sent."""
 
 
 class Letters:
@@ -28,14 +29,15 @@ class Letters:
         self._instance = instance
         self._waiting: deque[QueueRecordDraft] = deque()
         self._under_way: dict[int, int] = {}
-        """Bytes of the letters of each removal that is not in the journal yet, by its tag."""
+        """The size of the letters of each removal that is not in the journal yet, in bytes, by the
+        removal's tag."""
 
     def put(self, removal: QueueRecordDraft) -> None:
-        """A removal is to be sent, behind the letters of its messages."""
+        """Queues a removal, which is sent behind the letters of its messages."""
         self._waiting.append(removal)
 
     def send(self) -> None:
-        """Sends those that there is room for.
+        """Sends queued removals with their letters, as far as there is room.
 
         Raises:
             StorageError: the journal cannot be read.
@@ -50,7 +52,7 @@ class Letters:
             self._instance.send(control.draft(removal))
 
     def _send_letters(self, removal: QueueRecordDraft) -> int:
-        """Returns how many bytes they are."""
+        """Sends the letters of a removal. Returns their size in bytes."""
         reason, txids = self._drafts.letters(removal.tag)
         size_bytes = 0
         while txids:

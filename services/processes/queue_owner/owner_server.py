@@ -1,8 +1,9 @@
 """The shell around QueueMachine: one queue of an instance, in a process of its own.
 
 It holds the Unix socket to its instance, a reader of the instance's journal and the queue's store.
-What is committed is folded, what comes from the instance is told to the machine, what the machine
-decides is said; nothing is decided here. The instance's socket closing ends it.
+It folds committed runs, passes the instance's frames to the machine, and sends the machine's
+decisions to the instance; nothing is decided here. The program ends when the instance's socket
+closes.
 """
 
 from __future__ import annotations
@@ -46,18 +47,19 @@ from raylay.storage.queue import LmdbQueueStore, StoredQueue
 
 READ_BYTES = 512 * 1024
 DECIDED_MAX = 1_000
-"""Messages that are decided on in one turn."""
+"""The number of messages that one turn decides about."""
 REREAD_S = 0.002
-"""A reader that does not see yet what its instance told of is asked again so soon."""
+"""The pause, in seconds, before a reader that does not see an announced commit yet reads again."""
 SAVE_S = 1.0
 COUNTS_S = 0.5
 EARLY_SAID = 10_000
-"""Ranges of acknowledgments whose messages have not come: as many more are told of at once."""
+"""The change of the number of early ranges, of records whose messages have not come, that is
+reported to the instance at once."""
 
 
 class OwnerServer:
-    """One queue's owner, running. Owner: the QueueOwner actor. Lifecycle: `run` until the instance
-    is gone or says stop."""
+    """One running queue owner. Owner: the QueueOwner actor. Lifecycle: `run` until the instance is
+    gone or says stop."""
 
     def __init__(self, config: QueueOwnerConfig) -> None:
         self._config = config
@@ -84,7 +86,7 @@ class OwnerServer:
         self._instance: InstanceSocket
 
     async def run(self) -> str:
-        """Runs until the instance is gone; returns why.
+        """Runs until the instance is gone. Returns the reason.
 
         Raises:
             OSError: the instance's socket cannot be connected.
@@ -115,15 +117,15 @@ class OwnerServer:
             await self._save()
             self._traces.close()
         self._tracing.close()
-        # The instance waits for this, and then kills what is left of the process.
+        # The instance waits for the socket to close, and then kills what is left of the process.
         if self._instance.is_open:
             self._instance.abort("the queue's owner ends")
         self._store.close()
         self._reader.close()
 
     def failed(self, text: str) -> None:
-        """The instance hears of the fault. The owner that it starts then makes the queue from the
-        journal."""
+        """Reports the fault to the instance. The owner that the instance starts next rebuilds the
+        queue from the journal."""
         self._event("queue_owner_failed", text=text)
         self._outbox.flush()
 
@@ -137,7 +139,7 @@ class OwnerServer:
 
     # -- what the instance says ----------------------------------------------------------------
     def instance_said(self, header: Header, body: bytes) -> None:
-        """A frame of the instance's. `turn` is called behind the last one of a read."""
+        """Takes a frame of the instance. `turn` is called after the last one of a read."""
         command = header["c"]
         machine = self._machine
         if command == "begin":
@@ -235,19 +237,19 @@ class OwnerServer:
 
     # -- a turn --------------------------------------------------------------------------------
     def turn(self) -> None:
-        """Reads what was committed, one batch, and says what is decided then."""
+        """Reads one batch of what was committed, and reports the decisions."""
         machine = self._machine
         if machine is None or self._program.gone.done():
             return
         now_us = self._now_us()
-        # Who has room waits: he is given what there is before what was committed meanwhile is read.
+        # Consumers with room get what is available before the next batch of commits is read.
         decided = self._decide(machine, now_us)
         if self._folded_txid < self._told_txid:
             if not self._read(machine, now_us):
                 self._loop.call_later(REREAD_S, self._again)
             decided |= self._decide(machine, now_us)
         if decided or self._folded_txid < self._told_txid:
-            # What comes from the instance comes in between.
+            # Frames of the instance are handled in between.
             self._soon()
         else:
             self._wait(machine, now_us)
@@ -285,7 +287,7 @@ class OwnerServer:
 
     def _read(self, machine: QueueMachine, now_us: int) -> bool:
         runs = self._reader.read(self._folded_txid, READ_BYTES)
-        # The journal may be ahead of what the instance told of.
+        # The journal may be ahead of the commits that the instance announced.
         while runs and runs[-1].last_txid > self._told_txid:
             runs.pop()
         if not runs:
@@ -325,7 +327,7 @@ class OwnerServer:
         self._traces.said(decisions)
 
     def _deliver(self, decision: DeliverLeased | DeliverOnce) -> None:
-        """Says it with the records, in frames that are not too long."""
+        """Sends a delivery with its records, in several frames if one would be too long."""
         decided_us = self._traces.decided(decision)
         txids = [each.txid for each in decision.messages]
         while True:
@@ -359,7 +361,7 @@ class OwnerServer:
         try:
             await asyncio.shield(self._saving)
         except StorageError as error:
-            # The journal is kept, from which it is made again.
+            # The journal, from which the queue can be rebuilt, is kept.
             if not self._save_failure:
                 self._event("queue_store_failed", text=str(error))
             self._save_failure = str(error)

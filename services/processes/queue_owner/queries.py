@@ -1,5 +1,5 @@
-"""The queries of an instance about the messages of a queue: those that are available, and those
-that it has."""
+"""The queries of an instance about the messages of a queue: the rows of available messages, the
+keys of all, and the status."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ from raylay.services.queues.records import keys_of
 from raylay.services.sow.query.queue_rows import QueueRows, RowTerms
 
 READ_AT_ONCE = 100
-"""Messages that one turn reads and asks a filter of; deliveries come in between."""
+"""The number of messages that one turn reads and evaluates a filter on. Deliveries are made between
+turns."""
 RANGES_AT_ONCE = 2_048
-"""Ranges in one part of an acknowledgment by a filter: an instance takes as many in 3 ms."""
+"""The number of ranges in one part of an acknowledgment by a filter. An instance takes as many in 3
+ms."""
 KEYS_AT_ONCE = 4_096
-"""Messages that are acknowledged by a filter and told of together."""
+"""The number of messages found by a filter that are reported together."""
 ROWS_BYTES = 256 * 1024
 ORDERED_AT_ONCE = 2
-"""Questions whose rows wait for their order: each may keep 64 MiB of them."""
+"""The number of queries at one time whose rows wait to be ordered. Each may keep 64 MiB of rows."""
 PAUSE_S = 0.005
-"""While the instance does not read."""
+"""The pause, in seconds, while the instance does not read."""
 
 
 def key_parts(keys: list[tuple[int, int]]) -> list[tuple[dict[int, list[int]], int]]:
@@ -41,7 +43,8 @@ def key_parts(keys: list[tuple[int, int]]) -> list[tuple[dict[int, list[int]], i
     turn.
 
     Returns:
-        Of each answer: publisher to first, last, first, last, …; and how many messages it is of.
+        For each answer, a map of publisher to first, last, first, last, …, and the number of its
+        messages.
     """
     parts: list[tuple[dict[int, list[int]], int]] = []
     flat: dict[int, list[int]] = {}
@@ -113,11 +116,11 @@ class QueueQueries:
     async def _each(
         self, wanted: Expression | None, *, available: bool, reads: Callable[[], bool]
     ) -> AsyncIterator[QueuedMessage]:
-        """The messages that there are when each is come to, in turns that are short however many
-        there are.
+        """Yields the messages that the queue has when each is reached. Works in short turns,
+        however many messages there are.
 
         Args:
-            reads: whether a message that passes is read.
+            reads: a function that tells whether the caller reads a message that passes.
         """
         state, seen = self._machine.state, 0
         through_txid = state.folded_txid
@@ -157,7 +160,7 @@ class QueueQueries:
             self._instance.send(control.answer(number, body, count=count, more=is_more))
             self._outbox.flush()
             if is_more:
-                # Each part is a turn of the instance, between which it does everything else.
+                # The instance takes each part in one turn, and does its other work in between.
                 await asyncio.sleep(PAUSE_S)
 
     async def _rows(self, number: int, wanted: Expression | None, rows: QueueRows) -> None:
@@ -180,15 +183,16 @@ class QueueQueries:
         self._outbox.flush()
 
     async def until_it_reads(self) -> None:
-        """Waits while the instance does not read what it was told."""
+        """Waits until the instance reads what it was sent."""
         while self._instance.is_open and not self._instance.may_write:
             await asyncio.sleep(PAUSE_S)
 
 
 class _Turns:
-    """Lets questions go on, one in each pass of the loop: however many there are, a pass is short.
+    """Lets one query go on in each pass of the loop, so that a pass is short however many queries
+    there are.
 
-    Invariant: while somebody waits, `_next` is to be called.
+    Invariant: while a query waits, a call of `_next` is scheduled.
     """
 
     def __init__(self) -> None:
@@ -211,7 +215,7 @@ class _Turns:
 
 
 class _RowStream:
-    """Rows on their way to the instance."""
+    """The rows of one query on their way to the instance."""
 
     def __init__(self, answering: QueueQueries, number: int) -> None:
         self._answering = answering

@@ -23,17 +23,17 @@ HEADERS_AT_ONCE = 4_096
 
 
 class HeaderReader(Protocol):
-    """The reads of the journal (`JournalReader`)."""
+    """The reads of the journal that this file needs (`JournalReader`)."""
 
     def read_headers(self, after_txid: int, runs_max: int = ...) -> list[Run]:
-        """Committed runs behind a transaction id, without their records."""
+        """Returns committed runs behind a transaction id, without their records."""
 
 
 def rules_of(definition: QueueDefinition, incarnation: int) -> bytes:
-    """Encodes all that decides which messages a queue has.
+    """Encodes all settings that decide which messages a queue has.
 
     Args:
-        incarnation: of the instance: another one has another journal.
+        incarnation: the incarnation of the instance. Another incarnation has another journal.
     """
     return json.dumps(
         [
@@ -53,8 +53,9 @@ def start_of(
 ) -> RecoveryStart:
     """Returns the start state of a queue's machine.
 
-    Its life names that of the instance's process, too: an old copy of the data directory that was
-    put back counts its starts anew, and its journal gets again what it wrote after the copy.
+    The machine's life includes that of the instance's process: an old copy of the data directory
+    that is put back counts its starts anew, and gets back the records that were written after the
+    copy was made.
     """
     life = (config.life + config.start_number) & U64_MAX
     return RecoveryStart(snapshot, begin.fence_txid, life, begin.leases, begin.serves)
@@ -92,12 +93,13 @@ def recovery_start(
     """Returns the checkpoint from which a queue is rebuilt.
 
     Args:
-        incarnation: of the instance.
-        stored: what its store has.
+        incarnation: the incarnation of the instance.
+        stored: the contents of the queue's store; None: it is empty.
         committed_txid: the last transaction that is committed.
 
     Returns:
-        That, and why what was stored was not used; empty: it was, or there was nothing.
+        The checkpoint, and the reason why the stored one was not used; empty: it was used, or the
+        store is empty.
 
     Raises:
         StorageError: the journal cannot be read.
@@ -116,7 +118,8 @@ def recovery_start(
                     f"{committed_txid}"
                 )
                 if point.kind == "now":
-                    # It was said when the queue was begun: what came since then is in it.
+                    # The position `now` was fixed when the queue was begun, so what came since then
+                    # is in the queue.
                     if found.after_txid <= committed_txid:
                         return replace(found, folded_txid=committed_txid), why
                     return QueueCheckpoint(committed_txid), why
@@ -142,7 +145,7 @@ def _behind(point: Point, journal: HeaderReader, committed_txid: int) -> int:
             ):
                 if run.flags & Flag.CONTIGUOUS:
                     return run.first_txid + point.sequence - run.first_sequence
-                # Its place in the run is not known: some before it come, too.
+                # The position in the run is not known, so some earlier messages are included.
                 return run.first_txid - 1
         after_txid = runs[-1].last_txid
     return committed_txid

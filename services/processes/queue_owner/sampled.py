@@ -1,4 +1,4 @@
-"""The sampled messages that are in a queue: what their spans need, as long as they are there.
+"""The sampled messages that are in a queue, with what their spans need.
 
 Nothing here is asked while there is none of them.
 """
@@ -16,12 +16,14 @@ class SampledMessage:
     """A sampled message of the queue.
 
     Attributes:
-        message: what a span about it needs.
-        txid: where it stands in this instance's journal.
-        register: generation and owner.
-        asked_ns: since when this instance has asked for it, and granted_ns: since when it is
-            granted to another one; 0: neither. Nanoseconds since 1970, as all times here.
-        lease: who has it, and since when.
+        message: the message, with the context of its spans.
+        txid: the transaction id of the message in this instance's journal.
+        register: the ownership of the message: generation and owner.
+        asked_ns: the time since when this instance has requested the message, in nanoseconds since
+            1970; 0: it has not.
+        granted_ns: the time since when the message is granted to another instance, in nanoseconds
+            since 1970; 0: it is not.
+        lease: the lease of the message; None: no consumer holds it.
     """
 
     __slots__ = ("asked_ns", "granted_ns", "lease", "leased_ns", "message", "register", "txid")
@@ -55,8 +57,8 @@ class SampledMessages:
         self._of: dict[int, dict[int, SampledMessage]] = {}
         self._by_txid: dict[int, SampledMessage] = {}
         self._leased: dict[SampledMessage, None] = {}
-        """Leased messages in the order in which they were leased, which is that of their ends: a
-        queue's leases are all of one length."""
+        """The leased messages in the order of their leases. Since a queue's leases are all of one
+        length, they end in this order."""
         self._messages_max = messages_max
         self.forgotten = 0
 
@@ -67,7 +69,7 @@ class SampledMessages:
         return len(self._by_txid)
 
     def add(self, mark: SampledMessage) -> None:
-        """A sampled message came into the queue; one that is known stays as it is."""
+        """Adds a sampled message that came into the queue. A known one is left as it is."""
         publisher, sequence = mark.key
         of = self._of.setdefault(publisher, {})
         if sequence in of:
@@ -132,7 +134,7 @@ class SampledMessages:
         return found
 
     def held(self, consumer: Consumer | None = None) -> list[SampledMessage]:
-        """Returns the messages that a consumer has; None: that anybody has."""
+        """Returns the messages that a consumer holds; with None, those that any consumer holds."""
         return [
             mark
             for mark in self._leased

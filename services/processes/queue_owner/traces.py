@@ -1,10 +1,10 @@
 """Spans of the sampled messages of a queue: from when its owner here has folded them until they
-have left (docs/tracing.md). The machine decides without knowing of it.
+have left (docs/tracing.md). The machine's decisions do not depend on traces.
 
-Only runs with a sampled message are walked; what the machine has read of the queue's own records,
-and what it decides, is looked at only while such a message is in the queue. What the journal says
-is told to the machine in the same order as without traces: a run that has a sampled message ends a
-part, behind which it is asked whether it took it in.
+Only runs with a sampled message are walked. The queue's own records and the machine's decisions are
+examined only while a sampled message is in the queue. The machine folds the journal in the same
+order as without traces. The runs are folded in parts, each of which ends with a run that has a
+sampled message, so that the machine can then be asked whether the message is in the queue.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ from raylay.services.telemetry.tracing import (
 
 _TRACED = int(Flag.TRACED)
 SENT_MAX = 1_000
-"""Messages that have left the queue and are to be sent: of the others no span says when."""
+"""The number of messages that have left the queue and are still to be sent. With more, the oldest
+get no span of the delivery."""
 
 
 class QueueTraces:
@@ -59,8 +60,8 @@ class QueueTraces:
     Owner: the queue's owner. Lifecycle: as long as its machine.
 
     Args:
-        instance: its name.
-        told_txid: spans of what is up to there were written by a former owner.
+        instance: the name of the instance.
+        told_txid: the transaction id up to which a former owner has written the spans.
     """
 
     def __init__(
@@ -73,7 +74,8 @@ class QueueTraces:
         self._marks = SampledMessages()
         self._clients: dict[Consumer, str] = {}
         self._sent: OrderedDict[int, tuple[SampledMessage, int]] = OrderedDict()
-        """Messages that have left the queue in order to be sent, and when, by transaction id."""
+        """The messages that have left the queue in order to be sent, each with the time of that, by
+        transaction id."""
 
     # -- what was committed --------------------------------------------------------------------
     def fold(
@@ -87,8 +89,8 @@ class QueueTraces:
         """Has the machine fold runs.
 
         Args:
-            mine: those of them that may hold messages of the queue.
-            now_us, through_txid: as of `QueueMachine.fold`.
+            mine: those of the runs that may hold messages of the queue.
+            now_us, through_txid: the arguments of `QueueMachine.fold`.
         """
         sampled = {id(run) for run in mine if run.flags & _TRACED}
         if not (sampled and self._tracing.enabled):
@@ -110,13 +112,13 @@ class QueueTraces:
             key = message.publisher, message.sequence
             there = machine.state.message(key)
             if there is None or self._marks.get(key) is not None:
-                # Its filter keeps it out, or what ends it was here before it.
+                # A filter keeps the message out, or a record removed it before it came.
                 continue
             generation, owner = there.register
             mark = SampledMessage(message, there.txid, (generation, owner))
             self._marks.add(mark)
             if isinstance(there.held, MessageLease):
-                # Of a former owner of the queue.
+                # The lease was given by a former owner of the queue.
                 until_us = there.held.until_us
                 left_us = until_us - now_us if until_us else self._definition.lease_us
                 began_ns = now_ns - (self._definition.lease_us - left_us) * 1000
@@ -171,7 +173,7 @@ class QueueTraces:
         self._marks.remove(mark)
         if run.last_txid <= self._told_txid:
             return
-        # Of one end all: they are shown in the order of their beginnings.
+        # Spans that end together are shown in the order of their beginnings.
         began_ns, now_ns = run.receive_time_us * 1000, time.time_ns()
         if mark.lease is not None:
             self._end_lease(mark, "acked" if reason == "ack" else reason, now_ns)
@@ -184,8 +186,8 @@ class QueueTraces:
                 self._sent.popitem(last=False)
 
     def _moved(self, mark: SampledMessage, by: str, generation: int, owner: str, run: Run) -> None:
-        """Notes a transfer as the machine does it: who is better is the owner, where anybody was
-        made one."""
+        """Notes a transfer as the machine does: the better ownership counts, unless both are of
+        generation 0."""
         before, after = Ownership(*mark.register), Ownership(generation, owner)
         if not is_better(after, before) and (generation or before.generation):
             return
@@ -202,8 +204,8 @@ class QueueTraces:
 
     # -- what is decided -----------------------------------------------------------------------
     def decided(self, decision: DeliverLeased | DeliverOnce) -> int:
-        """A delivery is on its way to the instance. When, in microseconds since 1970, if one of its
-        messages is sampled; else 0."""
+        """Notes a delivery that is on its way to the instance. Returns the present time, in
+        microseconds since 1970, if one of its messages is sampled; otherwise 0."""
         if type(decision) is DeliverLeased:
             if not self._marks:
                 return 0
@@ -228,7 +230,7 @@ class QueueTraces:
 
     def said(self, decisions: Iterable[object]) -> None:
         if self._sent:
-            # A barrier goes to each consumer: it is forgotten behind all of them.
+            # A barrier goes to each consumer, so it is forgotten after all of its deliveries.
             for each in decisions:
                 if type(each) is DeliverOnce:
                     for message in each.messages:
@@ -253,13 +255,14 @@ class QueueTraces:
         self._clients[each.consumer] = each.client
 
     def left(self, consumer: Consumer) -> None:
-        """Notes that a consumer is no more."""
+        """Notes that a consumer is gone."""
         for mark in self._marks.held(consumer) if self._marks else ():
             self._end_lease(mark, "consumer left")
         self._clients.pop(consumer, None)
 
     def given_back(self, consumer: Consumer, leases: Iterable[tuple[Key, int]], how: str) -> None:
-        """Leases ended: the consumer has `cancelled` them, or the instance did not deliver them."""
+        """Notes that leases have ended, because the consumer gave the messages back or the instance
+        did not deliver them."""
         if not self._marks:
             return
         for key, number in leases:
@@ -276,7 +279,7 @@ class QueueTraces:
                 self._end_lease(mark, "expired")
 
     def close(self) -> None:
-        """Ends the spans of leases that there are: who comes next begins new ones."""
+        """Ends the spans of the present leases. The next owner begins new ones."""
         for mark in self._marks.held():
             self._end_lease(mark, "unknown")
 
@@ -299,7 +302,7 @@ class QueueTraces:
         more: Attributes,
         own: bytes = b"",
     ) -> None:
-        """Reports a span below that of how the message came into the queue here."""
+        """Reports a span below that of the message's arrival in the queue here."""
         parent = derived(mark.message.context, ENQUEUE, self._instance, self._definition.name)
         self._tracing.span(name, parent, start_ns, end_ns, self._of(mark, more), own=own)
 

@@ -1,8 +1,9 @@
-"""The buffer of one capacity pool: it stores what its instance puts, and gives it back.
+"""The buffer of one capacity pool. It stores the frames that its instance puts into it, and gives
+them back.
 
-It decides nothing. It holds the Unix socket to its instance and one file; the socket closing ends
-it, and the file goes with it. What is put is written a batch at a time, and before whatever is
-taken.
+The buffer decides nothing. It holds the Unix socket to its instance and one file. When the socket
+closes, the buffer ends and the file is removed. Frames are written in batches, and always before
+frames are taken.
 """
 
 from __future__ import annotations
@@ -20,21 +21,23 @@ from raylay.storage.offline import LmdbOfflineStore, OfflineStore
 
 BATCH_BYTES = 1024 * 1024
 BATCH_S = 0.02
-"""Time for which what is put waits for more, unless it is BATCH_BYTES before."""
+"""The time, in seconds, for which frames wait to be written together, unless there are BATCH_BYTES
+earlier."""
 
 
 class BufferServer:
-    """One buffer, running. Owner: the SlowClientBuffer actor. Lifecycle: `run` until the instance
-    is gone or says stop."""
+    """One running buffer. Owner: the SlowClientBuffer actor. Lifecycle: `run` until the instance is
+    gone or says stop."""
 
     def __init__(self, config: SlowClientBufferConfig) -> None:
         self._config = config
         self._puts: list[tuple[int, bytes]] = []
         self._puts_bytes = 0
         self._seen: dict[int, int] = {}
-        """The last frame of each client."""
+        """The number of the last frame of each client."""
         self._unsaid: dict[int, int] = {}
-        """The last frame of each client that is stored and of which the instance was not told."""
+        """The number of the last stored frame of each client that the instance has not been told
+        of."""
         self._timer: asyncio.TimerHandle | None = None
         self._program = ChildProgram(self)
         self._loop: asyncio.AbstractEventLoop
@@ -42,7 +45,7 @@ class BufferServer:
         self._instance: InstanceSocket
 
     async def run(self) -> str:
-        """Runs until the instance is gone; returns why.
+        """Runs until the instance is gone. Returns the reason.
 
         Raises:
             OSError: the instance's socket cannot be connected.
@@ -60,7 +63,8 @@ class BufferServer:
             self._store.close()
 
     def failed(self, text: str) -> None:
-        """Ends the buffer after a fault: its instance ends those whose frames it held."""
+        """Ends the buffer after a fault. The instance then disconnects the clients whose frames the
+        buffer held."""
         logs.get("slow_client_buffer").error(
             "buffer_failed", name=self._config.process_name, text=text
         )
@@ -108,7 +112,7 @@ class BufferServer:
         self._instance.send(control.stored(unsaid))
 
     def _lose(self, client: int, error: StorageError) -> None:
-        """Drops what waited for it, which is not whole any more."""
+        """Drops a client's frames, of which some are lost, and tells the instance."""
         self._seen.pop(client, None)
         self._unsaid.pop(client, None)
         self._store.drop(client)
