@@ -373,8 +373,8 @@ class QueueOwnerConfig(JsonText):
 
 
 def reachable(address: str) -> str:
-    """An address that others can dial; empty where there is none, and where a server listens on
-    every address of its host, which is none of them."""
+    """Returns an address if others can dial it; empty where there is none, and for a server that
+    listens on every address of its host."""
     if not address:
         return ""
     host, _ = split_address(address)

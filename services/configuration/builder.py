@@ -196,7 +196,8 @@ class FabricBuilder:
         return [name for name, made in self._instances.items() if made["group"] == region]
 
     def _shared(self, settings: FabricSettings, instance: InstanceSettings) -> InstanceSettings:
-        """An instance whose links of regions leave out what is of its own queues alone."""
+        """Returns an instance whose links between regions leave out the topics of the queues that
+        it shares with no other."""
         local = [each.name for each in settings.queues_of(instance) if not each.is_distributed]
         if not local:
             return instance
@@ -293,7 +294,7 @@ def _is_unsaid(given: object, kind: str, message: str) -> bool:
 
 
 def _keys(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
-    """The keys that the models at a place of a model's values have."""
+    """Returns the keys that a file may have at a place among a model's values."""
     here: list[type] = [model]
     for part in path:
         found = [known for each in here for known in _fields(each) if part in known[:2]]

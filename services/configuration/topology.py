@@ -170,7 +170,8 @@ class _PlacedDefinition(Generic[Defined]):
             )
 
     def not_journaled(self, instance: InstanceSettings, takes: str, why: str) -> TopologyProblem:
-        """None of the instance's journaled topics takes what it is made of."""
+        """Returns the problem that none of the instance's journaled topics takes the messages that
+        the definition needs."""
         of = "" if instance.topics is None else f" of {instance.name}"
         kind = self.subject[-2]
         more = f", or give {instance.name} {kind} of its own" if of and not self.own else ""
@@ -254,7 +255,8 @@ def _replicated_local(
     subject: tuple[str, ...],
     where: str,
 ) -> Iterator[TopologyProblem]:
-    """A queue of one instance whose acknowledgments would go to others."""
+    """Yields a problem for each destination to which the acknowledgments of a queue of one instance
+    would go."""
     if queue.is_distributed:
         return
     local = [each.name for each in settings.queues_of(instance) if not each.is_distributed]
@@ -276,8 +278,8 @@ def _half_replicated(
     subject: tuple[str, ...],
     where: str,
 ) -> Iterator[TopologyProblem]:
-    """A queue of several instances of which a link brings either the messages, or what is said of
-    them, and not both."""
+    """Yields a problem for each link that brings either the messages of a queue of several
+    instances, or its acknowledgments, but not both."""
     if not queue.is_distributed or queue.topic == queue.name:
         return
     for destination in instance.destinations:

@@ -239,7 +239,7 @@ class UpstreamCycle:
         return decided
 
     def answered(self, link: UpstreamLink) -> None:
-        """The answer of `admit` is sent."""
+        """Notes that the answer of `admit` is sent."""
         link.answered()
         self._offer()
 
@@ -329,7 +329,8 @@ class BeginningLink(Protocol):
         """Tells it why it does not go on with whom it has reached."""
 
     def reached(self, server: ReachedServer) -> None:
-        """It counts as connected to this instance: commits are told to it."""
+        """Notes that the link counts as connected to this instance: from now on it is told of
+        commits."""
 
     def begins(self, start: LinkStart) -> None:
         """Tells it how it begins. Whatever else it is told from now on follows that."""

@@ -167,7 +167,8 @@ class StartLocks:
         self._name = self._place = None
 
     def started(self) -> None:
-        """The fabric runs, and is found by its registry entry; the directory stays held."""
+        """Notes that the fabric runs, and is found by its registry entry; the directory stays
+        locked."""
         if self._name is not None:
             self._name.release()
             self._name = None
@@ -242,7 +243,8 @@ def _is(path: Path, found: os.stat_result) -> bool:
 
 
 def _inherited(wanted: os.stat_result) -> int | None:
-    """The descriptor of this very file that the process was begun with."""
+    """Returns the descriptor of this file that the process inherited at its start; None: it
+    inherited none."""
     numbers = [int(each) for each in os.environ.get(INHERITED_VARIABLE, "").split(",") if each]
     for number in numbers:
         with suppress(OSError):

@@ -459,7 +459,7 @@ def _generation(record: FabricRecord, name: str) -> int:
 
 
 def addresses_of(record: FabricRecord, instance: InstanceSettings) -> tuple[str, str]:
-    """Replication address and client address."""
+    """Returns the replication address and the client address of an instance."""
     return replication_address(record, instance), client_address(record, instance)
 
 

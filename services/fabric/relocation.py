@@ -91,7 +91,7 @@ def seen_alive(name: str, statuses: Iterable[Mapping[str, Any]]) -> list[str]:
 def sources(
     settings: FabricSettings, name: str, statuses: Iterable[Mapping[str, Any]]
 ) -> list[str]:
-    """The members of its group that can fill it, in the order declared."""
+    """Returns the members of an instance's group from which it can copy, in the order declared."""
     group = settings.instance(name).group
     ready = {status["name"] for status in statuses if status.get("ready")}
     return [each.name for each in settings.group(group) if each.name != name and each.name in ready]

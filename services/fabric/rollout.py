@@ -174,8 +174,8 @@ class Rollout:
             done(name)
 
     def _links_between_ready(self, name: str) -> list[tuple[str, str]]:
-        """(instance, destination) of the links from and to an instance whose other side is ready,
-        too: the rest cannot catch up now."""
+        """Returns (instance, destination) of the links from and to an instance whose other side is
+        ready, too: the others cannot catch up now."""
         settings, _ = self._handle.known()
         statuses = self._instances.statuses([each.name for each in settings.instances])
         ready = {status["name"] for status in statuses if status["ready"]}

@@ -192,7 +192,7 @@ def left_of(
 
 
 def _part(run: Run, records: Sequence[tuple[Record, bytes]]) -> Run:
-    """The run with these of its records only."""
+    """Returns the run with only these of its records."""
     if len(records) == run.count:
         return run
     found = run.select([(record.sequence, record.sequence) for record, _ in records])

@@ -81,7 +81,7 @@ def does_not_run(kind: str, use: ModuleUse, config: AmpsConfig) -> str:
 
 
 def uses(config: AmpsConfig) -> Iterable[tuple[str, ModuleUse]]:
-    """The elements that name modules which may run, by their kind."""
+    """Yields the elements that name modules which may run, each with its kind."""
     who = [config.authentication, *(each.authentication for each in config.transports.transports)]
     what = [config.entitlement, *(each.entitlement for each in config.transports.transports)]
     if config.admin is not None:

@@ -66,8 +66,8 @@ def _local_queues(settings: FabricSettings, instance: InstanceSettings) -> list[
 
 
 def _shared_log(settings: FabricSettings, instance: InstanceSettings) -> tuple[TopicRule, ...]:
-    """The topics in an instance's log that others are to get: what bears the name of a local queue
-    is nobody else's."""
+    """Returns the topics in an instance's log that other instances are to get: all but those of the
+    queues that it shares with no other."""
     own = _local_queues(settings, instance)
     names = {name for name, _ in own}
     return tuple(

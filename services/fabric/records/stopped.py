@@ -102,7 +102,7 @@ def kept_settings(files: Sequence[Path]) -> FabricSettings | None:
 
 
 def _name(record: Path) -> str:
-    """The fabric's, of a record; empty: it is none that can be read."""
+    """Returns the name of the fabric in a record; empty: the record cannot be read."""
     try:
         told = json.loads(record.read_text(encoding="utf-8"))
     except (OSError, ValueError):
