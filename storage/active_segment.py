@@ -43,23 +43,25 @@ class ActiveSegment:
         self.opened = False
         """Whether its first commit, with the opening entries, is on disk."""
         self.file_bytes = 0
-        """Size of the file when it was measured last: that costs as much as a small transaction."""
+        """The size of the file, in bytes, when it was last measured. Measuring costs as much as a
+        small transaction."""
         self.unmeasured_bytes = self.unmeasured_commits = 0
-        """Put since."""
+        """The bytes, and the number of commits, written since then."""
 
     def take(self, runs: Sequence[Run], lengths: Sequence[int]) -> None:
-        """Runs that were committed, here or in front of it, and their lengths in bytes."""
+        """Adds committed runs, which are in the segment or in front of it, with their lengths in
+        bytes."""
         for run, length in zip(runs, lengths, strict=True):
             self.index.add(run, run.ranges(), length)
 
     def is_full(self, segment_bytes: int, file_bytes: int) -> bool:
-        """Returns whether it holds so many bytes, or its file has."""
+        """Returns whether the segment holds `segment_bytes`, or its file has `file_bytes`."""
         return self.opened and (
             self.index.bytes_used >= segment_bytes or self.file_bytes >= file_bytes
         )
 
     def grew(self, size_bytes: int, *, exactly: bool) -> None:
-        """So much was put; `exactly`: how large the file is now must be known."""
+        """Notes that so many bytes were written. With `exactly`, measures the file at once."""
         self.unmeasured_commits += 1
         self.unmeasured_bytes += size_bytes
         if (
@@ -75,14 +77,15 @@ class ActiveSegment:
 
 
 def pack_blocks(runs: list[Run]) -> tuple[list[tuple[bytes, bytes]], list[int], int]:
-    """(key, block) for each block, each run's length in bytes, and all bytes."""
+    """Returns (key, block) for each block, the length of each run in bytes, and the sum of
+    these."""
     blocks: list[tuple[bytes, bytes]] = []
     lengths: list[int] = []
     parts: list[bytes] = []
     block_bytes = total_bytes = 0
     first_txid = 0
     for run in runs:
-        # Who sends it on does not make it again.
+        # The header is kept, so that a link that sends the run does not encode it again.
         head = run.head = run.encode_head()
         length = len(head) + len(run.payload)
         if parts and block_bytes + length > BLOCK_BYTES_MAX:
@@ -100,7 +103,7 @@ def pack_blocks(runs: list[Run]) -> tuple[list[tuple[bytes, bytes]], list[int], 
 
 
 def explained(error: Exception, path: Path) -> Exception:
-    """Returns what kept a segment from being written, as an error of ours."""
+    """Returns the error that kept a segment from being written as a `StorageError`."""
     if isinstance(error, StorageError):
         return error
     if is_full(error, path):

@@ -30,13 +30,14 @@ from raylay.storage.journal import DiskWaitTask
 _KEY = struct.Struct(">Q")
 
 MERGED_BYTES = 64 * 1024
-"""Small commits become one block in the store up to this size: it is found by a walk over it."""
+"""The size up to which small commits are merged into one block of the store. A run is found in a
+block by a walk over it."""
 TREE_PAGES = 8
-"""Pages that one commit of the store changes beside the blocks."""
+"""The number of pages that one commit of the store changes besides the blocks."""
 MUCH_BYTES = 1024 * 1024
 MUCH_COMMITS = 512
-"""So much in front is moved at once: a publisher must not come to wait for a move of more, and each
-commit has a page of its own in files of 2,048."""
+"""The number of commits in front at which they are moved at once. A publisher must not have to wait
+for a longer move, and each commit has a page of its own in files of 2,048."""
 
 
 class FrontedCommit(NamedTuple):
@@ -45,7 +46,7 @@ class FrontedCommit(NamedTuple):
     number: int
     runs: Sequence[Run]
     lengths: Sequence[int]
-    """Length of each run, encoded, in bytes."""
+    """The length of each encoded run, in bytes."""
     block: bytes
 
     @property
@@ -79,19 +80,20 @@ class FrontLog:
         self._front: Front | None = None
         self._end: FrontEnd | None = None
         self._opened: list[Front] = []
-        """Fronts whose descriptors are open: somebody may be writing."""
+        """The fronts whose descriptors are open, because a thread may still be writing."""
         self._must_go = not wanted
         self._pending: list[FrontedCommit] = []
         self._last_txid = 0
         self._lock = threading.Lock()
         self.bytes_pending = 0
-        """Bytes of the blocks that are not in the store yet."""
+        """The size of the blocks that are not in the store yet, in bytes."""
         self.error: Exception | None = None
-        """Error for which the front, or one file of it, is not used; None where all of it is."""
+        """The error because of which the front, or one of its files, is not used; None: all of it
+        is used."""
         self._work = threading.Event()
-        """Set while something is pending."""
+        """Set while a commit is pending."""
         self._much = threading.Event()
-        """Set while that is MUCH_BYTES or MUCH_COMMITS or more."""
+        """Set while MUCH_BYTES, or MUCH_COMMITS, or more are pending."""
 
     def recover(self, stored_txid: int, *, damaged: bool = False) -> list[FrontedCommit]:
         """Takes over what an earlier life left in front of a store that ends with this transaction
