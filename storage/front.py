@@ -4,13 +4,15 @@
                         (front_entries.py has the layout and what a restart makes of it)
     front-end           what is durable in front of the store, for readers in other processes
 
-A file of its full size, whose blocks are written, is overwritten in place: the disk syncs the data
-and nothing else. LMDB stays the store: what is in front is there for some milliseconds.
+A file that has its full size, with every block written, is overwritten in place: a sync then writes
+the data and no metadata. LMDB remains the store: an entry stays in front of it for some
+milliseconds.
 
-`front-end` is never synced and no restart trusts it. It is right for as long as the machine is up,
-whoever was killed, and says so with the machine's boot id; after a boot, or on another machine, a
-reader decides as a restart does. It is 4 MiB: a head, and behind it what is in front now, so that
-nobody reads from the disk what was written past the page cache. Little-endian:
+`front-end` is never synced, and no restart trusts it. Its content is right while the machine is up,
+whichever processes were killed; the boot id in it tells a reader so. After a boot, or on another
+machine, a reader looks into the other two files, as a restart does. The file has 4 MiB: a head, and
+behind the head a copy of the entries in front, so that no reader has to fetch from the disk what
+was written past the page cache. Little-endian:
 
     head     u64 checksum   XXH3-64 of what follows in the head
              16s boot id
@@ -19,10 +21,11 @@ nobody reads from the disk what was written past the page cache. Little-endian:
     at 4096  entries one behind another: u64 checksum of the rest, u64 first txid, u64 last txid,
              u64 length, block; behind the last one eight zero bytes
 
-The head is written when entries were moved. What follows behind it since then is found by looking:
-an entry that is sound, and whose first transaction id is the next one, is durable. So a commit is
-one write here, not two, and none where the file may be written through a mapping: on file systems
-that need no space to write again what was written once (file_systems.py).
+The head is written each time that entries were moved into the store. A reader finds the entries
+written since then by reading on: an entry that is sound, and whose first transaction id is the next
+one, is durable. So a commit costs one write to this file, not two, and no system call where the
+file may be written through a memory map: on file systems that need no new space to overwrite a
+block (file_systems.py).
 """
 
 from __future__ import annotations
@@ -61,13 +64,14 @@ FRONT_NAMES = tuple(f"front-{number}" for number in range(FILES))
 END_NAME = "front-end"
 END_BYTES = 4 * 1024 * 1024
 BLOCK_BYTES_MAX = 128 * 1024
-"""A larger block goes to the store: one more write of it would cost more than it saves."""
+"""The largest block that the front takes, in bytes. A larger one goes to the store at once: writing
+it twice would cost more than the front saves."""
 FILL_BYTES = 1024 * 1024
 LEFT_BYTES_MIN = 32 * 1024 * 1024
-"""Room that stays free beside the files, or none is made: they would take from a small disk what
-the journal is about to need."""
+"""The free space, in bytes, that must remain after the files are made; with less, no file is made.
+On a small disk they would take the space that the journal needs next."""
 LOOKS_MAX = 16
-"""Number of times that a reader looks at a head, or an entry, that is being written."""
+"""The number of times that a reader reads a head, or an entry, which is being written meanwhile."""
 _BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 _HEAD = struct.Struct("<Q16sQQQQ")
@@ -76,11 +80,13 @@ _ENTRY = struct.Struct("<QQQQ")
 _ENTRY_REST = struct.Struct("<QQQ")
 _ENTRIES_AT = PAGE_BYTES
 _NOTHING_FOLLOWS = bytes(8)
-"""Bytes in place of a checksum. What lies behind is of a former use of the file."""
+"""The bytes in place of a checksum that end the entries. Bytes behind them are from an earlier use
+of the file."""
 
 
 def boot_id() -> bytes:
-    """Tells this run of the machine from every other one; empty where that cannot be told."""
+    """Returns the 16 bytes that identify this boot of the machine; empty where the system has
+    none."""
     try:
         return bytes.fromhex(_BOOT_ID_FILE.read_text().strip().replace("-", ""))[:16]
     except (OSError, ValueError):
@@ -88,13 +94,13 @@ def boot_id() -> bytes:
 
 
 def front_files(directory: Path) -> list[Path]:
-    """The front's files that are there, `front-end` last."""
+    """Returns the paths of the front's files that exist, `front-end` last."""
     found = [directory / name for name in (*FRONT_NAMES, END_NAME)]
     return [path for path in found if path.exists()]
 
 
 def read_entries(directory: Path) -> list[list[FrontEntry]]:
-    """Every sound entry of each file; none of a file that is not there.
+    """Returns every sound entry of each file; an empty list for a missing file.
 
     Raises:
         StorageError: a file cannot be read.
@@ -112,7 +118,7 @@ def read_entries(directory: Path) -> list[list[FrontEntry]]:
 
 
 def recovered(directory: Path, last_txid: int) -> FrontRecovery:
-    """Returns what is in front of a store that ends with this transaction id.
+    """Returns the entries in front of a store whose last transaction id is `last_txid`.
 
     Raises:
         StorageError: a file cannot be read.
@@ -121,10 +127,11 @@ def recovered(directory: Path, last_txid: int) -> FrontRecovery:
 
 
 def remove_front(directory: Path) -> None:
-    """Removes the files, the newest entries first: what a crash in between leaves has no gap.
+    """Removes the front's files, the one with the newest entries first, so that a crash in between
+    leaves entries without a gap.
 
     Raises:
-        OSError: one cannot be removed.
+        OSError: a file cannot be removed.
     """
     newest = [
         max(((entry.generation, entry.number) for entry in found), default=(0, 0))
@@ -137,10 +144,12 @@ def remove_front(directory: Path) -> None:
 
 
 def make_files(directory: Path) -> None:
-    """Makes what is not there, or not of its size; each appears only when it is whole.
+    """Makes each file that is missing or has the wrong size. A file gets its name only when it is
+    complete.
 
     Raises:
-        OSError: there is no space, or too little would be left; no file is begun then.
+        OSError: a write failed, or less than `LEFT_BYTES_MIN` would remain free; then no file is
+            begun.
     """
     missing = [
         (name, size_bytes)
@@ -184,15 +193,16 @@ def _size_bytes(path: Path) -> int:
 
 
 class Front:
-    """Writes entries.
+    """The writer of the front's entries.
 
-    Invariants: `append` returns only when the entry is durable; files are used as FrontSpace says.
-    Owner: a journal; one thread at a time. Lifecycle: opened on whole files whose entries are all
-    in the store, `close`.
+    Invariants: `append` returns only when the entry is durable; `FrontSpace` decides where each
+    entry goes.
+    Owner: a journal; one thread at a time. Lifecycle: opened on complete files whose entries are
+    all in the store, used until `close`.
 
     Args:
-        directory: where `make_files` made them.
-        generation: higher than that of any entry in them.
+        directory: the directory in which `make_files` made the files.
+        generation: the generation of the next entry, higher than that of any entry in the files.
 
     Raises:
         OSError: a file cannot be opened.
@@ -203,8 +213,8 @@ class Front:
         self._buffer = mmap.mmap(-1, pages_of(BLOCK_BYTES_MAX) * PAGE_BYTES)
         self._view = memoryview(self._buffer)
         self._files: list[tuple[int, bool]] = []
-        """Descriptor of each file, and whether it is open past the page cache: then what is written
-        there is still to be synced."""
+        """The descriptor of each file, and whether it is open past the page cache (`O_DIRECT`): a
+        write to such a file has to be synced afterwards."""
         self._overlapped: OverlappedWrite | None = None
         try:
             for name in FRONT_NAMES:
@@ -219,13 +229,15 @@ class Front:
     def append(
         self, first_txid: int, last_txid: int, block: bytes, ahead: DiskWaitTask | None = None
     ) -> int:
-        """Writes an entry. Returns its number for `space.moved`; 0: there is no place for it.
+        """Writes an entry. Returns the entry's number for `space.moved`, or 0 when the files have
+        no place for it.
 
         Args:
-            ahead: told while the disk writes, where that can be; see `Journal.commit_here`.
+            ahead: the work to do while the disk writes, where the kernel allows that; see
+                `Journal.commit_here`.
 
         Raises:
-            OSError: it could not be written; the file is not written again.
+            OSError: the entry could not be written; its file is not used again.
         """
         space = self.space
         place = space.place(len(block))
@@ -246,7 +258,7 @@ class Front:
                     ahead.prepare(last_txid)
                     fault_point("front.prepared")
                 finally:
-                    # The buffer is the kernel's until then.
+                    # The kernel reads the buffer until `end` returns.
                     written = overlapped.end()
             else:
                 written = os.pwrite(descriptor, self._view[:length], offset)
@@ -269,11 +281,13 @@ class Front:
 
 
 def _opened(path: Path) -> tuple[int, bool]:
-    """Past the page cache, where that can be; else so that each write is synced."""
+    """Opens a file past the page cache where that works, otherwise with `O_DSYNC`, which syncs each
+    write. Returns the descriptor, and whether it is past the page cache."""
     flags = os.O_RDWR | os.O_CLOEXEC
     direct = getattr(os, "O_DIRECT", 0)
     if direct:
-        # Its blocks may be larger than our pages, or it only says that it can.
+        # The disk's blocks may be larger than our pages, or the file system may accept the flag and
+        # refuse the read.
         with contextlib.suppress(OSError), mmap.mmap(-1, PAGE_BYTES) as page:
             descriptor = os.open(path, flags | direct)
             try:
@@ -286,7 +300,7 @@ def _opened(path: Path) -> tuple[int, bool]:
 
 
 class FrontEnd:
-    """Tells readers in other processes what is in front.
+    """The writer of `front-end`, by which readers in other processes see the entries in front.
 
     Owner: the journal that writes; one thread at a time.
 
@@ -297,12 +311,14 @@ class FrontEnd:
     def __init__(self, directory: Path) -> None:
         self._boot_id = boot_id().ljust(16, b"\0")
         self._entries: deque[tuple[int, int, int]] = deque()
-        """First and last transaction id of what is in front, and where it begins."""
+        """The first and the last transaction id of each entry in front, and the offset at which it
+        begins in the file."""
         self._end = _ENTRIES_AT
         path = directory / END_NAME
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._map: mmap.mmap | None = None
-        """Map of the file, where it may be written so: no call of the kernel's for a commit."""
+        """The memory map of the file, where the file may be written through one: a commit then
+        needs no system call here."""
         try:
             _write(self._fd, _NOTHING_FOLLOWS, self._end)
         except OSError:
@@ -313,14 +329,14 @@ class FrontEnd:
                 self._map = mmap.mmap(self._fd, END_BYTES)
 
     def has_room(self, block_bytes: int) -> bool:
-        """Returns whether an entry with so long a block has its place."""
+        """Returns whether the file has room for an entry with a block of `block_bytes`."""
         return self._end + _ENTRY.size + block_bytes + len(_NOTHING_FOLLOWS) <= END_BYTES
 
     def append(self, first_txid: int, last_txid: int, block: bytes) -> None:
-        """The entry is durable.
+        """Writes an entry that is durable in the front's files, so that readers see it.
 
         Raises:
-            OSError: it could not be written.
+            OSError: the file could not be written.
         """
         rest = _ENTRY_REST.pack(first_txid, last_txid, len(block))
         check = checksum64(block, seed=checksum64(rest)).to_bytes(8, "little")
@@ -328,7 +344,7 @@ class FrontEnd:
         end = begin + _ENTRY.size + len(block)
         content = b"".join((rest, block, _NOTHING_FOLLOWS))
         if self._map is not None:
-            # The checksum last: until then nothing follows here.
+            # The checksum is written last: until then readers see no entry here.
             self._map[begin + len(check) : end + len(_NOTHING_FOLLOWS)] = content
             self._map[begin : begin + len(check)] = check
         else:
@@ -340,16 +356,17 @@ class FrontEnd:
         try:
             _write(self._fd, content, begin)
         except OSError:
-            # Not even where all but its end was written: its ids may be used again.
+            # Readers must not see the entry, even if only its last bytes are missing: its
+            # transaction ids may be used again.
             with contextlib.suppress(OSError):
                 _write(self._fd, _NOTHING_FOLLOWS, begin)
             raise
 
     def moved(self, upto_txid: int) -> None:
-        """All up to this transaction id is in the store.
+        """Notes that the store has every entry up to `upto_txid`, and writes the head.
 
         Raises:
-            OSError: it could not be written.
+            OSError: the file could not be written.
         """
         entries = self._entries
         while entries and entries[0][1] <= upto_txid:
@@ -379,8 +396,8 @@ Blocks = list[tuple[int, bytes]]
 
 
 class FrontReader:
-    """Reads the entries in the front log, those that are not yet moved to the store, in any
-    process.
+    """The reader, in any process, of the entries in the front log that are not yet moved to the
+    store.
 
     Owner: a journal's reader; one thread. Lifecycle: opens its files at the first `blocks`;
     `close`.
@@ -391,21 +408,24 @@ class FrontReader:
         self._boot_id = boot_id().ljust(16, b"\0")
         self._fd = -1
         self._next = (0, 0)
-        """A transaction id and where its entry begins, if it is there."""
+        """The transaction id behind the last entry that was read, and the offset at which its entry
+        begins once it is written."""
         self._followed: tuple[tuple[int, int], int, int, int, bytes] | None = None
-        """Head's word of the end, and what was found behind it: the last transaction id, where that
-        entry ends, where it begins, and how."""
+        """The end according to the head (last transaction id and offset), and the last entry found
+        behind it: its last transaction id, the offset of its end, the offset of its beginning, and
+        its first bytes, by which a rewritten entry is noticed."""
         self._resting: tuple[tuple[int, ...], Sequence[FrontEntry]] | None = None
-        """Entries of files that nobody writes: what identifies the files, and what follows in
-        them."""
+        """The entries that a front without a writer has behind the store's end, with the store's
+        end and the identities of the files for which they were read."""
 
     def blocks(self, txid: int, bytes_max: int, stored: Callable[[], int]) -> Blocks | None:
-        """Blocks in order from the one that holds `txid` on, about `bytes_max` bytes; none where
-        nothing is in front from there on. None: it is in the store by now.
+        """Returns blocks in order, about `bytes_max` bytes, beginning with the one that holds
+        `txid`; an empty list when there is no such transaction yet; None when the store has it by
+        now.
 
         Args:
-            txid: behind what the store had a moment ago.
-            stored: the store's last transaction id.
+            txid: a transaction id behind the end that the store had a moment ago.
+            stored: a function that returns the store's last transaction id.
 
         Raises:
             StorageError: a file cannot be read.
@@ -417,7 +437,8 @@ class FrontReader:
                 return None if there >= txid else self._of_resting(txid, bytes_max, there)
             first, last, begin, end = head
             if txid > last:
-                # It may have been moved since the store was looked at, and the front begun anew.
+                # The transaction may have been moved into the store since the caller read it, and
+                # the front begun anew.
                 return None if stored() >= txid else []
             if first > txid:
                 return None
@@ -427,10 +448,11 @@ class FrontReader:
         return None  # it goes on faster than it can be read: by now it is in the store
 
     def behind(self, segment: OpenSegment, txid: int, bytes_max: int) -> Blocks:
-        """Blocks of a segment, and where it is the one that is being written of what is in front.
+        """Returns blocks of a segment; for the segment that is being written, also blocks in front
+        of it.
 
         Raises:
-            StorageError: it cannot be read.
+            StorageError: the segment, or a file of the front, cannot be read.
         """
         for _ in range(LOOKS_MAX):
             found: Blocks | None = segment.blocks(txid, bytes_max)
@@ -441,7 +463,8 @@ class FrontReader:
         return []  # it is in the next segment
 
     def last_txid(self, stored_txid: int) -> int:
-        """The last transaction id that is durable; `stored_txid`: the store's a moment ago."""
+        """Returns the last durable transaction id. `stored_txid` is the last one that the store had
+        a moment ago."""
         head = self._head(stored_txid)
         if head is not None:
             return max(stored_txid, head[1])
@@ -449,7 +472,8 @@ class FrontReader:
         return entries[-1].last_txid if entries else stored_txid
 
     def _head(self, stored_txid: int) -> tuple[int, int, int, int] | None:
-        """(first, last transaction id, begin, end); None where nobody of this boot wrote it."""
+        """Returns (first transaction id, last transaction id, begin, end) of the entries in front;
+        None where no process of this boot wrote the file."""
         fresh = False
         for _ in range(LOOKS_MAX):
             if self._fd < 0:
@@ -475,7 +499,8 @@ class FrontReader:
         return None
 
     def _follow(self, last_txid: int, end: int) -> tuple[int, int]:
-        """(last transaction id, where its entry ends) with what was written behind the head."""
+        """Returns the last transaction id and the offset at which its entry ends, entries written
+        since the head included."""
         told = last_txid, end
         known = self._followed
         if (
@@ -499,7 +524,8 @@ class FrontReader:
         return last_txid, end
 
     def _walk(self, txid: int, bytes_max: int, begin: int, end: int) -> Blocks:
-        """Nothing where an entry is not what it should be: it was moved meanwhile."""
+        """Reads blocks from `txid` on. Stops at an entry that is not the expected one, because it
+        was moved and overwritten meanwhile."""
         offset = self._next[1] if self._next[0] == txid else begin
         self._next = (0, 0)
         found: Blocks = []
@@ -552,7 +578,7 @@ class FrontReader:
         return found
 
     def close(self) -> None:
-        """Gives the file back; it is opened again when it is needed."""
+        """Closes the file, which the next read opens again."""
         self._next = (0, 0)
         self._followed = None
         if self._fd >= 0:

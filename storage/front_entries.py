@@ -1,9 +1,10 @@
-"""The front log's entries: their bytes, which of them are needed, and where the next one goes.
+"""The front log's entries: their encoding, which of them a restart needs, and where the next one
+goes.
 
-Values in, values out; front.py has the files, lmdb_journal.py says when.
+This module is pure; front.py has the files, and lmdb_journal.py decides when they are written.
 
 A front file is a sequence of pages of 4 KiB. One commit is one *entry* on pages of its own, so that
-a write that is torn harms nothing that was written before:
+a torn write damages no earlier entry:
 
     first page     8s magic "RAYFRNT1"
                    u64 checksum     XXH3-64 of what follows in the header, and of the block
@@ -14,13 +15,14 @@ a write that is torn harms nothing that was written before:
                    ...  the block's first bytes
     further pages  8s mark "RAYFRNT+", the block's next bytes
 
-Little-endian; what is behind the block is zero. The block is a journal block (segments.py). The
-mark keeps what clients send from the beginning of a page: nobody can forge an entry.
+Numbers are little-endian; the bytes behind the block are zero. The block is a journal block
+(segments.py). Because each page begins with the magic or the mark, bytes of a client never stand at
+the beginning of a page, and no client can forge an entry.
 
-Law of the front: before the first entry of a generation is written, everything of the generations
-before it is in the store, synced; and before an entry is overwritten, it is. So of all that lies in
-the files only the newest generation's entries behind the store's end are needed, and they follow
-one another without a gap.
+Law of the front: before the first entry of a generation is written, every entry of earlier
+generations is in the store, synced; and before an entry is overwritten, it is in the store, synced.
+So a restart needs only the entries of the newest generation behind the store's end, and these
+follow one another without a gap.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ class FrontEntry(NamedTuple):
 
 
 def pages_of(block_bytes: int) -> int:
-    """Returns how many pages an entry with so long a block takes."""
+    """Returns the number of pages of an entry with a block of `block_bytes`."""
     if block_bytes <= _FIRST_BYTES:
         return 1
     return 1 - (_FIRST_BYTES - block_bytes) // _FURTHER_BYTES
@@ -84,8 +86,9 @@ def encode_into(
     last_txid: int,
     block: bytes,
 ) -> int:
-    """Puts an entry where its pages are written from, without a copy between where it has one page,
-    as the entry of a single message has. Returns how many bytes its pages are."""
+    """Encodes an entry into the buffer from which it is written. An entry of one page, such as that
+    of a single message, is not copied in between. Returns the size of the entry's pages in
+    bytes."""
     end = _HEAD.size + len(block)
     if end > PAGE_BYTES:
         content = encode(FrontEntry(generation, number, first_txid, last_txid, block))
@@ -102,7 +105,7 @@ def encode_into(
 
 
 def decode(content: bytes | memoryview, offset: int) -> FrontEntry | None:
-    """The entry that begins at this page; None where no sound one does."""
+    """Returns the entry that begins at this page; None where no sound entry does."""
     if offset + PAGE_BYTES > len(content) or content[offset : offset + 8] != MAGIC:
         return None
     _, check, generation, number, first_txid, last_txid, length, _ = _HEAD.unpack_from(
@@ -128,7 +131,7 @@ def decode(content: bytes | memoryview, offset: int) -> FrontEntry | None:
 
 
 def scan(content: bytes | memoryview) -> list[FrontEntry]:
-    """Every sound entry of a file, in the order of its pages."""
+    """Returns every sound entry of a file, in the order of its pages."""
     found: list[FrontEntry] = []
     offset = 0
     while offset < len(content):
@@ -143,24 +146,24 @@ def scan(content: bytes | memoryview) -> list[FrontEntry]:
 
 @dataclass(frozen=True, slots=True)
 class FrontRecovery:
-    """The result of reading the front files at a restart, or by a reader of a journal that nobody
-    writes."""
+    """The result of reading the front's files at a restart, or by a reader of a journal without a
+    writer."""
 
     entries: Sequence[FrontEntry]
-    """Entries that are to be appended to the store, in order."""
+    """The entries to append to the store, in order."""
     generation: int
-    """Generation of the next entry that is written."""
+    """The generation of the next entry that is written."""
     lost_after_txid: int
-    """Damage: behind this transaction id something is missing of which later entries tell, so that
-    it was there. 0: nothing is."""
+    """The transaction id behind which an entry is missing although later entries show that it was
+    written: the files are damaged. 0: no entry is missing."""
 
 
 def recover(found: Iterable[FrontEntry], last_txid: int) -> FrontRecovery:
-    """Returns what follows the store's last transaction id, while contiguous.
+    """Returns the entries that follow the store's last transaction id without a gap.
 
-    An entry is written when the one before it is durable: one that is missing before another one
-    was damaged later. (One that begins before the store's end and ends behind it is of a write that
-    failed, whose ids were used again.)
+    An entry is written only when the one before it is durable, so an entry that is missing before
+    another one was damaged later. (An entry that begins before the store's end and ends behind it
+    comes from a failed write, whose transaction ids were used again.)
     """
     entries = list(found)
     newest = max((entry.generation for entry in entries), default=0)
@@ -179,7 +182,8 @@ def recover(found: Iterable[FrontEntry], last_txid: int) -> FrontRecovery:
 
 
 class FrontPlace(NamedTuple):
-    """The place of an entry."""
+    """The file and the offset at which the next entry is written, with its generation and
+    number."""
 
     file: int
     offset: int
@@ -188,15 +192,17 @@ class FrontPlace(NamedTuple):
 
 
 class FrontSpace:
-    """The place of the next entry, and the file that may be used again.
+    """The allocator of the front's space: it chooses the place of each entry, and reuses a file
+    once the store has all of it.
 
-    Invariants: a file is begun anew only when all that it holds is in the store, synced; a retired
-    file is not written again, and what is written elsewhere after it has a new generation.
-    Owner: a journal, which says what it wrote and what it moved. One at a time.
+    Invariants: a file is overwritten only when the store has all of its entries, synced; a file
+    whose write failed is not written again, and entries written to the other file afterwards have a
+    new generation.
+    Owner: a journal, which reports what it wrote and what it moved; one thread at a time.
 
     Args:
-        generation: higher than that of any entry in the files.
-        file_bytes: of each file.
+        generation: the generation of the next entry, higher than that of any entry in the files.
+        file_bytes: the size of each file.
     """
 
     def __init__(self, generation: int, file_bytes: int = FILE_BYTES) -> None:
@@ -204,10 +210,10 @@ class FrontSpace:
         self._file_bytes = file_bytes
         self._number = 0
         self._files = list(range(FILES))
-        """Files in use, the one that is being written first."""
+        """The numbers of the files in use; the first is the file that is being written."""
         self._offset = 0
         self._highest = [0] * FILES
-        """The number of the last entry in each, in the numbering of all generations."""
+        """The number of the last entry in each file, counted through all generations."""
         self._moved = 0
         self._written = 0
 
@@ -217,12 +223,12 @@ class FrontSpace:
 
     @property
     def holds_nothing(self) -> bool:
-        """Returns whether all that was written is in the store."""
+        """Returns whether the store has every entry that was written."""
         return self._moved >= self._written
 
     def place(self, block_bytes: int) -> FrontPlace | None:
-        """Returns the place of an entry with so long a block; None: there is none before
-        `moved`."""
+        """Returns the place of an entry with a block of `block_bytes`; None when there is no place
+        until `moved` is called."""
         if not self._files or (self._number == 0 and not self.holds_nothing):
             return None
         needed_bytes = pages_of(block_bytes) * PAGE_BYTES
@@ -235,7 +241,8 @@ class FrontSpace:
         return FrontPlace(self._files[0], self._offset, self.generation, self._number + 1)
 
     def written(self, block_bytes: int) -> int:
-        """The entry is where `place` said, synced. Returns what `moved` wants to hear."""
+        """Notes that the entry is written and synced at the place that `place` returned. Returns
+        the entry's number for `moved`."""
         self._number += 1
         self._written += 1
         self._highest[self._files[0]] = self._written
@@ -243,14 +250,14 @@ class FrontSpace:
         return self._written
 
     def moved(self, upto: int) -> None:
-        """All entries up to this one are in the store, synced."""
+        """Notes that the store has all entries up to this number, synced."""
         self._moved = max(self._moved, upto)
 
     def failed(self) -> None:
-        """A write failed: nobody knows what is on its pages now, and its ids may be used again.
-        There is no place before all that was written is in the store."""
+        """Notes that a write failed. The content of its pages is unknown, and its transaction ids
+        may be used again: `place` returns None until the store has every written entry."""
         del self._files[0]
         self.generation += 1
         self._number = 0
-        # A file that holds nothing needed is begun anew.
+        # The next entry begins at the start of a file whose entries the store has.
         self._offset = self._file_bytes

@@ -1,6 +1,6 @@
 """The front log: commits that are durable in its files and not yet in LMDB.
 
-front.py has the files, lmdb_journal.py moves what is here into the store.
+front.py has the files; lmdb_journal.py moves the commits into the store.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from raylay.storage.journal import DiskWaitTask
 _KEY = struct.Struct(">Q")
 
 MERGED_BYTES = 64 * 1024
-"""The size up to which small commits are merged into one block of the store. A run is found in a
-block by a walk over it."""
+"""The size up to which small commits are merged into one block of the store. Larger blocks would be
+slower to read: a run is found in a block by a walk over all runs before it."""
 TREE_PAGES = 8
-"""The number of pages that one commit of the store changes besides the blocks."""
+"""The number of pages that one commit of the store writes besides the blocks."""
 MUCH_BYTES = 1024 * 1024
 MUCH_COMMITS = 512
 """The number of commits in front at which they are moved at once. A publisher must not have to wait
@@ -61,16 +61,18 @@ class FrontedCommit(NamedTuple):
 
 
 class FrontLog:
-    """A journal's front.
+    """The front log of a journal.
 
-    Invariants: what is `pending` follows the store's end without a gap and is durable; a commit is
-    in front or in the store, never in neither.
-    Owner: a journal. `take` by whoever commits, one at a time; `moved` by whoever moved, one at a
-    time; reading by any thread. Lifecycle: `recover`, `open` (nothing is taken before), `close`.
+    Invariants: the `pending` commits follow the store's end without a gap and are durable; a
+    durable commit is in front, in the store, or in both.
+    Owner: a journal. The thread that commits calls `take`, the thread that moves commits calls
+    `moved`, one at a time each; any thread may read. Lifecycle: `recover`, `open` (before it, no
+    commit is taken), `close`.
 
     Args:
-        directory: the journal's.
-        wanted: False: what an earlier life left is recovered, then the files go.
+        directory: the journal's directory.
+        wanted: whether commits go to the front log. If not, commits that an earlier process left in
+            it are recovered, and the files are removed.
     """
 
     def __init__(self, directory: Path, *, wanted: bool) -> None:
@@ -96,12 +98,13 @@ class FrontLog:
         """Set while MUCH_BYTES, or MUCH_COMMITS, or more are pending."""
 
     def recover(self, stored_txid: int, *, damaged: bool = False) -> list[FrontedCommit]:
-        """Takes over what an earlier life left in front of a store that ends with this transaction
-        id. It is pending from now on. `damaged`: what is sound is taken, whatever is lost.
+        """Takes over the commits that an earlier process left in front of a store whose last
+        transaction id is `stored_txid`. They are pending from now on. With `damaged`, sound commits
+        are taken even where others are lost.
 
         Raises:
             StorageError: a file cannot be read.
-            CorruptRecord: something that was there is missing before something that is.
+            CorruptRecord: a commit is missing although a later one is there.
         """
         found = recovered(self._directory, stored_txid)
         if found.lost_after_txid and not damaged:
@@ -128,8 +131,8 @@ class FrontLog:
         return list(self._pending)
 
     def open(self) -> None:
-        """Makes the files where they are missing; from now on commits are taken. Not wanted: the
-        files go. Nothing may be pending. Takes its time."""
+        """Makes missing files; from now on commits are taken. Where the front log is not wanted,
+        removes the files. No commit may be pending. Writes up to 20 MiB."""
         try:
             if not self._wanted:
                 if front_files(self._directory):
@@ -137,7 +140,7 @@ class FrontLog:
                 self._must_go = False
                 return
             if self._end is not None:
-                # Every file failed. What is written from now on is of another generation.
+                # Every file failed. Entries written from now on have another generation.
                 self._put_aside()
             make_files(self._directory)
             end = FrontEnd(self._directory)
@@ -145,14 +148,15 @@ class FrontLog:
                 front = Front(self._directory, self._generation)
                 self._opened.append(front)
                 with self._lock:
-                    # Readers follow without a gap: who stores more from now on tells them.
+                    # Under the lock, so that readers see no gap: `moved` tells them of every later
+                    # commit of the store.
                     end.moved(self._last_txid)
                     self._end = end
             except BaseException:
                 end.close()
                 raise
         except OSError as error:
-            # Without it each commit goes to the store: slower, and as safe.
+            # Without the front log each commit goes to the store: slower, and as safe.
             self.error = error
             return
         self._front = front
@@ -171,8 +175,8 @@ class FrontLog:
 
     @property
     def is_usable(self) -> bool:
-        """Returns whether commits are taken; where the front is not wanted, that is all there is to
-        it."""
+        """Returns whether commits are taken; where the front log is not wanted, whether its files
+        are removed."""
         front = self._front
         if front is None:
             return not self._wanted and not self._must_go
@@ -180,8 +184,8 @@ class FrontLog:
 
     @property
     def failure(self) -> str:
-        """The reason why it, or a file of it, cannot be used, and what that means, as a sentence;
-        empty where all of it is."""
+        """The reason why the front log, or one of its files, cannot be used, and the consequence,
+        as a sentence; empty where every file is used."""
         error = self.error
         if error is None:
             return ""
@@ -203,10 +207,10 @@ class FrontLog:
         block: bytes,
         ahead: DiskWaitTask | None = None,
     ) -> bool:
-        """Makes a commit durable. False: it is not, the store must take it, behind what is pending.
-        `ahead` is told as `Journal.commit_here` says.
+        """Makes a commit durable. Returns False when it did not: the store must take the commit,
+        after the pending ones. `ahead` is called as `Journal.commit_here` describes.
 
-        After a failed write nothing more is taken before all that is pending was moved.
+        After a failed write no commit is taken until every pending one was moved.
         """
         front, end = self._front, self._end
         if front is None or end is None:
@@ -225,14 +229,15 @@ class FrontLog:
             try:
                 end.append(first_txid, last_txid, block)
             except OSError as error:
-                # Durable, but nobody else would see it: nothing is fronted from here on, and the
-                # store takes it too.
+                # The commit is durable, but other processes would not see it: the front takes no
+                # more commits, and the store takes this one too.
                 self.error = error
                 self._front = None
                 return False
             self._add(FrontedCommit(number, runs, lengths, block), last_txid)
         if ahead is not None:
-            # Not before readers in other processes see it: a link that is woken reads at once.
+            # Only now, when readers in other processes see the commit: a link that is woken reads
+            # at once.
             ahead.durable()
         return True
 
@@ -247,9 +252,9 @@ class FrontLog:
 
     @property
     def room_bytes(self) -> int:
-        """The bytes by which the store's file may grow when all that is pending is moved: whole
-        pages for each block of `merged`, of which any two neighbours hold more than MERGED_BYTES,
-        and its tree."""
+        """The bytes by which the store's file may grow when every pending commit is moved: whole
+        pages for each block of `merged` (any two neighbouring blocks hold more than MERGED_BYTES),
+        and the pages of LMDB's tree."""
         pending_bytes = self.bytes_pending
         if not pending_bytes:
             return 0
@@ -257,12 +262,13 @@ class FrontLog:
         return pending_bytes + pages * PAGE_BYTES
 
     def wait(self, pause_s: float) -> None:
-        """Waits until something is pending; then until it is much, for so many seconds at most."""
+        """Waits until a commit is pending; then, for at most `pause_s`, until MUCH_BYTES or
+        MUCH_COMMITS are."""
         self._work.wait()
         self._much.wait(pause_s)
 
     def wake(self) -> None:
-        """Ends what `wait` waits for, once."""
+        """Makes a thread that is in `wait` return."""
         self._work.set()
         self._much.set()
 
@@ -272,8 +278,8 @@ class FrontLog:
             return list(self._pending)
 
     def moved(self, commits: Sequence[FrontedCommit], stored_txid: int) -> None:
-        """Notes that these, the first of what is pending, are in the store, synced, which ends with
-        this transaction id now."""
+        """Notes that the store has `commits`, the first of the pending ones, synced, and now ends
+        with `stored_txid`."""
         with self._lock:
             del self._pending[: len(commits)]
             self.bytes_pending -= sum(len(commit.block) for commit in commits)
@@ -299,7 +305,7 @@ class FrontLog:
             pending = self._pending
             if not pending or pending[0].first_txid > txid:
                 return None if txid <= self._last_txid else []
-            # From the end: readers follow it.
+            # The search begins at the end, because most readers read the newest commits.
             at = len(pending)
             while at and pending[at - 1].last_txid >= txid:
                 at -= 1
@@ -311,28 +317,28 @@ class FrontLog:
         return found
 
     def last_txid(self, stored_txid: int) -> int:
-        """The last transaction id that is durable."""
+        """Returns the last durable transaction id."""
         with self._lock:
             return max(stored_txid, self._last_txid)
 
     def close(self) -> None:
-        """Gives the files back; what is pending stays in them."""
+        """Closes the files; pending commits stay in them."""
         self._put_aside()
 
 
 class InProcessFront:
-    """A reader's view of the front of its own process's journal."""
+    """The front log as readers in the writer's own process see it, without reading files."""
 
     def __init__(self, front: FrontLog) -> None:
         self.blocks = front.blocks
         self.last_txid = front.last_txid
 
     def close(self) -> None:
-        """Nothing: the journal closes it."""
+        """Does nothing: the journal closes its front log."""
 
 
 def merged(commits: Sequence[FrontedCommit]) -> list[tuple[bytes, bytes]]:
-    """(key, block) as the store takes them: small commits together."""
+    """Returns (key, block) for the store, with small commits merged into one block."""
     found: list[tuple[bytes, bytes]] = []
     parts: list[bytes] = []
     first_txid = part_bytes = 0

@@ -1,12 +1,14 @@
 """A write to a disk that goes on while its process does something else: Linux's `io_submit`.
 
-A `pwrite` past the page cache keeps its thread until the disk has taken it, and to hand the write
-to another thread and back costs as much. Here the kernel takes it and the thread goes on, until it
-comes back for the answer. To sync is left to the thread: a kernel that is to do that, too, does so
-on a thread of its own, which waits for whoever is running (tried: now and then 3 ms).
+A `pwrite` past the page cache blocks its thread until the disk has the data, and handing the write
+to another thread and back costs as much. With `io_submit` the kernel takes the write, and the
+thread goes on until it asks for the result. The thread syncs by itself: a kernel that is asked to
+sync as well does so on a kernel thread, which has to wait for a processor (measured: now and then 3
+ms).
 
-The calls go by their numbers: no library that has them is sure to be there. Where a kernel, or what
-guards a container, refuses them, whoever wants to write is told and writes as ever.
+The system calls are made by number, because a library that has them may not be installed. Where the
+kernel, or the seccomp filter of a container, refuses them, the constructor raises OSError and the
+caller uses `pwrite`.
 """
 
 from __future__ import annotations
@@ -18,24 +20,28 @@ import platform
 import struct
 
 _NUMBERS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
-"""Numbers of io_setup, io_destroy, io_getevents and io_submit; no others are known here."""
+"""The numbers of io_setup, io_destroy, io_getevents and io_submit on the machines on which
+overlapped writes are supported."""
 _PWRITE = 1
 _REQUEST = struct.Struct("<QIIHHIQQqQII")
-"""data, key and flags (0 here), operation, priority, descriptor, buffer, length, offset, and 0."""
+"""The fields of a request: data, key and flags (0 here), operation, priority, descriptor, buffer,
+length, offset, and three zeros."""
 _EVENT = struct.Struct("<QQqq")
-"""data, request, what was written or below 0 the error's number, and 0."""
+"""The fields of a result: data, request, the bytes written (or the negative number of an error),
+and 0."""
 
 
 class OverlappedWrite:
-    """Writes from one buffer, one write at a time.
+    """The overlapped writes from one buffer, one write at a time.
 
-    Owner: who writes; one thread at a time. Lifecycle: `close`, with no write under way.
+    Owner: the writer of the file; one thread at a time. Lifecycle: used until `close`, which may
+    not be called during a write.
 
     Args:
-        buffer: aligned as the disk wants it; from its beginning is written.
+        buffer: the bytes to write, from the beginning on; aligned as the disk requires.
 
     Raises:
-        OSError: the kernel does not do it.
+        OSError: the kernel refuses overlapped writes.
     """
 
     def __init__(self, buffer: memoryview) -> None:
@@ -60,11 +66,12 @@ class OverlappedWrite:
         self._wait = (getevents, context, one, one, self._event, None)
 
     def begin(self, descriptor: int, length: int, offset: int) -> bool:
-        """The kernel begins to write so many bytes; the buffer is not changed before `end`. False:
-        it does not.
+        """Begins to write the first `length` bytes of the buffer, which must not be changed before
+        `end`. Returns False when the kernel does not take the write.
 
         Args:
-            descriptor: of a file that is written past the page cache, and whose blocks are there.
+            descriptor: the descriptor of a file that is open past the page cache and has all of its
+                blocks.
         """
         address = self._address
         number = self._number = self._number + 1
@@ -74,10 +81,10 @@ class OverlappedWrite:
         return bool(self._call(*self._submit) == 1)
 
     def end(self) -> int:
-        """Waits until the disk has taken it. How many bytes were written.
+        """Waits for the end of the write. Returns how many bytes were written.
 
         Raises:
-            OSError: it could not be written.
+            OSError: the write failed.
         """
         while True:
             if self._call(*self._wait) != 1:
@@ -86,7 +93,7 @@ class OverlappedWrite:
                     raise OSError(error, os.strerror(error))
                 continue
             number, _, written, _ = _EVENT.unpack_from(self._event)
-            # Another one: of a write before, whose answer nobody waited for to the end.
+            # Another number belongs to an earlier write, for whose result `end` did not wait.
             if number == self._number:
                 break
         if written < 0:

@@ -1,9 +1,9 @@
-"""Holds by which other processes keep segments that they have planned to read: retention waits for
-them, for a while.
+"""Read holds: notes by which other processes keep the segments that they have planned to read, for
+a limited time, from being removed by retention.
 
-A read that is planned in one process and done in others, as Spark's, has no file open in between.
-It leaves a note in the journal's directory: from which transaction id on it reads, and until when
-that counts at most. Nobody has to take it back.
+A read that is planned in one process and carried out in others, such as Spark's, has no file open
+in between. The planner leaves a note in the journal's directory, with the transaction id from which
+the read begins and the time at which the note ends. The note needs no removal by the planner.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pathlib import Path
 from raylay.storage.files import ASIDE_SUFFIX, write_durably
 
 HOLD_S = 600.0
-"""Time from the planning of a read, and from each part of it that begins, until it is not waited
-for."""
+"""The time for which a hold counts, from the planning of a read, and again from the beginning of
+each of its parts."""
 _PREFIX = "read-hold-"
 
 
 def hold_read(directory: Path, name: str, first_txid: int, hold_s: float = HOLD_S) -> None:
-    """Says that a read of this name reads from here on, or still does. Where nothing may be written
-    nothing is held.
+    """Writes, or renews, the hold of a read that begins at `first_txid`. Where the directory cannot
+    be written, nothing is held.
 
     Args:
-        name: of letters, digits and dashes.
+        name: the read's name, made of letters, digits and dashes.
     """
     said = {"first_txid": first_txid, "until_s": time.time() + hold_s}
     with suppress(OSError):
@@ -34,8 +34,8 @@ def hold_read(directory: Path, name: str, first_txid: int, hold_s: float = HOLD_
 
 
 def held_read(directory: Path) -> tuple[int, str] | None:
-    """The lowest transaction id that a read waits for, and until when in words; None: none does.
-    Notes whose time is over are removed."""
+    """Returns the lowest transaction id that a hold keeps, and the reason and end of that hold in
+    words; None when there is no hold. Removes the notes whose time is over."""
     now_s = time.time()
     lowest: tuple[int, float] | None = None
     for path in directory.glob(f"{_PREFIX}*"):
@@ -46,7 +46,8 @@ def held_read(directory: Path) -> tuple[int, str] | None:
             first_txid, until_s = int(said["first_txid"]), float(said["until_s"])
         except (OSError, ValueError, KeyError, TypeError):
             first_txid, until_s = 0, 0.0
-        # One of a clock that was ahead would hold for as long.
+        # A note that ends too late was written by a clock that was ahead, and would hold for too
+        # long.
         if not now_s < until_s <= now_s + HOLD_S:
             with suppress(OSError):
                 path.unlink()
