@@ -84,11 +84,13 @@ class TopicSettings(Section):
     message_type: MessageType = "*"
     journaled: bool = True
     filter: str = ""
-    """Content filter of a destination's topic (docs/filters.md): only what passes goes there."""
+    """Content filter of a destination's topic (docs/filters.md): only messages that pass it are
+    sent to the destination."""
     include_validation: Checks | None = None
-    """Checks of a destination's topic when a link connects. None: all."""
+    """Checks of a destination's topic when a link connects. None: all checks."""
     exclude_validation: ExcludableChecks | None = None
-    """Checks that are left out for a destination's topic. None: as the destination says."""
+    """Checks that are left out for a destination's topic. None: the checks that the destination
+    leaves out."""
 
     def rule(self) -> TopicRule:
         """Returns the name and message type as an instance compares them."""
@@ -137,7 +139,7 @@ class _DowngradeSection(Section):
 
 
 def downgrade_of(values: Mapping[str, Any]) -> DowngradePolicy:
-    """The policy that the values of a file's section `downgrade` make."""
+    """Returns the policy that the values in the section `downgrade` of a file make."""
     return _DowngradeSection.model_validate({"downgrade": values}).downgrade
 
 
@@ -146,46 +148,50 @@ class DestinationChoices(Section):
 
     topics: tuple[TopicSettings, ...] = (TopicSettings(name=".*"),)
     pass_through: Pattern | None = None
-    """Pattern for the group of the direct sender. None: only what clients published here goes
-    there."""
+    """Pattern for the group of the direct sender. None: only messages that clients published at
+    this instance are sent."""
     own_group_only: bool = False
-    """Only what was published in the instance's own group, whatever PassThrough lets on beyond."""
+    """Whether only messages that were published in the instance's own group are sent, even where
+    PassThrough matches other groups."""
     exclude_validation: ExcludableChecks | None = None
-    """Checks that are left out when a link connects, of topics that say nothing of it. None: those
-    that the fabric's shape makes impossible (exclusions.py)."""
+    """Checks that are left out when a link connects, for topics that name none themselves. None:
+    the checks that the fabric's shape makes impossible (exclusions.py)."""
     resync_pass_through: Pattern | None = None
-    """Lets on in addition, while the link catches up after a connect."""
+    """Pattern for groups whose messages are passed on in addition while the link catches up after a
+    connect. None: no others."""
     compression: bool = False
     compression_type: Literal["zstd", "zlib"] = "zstd"
     reconnect_timeout_ms: tuple[Milliseconds, ...] = ()
     """Time for which an address is tried before the next: none, one for all, or one for each."""
     ack_conflation_ms: Milliseconds = 0
     dial: bool = True
-    """False: it waits until one of its instances connects to this one, and pushes over that
-    connection."""
+    """Whether the link dials. False: it waits until one of the destination's instances connects to
+    this one, and pushes over that connection."""
     share_connection: bool = False
-    """A connection that one of its instances made is used before any is dialled."""
+    """Whether the link uses a connection that one of the destination's instances made, if there is
+    one, before it dials."""
     wide_ip: bool | None = None
-    """Whether several servers may answer at one of its addresses. None: they may where one is an
-    address of another fabric, whose instances are not known."""
+    """Whether several servers may answer at one of the destination's addresses. None: they may
+    where one is an address of another fabric, whose instances are not known."""
     waits: bool = False
-    """Whether it also waits, beside dialling, for a server of the group that it does not dial, and
-    pushes over the connection that this one makes."""
+    """Whether the link, besides dialling, also waits for a server of the group that it does not
+    dial, and pushes over the connection that this server makes."""
     waits_for: tuple[Name, ...] = ()
-    """Names of these; empty: the one that bears the destination's name, else any of the group that
-    no other destination names."""
+    """Names of the servers that `waits` waits for. Empty: the server with the destination's name,
+    else any server of the group that no other destination names."""
     tls: TlsChoice = None
-    """TLS of its dialling. None: as the instance, where whom it dials has TLS."""
+    """TLS settings of the connections that the link dials. None: the instance's settings, if the
+    server that is dialled has TLS."""
     authenticator: Module | None = None
-    """Module that makes its link's credentials. None: as the instance does."""
+    """Module that makes the link's credentials. None: the instance's module."""
 
 
 class _To(Section):
     name: Name
     group: str
     to: tuple[str, ...]
-    """Instances in order of priority: names of this fabric, or `host:port` of another one. None, of
-    a destination that does not dial: any instance of the group."""
+    """Instances in order of priority: names of this fabric, or `host:port` of another one. Empty,
+    for a destination that does not dial: any instance of the group."""
     sync: bool = False
 
 
@@ -193,7 +199,7 @@ class DestinationSettings(DestinationChoices, _To):
     """One destination of an instance."""
 
     authenticators: tuple[Module | None, ...] = ()
-    """Authenticators for each server of `to`, where they differ. Empty: `authenticator`."""
+    """Authenticators for each server of `to`, where they differ. Empty: `authenticator` for all."""
 
 
 class LogSettings(Section):
@@ -213,13 +219,14 @@ class BootstrapSettings(Section):
     """Sources in order of priority: names of this fabric, or `host:port` of replication
     transports."""
     topics: tuple[TopicSettings, ...] = ()
-    """Topics that are copied, of those that it journals; none: all."""
+    """Topics that are copied, of those that the instance journals. Empty: all of them."""
     tls: TlsChoice = None
-    """TLS of its dialling. None: as the instance, where whom it dials has TLS."""
+    """TLS settings of the connections that the bootstrap dials. None: the instance's settings, if
+    the server that is dialled has TLS."""
     authenticator: Module | None = None
-    """Module that makes its credentials. None: as the instance does."""
+    """Module that makes the bootstrap's credentials. None: the instance's module."""
     authenticators: tuple[Module | None, ...] = ()
-    """Authenticators for each of the sources, where they differ. Empty: `authenticator`."""
+    """Authenticators for each of the sources, where they differ. Empty: `authenticator` for all."""
 
 
 class InstanceChoices(Section):
@@ -229,53 +236,60 @@ class InstanceChoices(Section):
     client_port: Port = 0
     replication_port: Port = 0
     accepts_links: bool = True
-    """Whether other instances may connect. False: it has no replication transport, and listens
-    nowhere for links."""
+    """Whether other instances may connect. False: the instance has no replication transport, and
+    listens nowhere for links."""
     message_types: tuple[MessageType, ...] = ()
-    """Message types of `client_port`: other messages are refused there. None: any."""
+    """Message types that `client_port` takes; messages of other types are refused there. Empty: any
+    type."""
     tls: TlsChoice = None
-    """TLS of all its transports that say nothing else, and of what it dials. None: the fabric's."""
+    """TLS settings of the instance's transports and of the connections that it dials, unless they
+    have their own. None: the fabric's settings."""
     replication_transport: FirstReplicationSettings | None = None
-    """More about that of `replication_port`."""
+    """Further settings of the transport of `replication_port`."""
     client_transport: FirstTransportSettings | None = None
-    """More about that of `client_port`."""
+    """Further settings of the transport of `client_port`."""
     transports: tuple[TransportSettings, ...] = ()
-    """More for clients."""
+    """Transports for clients, besides the one of `client_port`."""
     replication_transports: tuple[ReplicationTransportSettings, ...] = ()
-    """More for other instances."""
+    """Transports for other instances, besides the one of `replication_port`."""
     metrics_port: Port | None = None
-    """Port for Prometheus. None: as the fabric says."""
+    """Port at which Prometheus reads the instance's metrics. None: a free one is chosen if the
+    fabric's metrics are enabled."""
     directory: str = ""
-    """Data directory of the instance. Empty: a folder of its name in the fabric's directory."""
+    """Data directory of the instance. Empty: a folder with the instance's name in the fabric's
+    directory."""
     node_labels: dict[str, str] = Field(default={})
-    """Labels of the Ray node that holds its data; empty: any node."""
+    """Labels of the Ray node that holds the instance's data. Empty: any node."""
     journal: JournalConfig | None = None
     downgrade: Downgrade | None = None
     topics: tuple[TopicSettings, ...] | None = None
-    """Topics in its transaction log. None: as the fabric says."""
+    """Topics in the instance's transaction log. None: the fabric's topics."""
     replication_host: str = ""
     """Host to which other instances connect; empty: `host`."""
     logs: LogSettings | None = None
     authentication: Module | None = None
-    """Module that decides who is let in by its transports for clients. None: as the fabric says."""
+    """Module that decides which clients the instance's transports let in. None: the fabric's
+    module."""
     entitlement: Module | None = None
-    """The entitlement module. None: as the fabric says."""
+    """Module that decides what clients may do. None: the fabric's module."""
     replication_authentication: Module | None = None
-    """Module that decides which links are let in by its replication transports. None: as the fabric
-    says."""
+    """Module that decides which links the instance's replication transports let in. None: the
+    fabric's module."""
     replication_entitlement: Module | None = None
-    """Module that decides what links may bring. None: as the fabric says."""
+    """Module that decides which messages links may bring. None: the fabric's module."""
     authenticator: Module | None = None
-    """Module that makes the credentials of the instance and its links. None: as the fabric says."""
+    """Module that makes the credentials of the instance and its links. None: the fabric's
+    module."""
     admin: AdminSettings | None = None
-    """Modules that decide who may control it. None: as the fabric says."""
+    """Modules that decide which users may control the instance. None: the fabric's modules."""
     capacity: Capacity | None = None
-    """Limits on what waits for its clients. A value that it leaves out is as the fabric says."""
+    """Limits on the messages that wait for the instance's clients. A limit that is left out is the
+    fabric's."""
     bootstrap: BootstrapSettings | None = None
     sow_topics: tuple[SowTopicSettings, ...] | None = None
-    """Topics with state. None: as the fabric says."""
+    """SOW topics of the instance. None: the fabric's SOW topics."""
     queues: tuple[QueueSettings, ...] | None = None
-    """None: as the fabric says."""
+    """Queues of the instance. None: the fabric's queues."""
 
 
 class _Member(Section):
@@ -284,14 +298,14 @@ class _Member(Section):
 
 
 class InstanceSettings(InstanceChoices, _Member):
-    """One instance."""
+    """The settings of one instance."""
 
     defined_types: DefinedTypes | None = None
-    """Message types of names of their own. None: as the fabric says."""
+    """Message types that are defined for the instance. None: the fabric's."""
     destinations: tuple[DestinationSettings, ...] = ()
 
     def for_clients(self) -> tuple[TransportSettings, ...]:
-        """All its transports for clients, that of `client_port` first."""
+        """Returns all transports for clients, the one of `client_port` first."""
         # Its values were validated: to build another validator would take 5 ms.
         own = self.client_transport or FirstTransportSettings.model_construct()
         first = TransportSettings.model_construct(
@@ -300,8 +314,8 @@ class InstanceSettings(InstanceChoices, _Member):
         return tuple(each.listening_at(self.host) for each in (first, *self.transports))
 
     def for_instances(self) -> tuple[ReplicationTransportSettings, ...]:
-        """All its transports for other instances, that of `replication_port` first; none where it
-        accepts no links."""
+        """Returns all transports for other instances, the one of `replication_port` first; none
+        where the instance accepts no links."""
         if not self.accepts_links:
             return ()
         own = self.replication_transport or FirstReplicationSettings.model_construct()
@@ -323,10 +337,10 @@ class TracingSettings(Section):
 
 
 class MetricsSettings(Section):
-    """Metrics for Prometheus, one port an instance."""
+    """The settings of the metrics for Prometheus. Each instance has a port of its own."""
 
     enabled: bool = False
-    """Free ports are chosen for instances that name none."""
+    """Whether every instance offers metrics. Free ports are chosen for instances that name none."""
 
 
 class ClientSettings(Section):
@@ -336,7 +350,8 @@ class ClientSettings(Section):
     ack_conflation_ms: Milliseconds = 0
     publish_timeout_ms: Milliseconds = 30_000
     tls: TlsChoice = None
-    """None: by the CA of the fabric's `tls`, where it has one."""
+    """TLS settings of clients. None: TLS with the CA of the fabric's `tls`, if the fabric has
+    one."""
 
 
 class FabricChoices(Section):
@@ -344,9 +359,9 @@ class FabricChoices(Section):
 
     topics: tuple[TopicSettings, ...] = (TopicSettings(name=".*"),)
     message_types: DefinedTypes = ()
-    """Message types with names of their own, beside those that are built in."""
+    """Message types that are defined for the fabric, besides the built-in ones."""
     sow_topics: tuple[SowTopicSettings, ...] = ()
-    """Topics with state, in the order in which a pattern and a name are looked for."""
+    """SOW topics, in the order in which patterns and names are looked up."""
     queues: tuple[QueueSettings, ...] = ()
     journal: JournalConfig = JournalConfig()
     downgrade: Downgrade = DowngradePolicy()
@@ -355,31 +370,34 @@ class FabricChoices(Section):
     logs: LogSettings = LogSettings()
     client: ClientSettings = ClientSettings()
     tls: Tls | None = None
-    """TLS of all instances that say nothing else. `{instance}` in a path is the instance's name."""
+    """TLS settings of all instances that have none of their own. `{instance}` in a path is the
+    instance's name."""
     drills: Literal["refused", "allowed"] = "refused"
-    """Whether drills may break it while it runs (docs/drills.md)."""
+    """Whether drills may break the fabric while it runs (docs/drills.md)."""
     unauthenticated: Literal["refused", "allowed"] = "refused"
-    """Whether everybody may be let in by a transport that is reached from other hosts."""
+    """Whether a transport that other hosts can reach may let in every client or link."""
     authentication: Module | None = None
-    """Module that decides who is let in as a client. None: everybody."""
+    """Module that decides which clients are let in. None: all clients."""
     entitlement: Module | None = None
-    """The entitlement module. None: everything."""
+    """Module that decides what clients may do. None: clients may do everything."""
     replication_authentication: Module | None = None
-    """Module that decides which links are let in. None: all."""
+    """Module that decides which links are let in. None: all links."""
     replication_entitlement: Module | None = None
-    """Module that decides what links may bring. None: everything."""
+    """Module that decides which messages links may bring. None: all messages."""
     authenticator: Module | None = None
-    """Module that makes the credentials of instances and their links. None: none."""
+    """Module that makes the credentials of instances and their links. None: no module."""
     admin: AdminSettings | None = None
-    """Modules that decide who may control instances. None: whoever can call them."""
+    """Modules that decide which users may control instances. None: every user that can call the
+    instances."""
     capacity: Capacity | None = None
-    """Limits on what waits for the clients of an instance. None: the defaults."""
+    """Limits on the messages that wait for the clients of an instance. None: the default limits."""
     direct_links: bool = True
     """Whether links that have caught up hand their connections over to their instances."""
     relocate_after_ms: Annotated[Milliseconds, Field(gt=0)] | None = Field(
         default=None, alias="relocate_after"
     )
-    """An instance whose host is away for so long is moved by `raylay watch`. None: by hand."""
+    """Milliseconds for which an instance's host must be away until `raylay watch` moves the
+    instance. None: instances are moved by hand only."""
 
 
 class _NamedSection(Section):
@@ -387,12 +405,12 @@ class _NamedSection(Section):
 
 
 class FabricSettings(FabricChoices, _NamedSection):
-    """A whole fabric."""
+    """The settings of a whole fabric."""
 
     instances: tuple[InstanceSettings, ...] = ()
 
     def replicating_to(self, name: str) -> list[str]:
-        """The other instances of its group that may replicate to this one, by name.
+        """Returns the other instances of the instance's group that may replicate to it, by name.
 
         Raises:
             ConfigurationError: there is no such instance.
@@ -410,7 +428,7 @@ class FabricSettings(FabricChoices, _NamedSection):
         ]
 
     def instance(self, name: str) -> InstanceSettings:
-        """The instance of this name.
+        """Returns the instance with this name.
 
         Raises:
             ConfigurationError: there is none; names those there are.
@@ -424,7 +442,7 @@ class FabricSettings(FabricChoices, _NamedSection):
         )
 
     def group(self, name: str) -> list[InstanceSettings]:
-        """The instances of a group, in the order declared.
+        """Returns the instances of a group, in the order declared.
 
         Raises:
             ConfigurationError: there are none; names the groups there are.
@@ -438,26 +456,27 @@ class FabricSettings(FabricChoices, _NamedSection):
         return found
 
     def groups(self) -> list[str]:
-        """The names of the groups, in the order declared."""
+        """Returns the names of the groups, in the order declared."""
         return list(dict.fromkeys(instance.group for instance in self.instances))
 
     def links(self) -> Iterator[tuple[InstanceSettings, DestinationSettings]]:
-        """Every destination with its instance."""
+        """Yields every destination with its instance."""
         for instance in self.instances:
             for destination in instance.destinations:
                 yield instance, destination
 
     def journal_of(self, instance: InstanceSettings) -> JournalConfig:
-        """The instance's own journal settings, or the fabric's."""
+        """Returns the instance's own journal settings, or else the fabric's."""
         return instance.journal or self.journal
 
     def topics_of(self, instance: InstanceSettings) -> tuple[TopicSettings, ...]:
-        """The instance's own topics, or the fabric's."""
+        """Returns the instance's own topics, or else the fabric's."""
         return self.topics if instance.topics is None else instance.topics
 
     def journaled_of(self, instance: InstanceSettings) -> tuple[TopicRule, ...]:
-        """The topics that are in the instance's transaction log, with those of the queues that it
-        has: what is said of their messages is on them."""
+        """Returns the topics that are in the instance's transaction log. The topics of its queues
+        are among them, since the records about a queue's messages are logged on the queue's
+        topic."""
         found = tuple(topic.rule() for topic in self.topics_of(instance) if topic.journaled)
         queues = self.queues_of(instance)
         if not queues or not found:
@@ -470,49 +489,50 @@ class FabricSettings(FabricChoices, _NamedSection):
         )
 
     def queues_of(self, instance: InstanceSettings) -> tuple[QueueDefinition, ...]:
-        """The queues of the instance's own, or the fabric's."""
+        """Returns the instance's own queues, or else the fabric's."""
         own = instance.queues
         return tuple(each.definition() for each in (self.queues if own is None else own))
 
     def unjournaled_of(self, instance: InstanceSettings) -> tuple[TopicRule, ...] | None:
-        """The topics that are declared as not journaled, by the instance or for the whole fabric.
-        None where its transaction log takes all that there are."""
+        """Returns the topics that the instance or the fabric declares as not journaled. None: the
+        instance's transaction log takes every topic."""
         if TopicRule(".*") in self.journaled_of(instance):
             return None
         declared = dict.fromkeys((*self.topics_of(instance), *self.topics))
         return tuple(topic.rule() for topic in declared if not topic.journaled)
 
     def sow_of(self, instance: InstanceSettings) -> tuple[SowTopicDefinition, ...]:
-        """The topics with state of the instance's own, or the fabric's."""
+        """Returns the instance's own SOW topics, or else the fabric's."""
         own = instance.sow_topics
         return tuple(each.definition() for each in (self.sow_topics if own is None else own))
 
     def types_of(self, instance: InstanceSettings) -> tuple[TypeDefinition, ...]:
-        """The message types that are defined for the instance, or for the whole fabric."""
+        """Returns the message types that are defined for the instance, or else the fabric's."""
         own = instance.defined_types
         return self.message_types if own is None else own
 
     def controlled(self) -> list[str]:
-        """The instances that have `admin`, of their own or the fabric's, by name."""
+        """Returns the names of the instances that have `admin` modules, their own or the
+        fabric's."""
         return [
             each.name for each in self.instances if each.admin is not None or self.admin is not None
         ]
 
     def logs_of(self, instance: InstanceSettings) -> LogSettings:
-        """The instance's own log settings, or the fabric's."""
+        """Returns the instance's own log settings, or else the fabric's."""
         return instance.logs or self.logs
 
     def downgrade_of(self, instance: InstanceSettings) -> DowngradePolicy:
-        """The instance's own downgrade settings, or the fabric's."""
+        """Returns the instance's own downgrade settings, or else the fabric's."""
         return instance.downgrade or self.downgrade
 
     def to_json(self) -> str:
-        """The inverse of `from_json`."""
+        """Returns the settings as JSON that `from_json` reads."""
         return json.dumps(self.model_dump(mode="json", by_alias=True, exclude_defaults=True))
 
     @classmethod
     def from_json(cls, text: str) -> FabricSettings:
-        """Settings that `to_json` wrote.
+        """Returns the settings that `to_json` wrote.
 
         Raises:
             ConfigurationError: the text is no such JSON.

@@ -68,37 +68,40 @@ class EnteringClient(Protocol):
     """The connection of a client that logs on.
 
     Attributes:
-        number: of its session.
+        number: number of the client's session.
     """
 
     number: int
 
     def refusal(self) -> tuple[str, str] | None:
-        """Returns why it is not let in, reason and sentence; None: it is."""
+        """Returns why the client is not let in, as a reason and a sentence; None: it is let in."""
 
     def turn_down(self, reason: str, text: str) -> None:
-        """Tells it why not, and ends the connection."""
+        """Tells the client why it is not let in, and ends its connection."""
 
     def displace(self) -> tuple[str, str] | None:
-        """Ends the older connection of its name, if there is one; the machine hears of that before
-        this returns. Returns why that one may not be ended, then this one is turned down."""
+        """Ends the older connection of the client's name, if there is one; the machine hears of
+        that before this returns. Returns why the older connection may not be ended, in which case
+        the newer client is turned down; None: the client may log on."""
 
     def enter(self) -> Judge | None:
-        """Counts it, and gives it its name. Returns what judges its publishes; None: nothing."""
+        """Counts the client, and gives its connection the client's name. Returns the judge of its
+        publishes; None: its publishes are not judged."""
 
     def logged_on(self, answer: LogonAnswer) -> None:
-        """Makes it one of the sessions, and answers it."""
+        """Makes the client one of the sessions, and answers its logon."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientIdentity:
-    """The part of a client's logon that its publisher is found by.
+    """The part of a client's logon by which its publisher is found.
 
     Attributes:
-        name: of the client.
-        low: the first sequence that it has and that may not be durable; 0: it has none.
-        takes_unused: whether it goes on with what an earlier client of the name has not used.
-        user: for whom the gaps of its publisher count; empty: for nobody.
+        name: name of the client.
+        low: the first sequence that the client has and that may not be durable; 0: it has none.
+        takes_unused: whether the client goes on with the sequences that an earlier client of the
+            name has not used.
+        user: user for whom the gaps of the client's publisher count; empty: for no user.
     """
 
     name: str
@@ -108,7 +111,7 @@ class ClientIdentity:
 
 
 def log_client_on(machine: InstanceMachine, client: EnteringClient, said: ClientIdentity) -> None:
-    """Lets a client in, or tells it why not; see the file's docstring."""
+    """Lets a client in, or tells it why it is not let in; see the file's docstring."""
     refusal = client.refusal() or client.displace()
     if refusal is not None:
         client.turn_down(*refusal)
@@ -131,7 +134,7 @@ class UpstreamLink(Protocol):
     """The connection of another instance's link.
 
     Attributes:
-        number: of the connection.
+        number: number of the connection.
     """
 
     number: int
@@ -148,7 +151,7 @@ class UpstreamLink(Protocol):
         """Notes that the link is let in: from now on its acks wait until the logon is answered."""
 
     def answered(self) -> None:
-        """Sends the acks that waited, as the answer to the logon was sent."""
+        """Sends the acks that waited until the logon was answered."""
 
     def shows_old_copy(self) -> bool:
         """Returns whether the link is trusted when it reports that this instance is an older
@@ -156,43 +159,44 @@ class UpstreamLink(Protocol):
 
 
 class ReplicatedBatch(Protocol):
-    """A link's batch, beside its runs and what it asks answers for (`SendBatch`)."""
+    """A batch that a link sends, without its runs and the messages that it asks answers for
+    (`SendBatch`)."""
 
     @property
     def number(self) -> int:
-        """The number by which it is acknowledged."""
+        """Returns the number by which the batch is acknowledged."""
 
     @property
     def marked(self) -> bool:
-        """Returns whether its link is sync."""
+        """Returns whether the batch's link is sync."""
 
     @property
     def caught_up(self) -> bool:
-        """Returns whether nothing is left behind it."""
+        """Returns whether the link has nothing left to send behind the batch."""
 
     @property
     def yours(self) -> Ranges:
-        """Messages that passed through this instance's incarnation, and that it did not say it
-        holds."""
+        """Returns the messages that passed through this instance's incarnation, and that this
+        instance did not report as held."""
 
 
 class NamedPeers(Protocol):
-    """Whoever has to know the names of incarnations: the queues."""
+    """The queues, which have to know the names of the instances with given incarnations."""
 
     def named(self, names: dict[int, str]) -> None:
-        """Tells them who bears these incarnations."""
+        """Tells the queues the names of the instances with these incarnations."""
 
 
 class UpstreamCycle:
-    """The order in which links of other instances are let in, and what they bring is taken; see the
+    """The order in which links of other instances are let in and their batches are taken; see the
     file's docstring.
 
     Owner: the instance's loop. Lifecycle: one life of the instance.
 
     Args:
-        commits: takes what is on the disk.
-        peers: hears who bears which incarnation.
-        offer: lets links of this instance use the connections that others made.
+        commits: takes the commits that are on the disk.
+        peers: is told the names of the instances with given incarnations.
+        offer: lets links of this instance use the connections that other instances made.
     """
 
     def __init__(
@@ -208,18 +212,20 @@ class UpstreamCycle:
         self._offer = offer
 
     def refusal(self, logon: LinkLogon) -> LinkRefused | None:
-        """Returns why a link is refused whatever epochs were seen before; None: it is not."""
+        """Returns why a link is refused whatever epochs were seen before; None: it is not
+        refused."""
         return refused_before(self._runtime.machine, logon)
 
     def admit(
         self, link: UpstreamLink, logon: LinkLogon, epoch_seen: int, *, is_anothers: bool = False
     ) -> LinkAdmitted | LinkRefused | None:
-        """Lets in a link whose epoch is on the disk. Returns the answer to send, or the reason
-        of a refusal; None: the connection is gone.
+        """Lets in a link whose epoch is on the disk. Returns the answer to send, or the reason of a
+        refusal; None: the connection is gone.
 
         Args:
-            epoch_seen: the highest epoch of it that was on the disk before.
-            is_anothers: its name or incarnation is of one who proved to be of the fabric.
+            epoch_seen: the highest epoch of the link that was on the disk before.
+            is_anothers: whether the link's name or incarnation belongs to another instance, which
+                proved to be of the fabric.
         """
         runtime = self._runtime
         self._commits.catch_up()
@@ -244,7 +250,8 @@ class UpstreamCycle:
         self._offer()
 
     def take_lacks(self, link: UpstreamLink, lacks: PublisherRanges, whole: bool) -> None:
-        """Takes what a link's instance has no more, and believes to be missing here."""
+        """Takes the messages that the link's instance no longer has, and believes to be missing
+        here."""
         runtime = self._runtime
         runtime.steps.perform(runtime.machine.upstream_lacks(link.number, lacks, whole))
 
@@ -257,13 +264,14 @@ class UpstreamCycle:
         answers: LookupResult,
         is_part: bool = False,
     ) -> LookupRequest | None:
-        """Takes a batch, or a part of one. Returns what has to be read of the journal first; then
-        nothing was taken, and it is called again with the answers; None: it is taken.
+        """Takes a batch, or a part of one. Returns what has to be read from the journal first:
+        nothing was taken then, and the caller calls again with the answers. None: the batch is
+        taken.
 
         Args:
-            runs: of the batch, or of this part.
+            runs: runs of the batch, or of this part.
             awaited: the messages for which this part asks answers.
-            is_part: more of the batch follows.
+            is_part: whether more of the batch follows.
         """
         runtime = self._runtime
         machine = runtime.machine
@@ -296,12 +304,12 @@ class ReachedServer:
     """The instance that a link has reached.
 
     Attributes:
-        name: of the instance.
-        incarnation: that it has now.
-        generation: the number of its moves.
-        address: at which it was reached; empty: it does not matter.
-        client_address: at which clients reach it.
-        names: digest of the publishers' names that it knows; empty: it does not say.
+        name: name of the instance.
+        incarnation: the incarnation that the instance has now.
+        generation: the number of the instance's moves.
+        address: address at which the instance was reached; empty: the address does not matter.
+        client_address: address at which clients reach the instance.
+        names: digest of the publishers' names that the instance knows; empty: it does not say.
     """
 
     name: str
@@ -316,7 +324,7 @@ class BeginningLink(Protocol):
     """A link of this instance that has reached its destination.
 
     Attributes:
-        name: of the destination.
+        name: name of the destination.
     """
 
     name: str
@@ -326,14 +334,15 @@ class BeginningLink(Protocol):
         """Returns whether the instance serves, so that links may begin."""
 
     def refuse(self, why: str) -> None:
-        """Tells it why it does not go on with whom it has reached."""
+        """Tells the link why it does not go on with the instance that it has reached."""
 
     def reached(self, server: ReachedServer) -> None:
-        """Notes that the link counts as connected to this instance: from now on it is told of
+        """Notes that the link counts as connected to this instance: from now on the link is told of
         commits."""
 
     def begins(self, start: LinkStart) -> None:
-        """Tells it how it begins. Whatever else it is told from now on follows that."""
+        """Tells the link how it begins. Everything else that the link is told from now on follows
+        that."""
 
 
 class LinkSetup:
@@ -342,9 +351,9 @@ class LinkSetup:
     Owner: the instance's loop. Lifecycle: one connection of the link, until it has begun.
 
     Args:
-        commits: takes what is on the disk.
-        server: that the link has reached.
-        plan: what that one holds and waits for.
+        commits: takes the commits that are on the disk.
+        server: the instance that the link has reached.
+        plan: the messages that the reached instance holds and waits for.
     """
 
     def __init__(
@@ -362,7 +371,8 @@ class LinkSetup:
         self._plan = plan
 
     def goes_on(self) -> bool:
-        """Returns whether the link may go on with whom it has reached; else it is told why not."""
+        """Returns whether the link may go on with the instance that it has reached. If not, the
+        link is told why."""
         server, link = self._server, self._link
         refused = self._runtime.machine.refuse_downstream(
             link.name, server.name, server.incarnation, server.generation, server.address
@@ -383,8 +393,8 @@ class LinkSetup:
         return more
 
     def begin(self) -> LinkStart | None:
-        """Begins the link, behind the last slice. Returns how; None: it does not, as it was learnt
-        meanwhile that whom it has reached was moved."""
+        """Begins the link, after the last slice was compared. Returns how the link begins; None: it
+        does not begin, because the instance that it has reached turned out to have been moved."""
         if not self.goes_on():
             return None
         runtime, server, link = self._runtime, self._server, self._link
