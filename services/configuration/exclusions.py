@@ -147,7 +147,8 @@ def topic_rules(
     destination: DestinationSettings,
     excluded: frozenset[str],
 ) -> tuple[TopicRule, ...]:
-    """The rules of a destination's topics; `excluded`: of the destination, from `exclusions`.
+    """Returns the rules of a destination's topics. `excluded`: the checks that `exclusions` leaves
+    out for the destination.
 
     What `exclusions` leaves out by itself is not left out of queues that both ends have: they have
     rules of their own, before those that take them otherwise.
@@ -182,6 +183,7 @@ def topic_rules(
 
 
 def server_names(destination: DestinationSettings) -> tuple[str, ...]:
-    """The instances that a destination may reach; none where another fabric's are among them."""
+    """Returns the instances that a destination may reach; empty if it may reach an instance of
+    another fabric."""
     known = not any(":" in target for target in destination.to)
     return destination.to if known else ()

@@ -43,7 +43,8 @@ BACKLOG_MAX = 10
 
 
 def with_drill_topic(settings: FabricSettings) -> FabricSettings:
-    """The fabric as it runs: with the drills' topics where it is marked for drills, else as it is.
+    """Returns the settings with which the fabric runs: with the drills' topics if drills are
+    allowed, else unchanged.
 
     Links to another fabric get nothing that they do not have: that one did not allow drills.
     """
@@ -81,7 +82,8 @@ def _journaled(topics: tuple[TopicSettings, ...]) -> tuple[TopicSettings, ...]:
 def _kept(
     settings: FabricSettings, instance: InstanceSettings
 ) -> tuple[SowTopicSettings, ...] | None:
-    """The SOW topics of an instance; None: the fabric's."""
+    """Returns the SOW topics of an instance, with that of the drills; None: the instance has the
+    fabric's."""
     own = instance.sow_topics
     if not _takes(settings, instance):
         return own
@@ -95,7 +97,8 @@ def _kept(
 def _queued(
     settings: FabricSettings, instance: InstanceSettings
 ) -> tuple[QueueSettings, ...] | None:
-    """The queues of an instance; None: the fabric's."""
+    """Returns the queues of an instance, with that of the drills; None: the instance has the
+    fabric's."""
     own = instance.queues
     if not _takes(settings, instance):
         return own
@@ -115,7 +118,8 @@ def _queued(
 
 
 def _takes(settings: FabricSettings, instance: InstanceSettings) -> bool:
-    """Returns whether it journals anything, and messages of our type."""
+    """Returns whether an instance journals any topic, and takes messages of the type that drills
+    use."""
     takes = not instance.message_types or SOW_TYPE in instance.message_types
     is_ours = all(each.name != SOW_TYPE for each in settings.types_of(instance))
     return takes and is_ours and any(t.journaled for t in settings.topics_of(instance))
@@ -153,7 +157,7 @@ def _taken(topics: tuple[TopicSettings, ...] | list[TopicSettings], name: str) -
 
 
 def _left_out(topic: TopicSettings) -> set[str]:
-    """The checks that a destination's topic leaves out by itself."""
+    """Returns the checks that a destination's topic leaves out by its own settings."""
     excluded = set(topic.exclude_validation or ())
     if topic.include_validation is not None:
         excluded |= set(CHECKS) - set(topic.include_validation) - set(ALWAYS_CHECKED)

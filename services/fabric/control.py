@@ -74,7 +74,8 @@ class ControlClient:
             raise FabricError("\n".join(refused))
 
     def _alive(self, name: str) -> Any:
-        """The actor of an instance that may answer; None: it has none, or is away."""
+        """Returns the actor of an instance if the actor may answer; None: the instance has no
+        actor, or the actor is not alive."""
         try:
             actor = self._handle.actor(name)
             if actor is None or actor_state(actor).get("state") != "ALIVE":
@@ -85,11 +86,12 @@ class ControlClient:
         return actor
 
     def asks_for(self, name: str) -> bool:
-        """Returns whether an instance is to judge who controls it, by the settings."""
+        """Returns whether the settings let an instance judge which users control it."""
         return name in self._handle.declared.controlled()
 
     def caller_for(self, name: str) -> Caller | None:
-        """Returns the user's identity for an instance; None: the instance does not ask for it.
+        """Returns the user's identity for an instance; None: the instance does not ask for an
+        identity.
 
         Raises:
             ConfigurationError: what the environment says of the user cannot be read.
@@ -103,20 +105,20 @@ class ControlClient:
         return Caller(found.get("user_id", ""), found.get("password", ""))
 
     def call(self, actor: Any, name: str, call: str, **arguments: Any) -> Any:
-        """Makes a control call, and returns what Ray gives for its answer.
+        """Makes a control call, and returns Ray's reference to its answer.
 
         Args:
-            call: of `raylay.services.server.control_calls.ControlCalls`.
+            call: name of the call in `raylay.services.server.control_calls.ControlCalls`.
             arguments: of the call.
         """
         return actor.control.remote(call, arguments, self.caller_for(name))
 
     def stop(self, actor: Any, caller: Caller | None, call: str, **details: Any) -> Any:
-        """Has an instance stop, and returns what Ray gives for its answer.
+        """Asks an instance to stop, and returns Ray's reference to its answer.
 
         Args:
-            caller: who asks for it.
-            call: what it is stopped for.
+            caller: identity of the user that stops the instance; None: none is asked for.
+            call: name of the control call for which the instance stops.
         """
         return actor.stop.remote(call, details, caller)
 

@@ -24,7 +24,7 @@ def write_private_text(path: Path, text: str, mode: int = PRIVATE_FILE_MODE) -> 
 
 
 def temporary_directory(fabric: str) -> str:
-    """A new directory for a fabric that nobody gave one.
+    """Returns a new directory for a fabric that was given none.
 
     Raises:
         FabricError: none can be made.

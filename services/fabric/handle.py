@@ -47,7 +47,7 @@ class FabricHandle:
 
     @property
     def declared(self) -> FabricSettings:
-        """The checked settings, whether the fabric runs or not.
+        """Returns the checked settings, whether the fabric runs or not.
 
         Raises:
             ConfigurationError: the declaration is wrong.
@@ -81,7 +81,7 @@ class FabricHandle:
         return actor
 
     def keep(self, record: FabricRecord) -> None:
-        """Writes the record down, here and at Ray's head.
+        """Writes the record to this host's disk and to Ray's head.
 
         Raises:
             FabricError: another process has changed the fabric since this one looked; nothing is
@@ -99,7 +99,7 @@ class FabricHandle:
         self.record = record
 
     def refresh(self) -> None:
-        """Takes what other processes have changed meanwhile."""
+        """Takes over the changes that other processes have made to the record."""
         _, mine = self.known()
         record = stored_record(self.name)
         if record is not None and record.number > mine.number:

@@ -216,8 +216,8 @@ class FabricLifecycle:
     def _known_before(
         self, place: Path, running: registry.RegistryEntry | None, here: FabricRecord | None
     ) -> FabricRecord | None:
-        """The newest record of the fabric in a directory: this host's, the head's, or one of a
-        node that has instances.
+        """Returns the newest record of the fabric in a directory: this host's, the head's, or that
+        of a node that has instances. None: there is none.
 
         Raises:
             FabricError: the fabric runs on the Ray that this process has joined, or on another.
@@ -293,8 +293,9 @@ class FabricLifecycle:
         self._finish()
 
     def caller_at_the_end(self, name: str) -> Caller | None:
-        """Returns the identity for a stop: of a fabric that ends with this process nobody in
-        particular, whoever ends that."""
+        """Returns the identity with which an instance is stopped: the fabric's key if the fabric
+        ends with this process, so that any user may end it, and else the user's identity. None: the
+        instance does not ask for one."""
         if not self.owns:
             return self._control.caller_for(name)
         return (

@@ -56,8 +56,8 @@ class StartLock:
 
     @classmethod
     def take(cls, path: Path, holder: LockOwner) -> StartLock | None:
-        """Locks the file, or takes over the lock that this process was begun with. None: another
-        process has it.
+        """Locks the file, or takes over the lock that this process inherited from the process that
+        started it. None: another process holds the lock.
 
         Raises:
             FabricError: it cannot be written.
@@ -182,7 +182,7 @@ class StartLocks:
 
 
 def starting_path(fabric: str) -> Path:
-    """The file that is locked while a fabric of this name is started."""
+    """Returns the file that is locked while a fabric with this name is started."""
     return registry.registry_directory() / f"{fabric}{STARTING_SUFFIX}"
 
 
@@ -206,7 +206,8 @@ def refuse_starting(name: str) -> None:
 
 
 def holder_of(path: Path) -> LockOwner | None:
-    """Returns who has locked the file; None: nobody, or somebody who has not said yet who it is."""
+    """Returns the process that has locked the file; None: no process has, or the one that has did
+    not write its identity yet."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
@@ -243,8 +244,8 @@ def _is(path: Path, found: os.stat_result) -> bool:
 
 
 def _inherited(wanted: os.stat_result) -> int | None:
-    """Returns the descriptor of this file that the process inherited at its start; None: it
-    inherited none."""
+    """Returns the descriptor of this file that the process inherited at its start; None: the
+    process inherited none."""
     numbers = [int(each) for each in os.environ.get(INHERITED_VARIABLE, "").split(",") if each]
     for number in numbers:
         with suppress(OSError):

@@ -47,7 +47,7 @@ PORTS_TRIED_MAX = 4_000
 
 @dataclass(slots=True)
 class InstancePorts:
-    """The ports of one instance. metrics: None where it serves none."""
+    """The ports of one instance. `metrics` is None for an instance that serves no metrics."""
 
     client: int
     replication: int
@@ -59,18 +59,19 @@ class FabricRecord:
     """The record of a fabric that is kept between starts.
 
     Attributes:
-        settings: as JSON.
-        ports: by instance.
+        settings: the fabric's settings, as JSON.
+        ports: ports by instance.
         settled: instances that have been ready once: from then on an empty data directory means a
             lost disk, and the instance catches up with a peer before it admits clients.
         restarting: instances that still run with earlier settings.
         nodes: where instances with node labels were put; they stay there.
-        node_label: of nodes whose value is a group's name, for instances that name no node.
-        moves: instances that live elsewhere than where they began.
-        left_over: their former data directories.
-        number: how often it was written: of several that are found the highest counts.
-        starting: instances that were declared while it ran and did not come up yet.
-        key: by which its instances know one another (services/protocol/link/proof.py).
+        node_label: label of nodes whose value is a group's name, for instances that name no node.
+        moves: moves of the instances that no longer live where they began.
+        left_over: former data directories of instances that were moved.
+        number: how often the record was written: where several are found, the highest number
+            counts.
+        starting: instances that were declared while the fabric ran and have not come up yet.
+        key: key by which the fabric's instances know one another (services/protocol/link/proof.py).
     """
 
     name: str
@@ -88,7 +89,8 @@ class FabricRecord:
     key: str = ""
 
     def save(self, directory: Path | None = None) -> None:
-        """Writes it into its directory, or as a copy into another, whole or not at all.
+        """Writes the record into the fabric's directory, or as a copy into another directory, whole
+        or not at all.
 
         Raises:
             FabricError: the disk does not take it.
@@ -96,12 +98,12 @@ class FabricRecord:
         write_private_text((directory or Path(self.directory)) / FABRIC_FILE, self.to_json())
 
     def to_json(self) -> str:
-        """The inverse of `from_json`."""
+        """Returns the record as JSON that `from_json` reads."""
         return json_text.written(self)
 
     @classmethod
     def from_json(cls, text: str, where: str) -> FabricRecord:
-        """Reads what `to_json` wrote.
+        """Returns the record that `to_json` wrote.
 
         Raises:
             FabricError: it is something else, or of another version.
@@ -113,7 +115,7 @@ class FabricRecord:
 
     @classmethod
     def load(cls, directory: str | Path) -> FabricRecord | None:
-        """The record in a directory; None where there is none.
+        """Returns the record in a directory; None: the directory has none.
 
         Raises:
             FabricError: it cannot be read.
@@ -129,7 +131,8 @@ class FabricRecord:
 
 
 def newest(*records: FabricRecord | None) -> FabricRecord | None:
-    """Returns the record that was written last, of equal ones the first; None: there is none."""
+    """Returns the record that was written last, and of several such the first; None: there is
+    none."""
     found = [each for each in records if each is not None]
     return max(found, key=lambda each: each.number) if found else None
 
@@ -137,8 +140,8 @@ def newest(*records: FabricRecord | None) -> FabricRecord | None:
 def record_of(
     settings: FabricSettings, directory: Path, before: FabricRecord | None = None
 ) -> FabricRecord:
-    """The record for a start: the one from `before`, else the one in the directory, brought up to
-    date, or a new one.
+    """Returns the record for a start: `before`, or else the record in the directory, either brought
+    up to date, or else a new one.
 
     Ports of the settings go before kept ones; for the others free ones are chosen.
 
@@ -198,8 +201,8 @@ class FabricChanges:
     """The changes that make a running fabric match a declaration.
 
     Attributes:
-        started: instances that are new.
-        restarted: instances that are started with something else than they run with.
+        started: instances that are new, or have not come up yet.
+        restarted: instances whose new configuration differs from the one that they run with.
     """
 
     started: tuple[str, ...] = ()
@@ -207,11 +210,11 @@ class FabricChanges:
 
 
 def changes(running: FabricRecord, wanted: FabricRecord) -> FabricChanges:
-    """Compares a running fabric with what it shall be.
+    """Compares a running fabric with its new declaration.
 
     Args:
-        running: its record.
-        wanted: the same with other settings.
+        running: record of the running fabric.
+        wanted: the same record with the new settings.
 
     Raises:
         FabricError: an instance would go, or its data would lie elsewhere: no change of settings
@@ -257,7 +260,8 @@ def _kept(port: int | None, chosen: set[int], host: str) -> int:
 
 
 def free_port(chosen: set[int], host: str = "127.0.0.1") -> int:
-    """A port that nothing listens on, and that is not in `chosen`; it is added there.
+    """Returns a port that no process listens on and that is not in `chosen`, and adds it to
+    `chosen`.
 
     Taken below the ports that the kernel gives to outgoing connections: an instance must find its
     port free again when it restarts, and a link that dials a dead peer's port must not be given
@@ -288,7 +292,7 @@ def free_port(chosen: set[int], host: str = "127.0.0.1") -> int:
 
 
 def ports_to_give() -> range:
-    """The range of ports in which `free_port` looks."""
+    """Returns the range of ports in which `free_port` looks."""
     return range(FREE_PORT_MIN, max(FREE_PORT_MIN + 1_000, _ephemeral_port_min()))
 
 
@@ -308,12 +312,12 @@ def data_directory(record: FabricRecord, instance: InstanceSettings) -> Path:
 
 
 def client_address(record: FabricRecord, instance: InstanceSettings) -> str:
-    """`host:port` for clients."""
+    """Returns the address `host:port` at which clients reach an instance."""
     return f"{_shown(instance.host)}:{record.ports[instance.name].client}"
 
 
 def replication_address(record: FabricRecord, instance: InstanceSettings) -> str:
-    """`host:port` for links."""
+    """Returns the address `host:port` at which links reach an instance."""
     host = instance.replication_host or instance.host
     return f"{_shown(host)}:{record.ports[instance.name].replication}"
 

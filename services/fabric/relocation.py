@@ -51,7 +51,8 @@ class Relocation:
 
 
 def parse_target(text: str) -> dict[str, str]:
-    """The labels that `--to` means: `key=value`, several with commas, or a host's name alone.
+    """Returns the labels that the text of `--to` means: `key=value`, several with commas, or a
+    host's name alone.
 
     Raises:
         ConfigurationError: it is neither.
@@ -98,7 +99,7 @@ def sources(
 
 
 def next_generation(name: str, known: int, statuses: Iterable[Mapping[str, Any]]) -> int:
-    """One above all that anybody knows, of the record or at an instance."""
+    """Returns a generation above every one that the record or an instance knows."""
     told = [
         int(entry["generation"])
         for status in statuses
@@ -109,7 +110,7 @@ def next_generation(name: str, known: int, statuses: Iterable[Mapping[str, Any]]
 
 
 def refusal(name: str, alive: list[str], filled_by: list[str], *, force: bool) -> str:
-    """Returns why it is not moved; empty: it is."""
+    """Returns why an instance is not moved; empty: it is moved."""
     if force:
         return ""
     if alive:
@@ -127,10 +128,11 @@ def refusal(name: str, alive: list[str], filled_by: list[str], *, force: bool) -
 
 
 def too_soon(name: str, moved_us: int, now_us: int, force: bool) -> str:
-    """Returns why one that was just moved is not moved again; empty: it is.
+    """Returns why an instance that was just moved is not moved again; empty: it is moved.
 
     Args:
-        moved_us: when it was moved last, in microseconds since 1970; 0: never.
+        moved_us: time of the last move, in microseconds since 1970; 0: the instance was never
+            moved.
     """
     ago_s = (now_us - moved_us) // 1_000_000
     if force or not 0 <= ago_s < MOVED_S_MIN:
@@ -139,7 +141,7 @@ def too_soon(name: str, moved_us: int, now_us: int, force: bool) -> str:
 
 
 def risk(settings: FabricSettings, name: str, alive: bool) -> str:
-    """Returns what may be nowhere but on the former host, in a sentence."""
+    """Describes, in a sentence, the messages that may exist only on the former host."""
     instance = settings.instance(name)
     if alive:
         return "nothing where it stopped in time: it sends what it took before it ends"
@@ -168,7 +170,8 @@ def choose(
     name: str,
     to: Mapping[str, str],
 ) -> NodePlace:
-    """The node where it is to live: another one of its region, with the labels that are asked for.
+    """Returns the node to which the instance is moved: another node of its region, with the labels
+    that are asked for.
 
     Raises:
         FabricError: there is none, nothing tells it from others, it would be of another region, or
@@ -254,16 +257,17 @@ def away_since(
 def gone_since_ms(
     place: NodePlace, living: Iterable[ClusterNode], dead: Iterable[tuple[ClusterNode, int]]
 ) -> int | None:
-    """Returns the time since when a node is away, in milliseconds since 1970; 0: Ray does not know;
-    None: it is there."""
+    """Returns the time since when a node is away, in milliseconds since 1970; 0: the node is away,
+    and Ray does not know since when; None: the node is there."""
     if any(_is(node, place) for node in living):
         return None
     return max((at_ms for node, at_ms in dead if _is(node, place)), default=0)
 
 
 def due(gone_ms: Mapping[str, int | None], now_ms: int, after_ms: int | None) -> list[str]:
-    """Instances to be moved, by the policy that the operator chose: those whose host is away for
-    so long. One of which Ray does not know since when is left to people."""
+    """Returns the instances that are to be moved by the operator's policy: those whose host has
+    been away for `after_ms` milliseconds. An instance is left to the operator if Ray does not know
+    since when its host is away."""
     if after_ms is None:
         return []
     return [
@@ -276,7 +280,8 @@ def _is(node: ClusterNode, place: NodePlace) -> bool:
 
 
 def incarnation_of(name: str, statuses: Iterable[Mapping[str, Any]]) -> str:
-    """The incarnation that its peers last saw, as hexadecimal digits; empty: none says it."""
+    """Returns the incarnation of an instance that its peers last saw, as hexadecimal digits; empty:
+    no peer reports it."""
     for status in statuses:
         for destination in status.get("destinations", {}).values():
             seen = str(destination.get("incarnation", ""))

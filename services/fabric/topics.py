@@ -16,11 +16,12 @@ class TopicRow:
     """One topic of one message type.
 
     Attributes:
-        message_type: `*` of a topic that is declared for any type and has no message yet.
-        messages: logged since the start of the instance that logged most; most instances log what
-            the others do.
-        rate_per_s: messages a second of the instance that logged most between the two looks.
-        journaled_by: instances whose transaction log takes it.
+        message_type: type of the topic's messages; `*` for a topic that is declared for any type
+            and has no message yet.
+        messages: number of messages that the instance with the most has logged since its start;
+            most instances log what the others do.
+        rate_per_s: messages a second, between the two looks, of the instance that logged most.
+        journaled_by: instances whose transaction log takes the topic.
     """
 
     topic: str
@@ -36,10 +37,11 @@ def topic_rows(
     after: Sequence[Mapping[str, Any]],
     seconds: float,
 ) -> list[TopicRow]:
-    """The topics that have messages, the most first, and those that are declared by name.
+    """Returns the topics that have messages, those with the most first, and the topics that are
+    declared by name.
 
     Args:
-        before: the statuses of the instances, and `seconds` later once more (`after`).
+        before: statuses of the instances; `after` are their statuses `seconds` later.
     """
     earlier, later = _counts(before), _counts(after)
     messages: dict[tuple[str, str], int] = {}

@@ -29,14 +29,14 @@ from raylay.services.security.modules import FILE_OPTIONS, ModuleConfig
 
 
 def module(declared: ModuleConfig | None, directory: str) -> ModuleConfig | None:
-    """Returns a module with its files where they are, for a fabric in this directory; None: there
-    is none."""
+    """Returns a module with the paths of its files resolved for a fabric in this directory; None:
+    no module is declared."""
     return None if declared is None else declared.placed(_placing(directory))
 
 
 def modules(settings: FabricSettings, directory: str, instance: InstanceSettings) -> dict[str, Any]:
-    """The modules of an instance, as its configuration has them, its `admin` among them: its own,
-    else the fabric's."""
+    """Returns the modules for an instance's configuration, `admin` among them. Each is the
+    instance's own, or else the fabric's."""
     admin = instance.admin or settings.admin
     return {
         "admin": None
@@ -52,10 +52,11 @@ def modules(settings: FabricSettings, directory: str, instance: InstanceSettings
 
 
 class TransportPlanner:
-    """Makes the configurations of one instance's transports, and of how it dials.
+    """Makes the configurations of an instance's transports, and the TLS settings of the connections
+    that the instance dials.
 
     Args:
-        directory: the fabric's.
+        directory: directory of the fabric.
     """
 
     def __init__(self, settings: FabricSettings, directory: str, instance: InstanceSettings):
@@ -65,16 +66,16 @@ class TransportPlanner:
         self._place = _placing(directory, instance.name)
 
     def for_clients(self, port: int, advertised: str) -> tuple[TransportConfig, ...]:
-        """The transports for clients.
+        """Returns the transports for clients.
 
         Args:
-            port: of the first.
-            advertised: the first one's address, for others.
+            port: port of the first transport.
+            advertised: address of the first transport that clients are told.
         """
         return self._made(self._instance.for_clients(), port, advertised)
 
     def for_instances(self, port: int, advertised: str) -> tuple[TransportConfig, ...]:
-        """The transports for other instances, as for clients."""
+        """Returns the transports for other instances. The arguments are those of `for_clients`."""
         return self._made(self._instance.for_instances(), port, advertised)
 
     def _made(
@@ -87,7 +88,8 @@ class TransportPlanner:
         return *(replace(each, port=port, advertised=advertised) for each in found[:1]), *found[1:]
 
     def _resolved(self, each: ClientTerms | ReplicationTerms) -> dict[str, Any]:
-        """Returns what a transport has of its instance, and what names files."""
+        """Returns the settings that a transport takes over from its instance, and those that name
+        files."""
         limits = each.capacity if isinstance(each, ClientTerms) else None
         return {
             "tls": self._serving(each.tls),
@@ -97,8 +99,8 @@ class TransportPlanner:
         }
 
     def capacity(self) -> CapacityConfig | None:
-        """Returns the limits of what waits for the instance's clients; None: nothing is
-        declared."""
+        """Returns the limits on the messages that wait for the instance's clients; None: no limits
+        are declared."""
         own, around = (
             None if each is None else each.placed(self._place)
             for each in (self._instance.capacity, self._settings.capacity)
@@ -108,11 +110,11 @@ class TransportPlanner:
         return own.within(around)
 
     def dialling(self, own: TlsChoice, targets: Iterable[str]) -> TlsConfig | None:
-        """Returns the TLS settings with which it dials.
+        """Returns the TLS settings with which the instance dials; None: it dials without TLS.
 
         Args:
-            own: what is declared of that alone.
-            targets: names of instances of the fabric, and `host:port` of others.
+            own: TLS settings that are declared for the destination or bootstrap itself.
+            targets: names of instances of the fabric, and addresses `host:port` of other instances.
         """
         if own is not None:
             return own.placed(self._place) if own else None
@@ -166,7 +168,7 @@ def check_files(config: InstanceConfig) -> None:
 
 
 def _modules_of(config: InstanceConfig) -> Iterator[tuple[str, ModuleConfig]]:
-    """Every module that an instance would use, and where it stands."""
+    """Yields every module that an instance would use, with the place where it is declared."""
     found: list[tuple[str, ModuleConfig | None]] = [
         (name, getattr(config, name)) for name in MODULES
     ]
@@ -183,8 +185,8 @@ def _modules_of(config: InstanceConfig) -> Iterator[tuple[str, ModuleConfig]]:
 
 
 def client_tls(settings: FabricSettings, directory: str) -> TlsConfig | None:
-    """Returns the TLS settings of the fabric's clients: as declared for them, else by the CA of its
-    transports."""
+    """Returns the TLS settings of the fabric's clients: those declared for clients, or else TLS
+    with the CA of the fabric's transports. None: no TLS."""
     own, base = settings.client.tls, settings.tls
     place = _placing(directory, "")
     if own is not None:
@@ -205,10 +207,11 @@ def _of(own: TlsChoice, around: TlsChoice) -> TlsChoice:
 
 
 def _placing(directory: str, instance: str | None = None) -> Callable[[str], str]:
-    """Returns where the files of a fabric are. `~` is the home of who starts it.
+    """Returns a function that resolves a path for a fabric in this directory. `~` is the home of
+    the user that starts the fabric.
 
     Args:
-        instance: the name for `{instance}` in a path; None: that stays.
+        instance: the name for `{instance}` in a path; None: `{instance}` stays.
     """
 
     def place(path: str) -> str:

@@ -15,7 +15,8 @@ SECURE_TYPES = ("tcps", "amps-replication-secure")
 
 
 def tls_settings(transport: IncomingTransport | OutgoingTransport) -> dict[str, Any] | None:
-    """Returns its elements as `TlsConfig`; None: it has no TLS."""
+    """Returns the TLS settings of a Transport as values of `TlsConfig`; None: the Transport has no
+    TLS."""
     has_key = transport.certificate and transport.private_key
     if transport.type not in SECURE_TYPES and not has_key:
         return None
@@ -33,7 +34,8 @@ def tls_settings(transport: IncomingTransport | OutgoingTransport) -> dict[str, 
 
 
 def dialling_settings(transports: Iterable[OutgoingTransport]) -> dict[str, Any] | bool:
-    """The TLS of those of a Destination or Bootstrap that have addresses; False: none."""
+    """Returns the TLS settings of the first Transport with an address of a Destination or
+    Bootstrap; False: no TLS."""
     return next((tls_settings(each) or False for each in transports if each.inet_addresses), False)
 
 

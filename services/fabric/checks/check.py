@@ -29,8 +29,8 @@ from raylay.services.topology.members import TopologyMember
 
 
 def members_of(settings: FabricSettings) -> list[TopologyMember]:
-    """The instances of a fabric as the check sees them. An address of this fabric's replication
-    ports is that instance."""
+    """Returns the instances of a fabric as the check sees them. A destination's address that is one
+    of this fabric's replication ports stands for the instance with that port."""
     by_address = _by_address(settings)
     return [
         TopologyMember(
@@ -327,7 +327,8 @@ def _one_way_queues(settings: FabricSettings) -> list[TopologyFinding]:
 
 
 def _reached(leads: Mapping[str, set[str]], start: str) -> set[str]:
-    """The instances that links lead to, one after the other."""
+    """Returns the instances that links lead to from `start`, directly or through other
+    instances."""
     reached: set[str] = set()
     left = [start]
     while left:
@@ -382,7 +383,7 @@ def _pinned(settings: FabricSettings) -> list[TopologyFinding]:
 
 
 def _asks(settings: FabricSettings, name: str) -> bool:
-    """Returns whether an instance of this fabric wants a password or token of links."""
+    """Returns whether an instance of this fabric asks links for a password or token."""
     for each in settings.instances:
         if each.name == name:
             first = each.replication_transport
@@ -401,8 +402,8 @@ def _servers(
     destination: DestinationSettings,
     by_address: dict[str, str],
 ) -> tuple[str, ...]:
-    """The instances that a destination may reach. One that does not dial reaches those that connect
-    to it."""
+    """Returns the instances that a destination may reach. A destination that does not dial reaches
+    the instances that connect to it."""
     if destination.dial:
         dialled = [by_address.get(target, target) for target in destination.to]
         return tuple(dict.fromkeys((*dialled, *destination.waits_for)))
@@ -410,7 +411,8 @@ def _servers(
 
 
 def _one_way(destination: DestinationSettings) -> bool:
-    """Returns whether a destination says of all its topics that they need not come back."""
+    """Returns whether a destination leaves out, for each of its topics, the check that messages are
+    replicated back."""
     usual = destination.exclude_validation or ()
     return all(
         "replicate" in (usual if topic.exclude_validation is None else topic.exclude_validation)

@@ -56,7 +56,7 @@ def of_fabric(settings: FabricSettings) -> list[ExposedPath]:
 
 
 def _data_directories(directory: Path) -> Iterator[Path]:
-    """The outermost directories with data of Raylay, two levels deep."""
+    """Yields the outermost directories that hold data of Raylay, at most two levels deep."""
     for pattern in ("", "*/", "*/*/"):
         found = {
             record.parent
@@ -94,7 +94,9 @@ def _is_open(found: Iterable[ExposedPath], directory: Path) -> bool:
 
 
 def _of_user() -> list[ExposedPath]:
-    """The runtime directory says what a command connects to; Ray's token lets in who has it."""
+    """Finds exposed files of the user. The runtime directory is checked because it decides which
+    fabric a command connects to, and Ray's token because every process that can read it is let
+    in."""
     found: list[ExposedPath] = []
     try:
         found += exposed(ray_files.token_file())
@@ -124,7 +126,8 @@ def _expanded(path: Path) -> Path:
 
 
 def _files_of(value: Any) -> Iterator[tuple[str, bool]]:
-    """The files that a configuration names anywhere, and whether nobody else may read them."""
+    """Yields the files that a configuration names anywhere, each with whether it is secret, so that
+    no other user may read it."""
     if isinstance(value, TlsConfig):
         if value.private_key:
             yield value.private_key, True

@@ -106,8 +106,8 @@ def placed(
 def followed(
     settings: FabricSettings, kept: Mapping[str, NodePlace], nodes: Iterable[ClusterNode]
 ) -> tuple[FabricSettings, dict[str, NodePlace]]:
-    """The settings and places with the addresses that nodes have now. What is on a node that is
-    away stays as it was."""
+    """Returns the settings and places with the present addresses of the nodes. Instances on a node
+    that is away keep their address."""
     living = list(nodes)
     there = {
         name: place

@@ -212,7 +212,8 @@ def ask_head(question: Callable[[], Answer], timeout_s: float = STATUS_TIMEOUT_S
 
 @contextmanager
 def _head_storage(directory: Path | None) -> Iterator[None]:
-    """A head that is begun in the block keeps what it knows in that directory."""
+    """Makes a Ray head that is begun in the block store its tables in the directory. None: the head
+    keeps them in memory."""
     if directory is None or "RAY_REDIS_ADDRESS" in os.environ:
         yield
         return
@@ -237,8 +238,8 @@ LOG_LIMITS = {"RAY_ROTATION_MAX_BYTES": str(16 << 20), "RAY_ROTATION_BACKUP_COUN
 
 
 def start_ray(options: dict[str, Any]) -> None:
-    """Begins a Ray on this machine. Where the machine is too busy for Ray's own time limits, once
-    more.
+    """Starts a Ray on this machine. If the machine is too busy for Ray's own time limits, it is
+    tried once more.
 
     Raises:
         FabricError: it did not start, or its files would be open to others.
@@ -274,10 +275,10 @@ def start_ray(options: dict[str, Any]) -> None:
 
 @contextmanager
 def _without_watchers() -> Iterator[None]:
-    """A Ray that is begun in the block has no process that reads its workers' output for drivers
-    (`log_to_driver` is off) and none that asks for more nodes: on one machine both take a second
-    of processor time at the start, and some for ever. Ray has an option for each, and `ray.init`
-    none."""
+    """Makes a Ray that is begun in the block start neither the process that reads its workers'
+    output for drivers (`log_to_driver` is off) nor the one that asks for more nodes: on one machine
+    each of them takes a second of processor time at the start, and some for ever. Ray has an option
+    for each process, but `ray.init` does not offer them."""
     module: Any = importlib.import_module("ray._private.parameter")
     before = module.RayParams
     known = inspect.signature(before).parameters
@@ -290,8 +291,9 @@ def _without_watchers() -> Iterator[None]:
 
 
 def leave_ray() -> None:
-    """Disconnects. A Ray that this process began ends, and its session directory goes: each start
-    makes one, and Ray never removes any. From one that goes on, this process's own logs go."""
+    """Disconnects from Ray. If this process began the Ray, that Ray ends, and its session directory
+    is removed: each start makes one, and Ray never removes any. If the Ray goes on, only the logs
+    of this process are removed."""
     session = _session()
     ray_module().shutdown()
     if session is None:
@@ -310,8 +312,8 @@ def leave_ray() -> None:
 
 
 def _session() -> tuple[Path, bool] | None:
-    """The session directory of the Ray that this process is connected to, and whether it began
-    that; None: it is connected to none."""
+    """Returns the session directory of the Ray that this process is connected to, and whether this
+    process began that Ray; None: the process is connected to no Ray."""
     worker: Any = importlib.import_module("ray._private.worker")
     node = worker._global_node
     if node is None:
@@ -320,8 +322,8 @@ def _session() -> tuple[Path, bool] | None:
 
 
 def actor_state(handle: Any) -> dict[str, Any]:
-    """State, pid, node and restarts of an actor, as Ray's head knows them; works for an actor that
-    does not answer. Empty where it is not known.
+    """Returns the state, pid, node and restarts of an actor, as Ray's head knows them; works for an
+    actor that does not answer. Empty: they are not known.
 
     Raises:
         HeadSilent: the head does not answer.
@@ -346,7 +348,7 @@ def actor_state(handle: Any) -> dict[str, Any]:
 
 
 def living_nodes() -> list[ClusterNode]:
-    """The living nodes of the cluster.
+    """Returns the living nodes of the cluster.
 
     Raises:
         HeadSilent: the head does not answer.

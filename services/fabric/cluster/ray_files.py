@@ -28,8 +28,9 @@ last of them 0."""
 
 
 def temporary_directory() -> str | None:
-    """Returns where a Ray that is begun now makes its sessions: in the user's runtime directory, or
-    if that has too long a name in `/tmp/raylay-UID`. None: the user's RAY_TMPDIR says it.
+    """Returns the directory in which a Ray that is begun now makes its sessions: the user's runtime
+    directory, or `/tmp/raylay-UID` if that directory's name is too long. None: the user's
+    RAY_TMPDIR names the directory.
 
     Raises:
         FabricError: The directory around it cannot be made, or is not this user's alone.
@@ -53,7 +54,7 @@ def temporary_directory() -> str | None:
 
 
 def token_file() -> Path:
-    """The file in which Ray looks for its token by default."""
+    """Returns the file in which Ray looks for its token by default."""
     return Path.home() / ".ray" / "auth_token"
 
 

@@ -21,7 +21,8 @@ STATE_FILE = "state.lmdb"
 
 
 def orphaned_directories(record: FabricRecord, settings: FabricSettings) -> list[dict[str, Any]]:
-    """The directories that are left over, as far as is known here, the oldest first.
+    """Returns the data directories that instances left behind, as far as this host knows them, the
+    oldest first.
 
     Each has `name`, `host`, `labels`, `directory`, `generation`, `incarnation`, `at_us`, `retired`
     (its instance was moved away from it), `known` (the fabric's record has it), and from the last
@@ -43,8 +44,8 @@ def orphaned_directories(record: FabricRecord, settings: FabricSettings) -> list
 
 
 def _named(path: Path) -> tuple[str, int]:
-    """The name and the generation of an instance in its `instance.json`; where that does not say
-    so, the name of its directory."""
+    """Returns the name and the generation of the instance in an `instance.json`; if the file does
+    not say them, the directory's name and 0."""
     try:
         values = json.loads(path.read_bytes())
         name, generation = values["name"], values["generation"]

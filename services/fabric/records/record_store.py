@@ -28,7 +28,7 @@ CLAIM_S = 5.0
 
 
 def namespace_of(fabric: str) -> str:
-    """The Ray namespace of a fabric's actors."""
+    """Returns the Ray namespace of a fabric's actors."""
     return f"raylay-{fabric}"
 
 
@@ -85,7 +85,7 @@ def record_text(name: str, directory: str) -> str:
 
 
 def live_names(name: str) -> list[str]:
-    """The actors of a fabric that the head knows as not ended."""
+    """Returns the names of a fabric's actors that Ray's head does not know as ended."""
     found = ask_head(partial(ray_module().util.list_named_actors, all_namespaces=True))
     return [each["name"] for each in found if each["namespace"] == namespace_of(name)]
 
@@ -100,7 +100,7 @@ def store_record(record: FabricRecord) -> None:
 
 
 def stored_record(name: str) -> FabricRecord | None:
-    """The record at Ray's head; None: it has none of this name."""
+    """Returns the record of a fabric at Ray's head; None: the head has none with this name."""
     from ray.experimental import internal_kv
 
     text = ask_head(lambda: internal_kv._internal_kv_get(name.encode(), namespace=_KV_NAMESPACE))
@@ -137,7 +137,7 @@ def claim(name: str, number: int) -> bool:
 
 
 def stored_names() -> list[str]:
-    """The fabrics that have a record at Ray's head."""
+    """Returns the names of the fabrics that have a record at Ray's head."""
     from ray.experimental import internal_kv
 
     keys = ask_head(lambda: internal_kv._internal_kv_list(b"", namespace=_KV_NAMESPACE))

@@ -31,11 +31,12 @@ class RegistryEntry:
     """One running fabric.
 
     Attributes:
-        address: of Ray's head, for `ray.init`.
+        address: address of Ray's head, for `ray.init`.
         host_pid: the process that started Ray and ends it when it ends; 0: Ray was running before.
         auth_mode: Ray's RAY_AUTH_MODE, which a process that connects needs as well.
         host_start: when that process started, in clock ticks since boot: a pid may be given again.
-        copied: the directory is here a copy of the record alone: the fabric was started elsewhere.
+        copied: whether the directory holds only a copy of the record, because the fabric was
+            started on another host.
     """
 
     name: str
@@ -67,7 +68,7 @@ def process_start(pid: int) -> int:
 
 
 def registry_directory() -> Path:
-    """The user's own directory for these files; made when it is not there.
+    """Returns the user's own directory for these files, and makes it if it does not exist.
 
     Raises:
         FabricError: it belongs to somebody else or cannot be made.
@@ -122,7 +123,7 @@ def unregister(name: str) -> None:
 
 
 def find(name: str) -> RegistryEntry | None:
-    """The running fabric of this name; None where there is none."""
+    """Returns the running fabric with this name; None: none runs."""
     path = registry_directory() / f"{name}.json"
     try:
         entry = RegistryEntry(**json.loads(path.read_text(encoding="utf-8")))
@@ -159,6 +160,6 @@ def notes() -> list[RegistryEntry]:
 
 
 def running() -> list[RegistryEntry]:
-    """All running fabrics that this user started on this machine."""
+    """Returns all running fabrics that this user started on this machine."""
     names = sorted(path.stem for path in registry_directory().glob("*.json"))
     return [entry for name in names if (entry := find(name)) is not None]

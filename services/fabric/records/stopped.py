@@ -33,12 +33,12 @@ class StoppedFabric:
 
     @property
     def command(self) -> str:
-        """The command that starts it again, with the settings that it had."""
+        """Returns the command that starts the fabric again, with the settings that it had."""
         return f"raylay up {shlex.quote(str(self.directory))}"
 
 
 def stopped() -> list[StoppedFabric]:
-    """The fabrics that do not run and whose directories are found, by name."""
+    """Returns the fabrics that do not run and whose directories are found, by name."""
     found: dict[Path, str] = {}
     for note in registry.notes():
         place = Path(note.directory)
@@ -83,8 +83,8 @@ def refuse_empty(name: str, place: Path) -> None:
 
 
 def kept_settings(files: Sequence[Path]) -> FabricSettings | None:
-    """The settings of a fabric that is named by its directory, as it ran last; None where files are
-    named.
+    """Returns the settings with which a fabric that is named by its directory last ran; None:
+    configuration files are named instead.
 
     Raises:
         FabricError: the directory holds no fabric.
