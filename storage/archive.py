@@ -1,11 +1,12 @@
-"""The archive of a journal: its place, which the journal remembers, and the journal that an archive
-belongs to.
+"""The archive of a journal: its directory, which the journal remembers, and the id by which the
+archive knows its journal.
 
     JOURNAL/archive.json        {"directory": absolute path, "id": 16 hex digits}
     ARCHIVE/archive-id.json     {"id": 16 hex digits}
 
-A journal has one archive, and an archive one journal: segments of two journals have the same names.
-The instance, its links and every tool find archived segments by the first file, whoever moved them.
+A journal has one archive, and an archive one journal, because segments of two journals can have the
+same names. The instance, its links and every tool find archived segments by the first file,
+whichever process moved them there.
 """
 
 from __future__ import annotations
@@ -23,20 +24,21 @@ ID_FILE = "archive-id.json"
 
 
 def archive_of(journal: Path) -> Path | None:
-    """Returns the directory of the journal's archived segments; None where none were ever archived.
+    """Returns the directory of the journal's archived segments; None if none were ever archived.
 
     Raises:
-        StorageError: the file that says so is damaged.
+        StorageError: `archive.json` is damaged.
     """
     found = _read(journal / POINTER_FILE)
     return Path(found["directory"]) if found else None
 
 
 def check_archive(journal: Path, archive: Path) -> None:
-    """Refuses an archive that is not this journal's.
+    """Refuses a directory that is not the archive of this journal.
 
     Raises:
-        StorageError: it is another journal's, or the journal has another one; says which.
+        StorageError: the archive belongs to another journal, or the journal has another archive;
+            the message says which.
     """
     mine, theirs = _read(journal / POINTER_FILE), _read(archive / ID_FILE)
     if mine and Path(mine["directory"]) != archive.absolute():
@@ -54,10 +56,11 @@ def check_archive(journal: Path, archive: Path) -> None:
 
 
 def take_archive(journal: Path, archive: Path, holds_segments: bool) -> None:
-    """Makes a directory the journal's archive, where it is not yet.
+    """Makes a directory the journal's archive, unless it is already.
 
     Raises:
-        StorageError: as `check_archive`, or the directory `holds_segments` that nobody knows.
+        StorageError: `check_archive` refuses the directory, or it `holds_segments` and has no
+            archive id.
     """
     check_archive(journal, archive)
     mine = _read(journal / POINTER_FILE)
@@ -75,7 +78,8 @@ def take_archive(journal: Path, archive: Path, holds_segments: bool) -> None:
 
 
 def _point(path: Path, text: str) -> None:
-    """Writes the pointer, also on a full disk, which archiving frees."""
+    """Writes the pointer to the archive in a way that can succeed on a full disk, which archiving
+    would free."""
     try:
         write_text_durably(path, text)
     except OSError as error:

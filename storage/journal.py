@@ -1,7 +1,8 @@
-"""The journal's interfaces (design.md 3). `lmdb_journal.py` and `memory_journal.py` implement them.
+"""The journal's interfaces. `lmdb_journal.py` and `memory_journal.py` implement them.
 
-Law of the journal: what `staged` was given is durable once `committed` has named its transaction
-id, never before; a reader sees only what is durable, in the order of the transaction ids.
+Law of the journal: a run that was given to `stage` or `keep` is durable once `committed` was called
+with its last transaction id or a higher one, and counts as durable no earlier; a reader sees only
+durable runs, in the order of their transaction ids.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ BLOCK_BYTES_MAX = 1024 * 1024
 
 @dataclass(slots=True)
 class SegmentInfo:
-    """One segment, as `segments()` and the maintenance commands show it."""
+    """The description of one segment that `segments()` and the maintenance commands show."""
 
     first_txid: int
     last_txid: int
-    """0 while it is empty."""
+    """0 while the segment is empty."""
     state: str
-    """`live`, `sealed`, `compressed`; `archived` in addition when `archived` is true."""
+    """`live`, `sealed` or `compressed`; an archived segment is shown as `archived` in addition."""
     archived: bool
     path: Path
     bytes_on_disk: int
@@ -44,16 +45,16 @@ class Outcome:
     path: Path
     done: bool
     note: str
-    """Description of what was done, or why it was not."""
+    """The description of what was done, or the reason why nothing was."""
 
 
 @dataclass(slots=True)
 class RecoveredJournal:
-    """The findings of a journal when it was opened."""
+    """The state of a journal when it was opened."""
 
     next_txid: int = 1
     held: PublisherRanges = field(default_factory=PublisherRanges)
-    """Every sequence ever journaled, segments since removed included."""
+    """Every sequence ever journaled, including those in removed segments."""
     segments: int = 0
     records: int = 0
     seconds: float = 0.0
@@ -64,12 +65,13 @@ class DiskWaitTask(Protocol):
     """Work that uses the time in which the disk writes a commit; see `Journal.commit_here`."""
 
     def prepare(self, last_txid: int) -> None:
-        """The disk is writing everything up to here. Nothing of what this does may leave the
-        process, or be on a disk, before `durable`. Must not raise."""
+        """Does the work while the disk writes everything up to `last_txid`. No effect of the work
+        may leave the process, or be written to a disk, before `durable` is called. Must not
+        raise."""
 
     def durable(self) -> None:
-        """The disk has what was prepared for, if anything was, and every reader sees it. Must not
-        raise."""
+        """Called when the commit is durable and every reader sees it, also when `prepare` was not
+        called. Must not raise."""
 
 
 class JournalReader(Protocol):
@@ -77,48 +79,54 @@ class JournalReader(Protocol):
 
     @property
     def first_txid(self) -> int:
-        """The oldest transaction id still here; next_txid when there is none."""
+        """The oldest transaction id in the journal; the next one when the journal is empty."""
 
     @property
     def last_txid(self) -> int:
-        """The newest committed transaction id this reader knows of; 0 when there is none."""
+        """The newest committed transaction id that this reader knows of; 0 when there is none."""
 
     def read(self, after_txid: int, bytes_max: int = BLOCK_BYTES_MAX) -> list[Run]:
-        """Committed runs behind `after_txid`, in order, about `bytes_max` of them, at least one if
-        there is any. Notes (kinds other than RECORDS) are included. A run is cut (`Run.after`)
-        when `after_txid` lies inside it. The read transaction ends before this returns."""
+        """Returns committed runs behind `after_txid`, in order, about `bytes_max` bytes, and at
+        least one run if there is any. Notes (kinds other than RECORDS) are included. A run in which
+        `after_txid` lies is cut (`Run.after`). The read transaction ends before this method
+        returns."""
 
     def read_headers(self, after_txid: int, runs_max: int = 4096) -> list[Run]:
-        """Like `read`, but without the records' bytes, for scans that need headers only.
+        """Returns runs as `read` does, without the bytes of records, for scans that need only
+        headers.
 
-        Notes keep their payload, and so do runs with gaps in their sequences: `Run.ranges` is
-        right for each.
+        Notes keep their payload, and so do runs with gaps in their sequences, so that `Run.ranges`
+        is right for every run.
         """
 
     def find_sequence(self, publisher: int, sequence: int) -> int | None:
-        """The transaction id of a message, or None when it is not here."""
+        """Returns the transaction id of a message; None when the journal does not have the
+        message."""
 
     def first_held(self, publisher: int, first: int, last: int) -> int | None:
-        """The lowest sequence in first..last that is here; None when none of them is."""
+        """Returns the publisher's lowest sequence in first..last that the journal has; None when it
+        has none of them."""
 
     def highest_on_topic(self, publisher: int, topic: bytes, wanted: SequenceSet) -> int:
-        """The highest of `wanted` that is on the topic, or in no segment any more: there it may
-        have been on any. Above the lowest of `wanted` what is not among it counts, too. 0: none.
+        """Returns the highest of the publisher's `wanted` sequences that is on the topic or in no
+        segment any more: a removed message may have been on any topic. A sequence on the topic
+        above the lowest of `wanted` counts, too, even if it is not in `wanted`. 0: there is none.
         Reads headers."""
 
     def find_time(self, time_us: int) -> int:
-        """The transaction id of the first record received at or after this time (a note or run
-        boundary will do: times are per run); next_txid when there is none."""
+        """Returns the first transaction id of the first run that was received at or after this time
+        (each run has one receive time); the next transaction id when there is none."""
 
     def segment_summaries(self) -> list[tuple[int, int, PublisherRanges]]:
-        """(first txid, last txid, the sequences in it) of each sealed segment, oldest first: what a
-        resync needs to skip whole segments."""
+        """Returns (first transaction id, last transaction id, sequences) of each sealed segment,
+        oldest first. A resync skips whole segments by them."""
 
     def removed(self) -> PublisherRanges:
-        """Every sequence ever journaled that is in no segment any more: a copy."""
+        """Returns a copy of the set of sequences that were journaled and are in no segment any
+        more."""
 
     def segments(self) -> list[SegmentInfo]:
-        """Every segment, oldest first, the live one last."""
+        """Returns every segment, oldest first, the live one last."""
 
     def close(self) -> None:
         """Gives everything back."""
@@ -130,32 +138,34 @@ class Journal(JournalReader, Protocol):
     recovered: RecoveredJournal
 
     def stage(self, run: Run) -> None:
-        """Takes a run whose `first_txid` is the next one. Called on the event loop; never blocks.
-        It is committed with whatever else is staged (group commit), by the writer thread."""
+        """Takes a run whose `first_txid` is the next transaction id. Called on the event loop;
+        never blocks. The writer thread commits the run together with all other staged runs (group
+        commit)."""
 
     def keep(self, run: Run) -> None:
-        """Stages a run as `stage` does, but the writer thread does not get it yet: `hand_over`
-        gives it what is kept back, `commit_here` commits it. One of the two follows soon."""
+        """Stages a run as `stage` does, but keeps it back from the writer thread. The caller soon
+        calls `hand_over`, which gives kept runs to the writer thread, or `commit_here`, which
+        commits them."""
 
     def hand_over(self) -> None:
-        """Gives the writer thread what is kept back. Never blocks."""
+        """Gives the kept runs to the writer thread. Never blocks."""
 
     @property
     def is_thread_idle(self) -> bool:
-        """Returns whether `commit_here` may be called: the writer thread has nothing, neither to
-        commit nor to drop, and the next commit is a short one, on which nobody is to wait for
-        others."""
+        """Returns whether `commit_here` may be called: the writer thread has no run to commit or to
+        drop, and the next commit is neither delayed to collect more runs nor one that opens a
+        segment."""
 
     def commit_here(self, ahead: DiskWaitTask | None = None) -> None:
-        """Commits what is kept back, on the caller's thread, and calls `committed` or `failed`
-        (see `start`) before it returns. Blocks for a synced write.
+        """Commits the kept runs on the caller's thread, and calls `committed` or `failed` (see
+        `start`) before it returns. Blocks for a synced write.
 
-        Where the disk can be left to write meanwhile, `ahead.prepare` is called first, and
-        `ahead.durable` as soon as every reader sees the commit; `committed` follows. Or `failed`,
-        in place of both.
+        Where the kernel can write in the background, `ahead.prepare` is called during the write.
+        `ahead.durable` is called as soon as every reader sees the commit, and `committed` after
+        that; or `failed` in place of both.
 
         Raises:
-            RuntimeError: the writer thread has something: it would be overtaken.
+            RuntimeError: the writer thread has runs that this commit would overtake.
         """
 
     def start(
@@ -164,50 +174,52 @@ class Journal(JournalReader, Protocol):
         failed: Callable[[int, Exception], None],
     ) -> None:
         """Starts the writer thread. `committed(last_txid, commit_ns)` is called after each synced
-        commit, on the thread that made it, with the nanoseconds that the commit took.
-        `failed(first_txid, error)` is called when a commit failed: everything staged from that id
-        on is dropped, also what is staged before the caller knows of it, until a run with that
-        first id is staged again."""
+        commit, on the thread that made it, with the duration of the commit in nanoseconds.
+        `failed(first_txid, error)` is called when a commit failed: every run staged from that
+        transaction id on is dropped, including runs staged before the caller knows of the failure,
+        until a run with that first id is staged again."""
 
     @property
     def retention_held(self) -> str:
-        """The segment that retention would remove and cannot, and who keeps it; empty: the bounds
-        of size and age hold."""
+        """The segment that retention would remove and cannot, and what keeps it, as a sentence;
+        empty when the limits of size and age hold."""
 
     @property
     def front_log_failure(self) -> str:
-        """The reason why the front log cannot be used, as a sentence; empty where nothing does, or
-        none is wanted. What was committed is safe whatever it says."""
+        """The reason why the front log cannot be used, as a sentence; empty when it can be, or is
+        not wanted. Committed messages are safe in either case."""
 
     def removable(self, before_txid: int) -> None:
-        """Law 4: segments whose last transaction id is below `before_txid` may be removed by
-        retention or by hand. Nothing is removed before the first call in the journal's life,
-        whatever an earlier one released. Called on the event loop; never blocks. A floor that moves
-        back holds at once: no removal that has not begun with a segment begins with it. For tools
-        in other processes it is on disk when `write_floor` has returned."""
+        """Sets the floor for removal (law 4): segments whose last transaction id is below
+        `before_txid` may be removed by retention or by an operator. Before the first call on a
+        newly opened journal nothing is removed, whatever the floor was earlier. Called on the event
+        loop; never blocks. A floor that moves back takes effect at once: no further segment above
+        it is removed. Tools in other processes know the floor when `write_floor` has returned."""
 
     @property
     def floor_is_written(self) -> bool:
-        """Returns whether tools in other processes know of a floor that moved back."""
+        """Returns whether the floor that tools in other processes know is no higher than the
+        present one."""
 
     def write_floor(self) -> None:
-        """Writes the floor for tools in other processes, where it moved. Blocks.
+        """Writes a changed floor to disk, for tools in other processes. Blocks.
 
         Raises:
-            StorageError: it cannot be written; the floor that they know may be too high.
+            StorageError: the floor cannot be written; the one that tools know may be too high.
         """
 
     def remove(self, before_txid: int, *, force: bool = False) -> list[Outcome]:
-        """Removes sealed segments wholly below `before_txid`, oldest first, never leaving a gap.
-        Stops at the first that is in use, or not `removable` unless forced."""
+        """Removes sealed segments that end below `before_txid`, oldest first, so that no gap
+        appears. Stops at the first segment that is in use or, unless `force` is set, above the
+        floor of `removable`."""
 
     def close(self) -> None:
-        """Commits what is staged, ends the thread, frees the directory."""
+        """Commits all staged runs, ends the thread and releases the directory."""
 
 
 def written_before(segments: Iterable[SegmentInfo], time_us: int, now_us: int) -> int:
-    """The end of the segments, oldest first, into which nothing was written since: the first
-    transaction id of the first one that is younger, or live. 0: there is none such."""
+    """Returns the first transaction id of the first segment, oldest first, that is live or was
+    written to after `time_us`: all segments before it are older. 0: there is no such segment."""
     found = list(segments)
     for at, segment in enumerate(found):
         following = (each.first_time_us for each in found[at + 1 :] if each.last_txid)
@@ -218,13 +230,13 @@ def written_before(segments: Iterable[SegmentInfo], time_us: int, now_us: int) -
 
 
 def believed_time_us(last_time_us: int, following_us: Iterable[int], now_us: int) -> int:
-    """Returns when a segment was written to last. A time of the future was taken by a clock that
-    was ahead. It counts no longer than the first time of any segment behind: that one was written
-    later.
+    """Returns the time at which a segment was last written to. A time in the future comes from a
+    clock that was ahead; it is limited by the first time of every later segment, since those were
+    written afterwards.
 
     Args:
         last_time_us: the latest receive time in the segment.
-        following_us: the first receive times of the segments behind it.
+        following_us: the first receive times of the later segments.
     """
     if last_time_us <= now_us:
         return last_time_us
@@ -235,13 +247,13 @@ class StateStore(Protocol):
     """Small values that must be on disk before they are acted upon: identity, epochs, floors."""
 
     def get(self, key: str) -> bytes | None:
-        """The value of a key."""
+        """Returns the value of a key; None when there is none."""
 
     def put(self, values: dict[str, bytes | None]) -> None:
         """Writes (or, with None, removes) all of the keys in one synced transaction."""
 
     def items(self, prefix: str) -> Iterator[tuple[str, bytes]]:
-        """All keys that begin with `prefix`, in order."""
+        """Yields (key, value) for all keys that begin with `prefix`, in order."""
 
     def close(self) -> None:
         """Gives everything back."""

@@ -1,7 +1,7 @@
-"""Messages that wait on disk for clients that do not read as fast as they are sent.
+"""The offline store: messages that wait on disk for slow clients.
 
-It is worth nothing without the connections that it is for: a file that is there from before is
-removed, nothing is synced, and where the process ends all of it is gone.
+The store is of no use without the connections whose messages it holds. So a file of an earlier
+process is removed, nothing is synced, and the content is lost when the process ends.
 
     key     u64 client, u64 number of the piece, big-endian: in the order in which they came
     value   bytes, one after the other as they are to be written to the client's socket
@@ -20,23 +20,25 @@ from raylay.storage.files import PRIVATE_FILE_MODE, make_directory
 from raylay.storage.state import explained
 
 PIECE_BYTES = 16 * 4096 - 16
-"""Length of one stored value: so it fills whole pages, and a file whose pages were freed and taken
-again many times over needs no more of them than what it holds."""
+"""The largest stored value, in bytes. It fills whole pages, so that a file whose pages were freed
+and reused many times is no larger than its content requires."""
 ROOM_BYTES = 64 * 1024 * 1024
-"""Room in the file beside what it may hold: for what lies in pages that are not full."""
+"""The bytes of the file beyond twice the limit of its content, for pages that are not full."""
 GIVEN_BACK_BYTES = 16 * 1024 * 1024
-"""A file that is larger when it holds nothing any more is made anew, and its space is free."""
+"""The size, in bytes, above which an empty file is made anew, so that its disk space is free
+again."""
 _KEY = struct.Struct(">QQ")
 
 
 class OfflineStore(Protocol):
-    """The store of one pool. What is put for a client is taken once, in the order it was put."""
+    """The store of one pool. Each client's bytes are taken once, in the order in which they were
+    put."""
 
     held_bytes: int
-    """Bytes held for all clients."""
+    """The bytes that wait for all clients together."""
 
     def put(self, frames: Iterable[tuple[int, bytes]]) -> None:
-        """Takes what waits for clients: all of it or nothing.
+        """Takes (client, frame) pairs: all of them or none.
 
         Raises:
             StorageFull: no space; nothing was written.
@@ -44,7 +46,8 @@ class OfflineStore(Protocol):
         """
 
     def take(self, client: int, bytes_max: int) -> list[bytes]:
-        """Takes what came first for a client, and no more than about so much; it is gone here then.
+        """Takes a client's oldest pieces out of the store, until they have at least `bytes_max`
+        bytes.
 
         Raises:
             StorageError: the file cannot be used.
@@ -54,18 +57,19 @@ class OfflineStore(Protocol):
         """Returns the bytes that wait for a client."""
 
     def drop(self, client: int) -> None:
-        """Forgets what waits for a client.
+        """Drops everything that waits for a client.
 
         Raises:
             StorageError: the file cannot be used.
         """
 
     def close(self) -> None:
-        """Gives back what it holds, and the disk's space."""
+        """Closes the store and frees its disk space."""
 
 
 class _Line:
-    """The messages that wait for one client: pieces `first` to `next` - 1."""
+    """The messages that wait for one client, stored as the pieces numbered `first` to `next` -
+    1."""
 
     __slots__ = ("first", "held_bytes", "next")
 
@@ -95,7 +99,7 @@ class MemoryOfflineStore:
             self.held_bytes += len(piece)
 
     def take(self, client: int, bytes_max: int) -> list[bytes]:
-        """Takes what came first for a client."""
+        """Takes a client's oldest pieces, until they have at least `bytes_max` bytes."""
         pieces = self._pieces.get(client, [])
         taken: list[bytes] = []
         size_bytes = 0
@@ -126,16 +130,16 @@ class LmdbOfflineStore:
     Owner: one process, one thread.
 
     Args:
-        path: the file. What lies there is removed.
-        disk_bytes_max: it is to hold at most.
+        path: the path of the file. An existing file is removed.
+        disk_bytes_max: the bytes that the store is to hold at most.
 
     Raises:
-        StorageError: the file cannot be made; names it.
+        StorageError: the file cannot be made; the message names the file.
     """
 
     def __init__(self, path: str | Path, disk_bytes_max: int) -> None:
         self._path = Path(path)
-        # The smallest values share a page, the others fill half of one at least.
+        # The smallest values share a page, and any other value fills at least half of its pages.
         self._map_bytes = (2 * disk_bytes_max + ROOM_BYTES) // 4096 * 4096
         self._lines: dict[int, _Line] = {}
         self.held_bytes = 0
@@ -164,7 +168,7 @@ class LmdbOfflineStore:
         return self._path.stat().st_size
 
     def put(self, frames: Iterable[tuple[int, bytes]]) -> None:
-        """Takes what waits for clients: all of it or nothing.
+        """Takes (client, frame) pairs: all of them or none.
 
         Raises:
             StorageFull: no space; nothing was written.
@@ -189,7 +193,8 @@ class LmdbOfflineStore:
             self.held_bytes += size_bytes
 
     def take(self, client: int, bytes_max: int) -> list[bytes]:
-        """Takes what came first for a client, and no more than about so much; it is gone here then.
+        """Takes a client's oldest pieces out of the store, until they have at least `bytes_max`
+        bytes.
 
         Raises:
             StorageError: the file cannot be used.
@@ -223,7 +228,7 @@ class LmdbOfflineStore:
         return 0 if line is None else line.held_bytes
 
     def drop(self, client: int) -> None:
-        """Forgets what waits for a client.
+        """Drops everything that waits for a client.
 
         Raises:
             StorageError: the file cannot be used.
@@ -244,7 +249,7 @@ class LmdbOfflineStore:
             raise explained(error, self._path) from error
 
     def _give_back(self) -> bool:
-        """Makes a large file anew where nothing is held any more. Whether it did."""
+        """Makes a large file anew when no message waits. Returns whether it did."""
         if self._lines or self.file_bytes <= GIVEN_BACK_BYTES:
             return False
         self._env.close()
@@ -257,8 +262,8 @@ class LmdbOfflineStore:
 
 
 def joined(frames: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-    """Returns the bytes of the same clients in as few pieces as may be: frames of one client, which
-    are put together, follow one another."""
+    """Returns the frames as pieces of at most PIECE_BYTES, with the frames of each client joined,
+    in their order."""
     found: dict[int, list[bytes]] = {}
     for client, frame in frames:
         found.setdefault(client, []).append(frame)

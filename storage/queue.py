@@ -1,11 +1,11 @@
-"""The store of a queue's owner: what it can rebuild the queue from.
+"""The store from which a queue's owner rebuilds the queue.
 
-It says nothing that the journal has not: from where the journal has to be read again, and what of
-before that still counts there (services/queues/checkpoint.py). So a file that is lost or damaged
-costs time, and nothing else: the queue is made from the whole journal.
+The store has nothing that the journal does not have: the transaction id from which the journal must
+be read again, and a snapshot of the queue at that point (services/queues/checkpoint.py). So a lost
+or damaged file costs only time: the queue is then rebuilt from the whole journal.
 
-    key b"queue"    u64 checksum of all behind it, u64 transaction id, u64 length of the rules, the
-                    rules (of which configuration it is), then the snapshot
+    key b"queue"    u64 checksum of the rest, u64 transaction id, u64 length of the rules, the rules
+                    (the queue's encoded configuration), then the snapshot
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from raylay.storage.files import fault_point, sync_directory
 from raylay.storage.state import explained, open_store
 
 DAMAGED_SUFFIX = ".damaged"
-"""Suffix of the name of a file that was moved aside. One is kept: it is for who wants to look."""
+"""The suffix in the name of a damaged file that was moved aside. The latest one is kept, for an
+operator who wants to examine it."""
 _KEY = b"queue"
 _FRONT = struct.Struct("<QQQ")
 _CHECKED_FROM = 8
@@ -57,17 +58,18 @@ class QueueStore(Protocol):
     """The store of one queue. A `save` is all or nothing, and on disk when it returns."""
 
     damage: str
-    """Reason why the old content could not be used; empty: it could, or there was none."""
+    """The reason why the old content could not be used; empty when it could, or when there was
+    none."""
 
     def load(self) -> StoredQueue | None:
-        """Loads what was saved last; None: there is nothing that can be used.
+        """Loads the state that was saved last; None when there is none, or none that can be used.
 
         Raises:
             StorageError: the file cannot be read, and is not known to be damaged.
         """
 
     def save(self, stored: StoredQueue) -> None:
-        """Writes it in place of what there was.
+        """Writes a state in place of the earlier one.
 
         Raises:
             StorageFull: no space; nothing was written.
@@ -75,7 +77,7 @@ class QueueStore(Protocol):
         """
 
     def close(self) -> None:
-        """Gives back what it holds."""
+        """Closes the store."""
 
 
 class MemoryQueueStore:
@@ -104,7 +106,7 @@ class MemoryQueueStore:
         return MemoryQueueStore(self._stored)
 
     def lose(self) -> MemoryQueueStore:
-        """The store as a restart finds it whose file is damaged."""
+        """Returns the store that a restart finds when the file is damaged."""
         other = MemoryQueueStore()
         other.damage = "it is damaged"
         return other
@@ -114,15 +116,16 @@ class MemoryQueueStore:
 
 
 class LmdbQueueStore:
-    """A QueueStore in one LMDB file. One that is damaged is moved aside, and a new one begun.
+    """A QueueStore in one LMDB file. A damaged file is moved aside, and a new one begun.
 
     Owner: one process; one thread at a time.
 
     Args:
-        path: the file.
+        path: the path of the file.
 
     Raises:
-        StorageError: the file cannot be opened, and is not known to be damaged; names it.
+        StorageError: the file cannot be opened, and is not known to be damaged; the message names
+            the file.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -154,7 +157,7 @@ class LmdbQueueStore:
         self._file = LastingEnvironment(self._open)
 
     def load(self) -> StoredQueue | None:
-        """Loads what was saved last; None: there is nothing that can be used.
+        """Loads the state that was saved last; None when there is none, or none that can be used.
 
         Raises:
             StorageError: the file cannot be read, and is not known to be damaged.
@@ -177,7 +180,7 @@ class LmdbQueueStore:
         return stored
 
     def save(self, stored: StoredQueue) -> None:
-        """Writes it in place of what there was.
+        """Writes a state in place of the earlier one.
 
         Raises:
             StorageFull: no space; nothing was written.
@@ -196,15 +199,15 @@ class LmdbQueueStore:
 
 
 class _DamagedFile(Exception):
-    """The file cannot be used any more."""
+    """The error of a damaged file, whose content cannot be used."""
 
 
 def store_path(directory: str | Path, queue: str) -> Path:
     """Returns the path of a queue's store.
 
     Args:
-        directory: of the instance's data.
-        queue: as `QueueDefinition.stored_as`.
+        directory: the instance's data directory.
+        queue: the queue's name in the store, from `QueueDefinition.stored_as`.
     """
     return Path(directory) / "queues" / f"{hexdigest(queue.encode())}.lmdb"
 

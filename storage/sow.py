@@ -1,14 +1,14 @@
 """The records of SOW topics on disk: one store for an instance, by topic and key.
 
-What is in it says nothing new: it is the fold of the journal up to a transaction that the store
-knows, for each topic, and changes with it in one LMDB transaction. What a crash takes from it the
-fold brings again.
+The store has nothing that the journal does not have: each topic is the fold of the journal up to a
+transaction id, which the store keeps and changes together with the records in one LMDB transaction.
+Records that a crash takes from the store are folded again from the journal.
 
     key    b"\\0" + topic name                 u32 number of the topic, big-endian
-    key    b"\\1" + number                     u64 transaction that the topic is valid for
+    key    b"\\1" + number                     u64 transaction id up to which the topic is folded
     key    b"\\2" + number + key of an entry   its value
 
-Values and keys of entries are the affair of services/sow/state.py.
+services/sow/state.py defines the keys and values of entries.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from raylay.storage.files import fault_point
 from raylay.storage.state import KEY_BYTES_MAX, explained, open_store
 
 MAP_BYTES_DEFAULT = 64 * 1024**3
-"""Address space, which costs nothing, and the most that all topics together may hold."""
+"""The address space of the file, in bytes: the most that all topics together may hold. Address
+space costs neither memory nor disk."""
 _DAMAGES = (
     CutShortError,
     lmdb.CorruptedError,
@@ -41,7 +42,7 @@ _DAMAGES = (
 )
 CACHE_BYTES_DEFAULT = 64 * 1024 * 1024
 ENTRY_BYTES = 160
-"""Bytes that the cache counts for an entry beside its key and value."""
+"""The bytes that the cache counts for an entry in addition to its key and value."""
 DROPPED_AT_ONCE = 10_000
 _NAME, _VALID, _ENTRY = b"\0", b"\1", b"\2"
 _NUMBER = struct.Struct(">I")
@@ -49,29 +50,29 @@ _TXID = struct.Struct("<Q")
 _FRONT_BYTES = 1 + _NUMBER.size
 
 Changes = Mapping[bytes, bytes | None]
-"""Entries by key; None takes one away."""
+"""New values of entries by key; None removes an entry."""
 
 
 class TopicStore(Protocol):
-    """The part of one topic in a store: the `StoreReader` of a `SowState`."""
+    """One topic of a SOW store, which a `SowState` reads as its `StoreReader`."""
 
     @property
     def txid(self) -> int:
-        """The transaction that it is valid for; 0: it is new."""
+        """The transaction id up to which the topic is folded; 0: the topic is new."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of an entry."""
+        """Returns the value of an entry; None when there is none."""
 
     def last(self, start: bytes, end: bytes) -> bytes | None:
-        """The last key from `start` on and before `end`."""
+        """Returns the last key from `start` to before `end`; None when there is none."""
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yields (key, value) from `start` to before `end`, in the order of keys, as they are when
-        the first pair is asked for. Take all, or close the iterator, before the store is asked
-        anything else."""
+        the first pair is read. The caller exhausts or closes the iterator before it calls another
+        method of the store."""
 
     def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
-        """The first `most` of what `scan` gives."""
+        """Returns the first `most` pairs of `scan`."""
 
 
 class SowStore(Protocol):
@@ -81,14 +82,15 @@ class SowStore(Protocol):
     """
 
     def topic(self, name: str) -> TopicStore:
-        """A topic, new ones as well.
+        """Returns a topic, which is made if it is new.
 
         Raises:
             StorageError: the file cannot be used.
         """
 
     def commit(self, changes: Mapping[str, tuple[Changes, int]]) -> None:
-        """Writes the changes of topics, each with the transaction that it is valid for then.
+        """Writes the changes of topics, each with the transaction id up to which the topic is then
+        folded.
 
         Raises:
             StorageFull: no space; nothing was written.
@@ -96,15 +98,15 @@ class SowStore(Protocol):
         """
 
     def drop(self, name: str) -> None:
-        """Empties a topic, which then is new. A crash on the way leaves a topic that is new, and
-        some of its entries: who drops it again goes on.
+        """Removes all entries of a topic, which is new afterwards (`txid` 0). A crash in between
+        leaves a new topic with some of its entries; another `drop` removes these.
 
         Raises:
             StorageError: the file cannot be used.
         """
 
     def close(self) -> None:
-        """Gives back what it holds."""
+        """Closes the store."""
 
 
 class MemorySowStore:
@@ -151,7 +153,7 @@ class MemorySowStore:
 
 
 class MemoryTopic:
-    """A topic of a store in memory."""
+    """One topic of a SOW store in memory."""
 
     def __init__(self) -> None:
         self._entries: SortedEntries[bytes] = SortedEntries()
@@ -159,14 +161,14 @@ class MemoryTopic:
 
     @property
     def txid(self) -> int:
-        """The transaction that it is valid for; 0: it is new."""
+        """The transaction id up to which the topic is folded; 0: the topic is new."""
         return self._txid
 
     def get(self, key: bytes) -> bytes | None:
         return self._entries.get(key)
 
     def last(self, start: bytes, end: bytes) -> bytes | None:
-        """The last key from `start` on and before `end`."""
+        """Returns the last key from `start` to before `end`; None when there is none."""
         return self._entries.last(start, end)
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -175,11 +177,12 @@ class MemoryTopic:
         yield from self.chunk(start, end, len(self._entries))
 
     def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
-        """The first `most` of what `scan` gives."""
+        """Returns the first `most` pairs of `scan`."""
         return [(key, self._entries[key]) for key in self._entries.keys(start, end, most)]
 
     def take(self, entries: Changes, txid: int) -> None:
-        """Writes entries, and the transaction that the topic is valid for with them."""
+        """Writes changes of entries, and the transaction id up to which the topic is folded with
+        them."""
         self._txid = txid
         for key, value in entries.items():
             if value is not None:
@@ -193,20 +196,20 @@ class MemoryTopic:
 
 
 class LmdbSowStore:
-    """A SowStore in one LMDB file, with what was last read and written in memory.
+    """A SowStore in one LMDB file, with a cache of the entries that were read or written last.
 
-    Invariants: what the cache has of an entry is what is on disk; it counts no more than
+        Invariants: a cached entry is equal to the entry on disk; the cache counts no more than
         `cache_bytes_max`.
-    Owner: one process. One thread reads, and one writes: no entry is asked for while it is being
-    written (`SowState` has it). A scan has a transaction of its own.
+    Owner: one process. One thread reads and one writes: no entry is read from the store while it is
+    being written (`SowState` has it in memory then). A scan has a transaction of its own.
 
     Args:
-        path: the file.
-        map_bytes: the most that it may hold.
-        cache_bytes_max: of entries in memory; 0: none.
+        path: the path of the file.
+        map_bytes: the bytes that the file may hold at most.
+        cache_bytes_max: the limit of the cache; 0: no cache.
 
     Raises:
-        StorageError: the file cannot be opened; names it.
+        StorageError: the file cannot be opened; the message names the file.
     """
 
     def __init__(
@@ -234,7 +237,7 @@ class LmdbSowStore:
             raise
 
     def topic(self, name: str) -> LmdbTopic:
-        """A topic, new ones as well.
+        """Returns a topic, which is made if it is new.
 
         Raises:
             StorageError: the file cannot be used.
@@ -259,7 +262,8 @@ class LmdbSowStore:
             raise _explained(error, self._path) from error
 
     def commit(self, changes: Mapping[str, tuple[Changes, int]]) -> None:
-        """Writes the changes of topics, each with the transaction that it is valid for then.
+        """Writes the changes of topics, each with the transaction id up to which the topic is then
+        folded.
 
         Raises:
             StorageFull: no space; nothing was written.
@@ -289,7 +293,7 @@ class LmdbSowStore:
                 self.remember(topic.front + key, value)
 
     def drop(self, name: str) -> None:
-        """Empties a topic, which then is new.
+        """Removes all entries of a topic, which is new afterwards.
 
         Raises:
             StorageError: the file cannot be used.
@@ -314,7 +318,8 @@ class LmdbSowStore:
             raise _explained(error, self._path) from error
 
     def value(self, key: bytes) -> bytes | None:
-        """The value of a key of the file, from memory where it is there.
+        """Returns the value of a key of the file, from the cache if it is there; None when there is
+        none.
 
         Raises:
             StorageError: the file cannot be used.
@@ -343,7 +348,8 @@ class LmdbSowStore:
             raise _explained(error, self._path) from error
 
     def remember(self, key: bytes, value: bytes | None) -> None:
-        """Puts what is on disk into the cache, and what was used longest ago out of it."""
+        """Puts an entry that is on disk into the cache, and evicts the least recently used entries.
+        A `value` of None removes the entry from the cache."""
         with self._cache_lock:
             self._remember(key, value)
 
@@ -361,7 +367,7 @@ class LmdbSowStore:
             self.cache_bytes -= len(oldest) + len(gone) + ENTRY_BYTES
 
     def last(self, start: bytes, end: bytes) -> bytes | None:
-        """The last key of the file from `start` on and before `end`.
+        """Returns the last key of the file from `start` to before `end`; None when there is none.
 
         Raises:
             StorageError: the file cannot be used.
@@ -375,7 +381,7 @@ class LmdbSowStore:
             raise _explained(error, self._path) from error
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """(key, value) of the file from `start` on and before `end`, of one transaction.
+        """Yields (key, value) of the file from `start` to before `end`, all of one transaction.
 
         Raises:
             StorageError: the file cannot be used.
@@ -391,7 +397,8 @@ class LmdbSowStore:
             raise _explained(error, self._path) from error
 
     def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
-        """The first `most` of what `scan` gives, without the part of the topic in their keys.
+        """Returns the first `most` pairs of `scan`, with the topic's prefix removed from their
+        keys.
 
         Raises:
             StorageError: the file cannot be used.
@@ -410,18 +417,18 @@ class LmdbSowStore:
 
 
 class LmdbTopic:
-    """A topic of a store in LMDB.
+    """One topic of a SOW store in LMDB.
 
     Args:
-        store: that has it.
-        number: of the topic there.
+        store: the store of the topic.
+        number: the number of the topic in the store, encoded.
     """
 
     def __init__(self, store: LmdbSowStore, number: bytes) -> None:
         self._store = store
         self.number = number
         self.front = _ENTRY + number
-        """Prefix of all of its keys in the file."""
+        """The prefix of all keys of the topic's entries in the file."""
         held = store.read(_VALID + number)
         if held is not None and len(held) != _TXID.size:
             raise SowDamaged(f"the SOW store says no transaction but {held[:20]!r}")
@@ -429,18 +436,18 @@ class LmdbTopic:
 
     @property
     def txid(self) -> int:
-        """The transaction that it is valid for; 0: it is new."""
+        """The transaction id up to which the topic is folded; 0: the topic is new."""
         return self._txid
 
     def now_valid_for(self, txid: int) -> None:
-        """Notes that the topic was committed with this transaction; 0: it was dropped."""
+        """Notes that the topic on disk is folded up to this transaction id; 0: it was dropped."""
         self._txid = txid
 
     def get(self, key: bytes) -> bytes | None:
         return self._store.value(self.front + key)
 
     def last(self, start: bytes, end: bytes) -> bytes | None:
-        """The last key from `start` on and before `end`."""
+        """Returns the last key from `start` to before `end`; None when there is none."""
         found = self._store.last(self.front + start, self.front + end)
         return None if found is None else found[_FRONT_BYTES:]
 
@@ -451,13 +458,13 @@ class LmdbTopic:
             yield key[_FRONT_BYTES:], value
 
     def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
-        """The first `most` of what `scan` gives."""
+        """Returns the first `most` pairs of `scan`."""
         return self._store.chunk(self.front + start, self.front + end, most)
 
 
 def _explained(error: Exception, path: Path) -> StorageError:
-    """Explains an error as `explained` does, but damages apart: of those the store is made anew,
-    and of nothing else."""
+    """Returns the `StorageError` for an error, as `explained` does, but a `SowDamaged` for damage:
+    only then is the store made anew."""
     if isinstance(error, _DAMAGES):
         return SowDamaged(f"{path} is damaged: {error}", str(path))
     return explained(error, path)

@@ -22,34 +22,37 @@ from raylay.storage.files import (
 )
 
 MAP_BYTES = 1024 * 1024 * 1024
-"""Address space, which costs nothing; what is stored here is kilobytes to megabytes."""
+"""The address space of a store, in bytes, which costs neither memory nor disk. A store's content
+has kilobytes to megabytes."""
 KEY_BYTES_MAX = 511
 LOCK_TABLE_BYTES = 8_192
-"""Bytes that LMDB's table of its usual number of readers, 126, takes."""
+"""The size, in bytes, of LMDB's lock table for its default of 126 readers."""
 VERSION_KEY = b"version"
 STORE_VERSION = b"1"
-"""Version of every store that `open_store` makes: what the keys and values of any of them mean."""
+"""The version of the keys and values of every store that `open_store` makes."""
 
 
 def open_store(path: Path, map_bytes: int = MAP_BYTES) -> Any:
-    """The LMDB environment of a store, made when it is missing.
+    """Returns the LMDB environment of a store, which is made if it is missing.
 
     Args:
-        map_bytes: the most that it may hold.
+        map_bytes: the bytes that the store may hold at most.
 
     Raises:
-        StorageError: it cannot be opened, or is of another version; names the file.
+        StorageError: the store cannot be opened, or has another version; the message names the
+            file.
     """
     try:
         make_directory(path.parent)
         if not path.exists():
             _make_store(path, map_bytes)
-        # Always: who made it may have been killed before.
+        # Also for an existing file: the process that made it may have been killed before it synced
+        # the directory.
         sync_directory(path.parent)
         file = _open(path, map_bytes)
         try:
             check_whole(file, path)
-            file.reader_check()  # Killed readers may have all the places.
+            file.reader_check()  # killed readers may hold every slot
             with file.begin() as transaction:
                 is_empty = check_version(transaction, path)
             if is_empty:
@@ -64,10 +67,10 @@ def open_store(path: Path, map_bytes: int = MAP_BYTES) -> Any:
 
 
 def check_version(transaction: Any, path: Path) -> bool:
-    """Refuses a store of another version. Returns whether it is a new one, that has nothing yet.
+    """Refuses a store of another version. Returns whether the store is new and empty.
 
     Raises:
-        StorageError: it is of another one.
+        StorageError: the store has another version.
     """
     found = transaction.get(VERSION_KEY)
     is_empty = found is None and not transaction.cursor().first()
@@ -87,8 +90,8 @@ def _open(path: Path, map_bytes: int) -> Any:
 
 
 def _make_store(path: Path, map_bytes: int) -> None:
-    """Makes an empty store. Aside: LMDB syncs neither the first pages of a file nor its name, and
-    takes what a power cut leaves of them for no store at all."""
+    """Makes an empty store under another name, syncs it, and renames it. LMDB syncs neither the
+    first pages of a new file nor its name, and would not open what a power cut leaves of them."""
     aside = path.with_name(path.name + ASIDE_SUFFIX)
     table = Path(f"{aside}-lock")
     for stale in (aside, table):
@@ -104,7 +107,7 @@ class StoreFile(LastingEnvironment):
     """A small store's LMDB environment.
 
     Raises:
-        StorageError: the file cannot be opened; names it.
+        StorageError: the file cannot be opened; the message names the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -113,7 +116,7 @@ class StoreFile(LastingEnvironment):
 
 
 def explained(error: Exception, path: Path) -> StorageError:
-    """An LMDB or system error as one of ours, naming the file."""
+    """Returns the `StorageError` for an LMDB or system error, with the file's name."""
     if is_full(error, path):
         return StorageFull(f"{path}: no space left: {error}", str(path))
     return StorageError(f"{path} cannot be used: {error}", str(path))
