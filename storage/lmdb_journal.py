@@ -1,10 +1,11 @@
 """The journal on LMDB: segments, group commit in one writer thread, rotation, recovery.
 
-What lies where is told in segments.py, segment_index.py, compressed.py and front.py. A small commit
-is durable in the front log; it is moved into the active segment some milliseconds later, with
-others, and everything else that is written there takes along what is in front. Besides segments a
-directory holds `lock` (one owner), `maintenance.lock` (one process changes files at a time),
-`removable` (the floor for removal, for tools) and `spare-N.live` (the next segment, made ahead).
+The modules segments.py, segment_index.py, compressed.py and front.py describe the files. A small
+commit becomes durable in the front log, and is moved into the active segment some milliseconds
+later, together with others; any other commit to that segment also moves the commits in front.
+Besides segments a directory holds `lock` (one owner), `maintenance.lock` (one process changes files
+at a time), `removable` (the floor for removal, for tools) and `spare-N.live` (the next segment,
+made ahead).
 """
 
 from __future__ import annotations
@@ -69,23 +70,25 @@ from raylay.storage.spare import SpareSegment
 from raylay.storage.writer_reader import WriterReads
 
 COMMIT_BYTES_MAX = 8 * 1024 * 1024
-"""Approximate bytes of one commit; a run (at most a frame, 16 MiB) is never divided."""
+"""The approximate limit of one commit, in bytes. A run (at most a frame, 16 MiB) is never
+divided."""
 MAP_HEADROOM_BYTES = 64 * 1024 * 1024
-"""Address space behind the point where a segment is given up: room for the largest commit and the
-seal. It costs neither memory nor disk."""
+"""The address space beyond the size at which a segment is sealed, in bytes: room for the largest
+commit and the seal. Address space costs neither memory nor disk."""
 READER_CHECK_COMMITS = 256
-"""Commits between two looks for readers that died with their slot."""
+"""The number of commits between two searches for dead readers, whose slots in LMDB's lock table are
+then freed."""
 MOVE_S = 0.5
-"""Time for which a commit may be in front: as many as come meanwhile cost one commit of the
-store."""
+"""The longest time for which a commit stays in front. All commits of that time are moved by one
+commit of the store."""
 MOVE_AGAIN_S = 1.0
-"""Pause after a failed move until the next one."""
+"""The pause between a failed move and the next one."""
 NEVER_TXID = 1 << 64
-"""A number behind every transaction id."""
+"""A number above every transaction id."""
 
 
 class _Stop:
-    """The last thing staged."""
+    """The marker behind the last staged run, which ends the writer thread."""
 
 
 class LmdbJournal:
@@ -102,17 +105,18 @@ class LmdbJournal:
     Reading is allowed from any thread. Lifecycle: recovered by the constructor, `start`, `close`.
 
     Args:
-        directory: made when it is missing.
-        segment_bytes: a segment that holds as much is sealed.
+        directory: the journal's directory, which is made if it is missing.
+        segment_bytes: the content at which a segment is sealed.
         durability: `fsync` commits at once, `interval` fills a commit for up to
             `flush_interval_ms`; both sync.
         retention_bytes, retention_age_s: sealed segments beyond are removed as far as `removable`
             allows. None: nothing is removed by itself.
-        archive_directory: where archived segments lie.
+        archive_directory: the directory of archived segments.
         storage_bytes_max: commits that would make the directory (without the archive) larger fail
             with StorageFull. None: the disk is the limit. Segments count, the front does not.
         front_log: whether small commits go to the front log.
-        take_damaged_front: a front that lost something is taken as far as it is sound.
+        take_damaged_front: whether the sound commits of a damaged front log are recovered;
+            otherwise damage is an error.
 
     Raises:
         StorageLocked: another process owns the directory.
@@ -146,10 +150,11 @@ class LmdbJournal:
         self._aging = AgingClock(time.time_ns() // 1000, time.monotonic_ns() // 1000)
         self._retention_held = ""
         self._retention_waits = False
-        """Whether retention stopped at a segment that a reader has open: to be tried again."""
+        """Whether retention stopped at a segment that a reader has open, so that `tidy` tries
+        again."""
         self._has_removed = False
-        """Whether something was removed since the last call of `tidy`: the oldest may be another
-        one."""
+        """Whether segments were removed since the last call of `tidy`, so that the oldest
+        transaction id may have changed."""
         self._storage_bytes_max = storage_bytes_max
         self._closed_bytes = 0
         try:
@@ -159,11 +164,12 @@ class LmdbJournal:
                 f"{self._directory} cannot be made: {error}", str(self._directory)
             ) from error
 
-        # Kept back for `commit_here`, or until it is handed over: the owner's alone.
+        # Runs kept back for `commit_here`, or until `hand_over`: only the owner's thread touches
+        # them.
         self._kept: list[Run] = []
         self._staged: SimpleQueue[Run | _Stop] = SimpleQueue()
-        # Runs handed to the writer thread, and those of them that it is done with: where both are
-        # equal, whatever belongs to the writer may be touched by the owner.
+        # The number of runs handed to the writer thread, and how many of them it has finished.
+        # While both are equal, the owner's thread may commit.
         self._handed = self._done = 0
         self._failure_lock = threading.Lock()
         self._failed_at: int | None = None
@@ -183,7 +189,8 @@ class LmdbJournal:
         # The floor must pass this id before there is more to remove.
         self._next_boundary_txid = 0
 
-        # What may be removed: told by the owner in this life, and known to tools.
+        # The floor for removal: as set by the owner since the journal was opened, and as written
+        # for tools.
         self._floor = self._floor_written = 0
         self._floor_lock = threading.Lock()
 
@@ -200,7 +207,7 @@ class LmdbJournal:
         reads = self._reads = WriterReads(
             self._directory, self._archive, self._front, self._active_index
         )
-        # Who reads the journal calls its part for that, with no call in between.
+        # Readers call the methods of `WriterReads` directly, without a forwarding call.
         self.read, self.read_headers = reads.read, reads.read_headers
         self.find_sequence, self.first_held = reads.find_sequence, reads.first_held
         self.highest_on_topic, self.find_time = reads.highest_on_topic, reads.find_time
@@ -224,7 +231,7 @@ class LmdbJournal:
             self._active = self._reopen(files[-1])
         for file in files[:-1]:
             if file.suffix == ".live":
-                # A crash between the rotation and the sealing of the older one.
+                # A crash came between the rotation and the sealing of the older segment.
                 older = self._reopen(file)
                 self._seal(older)
         active = self._active
@@ -236,7 +243,7 @@ class LmdbJournal:
         first_txid = files[0].first_txid if files else active.first_txid
         self._next_txid = self._expected_txid = self._reads.last_txid + 1
         if read_floor(self._directory):
-            # Of an earlier life: a peer may have lost since what it had then.
+            # The floor of an earlier process: since then a peer may have lost messages that it had.
             write_floor(self._directory, 0)
         self._closed_bytes = self._measure_closed()
         return RecoveredJournal(
@@ -248,8 +255,8 @@ class LmdbJournal:
         )
 
     def _recover_front(self, active: ActiveSegment) -> None:
-        """Moves what an earlier life left in front into the store. Where there is no space it stays
-        in front, and publishers are refused."""
+        """Moves the commits that an earlier process left in front into the store. If there is no
+        space they stay in front, and publishers are refused."""
         left = self._front.recover(self._reads.last_txid, damaged=self._take_damaged_front)
         for commit in left:
             active.take(commit.runs, commit.lengths)
@@ -262,14 +269,15 @@ class LmdbJournal:
                 self._move_error = self._explained(error)
 
     def _end_of_sealed(self, files: list[SegmentFile]) -> int:
-        """Last transaction id of the newest segment, which is not live; 0 without segments."""
+        """Returns the last transaction id of the newest segment, which is not live; 0 without
+        segments."""
         if not files:
             return 0
         with OpenedSegment(files[-1]) as segment:
             return segment.last_txid()
 
     def _held_at_opening(self, active: ActiveSegment, files: list[SegmentFile]) -> PublisherRanges:
-        """Everything held before the active segment."""
+        """Returns every sequence that was journaled before the active segment."""
         if active.opened:
             with active.shared.begin(buffers=True) as transaction:
                 entries = read_meta(transaction)
@@ -277,7 +285,8 @@ class LmdbJournal:
         older = [file for file in files if file.first_txid < active.first_txid]
         if not older:
             return PublisherRanges()
-        # The newest one was never committed to: the snapshot before it, and what is behind that.
+        # The active segment has no commit: take the snapshot of the segment before it, and that
+        # segment's own sequences.
         with OpenedSegment(
             list_segments(self._directory, self._archive)[len(older) - 1]
         ) as segment:
@@ -286,7 +295,7 @@ class LmdbJournal:
         return held
 
     def _reopen(self, file: SegmentFile) -> ActiveSegment:
-        """A live segment as a crash left it, every run header read and verified."""
+        """Reopens a live segment that a crash left, and verifies every run header in it."""
         shared = open_environment(file.path, writable=True, map_bytes=self._map_bytes)
         active = ActiveSegment(shared, file.path, file.first_txid)
         segment = None
@@ -310,7 +319,8 @@ class LmdbJournal:
     def _create_active(self, first_txid: int) -> ActiveSegment:
         shared = self._spare.take()
         path = segment_path(self._directory, first_txid, ".live")
-        # The lock table first: whoever sees the segment finds its lock table.
+        # The lock table is renamed first, so that a process that finds the segment finds its lock
+        # table.
         os.rename(f"{shared.path}-lock", f"{path}-lock")
         fault_point("rotate.lock_renamed")
         os.rename(shared.path, path)
@@ -339,8 +349,8 @@ class LmdbJournal:
         return self._reads.last_txid
 
     def tidy(self) -> None:
-        """Lets go of sealed segments that nobody asked for since the last call, and tries again a
-        retention that one of them was in the way of."""
+        """Closes sealed segments that no reader used since the last call, and repeats retention if
+        it stopped at an open segment."""
         self._has_removed = False
         self._reads.tidy()
         if self._retention_waits:
@@ -348,8 +358,8 @@ class LmdbJournal:
 
     @property
     def is_untidy(self) -> bool:
-        """Returns whether `tidy` has something to do, or segments were removed since, as by age or
-        size; may be asked on any thread."""
+        """Returns whether `tidy` has work to do, or segments were removed since its last call. May
+        be called on any thread."""
         return self._has_removed or self._retention_waits or self._reads.is_untidy
 
     # -- staging -----------------------------------------------------------------------------
@@ -380,7 +390,7 @@ class LmdbJournal:
                         f"the next one is {self._next_txid}"
                     )
                 self._failed_at = None
-            # Staged behind the failure by a caller who did not know of it yet.
+            # These runs were staged by a caller that did not know of the failure yet.
             self._kept.clear()
         if self._closed or self._writer_error is not None:
             raise StorageError(
@@ -469,7 +479,7 @@ class LmdbJournal:
             raise
 
     def _write_once(self) -> bool:
-        """One group commit; false when the journal was closed."""
+        """Makes one group commit. Returns False when the journal was closed."""
         staged = self._staged
         item = staged.get()
         deadline_s = time.monotonic() + self._interval_s if self._interval_s else 0.0
@@ -499,7 +509,7 @@ class LmdbJournal:
                     break
         if runs:
             self._commit(runs)
-        # The last thing: from here on the owner may commit.
+        # The last step: from here on the owner's thread may commit.
         self._done += taken
         return not stopped
 
@@ -537,8 +547,8 @@ class LmdbJournal:
         return active is not None and active.is_full(self._segment_bytes, self._rotate_file_bytes)
 
     def _may_be_in_front(self, blocks: list[tuple[bytes, bytes]]) -> bool:
-        """Returns whether the commit is a small one, and may become durable in front of the
-        store."""
+        """Returns whether the commit may become durable in the front log: it is small, and the
+        active segment can take it later."""
         active = self._active
         return (
             len(blocks) == 1
@@ -549,8 +559,9 @@ class LmdbJournal:
         )
 
     def _store(self, first_txid: int, blocks: list[tuple[bytes, bytes]]) -> None:
-        """Writes what is in front, and blocks behind it, in one synced transaction; opens the next
-        segment where it is time for that. Under the store's lock, on the thread that commits."""
+        """Writes the commits in front, and `blocks` behind them, in one synced transaction; opens
+        the next segment when the active one is full. Called under the store's lock, on the thread
+        that commits."""
         fronted = self._front.pending()
         full = (lmdb.MapFullError, lmdb.ReadersFullError, lmdb.TxnFullError)
         active = self._active
@@ -574,8 +585,8 @@ class LmdbJournal:
         self._front.moved(fronted, block_last_txid(blocks[-1][1], active.path))
 
     def _move(self) -> None:
-        """Writes what is in front into the active segment, in one synced transaction. Under the
-        store's lock."""
+        """Moves the commits in front into the active segment, in one synced transaction. Called
+        under the store's lock."""
         fronted = self._front.pending()
         active = self._active
         if not fronted or active is None:
@@ -587,7 +598,7 @@ class LmdbJournal:
         fault_point("move.told")
 
     def _move_often(self) -> None:
-        """The mover's thread."""
+        """Moves the commits in front from time to time, on the mover's thread."""
         while not self._moving_ends.is_set():
             self._front.wait(MOVE_S)
             if self._moving_ends.is_set():
@@ -596,7 +607,8 @@ class LmdbJournal:
                 with self._store_lock:
                     self._move()
             except Exception as error:
-                # It stays in front, durable; the next commit tries to store it, or is refused.
+                # The commits stay in front, durable; the next commit tries to store them, or is
+                # refused.
                 self._move_error = self._explained(error)
                 self._moving_ends.wait(MOVE_AGAIN_S)
             else:
@@ -615,7 +627,7 @@ class LmdbJournal:
                     cursor.putmulti(self._opening.of(active.first_txid, self._held.copy()))
             for key, block in blocks:
                 if not transaction.put(key, block, append=True):
-                    # A commit that is told of as durable would be in no segment.
+                    # Without this error a commit would be reported as durable and be in no segment.
                     raise StorageError(
                         f"{active.path}: transaction id {int.from_bytes(key, 'big')} is not behind "
                         "the last one there: the segment is damaged, or two processes write it",
@@ -634,7 +646,7 @@ class LmdbJournal:
         assert active is not None
         if self._closed_bytes + active.file_bytes + bytes_wanted <= limit_bytes:
             return
-        # Something may have been removed or compressed meanwhile.
+        # Segments may have been removed or compressed meanwhile.
         self._closed_bytes = self._measure_closed()
         if self._closed_bytes + active.file_bytes + bytes_wanted > limit_bytes:
             raise StorageFull(
@@ -644,7 +656,7 @@ class LmdbJournal:
             )
 
     def _measure_closed(self) -> int:
-        """Bytes on disk of all segments of the directory but the active one."""
+        """Returns the bytes on disk of all segments of the directory except the active one."""
         active = self._active
         total = 0
         for file in list_segments(self._directory, None):
@@ -661,8 +673,8 @@ class LmdbJournal:
         return explained(error, active.path)
 
     def _rotate(self, first_txid: int, along: Sequence[FrontedCommit] = ()) -> ActiveSegment:
-        """Opens the next segment; the old one is sealed by the maintenance thread. `along` is what
-        is in front, where the old one could not take it any more."""
+        """Opens the next segment; the maintenance thread seals the old one. `along` are the commits
+        in front that the old segment could not take any more."""
         old = self._active
         assert old is not None
         if along:
@@ -687,25 +699,26 @@ class LmdbJournal:
             try:
                 task()
             except Exception as error:
-                # Nothing is lost by it: the next rotation, or a restart, tries again.
+                # No message is lost by the failure: the next rotation, or a restart, tries again.
                 self._maintenance_error = error
             else:
                 self._maintenance_error = None
 
     @property
     def maintenance_error(self) -> Exception | None:
-        """The reason why the last piece of maintenance failed; None when it did not."""
+        """The error with which the last maintenance task failed; None when it succeeded."""
         return self._maintenance_error
 
     def settle(self) -> None:
-        """Waits until the maintenance asked for so far (sealing, spares, retention) is done."""
+        """Waits until the maintenance tasks queued so far (sealing, spares, retention) are done."""
         if self._maintainer is not None and self._maintainer.is_alive():
             done = threading.Event()
             self._tasks.put(done.set)
             done.wait()
 
     def _prepare_opening(self) -> None:
-        """The next segment opens with what is held before it: most of that is known by now."""
+        """Encodes in advance the sequences held before the next segment, with which that segment
+        opens: most of them are known by now."""
         held = self._held.copy()
         self._tasks.put(lambda: self._opening.prepare(held))
 
@@ -780,7 +793,7 @@ class LmdbJournal:
         if before_txid == floor:
             return
         self._floor = before_txid
-        # A higher one matters only where it passes the end of a segment.
+        # A higher floor matters only when it passes the end of a segment.
         if before_txid < floor or before_txid > self._next_boundary_txid:
             self._tasks.put(self._release)
 
@@ -800,7 +813,8 @@ class LmdbJournal:
         floor = self._floor
         closed = self._maintenance.closed_segments()
         pending = [last_txid for _, last_txid in closed if last_txid >= floor]
-        # Without a pending one only a rotation, which comes here again, brings more to remove.
+        # With no segment above the floor, only a rotation brings more to remove, and it calls
+        # `_release` again.
         self._next_boundary_txid = pending[0] if pending else NEVER_TXID
         self._seal_pending()
         self._apply_retention()

@@ -1,8 +1,8 @@
 """The journal's in-memory twin: same contract as the LMDB one, no thread, no clock, no disk.
 
-The seeded simulator and the unit tests use it: they decide when a commit happens, make one fail,
-and crash it. What was not committed is then gone; what was, is found again exactly as a disk would
-give it back.
+The seeded simulator and the unit tests use this journal: they decide when a commit happens, make a
+commit fail, and crash the journal. After a crash, uncommitted runs are lost, and committed runs are
+found again exactly as on a disk.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from raylay.storage.journal import (
 from raylay.storage.memory_front import MemoryFront
 
 _RUN_OVERHEAD_BYTES = 96
-"""About what a run's header costs on disk, so that segments rotate as they would there."""
+"""The approximate size of a run's header on disk, so that segments rotate as they would there."""
 
 
 class _Segment:
-    """Consecutive runs, as one file would hold them."""
+    """One segment: the consecutive runs that one file would hold."""
 
     __slots__ = ("bytes_used", "first_txid", "firsts", "runs", "sealed", "snapshot", "summary")
 
     def __init__(self, first_txid: int, snapshot: PublisherRanges) -> None:
         self.first_txid = first_txid
         self.snapshot = snapshot
-        """Everything held when the segment was opened."""
+        """Every sequence journaled before the segment was opened."""
         self.runs: list[Run] = []
         self.firsts: list[int] = []
-        """First transaction id of each run, for the look-up."""
+        """The first transaction id of each run, for the look-up."""
         self.bytes_used = 0
         self.sealed = False
         self.summary: PublisherRanges | None = None
-        """The sequences in it, once it is sealed."""
+        """The sequences in the segment, once it is sealed."""
 
     @property
     def last_txid(self) -> int:
-        """0 while it is empty."""
+        """The last transaction id in the segment; 0 while it is empty."""
         return self.runs[-1].last_txid if self.runs else 0
 
     def copied(self) -> _Segment:
-        """One with the same runs, which never change."""
+        """Returns a copy of the segment that shares its runs, which never change."""
         other = _Segment(self.first_txid, self.snapshot)
         other.runs, other.firsts = self.runs.copy(), self.firsts.copy()
         other.bytes_used, other.sealed = self.bytes_used, self.sealed
@@ -69,7 +69,7 @@ class _Segment:
 
 
 def _copy(run: Run, payload: bytes) -> Run:
-    """A run of the reader's own: who reads a journal may restamp what it got."""
+    """Returns a copy of a run for one reader, which may change its copy."""
     return Run(
         run.publisher,
         run.first_sequence,
@@ -101,11 +101,12 @@ class MemoryJournal:
         encode: runs are kept as bytes and decoded at each read, as on disk. Costs time.
         retention_bytes: sealed segments beyond this many bytes in all are removed, oldest first,
             as far as `removable` allows. None: nothing is removed by itself.
-        front: commits become durable there, and are in the store when `move_later` has called.
+        front: the front log, in which commits become durable; the work given to `move_later` moves
+            them into the store.
 
-    Before `start`, `later` may be set to what puts off maintenance, which on disk a thread of its
-    own does, `removed_by_retention` to who hears of each segment's last transaction id, and
-    `move_later` to what puts off a move from the front.
+    Before `start` three callables may be set: `later` schedules maintenance, which on disk has a
+    thread of its own; `removed_by_retention` is called with the last transaction id of each removed
+    segment; `move_later` schedules a move from the front into the store.
     """
 
     retention_held = ""
@@ -140,7 +141,7 @@ class MemoryJournal:
         self._dead = False
         self._front = front
         self._stored_txid = 0
-        """Transaction id up to which the store has everything; what follows is in front."""
+        """The transaction id up to which the store has every commit; later commits are in front."""
         self._move_due = False
         self.move_later: Callable[[Callable[[], None]], None] = lambda work: work()
 
@@ -174,7 +175,7 @@ class MemoryJournal:
         self._next_txid += run.count
 
     def hand_over(self) -> None:
-        """The next `commit` takes what is kept back."""
+        """Gives the kept runs to the next `commit`."""
         self._staged += self._kept
         self._kept.clear()
 
@@ -199,8 +200,9 @@ class MemoryJournal:
         return self._commit(runs)
 
     def commit_here(self, ahead: DiskWaitTask | None = None) -> None:
-        """Commits what is kept back; see `Journal.commit_here`. `ahead` is told of what is taken in
-        front; of a full disk before it is, of any other failure behind that."""
+        """Commits the kept runs; see `Journal.commit_here`. `ahead` is called only for a commit
+        that goes to the front: a full disk fails before `ahead.prepare`, any other failure comes
+        after it."""
         self._check_alive()
         if self._staged:
             raise RuntimeError("a commit here would overtake what was handed over")
@@ -225,7 +227,7 @@ class MemoryJournal:
             self._next_txid = self._refused_from = runs[0].first_txid
             if self._front is not None:
                 self._front.failed(runs)
-            # What was staged behind goes with it.
+            # The runs staged behind the failed commit are dropped with it.
             self._staged, self._kept = [], []
             if self._failed is not None:
                 self._failed(self._next_txid, error)
@@ -275,8 +277,8 @@ class MemoryJournal:
         return fresh
 
     def crash(self) -> MemoryJournal:
-        """Drops what is not durable; returns the journal as a restart finds it. What was staged is
-        being written into the front, where there is one."""
+        """Crashes the journal, and returns the journal that a restart finds, without the runs that
+        are not durable. If there is a front, staged runs are a torn write into it."""
         self._dead = True
         other = type(self)(
             self._segment_bytes,
@@ -308,7 +310,8 @@ class MemoryJournal:
         return other
 
     def _find_front(self, stored_txid: int, front: MemoryFront) -> None:
-        """The store ends there: takes what is in front of it."""
+        """Cuts the store behind `stored_txid`, and takes the commits that the front recovers from
+        there on."""
         newest = self._segments[-1]
         while newest.runs and newest.runs[-1].first_txid > stored_txid:
             run = newest.runs.pop()
@@ -320,7 +323,7 @@ class MemoryJournal:
             self._append(newest, found)
 
     def copied(self) -> MemoryJournal:
-        """Returns what a copy of its directory holds, taken now: as a restart finds it."""
+        """Returns the journal that a restart finds on a copy of the directory taken now."""
         other = type(self)(
             self._segment_bytes,
             encode=self._encode,
@@ -353,7 +356,7 @@ class MemoryJournal:
 
     @property
     def floor_is_written(self) -> bool:
-        """Always: no tool of another process sees this journal."""
+        """Always true: no tool in another process sees this journal."""
         return True
 
     def write_floor(self) -> None:

@@ -7,8 +7,8 @@
 In an environment a block's key is its first transaction id, 8 bytes big-endian. Meta entries
 (segment_index.py) have 8 zero bytes and their own key: they sort before every block.
 
-A reader holds a shared flock on each segment file it has open; who compresses or removes one takes
-it exclusively first and passes over a file that is in use.
+A reader holds a shared flock on each segment file that it has open; a process that compresses or
+removes a segment takes the flock exclusively first, and passes over a file in use.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from raylay.storage.segment_index import RunHeader, SegmentIndex, check_header, 
 
 READERS_MAX = 1024
 LOCK_TABLE_BYTES = 65_664
-"""Bytes that LMDB's table of so many readers takes."""
+"""The size, in bytes, of LMDB's lock table for READERS_MAX readers."""
 META_PREFIX = b"\0" * 8
 SUFFIXES = (".live", ".sealed", ".zst")
 STATE_OF = {".live": "live", ".sealed": "sealed", ".zst": "compressed"}
@@ -62,8 +62,8 @@ def segment_path(directory: Path, first_txid: int, suffix: str) -> Path:
 
 
 def all_files(directory: Path, archive: Path | None) -> list[SegmentFile]:
-    """Every segment file, duplicates included, by first transaction id. Without an `archive` the
-    one that the journal remembers is looked into.
+    """Returns every segment file, duplicates included, ordered by first transaction id. Without an
+    `archive`, the archive that the journal remembers is listed.
 
     Raises:
         StorageError: the directory, or the remembered archive, cannot be listed.
@@ -92,13 +92,13 @@ def all_files(directory: Path, archive: Path | None) -> list[SegmentFile]:
             match = _NAME.match(name)
             if match:
                 found.append(SegmentFile(int(match[1], 16), match[2], archived, folder / name))
-    # Of several forms of one segment the first is as good as any: each appeared only when whole.
+    # Of several files of one segment any is good: each got its name only when it was complete.
     found.sort(key=lambda file: (file.first_txid, file.archived, SUFFIXES.index(file.suffix)))
     return found
 
 
 def list_segments(directory: Path, archive: Path | None) -> list[SegmentFile]:
-    """One file a segment, oldest first."""
+    """Returns one file for each segment, oldest first."""
     found: list[SegmentFile] = []
     for file in all_files(directory, archive):
         if not found or found[-1].first_txid != file.first_txid:
@@ -114,7 +114,7 @@ class Environment(LastingEnvironment):
 
     def __init__(self, path: Path, writable: bool, map_bytes: int, create: bool) -> None:
         self.path = path
-        """Path of the file now: a spare is renamed when it becomes a segment."""
+        """The present path of the file: a spare is renamed when it becomes a segment."""
         self.writable = writable
         self._map_bytes = map_bytes
         self._users = 1
@@ -124,14 +124,16 @@ class Environment(LastingEnvironment):
         try:
             status = self._checked_status(may_be_short=create)
         except BaseException:
-            # Not left to the garbage collector: LMDB opens no file twice, by whatever name.
+            # Closed here, not by the garbage collector: LMDB opens no file twice in a process.
             super().close()
             raise
         self._identity = (status.st_dev, status.st_ino)
 
     def _checked_status(self, may_be_short: bool) -> os.stat_result:
-        """Reading a page behind the end of a mapped file kills the process: refuses a torn file."""
-        # What it needs first: another process may let it grow meanwhile.
+        """Refuses a torn file: reading a page behind the end of a mapped file would kill the
+        process."""
+        # The needed size is read before the file's size, because another process may let the file
+        # grow.
         needed_bytes = self.ask(_file_bytes)
         status = os.stat(self.path)
         if status.st_size < needed_bytes and not may_be_short:
@@ -157,7 +159,7 @@ class Environment(LastingEnvironment):
         )
 
     def file_bytes(self) -> int:
-        """Bytes of its file, as far as LMDB uses it."""
+        """Returns the bytes of the file that LMDB uses."""
         return self.ask(_file_bytes)
 
     def joined(self) -> Environment:
@@ -180,17 +182,17 @@ def _file_bytes(env: Any) -> int:
 _registry: dict[tuple[int, int], Environment] = {}
 _registry_lock = threading.Lock()
 _sound: set[tuple[int, int, int]] = set()
-"""Files whose structure was found sound: device, inode, time of change."""
+"""The files whose structure was found sound, as (device, inode, time of change)."""
 
 
 def open_environment(
     path: Path, *, writable: bool = False, map_bytes: int = 0, create: bool = False
 ) -> Environment:
-    """The environment of a file, opened once in a process however many use it.
+    """Returns the environment of a file, which is opened once in a process and shared by its users.
 
     Raises:
         FileNotFoundError: there is no such file.
-        StorageError: it is no sound environment.
+        StorageError: the file is no sound environment.
     """
     with _registry_lock:
         try:
@@ -210,7 +212,7 @@ def open_environment(
                 return shared.joined()
             if not status.st_size:
                 raise CorruptRecord(f"{path} is torn: it is empty", str(path))
-            # A live segment changes under a reader; its writer checks it when it recovers it.
+            # A live segment changes under a reader; its writer checks the structure at recovery.
             if path.suffix == ".sealed" or writable:
                 seen = (status.st_dev, status.st_ino, status.st_mtime_ns)
                 if seen not in _sound:
@@ -249,7 +251,7 @@ def read_meta(transaction: Any) -> dict[bytes, bytes]:
 
 
 def block_last_txid(block: bytes | memoryview, path: Path) -> int:
-    """The last transaction id in a block, by a walk over the lengths."""
+    """Returns the last transaction id in a block, found by a walk over the lengths of its runs."""
     offset = start = 0
     end = len(block)
     while offset < end:
@@ -273,7 +275,7 @@ def run_at(block: bytes, txid: int) -> int:
     """Returns where the run that holds `txid` begins, or the end of the block; a walk over the
     lengths.
 
-    It stops at the first length that does not fit: who reads the run there finds the damage.
+    The walk stops at the first length that does not fit: reading the run there reports the damage.
     """
     offset = 0
     end = len(block) - records.RUN_HEADER_BYTES
@@ -302,7 +304,7 @@ class OpenSegment:
         raise NotImplementedError
 
     def last_txid(self) -> int:
-        """The last committed transaction id in it; 0 while it is empty."""
+        """Returns the last committed transaction id in the segment; 0 while it is empty."""
         raise NotImplementedError
 
     def entries(self) -> dict[bytes, bytes]:
@@ -313,7 +315,7 @@ class OpenSegment:
 
     @property
     def first_txid(self) -> int:
-        """The first transaction id in it."""
+        """The first transaction id in the segment."""
         return self.file.first_txid
 
     def index(self) -> SegmentIndex:
@@ -330,11 +332,12 @@ class OpenSegment:
             if not blocks:
                 return index
             for key, block in blocks:
-                # What was in front is known already where a block took it in with more.
+                # A block into which commits of the front were merged may begin with runs that are
+                # indexed already.
                 for header in self.headers(key, block, run_at(block, at)):
                     index.add(header.run, header.ranges, header.length_bytes)
             if index.last_txid < at:
-                # The same blocks would come again, and again.
+                # Otherwise the loop would read the same blocks for ever.
                 path = self.file.path
                 raise CorruptRecord(
                     f"{path}, block {blocks[-1][0]}: holds nothing from transaction {at} on",
@@ -357,7 +360,7 @@ class OpenSegment:
             offset += header.length_bytes
 
     def damaged(self, key: int, error: CorruptRecord) -> CorruptRecord:
-        """The error of a run, with the file and the block it lies in."""
+        """Returns the error of a damaged run, with its file and block."""
         path = self.file.path
         return CorruptRecord(f"{path}, block {key}: {error}", str(path), error.offset)
 
@@ -411,7 +414,8 @@ class EnvironmentSegment(OpenSegment):
         return found
 
     def _end_of(self, cursor: Any) -> int:
-        """Last transaction id of the block under the cursor, the environment's last; 0 if none."""
+        """Returns the last transaction id of the block under the cursor, which is the environment's
+        last block; 0 if there is no block."""
         key = bytes(cursor.key())
         if key == self._last_key:
             return self._last_txid
@@ -437,7 +441,8 @@ class EnvironmentSegment(OpenSegment):
             raise _readable(error, self.file.path, self._shared) from error
 
     def index(self) -> SegmentIndex:
-        """See OpenSegment; that of a live segment grows with each call."""
+        """Returns the index, as OpenSegment does; the index of a live segment is extended at each
+        call."""
         if self.file.suffix == ".live":
             self._index = self._scan(self._index)
             return self._index
@@ -521,7 +526,7 @@ def open_segment(file: SegmentFile) -> OpenSegment:
 
     Raises:
         FileNotFoundError: the file went (renamed, compressed, moved or removed): list anew.
-        StorageError: it is damaged or of another version.
+        StorageError: the file is damaged or has another version.
     """
     if file.suffix == ".zst":
         return CompressedSegment(file)
