@@ -48,7 +48,7 @@ CONTAINER_VERSION = 1
 GROUP_BYTES = 1024 * 1024
 ZSTD_LEVEL_DEFAULT = 3
 UNPACKED_BYTES_MAX = 256 * 1024 * 1024
-"""A group or footer that claims to unpack to more is damaged."""
+"""The limit of an unpacked group or footer, in bytes: one that claims more is damaged."""
 
 _MAGIC = b"RAYLAYZ\0"
 _HEADER = struct.Struct("<8sHHIQQ")
@@ -128,7 +128,7 @@ class Container:
 
     Raises:
         CorruptRecord: the file is torn or damaged.
-        StorageError: it is of another version.
+        StorageError: the file has another version.
     """
 
     def __init__(self, path: Path) -> None:
@@ -206,11 +206,11 @@ class Container:
         return os.fstat(self._fd).st_size
 
     def group_of(self, txid: int) -> int:
-        """The number of the group that holds, or would hold, the id."""
+        """Returns the number of the group that holds, or would hold, the transaction id."""
         return max(0, bisect_right(self._group_firsts, txid) - 1)
 
     def read_group(self, number: int) -> list[tuple[int, bytes]]:
-        """(first txid, block) of every block of a group.
+        """Returns (first transaction id, block) for every block of a group.
 
         Raises:
             CorruptRecord: the group is damaged.
@@ -240,7 +240,7 @@ class Container:
         """Reads every group.
 
         Raises:
-            CorruptRecord: one is damaged.
+            CorruptRecord: a group is damaged.
         """
         for number in range(len(self.groups)):
             self.read_group(number)

@@ -41,7 +41,7 @@ from raylay.services.messages.records import Flag, Kind, Run, sequences_of
 SEGMENT_VERSION = 1
 EXTENT_BYTES = 64 * 1024
 TOPICS_MAX = 1024
-"""Topics that a seal lists: some ten kilobytes."""
+"""The number of topics that a seal lists at most, which is some ten kilobytes."""
 
 _RECORDS = int(Kind.RECORDS)
 
@@ -77,7 +77,7 @@ class RunHeader(NamedTuple):
 
 
 def read_header(block: bytes | memoryview, offset: int) -> RunHeader:
-    """The header of the run at `offset`; only the header's checksum is verified.
+    """Returns the header of the run at `offset`; only the header's checksum is verified.
 
     Raises:
         CorruptRecord: the bytes are no whole, sound run header.
@@ -207,14 +207,14 @@ class SegmentIndex:
         self.first_time_us = 0
         self.earliest_time_us = 0
         self.last_time_us = 0
-        """The latest, which need not be the last one's."""
+        """The latest receive time of any run, which need not be that of the last run."""
         self.summary = PublisherRanges()
         self.extent_firsts: list[int] = []
         self.extent_times_us: list[int] = []
         self.places: dict[int, list[int]] = {}
-        """Publisher to a flat list of (extent number, lowest, highest sequence)."""
+        """A flat list of (extent number, lowest sequence, highest sequence) for each publisher."""
         self.topics: set[tuple[bytes, bytes]] | None = set()
-        """(topic, message type) of all records; None where that is not known."""
+        """The (topic, message type) pairs of all records; None when they are not known."""
         self._extent_bytes = EXTENT_BYTES
         self._lock = threading.Lock()
 
@@ -266,13 +266,15 @@ class SegmentIndex:
             places += (extent, run.first_sequence, run.last_sequence)
 
     def first_held(self, publisher: int, first: int, last: int) -> int | None:
-        """The lowest sequence in first..last that is in this segment."""
+        """Returns the lowest sequence in first..last that is in this segment; None when there is
+        none."""
         with self._lock:
             held = self.summary.get(publisher)
             return held.first_within(first, last) if held is not None else None
 
     def places_of(self, publisher: int, sequence: int) -> list[tuple[int, int]]:
-        """(first id, id behind the end) of the extents that may hold the message, if it is here."""
+        """Returns (first transaction id, id behind the end) of the extents that may hold the
+        message; an empty list when the segment does not have it."""
         found: list[tuple[int, int]] = []
         with self._lock:
             held = self.summary.get(publisher)
@@ -290,8 +292,8 @@ class SegmentIndex:
     def extents_above(
         self, publisher: int, topic: bytes, sequence: int
     ) -> list[tuple[int, int, int]]:
-        """(highest sequence, first id, id behind the end) of the extents that may hold something of
-        the publisher on the topic from `sequence` on."""
+        """Returns (highest sequence, first transaction id, id behind the end) of the extents that
+        may hold messages of the publisher on the topic from `sequence` on."""
         found: list[tuple[int, int, int]] = []
         with self._lock:
             topics = self.topics
@@ -307,14 +309,15 @@ class SegmentIndex:
         return found
 
     def take_held(self, publisher: int, wanted: SequenceSet) -> None:
-        """Takes out of `wanted` what is in this segment."""
+        """Removes the sequences in this segment from `wanted`."""
         with self._lock:
             held = self.summary.get(publisher)
             if held is not None:
                 wanted.difference_update(held)
 
     def extent_at_time(self, time_us: int) -> int | None:
-        """First transaction id of the first extent with a run received at or after the time."""
+        """Returns the first transaction id of the first extent with a run received at or after the
+        time."""
         with self._lock:
             for first, latest in zip(self.extent_firsts, self.extent_times_us, strict=True):
                 if latest >= time_us:
@@ -352,7 +355,8 @@ class SegmentIndex:
 
     @classmethod
     def from_entries(cls, entries: Mapping[bytes, bytes], path: str) -> SegmentIndex | None:
-        """The index of a sealed segment, None when the entries are of one that is not sealed.
+        """Returns the index of a sealed segment; None when the entries are those of a segment that
+        is not sealed.
 
         Raises:
             CorruptRecord: an entry is damaged.
@@ -406,7 +410,7 @@ def with_checksum(value: bytes) -> bytes:
 
 
 def checked(stored: bytes, key: bytes, path: str) -> bytes:
-    """The content of a meta entry.
+    """Returns the content of a meta entry.
 
     Raises:
         CorruptRecord: its checksum does not fit.
@@ -418,14 +422,16 @@ def checked(stored: bytes, key: bytes, path: str) -> bytes:
 
 
 class OpeningEntries:
-    """The meta entries of a segment's first commit: what it is, and all that is held before it.
+    """The meta entries of a segment's first commit: its header, and every sequence journaled before
+    it.
 
-    Encoding them for 100,000 publishers takes half a second, in which nothing is acknowledged: so
-    they are prepared beside, and of what is new since then alone at the commit.
+    Encoding them for 100,000 publishers takes half a second, in which no message is acknowledged:
+    so they are encoded in advance on another thread, and the commit encodes only what changed
+    since.
     Owner: a journal; any of its threads.
 
     Args:
-        prefix: of every key.
+        prefix: the prefix of every key.
     """
 
     def __init__(self, prefix: bytes = b"") -> None:
@@ -435,12 +441,13 @@ class OpeningEntries:
         self._values: dict[bytes, bytes] = {}
 
     def prepare(self, held: PublisherRanges) -> None:
-        """Encodes what has changed. `held`: a copy, which nobody changes."""
+        """Encodes what has changed since the last call. `held` is a copy that is never changed."""
         with self._lock:
             self._encode(held)
 
     def of(self, first_txid: int, held: PublisherRanges) -> list[tuple[bytes, bytes]]:
-        """Keys and values for a segment that begins with this transaction id. `held`: a copy."""
+        """Returns the keys and values for a segment that begins with this transaction id. `held` is
+        a copy that is never changed."""
         with self._lock:
             self._encode(held)
             header = with_checksum(_HEADER.pack(SEGMENT_VERSION, 0, 0, first_txid))
@@ -458,11 +465,12 @@ class OpeningEntries:
 
 
 def check_header(entries: Mapping[bytes, bytes], first_txid: int, path: str) -> None:
-    """Refuses a segment of another version, or one whose name is not its content.
+    """Refuses a segment of another version, or whose header has another first transaction id than
+    its name.
 
     Raises:
         CorruptRecord: the header is missing or damaged.
-        StorageError: it is of another version, or of another segment.
+        StorageError: the file has another version, or is another segment.
     """
     stored = entries.get(HEADER_KEY)
     if stored is None:
@@ -485,7 +493,7 @@ def check_header(entries: Mapping[bytes, bytes], first_txid: int, path: str) -> 
 def ranges_from_entries(
     entries: Mapping[bytes, bytes], prefix: bytes, path: str
 ) -> PublisherRanges:
-    """The sets stored under `prefix`, one a publisher.
+    """Returns the sets stored under `prefix`, one for each publisher.
 
     Raises:
         CorruptRecord: one is damaged.

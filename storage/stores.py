@@ -1,8 +1,9 @@
 """Stores of a client: publishes that are not durable yet, and the messages that a subscription has
 seen.
 
-A publish store's file holds batches, one a flush, all records of it packed back to back: one key a
-batch, since a key a record costs five times as much. All numbers little-endian but the keys.
+A publish store's file holds one batch for each flush, with the records packed back to back under
+one key, because a key for each record would cost five times as much. All numbers are little-endian,
+except in keys.
 
     key   8 bytes big-endian: the batch's first sequence; it sorts behind `meta`
     value per record: u64 sequence, u32 length, the record
@@ -50,11 +51,11 @@ class PublishStore(Protocol):
 
     @property
     def messages(self) -> int:
-        """Records in it."""
+        """The number of records in the store."""
 
     @property
     def bytes(self) -> int:
-        """Bytes of the records in it."""
+        """The bytes of the records in the store."""
 
     @property
     def lowest(self) -> int:
@@ -62,7 +63,7 @@ class PublishStore(Protocol):
 
     @property
     def highest(self) -> int:
-        """The highest sequence ever put, also when it is empty; 0 when none ever was."""
+        """The highest sequence ever put, also when the store is empty; 0 when none was ever put."""
 
     @property
     def full(self) -> bool:
@@ -76,31 +77,33 @@ class PublishStore(Protocol):
         """
 
     def flush(self) -> None:
-        """Makes durable what was put, in one synced write; nothing to do for one in memory.
+        """Makes every record put so far durable, in one synced write; a store in memory does
+        nothing.
 
         Raises:
-            StorageFull: no space; what was put stays put and the next flush tries again.
+            StorageFull: no space; the records stay in the store, and the next flush tries again.
         """
 
     def advance(self, highest: int) -> None:
         """Raises `highest` without a record: numbering continues behind it."""
 
     def acknowledge(self, upto: int) -> None:
-        """Drops everything up to this sequence. On disk with the next `flush`, which is enough:
-        what a crash brings back is resent and recognised."""
+        """Drops every record up to this sequence. The next `flush` writes that to disk, which is
+        early enough: records that a crash brings back are sent again and recognised as
+        duplicates."""
 
     def drop(self, ranges: Iterable[Range]) -> None:
         """Drops the inclusive ranges of sequences."""
 
     def replay(self, first: int = 0) -> Iterator[tuple[int, builtins.bytes]]:
-        """(sequence, record) from `first` on, in order, as the store is at the call."""
+        """Yields (sequence, record) from `first` on, in order, as the store is at the call."""
 
     words: builtins.bytes
     """Reports to its client about where it may fail over to, kept beside the publishes: set before
     the acks that depend on it, on disk with the next `flush`."""
 
     def close(self) -> None:
-        """Flushes and gives everything back."""
+        """Flushes and closes the store."""
 
 
 Entry = TypeVar("Entry")
@@ -213,7 +216,7 @@ class LmdbPublishStore(_EntryCounts[int]):
         # (first, last sequence) of each batch on disk.
         self._batches: deque[tuple[int, int]] = deque()
         self._surplus: list[int] = []
-        """First sequences of batches that are wholly acknowledged but still on disk."""
+        """The first sequences of batches that are wholly acknowledged but still on disk."""
         self._meta_changed = False
         self._file = StoreFile(self._path)
         try:
@@ -348,7 +351,7 @@ class LmdbPublishStore(_EntryCounts[int]):
                     value = transaction.get(_KEY.pack(key))
             except lmdb.Error as error:
                 raise explained(error, self._path) from error
-            # None: acknowledged and flushed away since the call.
+            # None: the batch was acknowledged and removed by a flush since the call.
             for sequence, record in _unpack(value or b""):
                 if sequence in wanted:
                     yield sequence, record
@@ -375,7 +378,8 @@ def _not_ascending(sequence: int, highest: int) -> ValueError:
 def _above_prefix(
     store: MemoryPublishStore | LmdbPublishStore, ranges: Iterable[Range]
 ) -> SequenceSet | None:
-    """Acknowledges what the ranges have at the store's front; what they have besides, or None."""
+    """Acknowledges those of the ranges that are a prefix of the store. Returns the other sequences
+    to drop, or None."""
     highest = store.highest  # what is put later was not meant
     gone = SequenceSet((first, min(last, highest)) for first, last in ranges if first <= highest)
     for first, last in gone:
@@ -404,17 +408,19 @@ def _unpack(value: bytes) -> Iterator[tuple[int, bytes]]:
 
 # -- bookmark stores -----------------------------------------------------------------------------
 class BookmarkStore(Protocol):
-    """The messages that each subscription has, so that a durable subscriber resumes exactly."""
+    """The store of the messages that each subscription has, so that a durable subscriber resumes
+    without a gap or a duplicate."""
 
     def seen(self, subscription: str, publisher: int, first: int, last: int) -> None:
-        """The subscriber has processed first..last of the publisher."""
+        """Notes that the subscriber has processed the publisher's messages first..last."""
 
     def persisted(self, subscription: str, ranges: PublisherRanges) -> None:
-        """A persisted ack: all of the subscription's messages in `ranges` are had and durable.
-        It fills the gaps of what the subscription does not match, so that few ranges remain."""
+        """Notes a persisted ack: the subscriber has all of the subscription's messages in `ranges`,
+        and they are durable. The ack also covers messages that the subscription does not match, so
+        that few ranges remain."""
 
     def load(self, subscription: str) -> PublisherRanges:
-        """Returns what the subscription has: a copy."""
+        """Returns a copy of the set of messages that the subscription has."""
 
     def discard(self, subscription: str) -> None:
         """Forgets the subscription."""
@@ -427,7 +433,7 @@ class BookmarkStore(Protocol):
         """
 
     def close(self) -> None:
-        """Flushes and gives everything back."""
+        """Flushes and closes the store."""
 
 
 class MemoryBookmarkStore:
