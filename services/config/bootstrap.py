@@ -14,13 +14,13 @@ class BootstrapConfig:
     """The sources from which an empty instance copies its log before it serves.
 
     Attributes:
-        sources: `host:port` of replication transports, in priority order.
-        topics: which of the source's topics; none: all.
+        sources: addresses `host:port` of replication transports, in priority order.
+        topics: topics that are copied from the source; empty: all of them.
         retry_ms_min, retry_ms_max: pause after every source failed; doubles up to the maximum.
-        tls: how they are dialled; None: without TLS.
-        authenticator: what it says of itself there; None: as the instance does.
-        authenticators: What it says at each of the sources, where they differ: one for each source,
-            None where it says nothing.
+        tls: TLS settings with which the sources are dialled; None: without TLS.
+        authenticator: module that makes the bootstrap's credentials; None: the instance's module.
+        authenticators: modules that make the credentials for each source, where they differ: one
+            for each source, None for a source that is sent none.
     """
 
     sources: tuple[str, ...]

@@ -13,10 +13,11 @@ class SlowClientBufferConfig(JsonText):
     """The values that an instance gives to one start of a capacity pool's buffer.
 
     Attributes:
-        pool: its name.
-        start_number: of this start, never used twice; the instance talks to the buffer of the last
-            start only.
-        path: the file that it keeps what waits in. What lies there is removed.
+        pool: name of the pool.
+        start_number: number of this start, never used twice; the instance talks to the buffer of
+            the last start only.
+        path: file in which the buffer keeps the messages that wait. A file that is there at the
+            start is removed.
     """
 
     instance: str

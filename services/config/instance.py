@@ -51,30 +51,32 @@ class DestinationConfig:
     """One Destination of an instance.
 
     Attributes:
-        addresses: `host:port` of replication transports, in priority order. None: it does not dial,
-            and waits until one of its servers connects.
-        client_addresses: `host:port` for clients of the same servers, told to clients as peers
-            until the connected server has named its own.
-        server_names: names of the same servers; empty: they are not known.
-        window_bytes: sent and not yet stored there, at most.
+        addresses: addresses `host:port` of replication transports, in priority order. Empty: the
+            link does not dial, and waits until one of the destination's servers connects.
+        client_addresses: addresses `host:port` at which clients reach the same servers. Clients are
+            told them as peers until the connected server has named its own.
+        server_names: names of the same servers; empty: their names are not known.
+        window_bytes: most bytes that are sent and not yet stored at the destination.
         heartbeat_ms, timeout_ms: a beat when nothing else was sent for so long; the connection
             ends when nothing came for so long. The other side beats each second
             (`upstream_connection.BEAT_S`): with a shorter time-out none lasts that is idle.
-        compression_type: `zstd` or `zlib`, of batches that are sent compressed.
-        reconnect_timeout_ms: how long an address is tried before the next: none, one for all, or
-            one for each.
-        share_connection: a connection that one of the servers made is used before any is dialled.
+        compression_type: algorithm for batches that are sent compressed: `zstd` or `zlib`.
+        reconnect_timeout_ms: milliseconds for which an address is tried before the next: none, one
+            for all, or one for each.
+        share_connection: whether the link uses a connection that one of the servers made, if there
+            is one, before it dials.
         wide_ip: whether several servers may answer at one of the addresses. None: they may where
             the names of the servers are not known.
         waits, waits_for: beside dialling it takes a connection that a server made which it does not
             dial: one of these names; none: the one that bears its name, else any of the group that
             no other destination names.
         retry_ms_min, retry_ms_max: pause after all addresses failed; doubles up to the maximum.
-        tls: how it is dialled; None: without TLS.
-        authenticator: what its link says of itself there; None: as the instance does.
-        authenticators: What its link says at each of the addresses, where they differ: one for each
-            address, None for an address at which it says nothing. `authenticator` then is what it
-            says over a connection that the other side made.
+        tls: TLS settings of the connections that the link dials; None: it dials without TLS.
+        authenticator: module that makes the link's credentials for the destination; None: the
+            instance's module.
+        authenticators: modules that make the link's credentials at each of the addresses, where
+            they differ: one for each address, None for an address at which the link sends none.
+            `authenticator` is then for a connection that the other side made.
     """
 
     name: str
@@ -109,7 +111,8 @@ class DestinationConfig:
         return self.authenticators[server] if self.authenticators else self.authenticator
 
     def reconnect_timeouts_s(self) -> tuple[float | None, ...]:
-        """Time for which each address is tried; None: until the attempt ends by itself."""
+        """Returns the seconds for which each address is tried; None: until the attempt ends by
+        itself."""
         given = self.reconnect_timeout_ms
         if len(given) == 1:
             given = given * len(self.addresses)
@@ -147,43 +150,52 @@ class DestinationConfig:
 
 @dataclass(slots=True)
 class InstanceConfig(JsonText):
-    """One instance. Ports of 0 take any free one at the first start and keep it from then on.
+    """The configuration of one instance. A port of 0 stands for any free port, chosen at the first
+    start and kept from then on.
 
     Attributes:
-        topics: which topics are in the transaction log.
-        unjournaled: which are declared as being in none: they are delivered to live subscribers.
-            A publish to any other topic is refused. None: all others are delivered so.
-        sow: topics whose last message of each key is kept, in the order in which a name is looked
-            for.
-        queue_definitions: the queues that it runs.
-        type_definitions: message types of names of their own.
-        client_transports: its transports for clients, at least one.
-        replication_transports: its transports for other instances. Without one it listens nowhere
-            for links, and replicates to others only.
-        first: an empty data directory admits clients at once, without a peer to catch up with.
-        direct_links: whether links that have caught up hand it their connections.
-        client_buffer_bytes_max: that the rows of one query in order may take in memory.
-        staged_bytes_max: bytes waiting for the disk, then publishers are read no further.
-        metrics_port: Prometheus port, 0: any free one, None: off.
-        bootstrap: where an empty data directory is filled from before the instance serves.
+        topics: topics that are in the transaction log.
+        unjournaled: topics that are declared as not journaled: their messages are delivered to live
+            subscribers, and a publish to a topic that is neither journaled nor declared is refused.
+            None: messages of all topics that are not journaled are delivered to live subscribers.
+        sow: SOW topics, in the order in which a name is looked up.
+        queue_definitions: queues that the instance runs.
+        type_definitions: message types that are defined besides the built-in ones.
+        client_transports: transports for clients, at least one.
+        replication_transports: transports for other instances. Empty: the instance listens nowhere
+            for links, and only replicates to others.
+        first: whether an instance with an empty data directory admits clients at once, without a
+            peer to catch up with.
+        direct_links: whether links that have caught up hand their connections over to the instance.
+        client_buffer_bytes_max: most bytes of memory for the rows of one query that asks for an
+            order.
+        staged_bytes_max: bytes waiting for the disk beyond which the instance reads no more from
+            publishers.
+        metrics_port: port at which Prometheus reads metrics; 0: any free one; None: no metrics.
+        bootstrap: sources from which an empty data directory is filled before the instance serves.
         generation: how often the instance was moved (replication/membership/placement.py).
-        placements: of instances that were moved, as far as the fabric's record knows: name,
-            generation, replication address and client address each.
+        placements: places of instances that were moved, as far as the fabric's record knows them:
+            name, generation, replication address and client address of each.
         announce_to: replication addresses that are told where this instance lives now, if it was
             moved or has another address than its configuration says.
         node_address: its node's, where it listens there; where the node comes back with another
             one, the instance follows (services/server/links/node_address.py). Empty: it was given
             its hosts.
-        drills: whether drills may break it (docs/drills.md).
-        authentication: the module that says who a client is; None: everybody is let in.
-        entitlement: the module that says what he may do; None: everything.
-        admin: who may control the instance; None: whoever can call it.
-        announce_tls: how `announce_to` is dialled; None: without TLS.
-        capacity: what waits for clients that do not read; None: the defaults.
+        drills: whether drills may break the instance (docs/drills.md).
+        authentication: module that decides which clients are let in; None: all clients are.
+        entitlement: module that decides what clients may do; None: they may do everything.
+        admin: modules that decide which users may control the instance; None: every user that can
+            call it.
+        announce_tls: TLS settings with which the addresses of `announce_to` are dialled; None:
+            without TLS.
+        capacity: limits on the messages that wait for clients that do not read; None: the default
+            limits.
         replication_authentication, replication_entitlement: of replication transports.
-        authenticator: what the instance and its links say of themselves to others; None: nothing.
-        fabric_key: that proves to other instances that this one is of their fabric
-            (protocol/link/proof.py); empty: it cannot, and believes nobody that connects to it.
+        authenticator: module that makes the credentials of the instance and its links; None: they
+            send none.
+        fabric_key: key by which the instance proves to other instances that it is of their fabric
+            (protocol/link/proof.py); empty: it cannot prove that, and accepts no such proof from an
+            instance that connects to it.
     """
 
     name: str
@@ -225,7 +237,7 @@ class InstanceConfig(JsonText):
 
     @property
     def transports(self) -> tuple[TransportConfig, ...]:
-        """All its transports, those for clients first."""
+        """Returns all transports of the instance, those for clients first."""
         return self.client_transports + self.replication_transports
 
     def check(self) -> None:
@@ -265,8 +277,9 @@ class InstanceConfig(JsonText):
             destination.check(self.name)
 
     def for_control(self) -> tuple[ModuleConfig | None, ModuleConfig | None]:
-        """The modules that say who controls it, and what he may do: its `admin`'s, else those of
-        its clients. Nobody asks them where there is no `admin`."""
+        """Returns the authentication and the entitlement module for users that control the
+        instance: those of `admin`, or else those for clients. They are not asked if the instance
+        has no `admin`."""
         admin = self.admin or AdminConfig()
         return (
             admin.authentication or self.authentication,
@@ -294,7 +307,7 @@ class InstanceConfig(JsonText):
 
     @classmethod
     def load(cls, directory: Path) -> InstanceConfig:
-        """Reads `instance.json`.
+        """Reads `instance.json` in a data directory.
 
         Raises:
             ConfigurationError: there is none, or it is wrong.
@@ -312,11 +325,12 @@ class LinkConfig(JsonText):
     """The values that an instance gives to one start of a link.
 
     Attributes:
-        start_number: of this start, never used twice; the instance talks to the link of the last
-            start only.
-        address: where others reach the instance's replication transport; empty: not known.
-        drills: whether its line to the destination can be made a bad one.
-        type_definitions: message types of names of their own, that content filters read.
+        start_number: number of this start, never used twice; the instance talks to the link of the
+            last start only.
+        address: address at which other instances reach this instance's replication transport;
+            empty: not known.
+        drills: whether drills may disturb the link's connection to the destination.
+        type_definitions: message types besides the built-in ones, which content filters read.
     """
 
     instance: str
@@ -335,8 +349,8 @@ class LinkConfig(JsonText):
 
     @property
     def process_name(self) -> str:
-        """The name of the process in logs, traces and status: `Instance→Destination` without the
-        arrow."""
+        """Returns the name of the process in logs, traces and status: `Instance→Destination`, with
+        a dot in place of the arrow."""
         return f"{self.instance}.{self.destination.name}"
 
 
@@ -345,11 +359,11 @@ class QueueOwnerConfig(JsonText):
     """The values that an instance gives to one start of a queue's owner.
 
     Attributes:
-        life: of the instance's process: random bits.
-        start_number: of this start, never used twice in that life; the instance talks to the owner
-            of the last start only.
-        store_path: the file that it keeps its state in.
-        type_definitions: message types of names of their own, that filters read.
+        life: random bits that tell one life of the instance's process from another.
+        start_number: number of this start, never used twice in that life; the instance talks to the
+            owner of the last start only.
+        store_path: file in which the owner keeps its state.
+        type_definitions: message types besides the built-in ones, which filters read.
     """
 
     instance: str
@@ -368,7 +382,7 @@ class QueueOwnerConfig(JsonText):
 
     @property
     def process_name(self) -> str:
-        """The name of the process in logs, traces and status."""
+        """Returns the name of the process in logs, traces and status."""
         return f"{self.instance}.{self.definition.name}"
 
 
@@ -382,7 +396,7 @@ def reachable(address: str) -> str:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port`; an IPv6 host stands in brackets.
+    """Returns the host and the port of `host:port`; an IPv6 host stands in brackets.
 
     Raises:
         ConfigurationError: it is none.

@@ -19,21 +19,22 @@ class TransportConfig:
     """One transport for clients, or for other instances.
 
     Attributes:
-        name: unique among the instance's.
-        port: 0: any free one at the first start, kept from then on.
-        host: the address at which it listens.
-        message_types: that it is for; none: any.
-        advertised: `host:port` that clients reach it by; None: host and port.
-        connections_max: at once; None: as many as the instance.
+        name: name that no other transport of the instance has.
+        port: port at which the transport listens; 0: any free one, chosen at the first start and
+            kept from then on.
+        host: address at which the transport listens.
+        message_types: message types that the transport takes; empty: any type.
+        advertised: address `host:port` at which clients reach the transport; None: host and port.
+        connections_max: most connections at once; None: as many as the instance takes.
         connections_per_user_max, connections_per_address_max: of one user and of one address that
             have logged on; None: half of `connections_max`, and any number from this host.
-        outstanding_publishes_max: of one connection, without a persisted ack, then it is read no
-            further; None: any number of numbered ones.
-        enabled: whether it listens when the instance starts.
+        outstanding_publishes_max: most publishes of one connection without a persisted ack, beyond
+            which the connection is read no further; None: any number of numbered ones.
+        enabled: whether the transport listens when the instance starts.
         authentication, entitlement: its modules; None: those of the instance.
-        tls: None: it has none.
-        capacity: what its clients may hold, in a pool of their own; None: they are in the
-            instance's.
+        tls: TLS settings of the transport; None: it has no TLS.
+        capacity: limits on the messages that wait for the transport's clients, in a pool of their
+            own; None: they share the instance's pool.
     """
 
     name: str

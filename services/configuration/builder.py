@@ -211,7 +211,7 @@ class FabricBuilder:
         return instance.model_copy(update={"destinations": made})
 
     def settings(self) -> FabricSettings:
-        """The whole fabric, checked.
+        """Returns the settings of the whole fabric, checked.
 
         Raises:
             ConfigurationError: with one line for each thing that is wrong.

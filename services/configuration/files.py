@@ -62,11 +62,12 @@ def load_fabric(
     name: str = "",
     ignore_unsupported: bool = False,
 ) -> FabricSettings:
-    """The fabric of one YAML file or of the AMPSConfig files of its instances.
+    """Returns the settings of the fabric in one YAML file or in the AMPSConfig files of its
+    instances.
 
     Args:
         defines: values of `${VAR}` in AMPSConfig files.
-        name: of the fabric, for AMPSConfig files, which do not say it.
+        name: name of the fabric, for AMPSConfig files, which do not say it.
         ignore_unsupported: leave out what does not run yet, instead of refusing it.
 
     Raises:
@@ -88,7 +89,8 @@ def load_all(
     name: str = "",
     origins: Origins | None = None,
 ) -> tuple[FabricSettings, list[tuple[str, str]]]:
-    """The fabric of such files without what does not run yet, and (place, what it is) of that.
+    """Returns the settings of the fabric in such files without the parts that do not run yet, and
+    of each such part its place and description.
 
     For whoever looks at a fabric and does not start it.
 

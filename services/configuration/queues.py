@@ -29,19 +29,21 @@ class QueueSettings(Section):
     name: QueueName
     message_type: MessageType
     kind: Literal["queue", "local", "group_local"] = "queue"
-    """`queue`: of all instances that have it; `local`: of this instance alone; `group_local`: of a
-    group, or domain, and all messages begin at one of its instances."""
+    """Kind of the queue. `queue`: shared by all instances that have it; `local`: of this instance
+    alone; `group_local`: shared by the instances of a group, or domain, and all messages begin at
+    one of them."""
     underlying: str = ""
-    """The topic whose messages it holds, or a regular expression over topics. Empty: `name`."""
+    """Topic whose messages the queue holds, or a regular expression over topics. Empty: `name`."""
     filter: str = ""
     publish_target: str = ""
     """Topic to which publishes to `name` go. Empty: to `underlying`."""
     semantics: Literal["at-least-once", "at-most-once"] = "at-least-once"
     lease_ms: Annotated[Milliseconds, Field(gt=0)] | None = Field(default=None, alias="lease")
-    """A message that is not acknowledged for so long goes to another consumer. None: when its
-    consumer is gone."""
+    """Milliseconds after which a message that is not acknowledged goes to another consumer. None:
+    it goes to another consumer when its own is gone."""
     backlog_max: Above0 | None = None
-    """Messages under way of all consumers of one instance. None: as many as they ask for."""
+    """Most messages that all consumers of one instance may hold at once. None: as many as they ask
+    for."""
     subscription_backlog_max: Above0 = 1
     expiration_ms: Annotated[Milliseconds, Field(gt=0)] | None = Field(
         default=None, alias="expiration"
@@ -66,7 +68,7 @@ class QueueSettings(Section):
     initial_owner: str = ""
     domain: str = ""
     dead_letters: str = ""
-    """The topic that gets a copy of each message that leaves the queue undone. Empty: none does."""
+    """Topic that gets a copy of each message that leaves the queue undone. Empty: no topic does."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

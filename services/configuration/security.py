@@ -38,7 +38,7 @@ def _named(value: ModuleConfig) -> ModuleConfig:
 
 
 ModuleLike = str | Mapping[str, Any] | ModuleConfig
-"""A module as a script gives it: its name, or that with options."""
+"""A module as a script gives it: its name, or its name with options."""
 Module = Annotated[ModuleConfig, BeforeValidator(_module), AfterValidator(_named)]
 
 
@@ -47,9 +47,10 @@ class AdminSettings(Section):
     clients."""
 
     authentication: Module | None = None
-    """The authentication module. None: as the instance's `authentication` says."""
+    """Module that decides which users may log on to control the instance. None: the instance's
+    `authentication`."""
     entitlement: Module | None = None
-    """The entitlement module. None: as the instance's `entitlement` says."""
+    """Module that decides what these users may do. None: the instance's `entitlement`."""
 
 
 def _given(value: object) -> object:

@@ -72,10 +72,11 @@ class SowTopicSettings(Section):
     """Goes into each key: in topics with the same domain, equal values of the key fields give equal
     keys. Empty: the topic's name."""
     key_generator: str = ""
-    """An entry point of the group `raylay.key_generators`."""
+    """Name of an entry point in the group `raylay.key_generators`. Empty: none."""
     key_generator_options: dict[str, str] = Field(default={})
     durability: Literal["persistent", "transient"] = "persistent"
-    """`transient`: in memory alone, made anew from the journal at each start."""
+    """Where the records are kept. `transient`: only in memory, made anew from the journal at each
+    start."""
     recovery_point: RecoveryPoint = "epoch"
     """Point from which the journal is read if there is no store: `epoch`, `now`, or an instant."""
     expiration: Expiration = "disabled"
@@ -83,10 +84,10 @@ class SowTopicSettings(Section):
     hash_indexes: tuple[Index, ...] = ()
     """Hash indexes, each the identifiers of fields that queries ask for by exact value."""
     preprocessing: tuple[Expression, ...] = ()
-    """`expression AS /field`: fields that are computed before the key."""
+    """Fields that are computed before the key, each as `expression AS /field`."""
     enrichment: tuple[Expression, ...] = ()
-    """Expressions like those of `preprocessing`, computed behind the key: `/field OF PREVIOUS` is
-    of the message before."""
+    """Expressions like those of `preprocessing`, computed after the key. `/field OF PREVIOUS` is
+    the field in the record that the key had before this message."""
     conflict: Literal["none", "last_writer"] = "none"
     """`last_writer`: where two publishers wrote one key at once, all instances take the later."""
 

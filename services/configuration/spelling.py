@@ -11,8 +11,8 @@ guess."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The hint `did you mean NAME?` with the name that is closest; empty: none is close. Case does
-    not count."""
+    """Returns the hint `did you mean NAME?` with the closest name, whatever the case; empty: no
+    name is close."""
     by_fold = {name.casefold(): name for name in known}
     close = difflib.get_close_matches(word.casefold(), by_fold, 1, CUTOFF)
     return f"did you mean {by_fold[close[0]]}?" if close else ""

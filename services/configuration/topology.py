@@ -49,7 +49,8 @@ class TopologyProblem(NamedTuple):
 
 
 def problems(settings: FabricSettings) -> list[TopologyProblem]:
-    """Everything that is wrong with a fabric, in the order declared; empty: it can be started."""
+    """Returns everything that is wrong with a fabric, in the order declared; empty: the fabric can
+    be started."""
     if not settings.instances:
         return [
             TopologyProblem((), f"fabric {settings.name} has no instances: declare a region or one")
@@ -134,11 +135,11 @@ Defined = TypeVar("Defined", bound=SowTopicDefinition | QueueDefinition)
 
 @dataclass(frozen=True, slots=True)
 class _PlacedDefinition(Generic[Defined]):
-    """A definition, and how it is called in a problem.
+    """A definition of a SOW topic or queue, with the words that name it in a problem.
 
     Attributes:
-        twice: another one before it has its name and type.
-        own: it is the instance's, not the fabric's.
+        twice: whether an earlier definition has the same name and type.
+        own: whether the definition is the instance's, not the fabric's.
     """
 
     definition: Defined
@@ -150,7 +151,7 @@ class _PlacedDefinition(Generic[Defined]):
     def told(
         self, check: Callable[[Defined], list[DefinitionProblem]]
     ) -> Iterator[TopologyProblem]:
-        """Returns the faults of the definition for itself."""
+        """Yields the problems of the definition taken alone."""
         if self.twice:
             kind = self.definition.message_type
             yield TopologyProblem(
@@ -185,7 +186,8 @@ class _PlacedDefinition(Generic[Defined]):
 def _placed(
     definitions: Iterable[Defined], kind: str, what: str, instance: InstanceSettings
 ) -> Iterator[_PlacedDefinition[Defined]]:
-    """Definitions that an instance has, its own or the fabric's; `kind` is their key in a file."""
+    """Yields the definitions that an instance has, its own or the fabric's; `kind` is their key in
+    a file."""
     own = getattr(instance, kind) is not None
     seen: set[tuple[str, str]] = set()
     for number, each in enumerate(definitions):
@@ -400,7 +402,7 @@ def _ports(settings: FabricSettings) -> Iterator[TopologyProblem]:
 def _listeners(
     first: str, transports: tuple[TransportSettings | ReplicationTransportSettings, ...]
 ) -> Iterator[tuple[str, str, int]]:
-    """The name of the port of each of these transports, its host and the port."""
+    """Yields for each of these transports the name of its port, its host and the port."""
     for number, each in enumerate(transports):
         yield f"port of transport {each.name}" if number else first, each.host, each.port
 
@@ -502,8 +504,9 @@ def _waiting(
 def waited_for(
     settings: FabricSettings, instance: InstanceSettings, destination: DestinationSettings
 ) -> tuple[str, ...]:
-    """The instances of the fabric over whose connections a destination that does not dial may push:
-    those that it names, or all of its group, as far as they connect to it."""
+    """Returns the instances of the fabric over whose connections a destination that does not dial
+    may push: of the instances that the destination names, or else of its group, those that connect
+    to this instance."""
     named = set(destination.to)
     return tuple(
         other.name

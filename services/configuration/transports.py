@@ -28,33 +28,35 @@ def _capacity(value: CapacityConfig) -> CapacityConfig:
 
 
 Tls = Annotated[TlsConfig, AfterValidator(_tls)]
-"""TLS of transports, and of those who connect to them (docs/security.md). Paths are taken from the
-fabric's directory where they are relative, on the host that uses them; `~` is the home of who
+"""TLS settings of transports and of the connections to them (docs/security.md). A relative path is
+taken from the fabric's directory on the host that uses the file; `~` is the home of the user that
 starts the fabric."""
 TlsChoice = Tls | Literal[False] | None
-"""False: no TLS, whatever holds around it. None: what holds around it."""
+"""TLS settings of one transport or connection. False: no TLS, even if the instance or the fabric
+has TLS settings. None: the settings of the instance, or else of the fabric."""
 Capacity = Annotated[CapacityConfig, AfterValidator(_capacity)]
-"""Limits on what waits for clients. A value that is left out: of a transport, as its instance says;
-of an instance, as the fabric says; of that, the default."""
+"""Limits on the messages that wait for clients. A limit that a transport leaves out is the
+instance's; one that the instance leaves out is the fabric's; one that the fabric leaves out is the
+default."""
 
 
 class ReplicationTerms(Section):
     """The settings of any transport for other instances."""
 
     enabled: bool = True
-    """Whether it listens when the instance starts."""
+    """Whether the transport listens when the instance starts."""
     tls: TlsChoice = None
-    """None: the instance's."""
+    """TLS settings of the transport. None: the instance's."""
     authentication: Module | None = None
-    """Module that decides which links are let in. None: as the instance's
-    `replication_authentication` says."""
+    """Module that decides which links are let in. None: the instance's
+    `replication_authentication`."""
     entitlement: Module | None = None
-    """Module that decides what links may bring. None: as the instance's `replication_entitlement`
-    says."""
+    """Module that decides which messages links may bring. None: the instance's
+    `replication_entitlement`."""
 
 
 class FirstReplicationSettings(ReplicationTerms):
-    """More about the transport of `replication_port`."""
+    """Further settings of the transport of `replication_port`."""
 
     name: Annotated[str, Field(min_length=1)] = "replication"
 
@@ -63,7 +65,8 @@ class _Listening(Section):
     name: Annotated[str, Field(min_length=1)]
     port: Port = 0
     host: str = ""
-    """Empty: that of the first of its kind."""
+    """Address at which the transport listens. Empty: that of the instance's first transport of the
+    same kind."""
 
     def listening_at(self, host: str) -> Self:
         """Returns the transport with this host, unless it names one itself."""
@@ -71,43 +74,44 @@ class _Listening(Section):
 
 
 class ReplicationTransportSettings(ReplicationTerms, _Listening):
-    """One transport for other instances."""
+    """The settings of one transport for other instances."""
 
 
 class ClientTerms(Section):
     """The settings of any transport for clients."""
 
     connections_max: Annotated[int, Field(ge=1)] | None = None
-    """Connections at once. None: as many as the instance."""
+    """Most connections at once. None: as many as the instance takes."""
     connections_per_user_max: Annotated[int, Field(ge=1)] | None = None
-    """Connections of one user that has logged on. None: half of `connections_max`."""
+    """Most connections of one user that has logged on. None: half of `connections_max`."""
     connections_per_address_max: Annotated[int, Field(ge=1)] | None = None
-    """Connections of one address that have logged on. None: half of `connections_max`, and any
-    number from this host."""
+    """Most connections from one address that have logged on. None: half of `connections_max`, and
+    any number from this host."""
     outstanding_publishes_max: Annotated[int, Field(ge=1)] | None = None
-    """Publishes of one connection without a persisted ack, beyond which it is read no further.
-    None: any number of those that clients number."""
+    """Most publishes of one connection without a persisted ack, beyond which the connection is read
+    no further. None: any number of the publishes that clients number."""
     enabled: bool = True
-    """Whether it listens when the instance starts."""
+    """Whether the transport listens when the instance starts."""
     authentication: Module | None = None
-    """Module that decides who is let in. None: as the instance says."""
+    """Module that decides which clients are let in. None: the instance's module."""
     entitlement: Module | None = None
-    """The entitlement module. None: as the instance says."""
+    """Module that decides what clients may do. None: the instance's module."""
     tls: TlsChoice = None
-    """None: the instance's."""
+    """TLS settings of the transport. None: the instance's."""
     capacity: Capacity | None = None
-    """Limits on what its clients may hold, in a pool of their own. None: they are in the
-    instance's."""
+    """Limits on the messages that wait for the transport's clients, in a pool of their own. None:
+    they share the instance's pool."""
 
 
 class FirstTransportSettings(ClientTerms):
-    """More about the transport of `client_port`."""
+    """Further settings of the transport of `client_port`."""
 
     name: Annotated[str, Field(min_length=1)] = "client"
 
 
 class TransportSettings(ClientTerms, _Listening):
-    """One transport for clients."""
+    """The settings of one transport for clients."""
 
     message_types: tuple[MessageType, ...] = ()
-    """Message types of the transport: other messages are refused there. None: any."""
+    """Message types that the transport takes; messages of other types are refused there. Empty: any
+    type."""

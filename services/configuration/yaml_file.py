@@ -128,7 +128,7 @@ class _File(FabricChoices, _Head):
 
 
 def load(path: str | Path, origins: Origins | None = None) -> FabricSettings:
-    """The fabric that a file declares.
+    """Returns the settings of the fabric that a file declares.
 
     Args:
         origins: is given where each instance and destination is declared.

@@ -267,8 +267,7 @@ class CommitCycle:
         """Nanoseconds of a commit that were spent on other work."""
 
     def hold(self, why: tuple[str, str] | None) -> None:
-        """Refuses publishes, because another part than the journal has no room, until that has
-        passed.
+        """Refuses publishes as long as another part than the journal has no room.
 
         Args:
             why: reason and sentence; None: publishes are taken again.

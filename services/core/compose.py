@@ -41,7 +41,7 @@ RECOVERY_HEADERS = 4096
 
 
 class JournalFindings(Protocol):
-    """Findings of a journal when it was opened."""
+    """The state in which a journal was found when it was opened."""
 
     next_txid: int
     held: PublisherRanges
@@ -58,7 +58,8 @@ class JournalStart(RunSource, Protocol):
         """Returns every sequence ever journaled that is in no segment any more."""
 
     def read_headers(self, after_txid: int, runs_max: int = ...) -> list[Run]:
-        """Committed runs behind a transaction id, in order, without the bytes of their records."""
+        """Returns the committed runs behind a transaction id, in order, without the bytes of their
+        records."""
 
 
 @dataclass(slots=True)
@@ -114,7 +115,7 @@ class FeatureClasses:
 
 
 class InstanceCore(NamedTuple):
-    """One life of an instance, recovered."""
+    """One life of an instance, after its recovery."""
 
     machine: InstanceMachine
     recovery: RecoveryLog

@@ -44,7 +44,7 @@ class EffectTable:
         handlers: Mapping[type, Callable[[Any], None]],
         folded: Callable[[], None] | None = None,
     ) -> None:
-        """Binds the handlers of some kinds, and who hears of turns that fold.
+        """Binds the handlers of some kinds of effects, and the listener for turns that fold.
 
         Raises:
             ValueError: a kind has a handler already.

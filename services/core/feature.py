@@ -44,8 +44,8 @@ class Feature(Protocol):
 
 
 class PersistentFeature(Protocol):
-    """A feature that keeps its folded state on disk, some way behind, and folds the rest again when
-    it begins."""
+    """A feature that keeps its folded state on disk. The state may be older than the journal: the
+    rest is folded again when the feature begins."""
 
     @property
     def floor_txid(self) -> int | None:
@@ -61,7 +61,7 @@ class PersistentFeature(Protocol):
         """Folds runs that were committed in an earlier life, without telling clients."""
 
     def tick(self, now_us: int) -> list[SowChange]:
-        """Performs changes that come with time alone.
+        """Performs the changes that are due to time alone, such as expiry, and returns them.
 
         Args:
             now_us: time by the clock that measures the age of stored data (`AgingClock`).
@@ -148,8 +148,8 @@ class FeatureRegistry:
             self.fold(self.unfolded.take(records_max))
 
     def behind(self) -> FoldBarrier | None:
-        """Returns a barrier for a command that reads folded state, or changes who folds; None:
-        everything is folded."""
+        """Returns a barrier for a command that reads folded state, or changes which features fold;
+        None: everything is folded."""
         if not self.unfolded:
             return None
         return FoldBarrier(self.unfolded, self.fold_on)
@@ -163,7 +163,7 @@ class FeatureRegistry:
         return self.unfolded.folded_txid if self.unfolded else committed_txid
 
     def failed(self, committed_txid: int) -> None:
-        """Tells the features of an append failure, see `Feature.failed`."""
+        """Tells the features of an append failure; see `Feature.failed`."""
         while self.unfolded:
             self.fold(self.unfolded.take())
         for feature in self.served:

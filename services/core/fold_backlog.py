@@ -17,7 +17,7 @@ from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.replication.journal_lookup import LookupRequest
 
 RECORD_US = 13
-"""Approximate time for a record of weight 1."""
+"""Approximate microseconds to fold a record of weight 1."""
 SLICE_RECORDS = 150
 """Number of records in a slice: some 2 ms of the loop."""
 SLICE_BYTES = 128 * 1024
@@ -78,7 +78,8 @@ def _nothing(_: Run) -> int:
 
 
 class RunParts:
-    """A run in parts, each made when it is asked for, at a cost of its own length.
+    """A run that is taken in parts. Each part is made when it is asked for, at a cost that depends
+    only on its own length.
 
     Args:
         run: the run, with its records.
@@ -143,8 +144,8 @@ class RunParts:
         return part
 
     def _unreadable(self) -> Run:
-        """Returns the remaining records in one part, because they cannot be told apart. Whatever
-        folds it reports that."""
+        """Returns the remaining records in one part, because they cannot be told apart. The fold of
+        the part reports the damage."""
         run = self._run
         part = replace(
             run,
@@ -160,7 +161,7 @@ class RunParts:
 
 
 class _RunSlices:
-    """Runs in order, taken out in slices.
+    """Runs that are taken in order, a slice at a time.
 
     Args:
         runs: the runs, with their records.
@@ -173,7 +174,7 @@ class _RunSlices:
         self._runs = deque(runs)
         self._weigh = weigh
         self._parts: RunParts | None = None
-        """The parts of the first run, where some of it was taken."""
+        """Parts of the first run, if some of its records were taken."""
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -320,7 +321,7 @@ class FoldBacklog:
 
 
 class PublishInParts:
-    """One frame of publishes that takes long to prepare: it is taken in parts, one in each turn, as
+    """One frame of publishes that takes long to prepare: one part of it is taken in each turn, as
     if the parts had come one after the other.
 
     Args:

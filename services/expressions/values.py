@@ -315,7 +315,7 @@ class _Bag:
 
     @property
     def members(self) -> set[Any]:
-        """The kept values, each once."""
+        """Returns the kept values, each once."""
         if self._members is None:
             self._members = set(self.kept)
         return self._members

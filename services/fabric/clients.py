@@ -72,7 +72,8 @@ class FabricClients:
 
 
 def lookup(fabric: str, group: str) -> Callable[[], list[Server]]:
-    """A look-up of servers by fabric name, for `Client(servers=lookup("flights", "London"))`.
+    """Returns a look-up of servers by the fabric's name, for `Client(servers=lookup("flights",
+    "London"))`. It asks no controller: each call reads the fabric's own record on this machine.
 
     Asks no controller: it reads the fabric's own record on this machine, anew each time.
 

@@ -60,8 +60,9 @@ __all__ = ["Fabric", "Topic"]
 
 
 def Topic(name: str, message_type: str = "*", *, journaled: bool = True) -> _TopicSettings:
-    """A topic, or by a regular expression several, for `Fabric(topics=…)`. One that is not
-    journaled is delivered to live subscribers only."""
+    """Returns the settings of a topic, or of all topics that a regular expression matches, for
+    `Fabric(topics=…)`. Messages of a topic that is not journaled are delivered to live subscribers
+    only."""
     return _TopicSettings(name=name, message_type=message_type, journaled=journaled)
 
 
@@ -170,11 +171,11 @@ class Fabric:
         name: str = "",
         ignore_unsupported: bool = False,
     ) -> Fabric:
-        """The fabric that one YAML file declares, or the AMPSConfig files of its instances.
+        """Returns the fabric that one YAML file declares, or the AMPSConfig files of its instances.
 
         Args:
             defines: values of `${VAR}` in AMPSConfig files, before those of the environment.
-            name: of the fabric, for AMPSConfig files.
+            name: name of the fabric, for AMPSConfig files.
             ignore_unsupported: leave out what does not run yet, instead of refusing it.
 
         Raises:
@@ -188,7 +189,7 @@ class Fabric:
 
     @classmethod
     def of(cls, settings: FabricSettings) -> Self:
-        """A fabric of settings that were checked before."""
+        """Returns a fabric with settings that were checked before."""
         fabric = cls(settings.name)
         fabric.handle.settings = settings
         return fabric
@@ -197,10 +198,11 @@ class Fabric:
     def attach(
         cls, name: str, address: str | None = None, *, user_id: str = "", password: str = ""
     ) -> Fabric:
-        """A fabric that runs: started by another process, which may have left.
+        """Returns a fabric that another process has started and that runs, even if that process has
+        left.
 
         Args:
-            name: of the fabric.
+            name: name of the fabric.
             address: of its Ray; not needed on the machine and for the user that started it.
             user_id, password: who controls it, as in `act_as`; empty: as the environment says.
 
@@ -224,10 +226,10 @@ class Fabric:
         origin: str = "",
         **options: Any,
     ) -> Self:
-        """A group of instances, each linked to each other one with PassThrough `.*`.
+        """Declares a group of instances. Each is linked to each other one with PassThrough `.*`.
 
         Args:
-            name: of the region, which is the group of its instances.
+            name: name of the region, which is the group of its instances.
             instances: how many (then they are called `name-1`, `name-2`, …) or their names.
             links: `sync`, `async`, or None for no links inside.
             options: of every instance, as in `instance`.
@@ -265,10 +267,10 @@ class Fabric:
     def instance(
         self, name: str, group: str | None = None, *, origin: str = "", **options: Any
     ) -> Self:
-        """One instance; for one that a region declared, more options of it.
+        """Declares one instance, or adds options to one that a region declared.
 
         Args:
-            group: for a new instance; default is its name.
+            group: group of a new instance; by default its name.
             options: of `InstanceSettings`: host, client_port, replication_port, metrics_port,
                 directory, node_labels, journal, downgrade, bootstrap, topics, sow_topics, queues,
                 tls, transports, admin, capacity.
@@ -292,7 +294,7 @@ class Fabric:
         origin: str = "",
         **options: Any,
     ) -> Self:
-        """A destination of an instance.
+        """Declares a destination of an instance.
 
         Args:
             source: the instance that sends.
@@ -328,7 +330,7 @@ class Fabric:
         return self
 
     def settings(self) -> FabricSettings:
-        """The declaration so far, checked.
+        """Returns the declaration so far, checked.
 
         Raises:
             ConfigurationError: with one line for each thing that is wrong.
@@ -337,16 +339,16 @@ class Fabric:
 
     @property
     def declared(self) -> FabricSettings:
-        """The checked settings, as the fabric runs with them where it does."""
+        """Returns the checked settings. While the fabric runs, they are those that it runs with."""
         return self.handle.declared
 
     @property
     def directory(self) -> Path:
-        """The fabric's directory."""
+        """Returns the fabric's directory."""
         return Path(self.handle.known()[1].directory)
 
     def data_directory(self, name: str) -> Path:
-        """An instance's data directory."""
+        """Returns an instance's data directory."""
         settings, record = self.handle.known()
         return plan.data_directory(record, settings.instance(name))
 
@@ -429,7 +431,8 @@ class Fabric:
 
     # -- clients -----------------------------------------------------------------------------
     def servers(self, group: str | None = None) -> list[Server]:
-        """The addresses for clients: of one group, or of all instances, in the order declared.
+        """Returns the addresses for clients of one group, or of all instances, in the order
+        declared.
 
         Raises:
             ConfigurationError: there is no such group.
@@ -438,7 +441,7 @@ class Fabric:
         return plan.servers(settings, record, group)
 
     def client(self, name: str, *, group: str | None = None, **options: Any) -> Client:
-        """A client of one group's instances; it is not connected yet (`async with`).
+        """Returns a client of one group's instances, not connected yet: use it with `async with`.
 
         Args:
             group: may be left out where the fabric has only one.
@@ -470,7 +473,9 @@ class Fabric:
     def events(
         self, *, follow: bool = False, after_us: int = 0, stop: Callable[[], bool] | None = None
     ) -> Iterator[dict[str, Any]]:
-        """Events of all instances, oldest first: connects, downgrades, resyncs, conflicts, …
+        """Yields the events of all instances, oldest first: connects, downgrades, resyncs,
+        conflicts, … Each has `instance`, `time_us` (microseconds since 1970), `event` and its
+        details. An instance keeps its last 10,000 events since its process started.
 
         Each has `instance`, `time_us` (microseconds since 1970), `event` and its details. An
         instance keeps its last 10,000 since its process started.
@@ -572,7 +577,7 @@ class Fabric:
         return self._control.control(name, call, timeout_s=timeout_s, **arguments)
 
     def pid(self, name: str) -> int:
-        """The process of an instance; 0 while it has none."""
+        """Returns the process id of an instance; 0: the instance has no process."""
         return self.instances.pid(name)
 
     def kill(self, name: str, *, restart: bool = True) -> int:

@@ -256,7 +256,7 @@ class RecordBuilder:
         _tail: struct.Struct = _RECORD_TAIL,
         _front: struct.Struct = _RECORD_FRONT,
     ) -> bytes:
-        """Returns one record as bytes. `trace` is empty or 25 bytes."""
+        """Returns the bytes of one record. `trace` is empty or 25 bytes."""
         if key or correlation:
             content = b"".join((self._front, key, correlation, body))
         else:

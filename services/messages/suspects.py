@@ -17,7 +17,8 @@ from raylay.services.messages.records import Run
 from raylay.services.messages.stateful import RefusedRecords
 
 DEATHS_MAX = 2
-"""Number of processes that ended with a message in progress, from which on it is refused."""
+"""Number of processes that ended while a message was in progress, from which on the message is
+refused."""
 SINGLES_MAX = 4_096
 """Number of messages of a run that are processed one at a time; those behind them in a longer run
 are told apart in the next life."""
@@ -48,13 +49,13 @@ class SuspectNote(Protocol):
 
 
 class NoSuspectNote:
-    """A note that keeps nothing, for an owner without a place for one."""
+    """A note that keeps nothing, for an owner that has no place for a note."""
 
     def set(self, publisher: int, first: int, last: int, deaths: int) -> None:
         """Keeps nothing."""
 
     def clear(self) -> None:
-        """Keeps nothing."""
+        """Does nothing, because the note is empty."""
 
 
 class Suspects:

@@ -201,8 +201,8 @@ class TopicBook(dict[TopicKey, TopicEntry]):
         return entry
 
     def routed(self, run: Run) -> list[Run]:
-        """Returns what a client published, on the topic that it goes to: of a queue's name that may
-        be another one."""
+        """Returns the records that a client published, on the topic that they go to: for a queue's
+        name this may be another topic."""
         target = self[run.topic, run.message_type].target
         return on_topic(run, target) if target and not run.flags & _COMMANDS else [run]
 
@@ -263,8 +263,8 @@ def _advice(journaled: tuple[TopicRule, ...], instance: str) -> str:
 
 
 def _no_text(topic: bytes, message_type: bytes) -> str:
-    """Returns what is wrong with a topic or type that is no text: later readers, such as
-    subscribers and tools, expect text."""
+    """Returns the error for a topic or type that is no text: later readers, such as subscribers and
+    tools, expect text."""
     try:
         topic.decode()
         message_type.decode()

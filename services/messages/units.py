@@ -45,8 +45,9 @@ def parse_bytes(value: object, where: str = "") -> int:
 
 
 def parse_milliseconds(value: object, where: str = "") -> int:
-    """Milliseconds of `500ms`, `10s`, `1.5m`, `2h` or `7d`. A number without a unit is refused,
-    except 0: nobody can see whether it means seconds or milliseconds.
+    """Returns the milliseconds of a text such as `500ms`, `10s`, `1.5m`, `2h` or `7d`. A number
+    without a unit is refused, except 0, because a reader could not see whether it means seconds or
+    milliseconds.
 
     Raises:
         ConfigurationError: with `where`, the value and the units that are understood.
@@ -57,7 +58,7 @@ def parse_milliseconds(value: object, where: str = "") -> int:
 
 
 def format_bytes(value_bytes: int) -> str:
-    """The largest binary unit that gives a whole number: `64MiB`."""
+    """Returns a number of bytes in the largest binary unit that gives a whole number: `64MiB`."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if value_bytes and value_bytes % _BYTES[unit] == 0:
             return f"{value_bytes // _BYTES[unit]}{unit}"
@@ -65,7 +66,7 @@ def format_bytes(value_bytes: int) -> str:
 
 
 def about_bytes(value_bytes: int) -> str:
-    """About as much, for people: `1.5 GiB`."""
+    """Returns an approximate number of bytes, for people: `1.5 GiB`."""
     value, unit = float(value_bytes), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or unit == "TiB":
@@ -75,7 +76,7 @@ def about_bytes(value_bytes: int) -> str:
 
 
 def format_milliseconds(value_ms: int) -> str:
-    """The largest unit that gives a whole number: `10s`."""
+    """Returns a time in the largest unit that gives a whole number: `10s`."""
     for unit in ("d", "h", "m", "s"):
         if value_ms and value_ms % _MILLISECONDS[unit] == 0:
             return f"{value_ms // _MILLISECONDS[unit]}{unit}"
@@ -116,7 +117,8 @@ def _example(kind: str) -> str:
 
 
 def parse_share(value: object) -> object:
-    """The share that `50%` or `0.5` is; anything but a text as it is.
+    """Returns the share that a text such as `50%` or `0.5` gives; a value that is no text is
+    returned unchanged.
 
     Raises:
         ConfigurationError: the text is none.
@@ -131,7 +133,7 @@ def parse_share(value: object) -> object:
 
 
 def format_share(value: float) -> str:
-    """The share in percent: `50%`."""
+    """Returns the share in percent: `50%`."""
     return f"{value * 100:.10g}%"
 
 

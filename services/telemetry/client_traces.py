@@ -49,10 +49,11 @@ class ClientTracer:
         self._outstanding_max = outstanding_max
         self._outstanding: OrderedDict[int, tuple[bytes, str, int]] = OrderedDict()
         self._taken: OrderedDict[str, bytes] = OrderedDict()
-        """By bookmark, the spans of deliveries from queues that were not acknowledged."""
+        """Spans of deliveries from queues that were not acknowledged yet, by the message's
+        bookmark."""
         self._acknowledged: deque[_PendingAcknowledgment] = deque()
         self.sample_every = tracing.sample_every
-        """One in this many publishes is to be reported to `publish_started`; 0: none."""
+        """The N where one in N publishes is to be reported to `publish_started`; 0: none is."""
 
     def publish_started(self, sequence: int, topic: str) -> bytes:
         """Begins the trace of a publish. Returns the 25 bytes that its record carries."""

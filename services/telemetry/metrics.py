@@ -214,7 +214,8 @@ _OF_EACH = (
     ("sow_topics", "topic", _OF_SOW_TOPIC),
     ("shares", "limit", _OF_SHARE),
 )
-"""Key of the snapshot, label, and the descriptions of its metrics."""
+"""Key in the snapshot, label, and metric descriptions, for each kind of part that has metrics of
+its own."""
 KEYS = frozenset(item.key for item in _OF_INSTANCE) | {
     "commit_latency",
     *(key for key, _, _ in _OF_EACH),

@@ -65,7 +65,7 @@ class TraceSummary:
 
     @property
     def duration_ms(self) -> float:
-        """Milliseconds from the first start to the last end."""
+        """Returns the milliseconds from the first start to the last end."""
         return (self.end_ns - self.start_ns) / 1e6
 
     def add(self, span: TraceSpan) -> None:

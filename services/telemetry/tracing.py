@@ -103,7 +103,8 @@ class TracedMessage(NamedTuple):
 
     @property
     def bookmark(self) -> str:
-        """`publisher|sequence|`, the same on every instance."""
+        """Returns the message's bookmark `publisher|sequence|`, which is the same on every
+        instance."""
         return f"{self.publisher}|{self.sequence}|"
 
 
@@ -138,7 +139,7 @@ class TracingOptions:
 
     @property
     def sample_every(self) -> int:
-        """One publish in this many is sampled; 0: none."""
+        """Returns N where one in N publishes is sampled; 0: none is sampled."""
         if not self.enabled or self.sampling_ratio <= 0.0:
             return 0
         return max(1, round(1.0 / self.sampling_ratio))

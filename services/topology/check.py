@@ -49,7 +49,7 @@ from raylay.services.topology.reach import Routes, bits
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
-"""Worst first."""
+"""Severities of findings, the worst first."""
 NAMES_SHOWN = 6
 
 

@@ -65,7 +65,8 @@ class FailureAnalysis:
         return found
 
     def active(self, link: LinkPath) -> list[tuple[int, int]]:
-        """Returns (server, scenarios in which the link is connected to it, as bits)."""
+        """Returns the links of an instance as (server, scenarios in which the link is connected to
+        the server, as bits)."""
         key = link.source, link.place
         found = self._active.get(key)
         if found is not None:

@@ -29,7 +29,7 @@ from raylay.services.messages.topics import (
 from raylay.services.replication.link.routing import DestinationRoute
 
 ANY_TYPE = "json"
-"""Message type that is tried where none is named."""
+"""Message type with which rules are tried where none is named."""
 REPEATS_MAX = 3
 EXAMPLES_MAX = 16
 PAIRS_MAX = 2_000

@@ -82,15 +82,15 @@ class FailureScenario(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class LinkPath:
     """A destination of an instance. `servers`: the numbers of its servers that belong to this
-    fabric, in its order."""
+    fabric, in the destination's order."""
 
     source: int
     place: int
     destination: DestinationRoute
     servers: tuple[int, ...]
     rule: int
-    """Number of its topics, PassThrough and `own_group_only`. Links of the same number pass the
-    same messages."""
+    """Number of the destination's combination of topics, PassThrough and `own_group_only`. Links
+    with the same number pass the same messages."""
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ class MessageFlow:
     certain: int = 0
     by_instance: dict[int, list[ReachState]] = field(default_factory=dict)
     through: dict[ReachState, int] = field(default_factory=dict)
-    """The instances on every way to a state, itself included, as bits."""
+    """Instances on every way to a state, the instance of the state included, as bits."""
 
 
 @dataclass(slots=True)

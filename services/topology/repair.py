@@ -32,8 +32,8 @@ def closest(name: str, names: Sequence[str]) -> str:
 
 
 def to_reach(survey: FailureAnalysis, publishers: int, targets: int, scenario: int = 0) -> str:
-    """Returns a repair after which these targets surely get what is published there, in a
-    scenario."""
+    """Returns a repair after which these targets surely get the messages published at an instance,
+    in a scenario."""
     some = list(bits(publishers))[:PUBLISHERS_TRIED_MAX]
     wanted = sum(1 << i for i in list(bits(targets))[:TARGETS_TRIED_MAX])
     full = sum((wanted & ~(1 << i)).bit_count() for i in some)
@@ -226,8 +226,8 @@ def to_be_safe(survey: FailureAnalysis, publisher: int, mate: int) -> str:
 
 
 def to_pass_on(survey: FailureAnalysis, publishers: int, targets: int) -> str:
-    """Returns a repair after which the sync destinations of instances pass on what those
-    acknowledged."""
+    """Returns a repair after which the sync destinations of instances pass on the messages that
+    these instances acknowledged."""
     routes = survey.routes
     publisher = next(bits(publishers))
     group = routes.members[publisher].group

@@ -186,7 +186,8 @@ class ActionSchedules:
         return bool(self.downgrade or self.looks)
 
     def downgrade_settings(self) -> DowngradePolicy:
-        """The settings of downgrades and upgrades; by default never."""
+        """Returns the settings of downgrades and upgrades; without actions for them, destinations
+        are never downgraded."""
         values: dict[str, Any] = {
             key: f"{value}ms" if key.endswith("_ms") else value
             for key, value in self.downgrade.items()

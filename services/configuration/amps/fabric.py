@@ -59,7 +59,7 @@ _LOG_TARGETS = {"stdout": "stderr", "stderr": "stderr", "file": "file"}
 
 
 _OTHERS: dict[str, Any] = {"name": ".*", "journaled": False}
-"""Topics that no TransactionLog takes: they are published all the same, to those who listen."""
+"""Topics that no TransactionLog takes: their messages are delivered to live subscribers only."""
 
 
 class LinkListener(NamedTuple):
@@ -81,7 +81,7 @@ def fabric_of(
     ignore_unsupported: bool = False,
     origins: Origins | None = None,
 ) -> FabricSettings:
-    """The fabric that the files of its instances describe.
+    """Returns the settings of the fabric that the AMPSConfig files of its instances describe.
 
     Args:
         name: of the fabric. Empty: the group, where all are of one; else the name of the folder
@@ -142,7 +142,7 @@ def fabric_of(
 
 
 def refusal(found: Iterable[ElementFinding]) -> str:
-    """The error of a start: a line for each thing that does not run yet."""
+    """Returns the error text of a start: a line for each thing that does not run yet."""
     lines = [f"{finding.origin}: {finding.text}" for finding in found]
     return "\n".join([*lines, UNSUPPORTED_REMEDY])
 
@@ -327,7 +327,7 @@ def _bootstrap(
 
 
 def _definitions(config: AmpsConfig, sow: SowStanza) -> dict[str, Any]:
-    """Topics with state, as far as they run, and queues."""
+    """Returns the settings of the SOW topics that run, and of the queues."""
     queues = [queue_settings(queue) for queue in sow.all_queues]
     topics = [settings_of(topic) for topic in sow.topics if not not_running(topic, config)]
     return {"sow_topics": topics, "queues": queues}
@@ -429,8 +429,9 @@ def waited_for(
     documents: Iterable[Document],
     listeners: Iterable[LinkListener],
 ) -> list[str]:
-    """The instances of the set that a Destination without InetAddr waits for: the one that bears
-    its Name; else those of its Group that dial this one; none: whoever of the Group connects."""
+    """Returns the instances of the set that a Destination without InetAddr waits for: the one with
+    the Destination's Name, or else those of its Group that dial this instance. Empty: any instance
+    of the Group that connects."""
     found = []
     for other in (document.config for document in documents):
         if other.name == config.name or other.group != destination.group:

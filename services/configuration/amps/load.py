@@ -35,14 +35,15 @@ Path = tuple[str | int, ...]
 
 @dataclass(slots=True)
 class Document:
-    """One instance's configuration and where each element of it stands."""
+    """The configuration of one instance, with the place of each element."""
 
     file: str
     config: AmpsConfig
     origins: dict[Path, str]
 
     def origin(self, path: Path) -> str:
-        """`file:line` of an element; of the nearest one around it where it is not in the file."""
+        """Returns the place `file:line` of an element; if the element is not in the file, that of
+        the nearest element around it."""
         for length in range(len(path), -1, -1):
             found = self.origins.get(path[:length])
             if found is not None:
@@ -55,8 +56,8 @@ class Slot(typing.NamedTuple):
 
     Attributes:
         tag: the documented name, which synonyms stand for.
-        many: it may be repeated.
-        stanza: the model of its elements; None: it holds a text.
+        many: whether the element may be repeated.
+        stanza: model of the element's own elements; None: the element holds a text.
     """
 
     tag: str
@@ -109,7 +110,7 @@ def _place(error: str) -> tuple[str, int]:
 
 
 class _Builder:
-    """Turns elements into the values of models; keeps where they stand and what is wrong."""
+    """Turns elements into the values of models, and keeps their places and the errors."""
 
     def __init__(self, errors: list[str]) -> None:
         self.errors = errors

@@ -71,9 +71,11 @@ class Capacity(Stanza):
     the instance, whose memory it then shares."""
 
     message_memory_bytes_max: SizeBytes | None = element("MessageMemoryLimit", None)
-    """None of an instance: the lower of 10 % of the host's memory and of `ulimit -m`."""
+    """Most bytes of memory for messages that wait for clients. None, for an instance: the lower of
+    10 % of the host's memory and of `ulimit -m`."""
     message_disk_bytes_max: SizeBytes | None = element("MessageDiskLimit", None)
-    """None of an instance: the higher of 1 GB and MessageMemoryLimit."""
+    """Most bytes of disk for messages that wait for clients. None, for an instance: the higher of 1
+    GB and MessageMemoryLimit."""
     message_disk_path: str | None = element("MessageDiskPath", None)
     client_message_age_ns_max: Nanoseconds | None = element("ClientMessageAgeLimit", None)
     client_capacity_percent_max: Percent | None = element("ClientMaxCapacity", None)
@@ -164,7 +166,7 @@ class TransactionLog(Stanza):
     journal_bytes: SizeBytes = element(
         "JournalSize", JOURNAL_BYTES_DEFAULT, synonyms=("MinJournalSize",)
     )
-    """Below 10 MB it is taken as 10 MB."""
+    """Size of a journal file, in bytes; less than 10 MB counts as 10 MB."""
     topics: tuple[LogTopic, ...] = element("Topic", (), many=True)
     flush_interval_ns: Annotated[Nanoseconds, AfterValidator(between("1us", "1000ms"))] = element(
         "FlushInterval", 100_000_000
@@ -185,13 +187,14 @@ class DestinationTopic(Stanza):
     include_validation: Annotated[Words, AfterValidator(_checks)] | None = element(
         "IncludeValidation", None, text=True
     )
-    """None: all."""
+    """Checks that are made for the topic. None: all checks."""
     exclude_validation: Annotated[Words, AfterValidator(_excludable)] = element(
         "ExcludeValidation", (), text=True
     )
 
     def checks(self) -> tuple[str, ...]:
-        """The checks in force: those included, without those excluded."""
+        """Returns the checks that are made for the topic: those included, without those
+        excluded."""
         included = CHECKS if self.include_validation is None else self.include_validation
         kept = set(included).difference(self.exclude_validation).union(NOT_EXCLUDABLE)
         return tuple(check for check in CHECKS if check in kept)
@@ -203,7 +206,7 @@ class OutgoingTransport(TlsStanza):
     name: str | None = element("Name", None)
     type: Literal["amps-replication", "amps-replication-secure"] = element("Type")
     inet_addresses: tuple[DialAddress, ...] = element("InetAddr", (), many=True)
-    """None: the other side connects, and its connection is used."""
+    """Addresses to dial. Empty: the other side connects, and its connection is used."""
     reconnect_timeouts_ns: NanosecondsList = element("ReconnectTimeout", (), text=True)
     ip_protocol: Literal["v4", "v6"] = element("IpProtocolPrefer", "v4")
     authenticator: ModuleUse | None = element("Authenticator", None)
@@ -231,7 +234,8 @@ class DestinationStanza(Stanza):
     transports: tuple[OutgoingTransport, ...] = element("Transport", many=True)
     pass_through: Regex | None = element("PassThrough", None)
     resync_pass_through: Regex | None = element("ResyncPassThrough", None)
-    """None: PassThrough."""
+    """Pattern of groups whose messages are passed on while the link catches up. None:
+    PassThrough."""
     compression: Switch = element("Compression", False)
     compression_type: Literal["zlib", "zstd"] = element("CompressionType", "zlib")
     ack_conflation_ns: Annotated[Nanoseconds, AfterValidator(between("0", "1s"))] = element(
@@ -284,7 +288,7 @@ class ActionStanza(ModuleUse):
 
 
 class Action(Stanza):
-    """Something done when something happens; If and Do are taken in their order."""
+    """Work that is done when a trigger fires; the If and Do elements are taken in their order."""
 
     on: tuple[TriggerStanza, ...] = element("On", many=True)
     conditions: tuple[ConditionStanza, ...] = element("If", (), many=True)
@@ -376,7 +380,7 @@ Level = Literal[
 
 
 class LogTarget(Stanza):
-    """One place that is logged to."""
+    """A place to which the log is written."""
 
     protocol: Literal["stdout", "stderr", "file", "gzip", "syslog"] = element("Protocol")
     level: Level | None = element("Level", None)
@@ -405,7 +409,7 @@ class Logging(Stanza):
 
 
 class Module(Stanza):
-    """A library that is loaded; others name it."""
+    """A library that is loaded, to which other elements refer by its name."""
 
     name: Text = element("Name")
     library: Text = element("Library")
@@ -433,7 +437,7 @@ class Protocols(Stanza):
 
 
 class MessageTypeStanza(Stanza):
-    """A message type of its own name."""
+    """A message type that the configuration defines."""
 
     name: Text = element("Name")
     module: Text = element("Module")
@@ -479,11 +483,11 @@ class Externals(Stanza):
 
 
 class AmpsConfig(Capacity):
-    """One instance, as its AMPSConfig describes it."""
+    """The configuration of one instance, as its AMPSConfig describes it."""
 
     name: InstanceName = element("Name")
     group: Text = element("Group", "")
-    """Not given: Name."""
+    """Group of the instance. Empty: the instance's Name."""
     message_disk_path: str = element("MessageDiskPath", "/var/tmp")
     client_capacity_percent_max: Percent = element("ClientMaxCapacity", 50)
     process_name: str | None = element("ProcessName", None)
@@ -525,13 +529,13 @@ class AmpsConfig(Capacity):
         return values
 
     def replication_transport(self) -> IncomingTransport | None:
-        """The transport for other instances; None where they cannot connect."""
+        """Returns the transport for other instances; None: they cannot connect."""
         return next((t for t in self.transports.transports if t.is_replication), None)
 
     def client_transports(self) -> list[IncomingTransport]:
-        """The transports for clients, in their order."""
+        """Returns the transports for clients, in their order."""
         return [t for t in self.transports.transports if not t.is_replication]
 
     def destinations(self) -> tuple[DestinationStanza, ...]:
-        """The destinations of its replication."""
+        """Returns the destinations of the instance's replication."""
         return self.replication.destinations if self.replication is not None else ()

@@ -23,13 +23,13 @@ OWN_DEFAULTS = {
     "MessageDiskPath": "offline in the data directory (documented: /var/tmp)",
     "AckConflationInterval": "acks at once, at most one a commit (documented: 1s)",
 }
-"""Elements whose absence means something else here than their documented default
-(docs/deviations.md), and what. Filled in they would change what runs."""
+"""Elements whose absence means something else in Raylay than their documented default
+(docs/deviations.md), each with that meaning. Filled in, they would change how the instance runs."""
 
 
 def shown(document: Document) -> str:
-    """An instance's configuration as YAML of documented names, with defaults, that loads again as
-    the same. Elements of `OWN_DEFAULTS` that are left out are told in comments."""
+    """Returns an instance's configuration as YAML of documented names, with defaults; loaded again,
+    it is the same configuration. Comments name the elements of `OWN_DEFAULTS` that are left out."""
     left_out: dict[str, None] = {}
     values = _kept_as_they_are({ROOT: _elements(document.config, left_out)})
     lines = [f"# {document.file}"]
@@ -38,7 +38,7 @@ def shown(document: Document) -> str:
 
 
 def _kept_as_they_are(value: Any) -> Any:
-    """Values with each `${` written so that reading them again replaces nothing in them."""
+    """Returns the values with each `${` escaped, so that a reader of them replaces no variable."""
     if isinstance(value, dict):
         return {key: _kept_as_they_are(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -49,7 +49,7 @@ def _kept_as_they_are(value: Any) -> Any:
 
 
 def shown_fabric(settings: FabricSettings) -> str:
-    """A fabric's settings as YAML, links and all, with defaults, and without secrets."""
+    """Returns a fabric's settings as YAML, including links and defaults, without secrets."""
     values = without_secrets(json.loads(settings.model_dump_json(by_alias=True)))
     return _dumped(values)
 
@@ -133,7 +133,7 @@ def store_lines(rate_per_s: int, downgrades: Iterable[tuple[str, DowngradePolicy
 
 
 def downgrades_of(documents: Iterable[Document]) -> list[tuple[str, DowngradePolicy]]:
-    """The downgrade settings of each instance."""
+    """Returns the downgrade settings of each instance."""
     return [
         (document.config.name, schedules_of(document.config).downgrade_settings())
         for document in documents

@@ -145,7 +145,7 @@ class Queue(Stanza):
 
     @property
     def underlying(self) -> str:
-        """The topic or expression whose messages it holds."""
+        """Returns the topic or the expression for the topics whose messages the queue holds."""
         return self.underlying_topic or self.name
 
 
@@ -223,5 +223,5 @@ class SowStanza(Stanza):
 
     @property
     def all_queues(self) -> tuple[Queue, ...]:
-        """The queues of every kind."""
+        """Returns the queues of every kind."""
         return (*self.queues, *self.local_queues, *self.group_local_queues)

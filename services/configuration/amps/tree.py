@@ -24,15 +24,16 @@ TOTAL_BYTES_MAX = 5_000_000
 DEPTH_MAX = 32
 INCLUDE_DEPTH_MAX = 16
 INCLUDES_MAX = 1_000
-"""Files that one configuration includes, each time counted."""
+"""Most files that one configuration may include; a file that is included twice counts twice."""
 DOLLAR_VARIABLE = "RAYLAY_DOLLAR"
-"""Stands for a dollar sign, so that `${` can stand in a value: variables are replaced once."""
+"""Name of a variable whose value is a dollar sign, so that a value may contain `${`: variables are
+replaced only once."""
 ELEMENTS_MAX = 500_000
 """The most elements that a YAML configuration may have. An alias counts all that it stands for: a
 few lines of aliases of aliases stand for more than any memory has."""
 ROOT = "AMPSConfig"
 VERSION = "5.3.4"
-"""The version of AMPSConfig that is followed: `${AMPS_VERSION}`."""
+"""Version of AMPSConfig that Raylay follows: the value of `${AMPS_VERSION}`."""
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _DECLARATION = re.compile(r"\s*<\?xml[^>]*\?>")
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -41,12 +42,13 @@ _HOLDER = "<holder>"
 
 @dataclass(slots=True)
 class Element:
-    """One element.
+    """One element of an AMPSConfig file.
 
     Attributes:
-        origin: `file:line` of its tag.
-        text: what it holds beside elements, variables replaced, without space around it.
-        stray: (origin, text) of text that stands beside elements.
+        origin: place of the element's tag: `file:line`.
+        text: text of the element outside its child elements, with variables replaced and without
+            space around it.
+        stray: texts beside child elements, as (origin, text).
     """
 
     tag: str
@@ -58,7 +60,8 @@ class Element:
 
 
 class Variables:
-    """Values of `${VAR}`: given with -D, built in, or of the environment, in this order."""
+    """Values of `${VAR}`. A value that is given with -D comes first, then a built-in one, then one
+    of the environment."""
 
     def __init__(self, defines: Mapping[str, str], environment: Mapping[str, str], path: Path):
         built_in = {
@@ -70,7 +73,7 @@ class Variables:
         self._values = {**environment, **built_in, **defines}
 
     def expand(self, text: str, origin: str, errors: list[str]) -> str:
-        """The text with every `${VAR}` replaced; what is not set is an error."""
+        """Returns the text with every `${VAR}` replaced. A variable that is not set is an error."""
         if "${" not in text:
             return text
 
@@ -88,7 +91,7 @@ class Variables:
 
 
 def parse_defines(defines: list[str] | None) -> dict[str, str]:
-    """The variables of `-D VAR=VALUE`.
+    """Returns the variables that the options `-D VAR=VALUE` give.
 
     Raises:
         ConfigurationError: one is of another form.
@@ -103,7 +106,7 @@ def parse_defines(defines: list[str] | None) -> dict[str, str]:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file.
+    """Returns the text of a file.
 
     Raises:
         ConfigurationError: it cannot be read, is too large, or is no UTF-8.
@@ -143,10 +146,10 @@ class TreeReader:
         self._bytes = self._includes = self._elements = 0
 
     def read(self, path: Path, text: str | None = None) -> Element | None:
-        """The root element of a file; None where there is none.
+        """Returns the root element of a file; None: the file has none.
 
         Args:
-            text: of the file, where it was read before.
+            text: text of the file, if it was read before.
         """
         if text is None:
             try:
@@ -174,7 +177,8 @@ class TreeReader:
 
     # -- XML ---------------------------------------------------------------------------------
     def _parse(self, path: Path, text: str) -> Element | None:
-        """A holder of the file's elements, Includes inserted."""
+        """Returns an element that holds the file's elements, with the elements of included files
+        inserted."""
         self._bytes += len(text)
         if self._bytes > TOTAL_BYTES_MAX:
             raise _TooMuchError(
@@ -231,7 +235,7 @@ class TreeReader:
                     parent.stray.append((f"{target}:1", holder.text))
 
     def expand(self, text: str, origin: str) -> str:
-        """The text with its variables replaced."""
+        """Returns the text with its variables replaced."""
         return self._variables.expand(text, origin, self.errors)
 
     # -- YAML --------------------------------------------------------------------------------
@@ -294,7 +298,8 @@ class TreeReader:
 
 
 class _ExpatReader:
-    """One file. The elements go into a holder, which no file can name."""
+    """A reader of one file. The file's elements become children of an element whose tag no file can
+    use."""
 
     def __init__(self, reader: TreeReader, path: Path) -> None:
         self._reader = reader

@@ -36,7 +36,7 @@ def element(
     text: bool = False,
     many: bool = False,
 ) -> Any:
-    """A field that stands for an element.
+    """Returns a model's field for an element.
 
     Args:
         tag: its name in the file.
@@ -57,7 +57,7 @@ class Stanza(Section):
 
     model_config = ConfigDict(alias_generator=None)  # elements have the documented names
     text_element: ClassVar[str] = ""
-    """The element that is meant where this one holds a text alone."""
+    """Tag of the child element that is meant if the element holds only a text."""
     position: int = Field(default=0, exclude=True, repr=False)
     """Position of the element among all of its file; order matters for definitions and actions."""
 
@@ -75,7 +75,7 @@ class Options(Stanza):
     entries: tuple[Option, ...] = ()
 
     def get(self, name: str) -> str | None:
-        """The last value of an option; None where it is not given."""
+        """Returns the last value of an option; None: the option is not given."""
         return next((entry.value for entry in reversed(self.entries) if entry.name == name), None)
 
 
@@ -116,7 +116,7 @@ def _percentage(text: str) -> int:
 
 
 def check_schedule(text: str) -> str:
-    """A schedule as it came.
+    """Returns a schedule unchanged.
 
     Raises:
         ValueError: it is neither an interval nor a time of the day or week.
@@ -150,7 +150,7 @@ def _file_mask(text: str) -> str:
 
 
 def split_listen_address(text: str) -> tuple[str, int]:
-    """Host and port of `10004`, `host:10004` or `[::]:10004`; without a host: 0.0.0.0.
+    """Returns the host and port of `10004`, `host:10004` or `[::]:10004`; without a host: 0.0.0.0.
 
     Raises:
         ValueError: it is none.
@@ -175,7 +175,7 @@ def _dial_address(text: str) -> str:
 
 
 def between(least: str, most: str = "") -> Callable[[int], int]:
-    """A check of an interval against documented limits."""
+    """Returns a check of an interval against documented limits."""
     least_ns, most_ns = parse_interval_ns(least), parse_interval_ns(most) if most else None
 
     def check(value_ns: int) -> int:
@@ -191,7 +191,7 @@ def between(least: str, most: str = "") -> Callable[[int], int]:
 
 
 def at_least(least: int, most: int | None = None) -> Callable[[int], int]:
-    """A check of a number against documented limits."""
+    """Returns a check of a number against documented limits."""
 
     def check(value: int) -> int:
         if value < least or (most is not None and value > most):

@@ -29,7 +29,8 @@ _SIZE = "a size such as 10MB or 1GB (units: kb mb gb tb; a number alone is bytes
 
 
 def parse_interval_ns(text: str) -> int:
-    """Nanoseconds of `15s`. A number without a unit is refused, except 0.
+    """Returns the nanoseconds of an interval such as `15s`. A number without a unit is refused,
+    except 0.
 
     Raises:
         ValueError: saying what was expected and what came.
@@ -45,7 +46,7 @@ def parse_interval_ns(text: str) -> int:
 
 
 def parse_size_bytes(text: str) -> int:
-    """Bytes of `10MB`, `1.5gb`, `10M` or `4096`.
+    """Returns the bytes of a size such as `10MB`, `1.5gb`, `10M` or `4096`.
 
     Raises:
         ValueError: saying what was expected and what came.
@@ -58,7 +59,7 @@ def parse_size_bytes(text: str) -> int:
 
 
 def parse_count(text: str) -> int:
-    """A whole number: `64`, `10k`, `2M`.
+    """Returns the whole number of a text such as `64`, `10k` or `2M`.
 
     Raises:
         ValueError: saying what was expected and what came.
@@ -72,12 +73,12 @@ def parse_count(text: str) -> int:
 
 
 def format_interval(value_ns: int) -> str:
-    """The largest unit that gives a whole number: `15s`."""
+    """Returns an interval in the largest unit that gives a whole number: `15s`."""
     return _formatted(value_ns, NANOSECONDS, "ns")
 
 
 def format_size(value_bytes: int) -> str:
-    """The largest unit that gives a whole number: `10mb`."""
+    """Returns a size in the largest unit that gives a whole number: `10mb`."""
     return (
         _formatted(value_bytes, BYTES, "b").removesuffix("b")
         if _odd(value_bytes)

@@ -34,7 +34,7 @@ def instr(text: str | None, part: str | None) -> int | None:
 
 @STRINGS.add("INSTR_I", "text text", takes_null=True)
 def instr_i(text: str | None, part: str | None) -> int | None:
-    """`INSTR`, whatever the case."""
+    """Returns the result of `INSTR` without regard to case."""
     if text is None or part is None:
         return 0
     return encoded(text).lower().find(encoded(part).lower()) + 1

@@ -37,8 +37,8 @@ def fetch(address: str) -> None:
 
 
 def find_running(name: str = "") -> registry.RegistryEntry:
-    """The fabric of this name that runs here, or on the Ray that RAY_ADDRESS names; empty: the only
-    one.
+    """Returns the fabric with this name that runs on this host, or on the Ray that RAY_ADDRESS
+    names. If the name is empty, returns the only fabric that runs.
 
     Raises:
         FabricError: there is none, or several; says which.
@@ -72,7 +72,8 @@ def find_running(name: str = "") -> registry.RegistryEntry:
 
 
 def all_running(name: str = "") -> list[registry.RegistryEntry]:
-    """The fabric of this name; empty: all that run here, or else on the Ray that RAY_ADDRESS names.
+    """Returns the fabric with this name. If the name is empty, returns all fabrics that run on this
+    host, or else on the Ray that RAY_ADDRESS names.
 
     Raises:
         FabricError: there is none of this name; or none runs, and one is starting.

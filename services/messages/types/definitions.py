@@ -28,7 +28,8 @@ KIND_NAMES = frozenset(
 REFUSED = {
     "bflat": "its bytes are documented nowhere; use msgpack or bson",
 }
-"""Types of the documents that Raylay lacks, each with what to do instead (docs/deviations.md)."""
+"""Message types that the documents describe and Raylay lacks, each with what to do instead
+(docs/deviations.md)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from raylay.services.messages.types.xml import Xml
 BUILT_IN: dict[str, Callable[[], MessageType]] = {
     each.kind: each for each in (Json, Fix, Nvfix, Xml, Bson, Msgpack, Binary)
 }
-"""The types that need no options, by name."""
+"""Built-in types that need no options, by name."""
 Factory = Callable[[str, Mapping[str, Any]], MessageType]
 """Makes a type with a name from the options of a configuration."""
 

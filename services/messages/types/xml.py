@@ -59,7 +59,7 @@ class Xml(MessageType):
         return tree
 
     def count_values(self, body: bytes | memoryview) -> int:
-        """Counts the starts of elements, and what looks like attributes."""
+        """Returns the number of element starts and of texts that look like attributes."""
         raw = bytes(body)
         elements = raw.count(b"<") - raw.count(b"</")
         return elements + raw.count(b'="') + raw.count(b"='")

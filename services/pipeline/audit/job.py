@@ -298,7 +298,7 @@ def _done_or_failure(do: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _said(text: str) -> str:
-    """The one line of Spark's report that names the cause."""
+    """Returns the line of Spark's report that names the cause."""
     lines = [line.strip() for line in text.splitlines()]
     named = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception): ", line)]
     return named[-1] if named else next((line for line in lines[1:] if line), text)

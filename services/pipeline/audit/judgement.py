@@ -120,7 +120,8 @@ class Audit:
 
     @property
     def lost(self) -> int:
-        """Number of messages that an instance should hold and whose absence nothing explains."""
+        """Returns the number of messages that an instance should hold and whose absence nothing
+        explains."""
         return self.lacking("lost")
 
     def lacking(self, reason: str) -> int:
@@ -357,7 +358,7 @@ def _origin(instance: str, incarnation: str, origins: Mapping[str, Origin]) -> O
 
 @dataclass(slots=True)
 class _PublisherTopic:
-    """One publisher's messages of one type on one topic, everywhere."""
+    """The messages of one publisher and message type on one topic, at all instances."""
 
     key: tuple[int, str]
     message_type: str
@@ -366,7 +367,8 @@ class _PublisherTopic:
     origins: Mapping[str, Origin]
 
     def held(self, instance: str) -> SequenceSet:
-        """Returns the sequences of it, of every message type, that an instance holds."""
+        """Returns the sequences that an instance holds of the publisher's messages on the topic,
+        whatever their message type."""
         found = self.here.get(instance)
         return found.held if found is not None else SequenceSet()
 

@@ -266,12 +266,12 @@ class StagingDirectory:
 
     @property
     def publisher(self) -> str:
-        """The client name under which all rows staged here are published."""
+        """Returns the client name under which all rows staged here are published."""
         return self._state.publisher
 
     @property
     def pending(self) -> PendingWrite | None:
-        """The write that has to be published, if there is one."""
+        """Returns the write that has to be published next; None: there is none."""
         return self._state.pending
 
     def is_done(self, key: str) -> bool:
@@ -511,7 +511,7 @@ class StagedRows:
 
     @property
     def messages(self) -> int:
-        """Number of rows that are not known durable."""
+        """Returns the number of rows that are not known durable."""
         return self._pending.rows - self._gone.count
 
     @property
@@ -521,13 +521,13 @@ class StagedRows:
 
     @property
     def lowest(self) -> int:
-        """The lowest sequence that is not known durable; 0 when all are."""
+        """Returns the lowest sequence that is not known durable; 0: all are durable."""
         left = self._gone.missing(self.first, self.last)
         return left[0][0] if left else 0
 
     @property
     def highest(self) -> int:
-        """The sequence of the last row."""
+        """Returns the sequence of the last row."""
         return self.last
 
     def put(self, sequence: int, record: Any) -> None:
@@ -539,7 +539,7 @@ class StagedRows:
         raise PublishStoreFull("a staged write takes no further rows")
 
     def flush(self) -> None:
-        """Nothing to do: the rows are on disk."""
+        """Does nothing, because the rows are on disk."""
 
     def advance(self, highest: int) -> None:
         """Nothing to do: the sequences are given."""

@@ -70,12 +70,12 @@ class PacedRows:
 
     @property
     def lowest(self) -> int:
-        """The lowest sequence that is not known durable; 0 when all are."""
+        """Returns the lowest sequence that is not known durable; 0: all are durable."""
         return self._rows.lowest
 
     @property
     def highest(self) -> int:
-        """The sequence of the last row that is released."""
+        """Returns the sequence of the last row that is released."""
         return self._released
 
     def put(self, sequence: int, record: Any) -> None:
