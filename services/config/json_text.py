@@ -27,10 +27,10 @@ class JsonText:
 
     @classmethod
     def from_json(cls, text: str, where: str = "") -> Self:
-        """The inverse of `to_json`.
+        """Returns the configuration in a text that `to_json` wrote.
 
         Args:
-            where: the place of the text, which leads an error.
+            where: place of the text, with which an error begins.
 
         Raises:
             ConfigurationError: the text is no such configuration, or of another version; names the

@@ -265,7 +265,8 @@ def _validated(model: type[Model], values: Mapping[str, Any], where: str) -> Mod
 def explain(
     error: ValidationError, model: type[BaseModel]
 ) -> list[tuple[tuple[int | str, ...], str]]:
-    """(path, what was expected) of each thing that pydantic found in values of a model."""
+    """Returns the place of each error that pydantic found in a model's values, and what was
+    expected there."""
     found = []
     for entry in error.errors(include_url=False):
         path = entry["loc"]
@@ -305,7 +306,7 @@ def _keys(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
 
 
 def _fields(model: type) -> Iterator[tuple[str, str, Any]]:
-    """Name, name in files and type of each field of a model."""
+    """Yields the name, the name in files and the type of each field of a model."""
     if issubclass(model, BaseModel):
         for name, info in model.model_fields.items():
             yield name, info.alias or name_in_files(name), info.annotation

@@ -32,7 +32,7 @@ def check_types(definitions: Iterable[TypeDefinition]) -> None:
 
 
 def with_descriptors(options: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Options with what the file that `descriptors` names has in it, as text.
+    """Returns the options with the content of the file that `descriptors` names, as text.
 
     Raises:
         ConfigurationError: it cannot be read.

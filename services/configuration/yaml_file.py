@@ -66,7 +66,7 @@ class _InstanceEntry(InstanceChoices):
         return {} if value is None else value
 
     def options(self) -> dict[str, Any]:
-        """The options in the file, for `FabricBuilder.instance`."""
+        """Returns the options in the file, for `FabricBuilder.instance`."""
         return {key: getattr(self, key) for key in self.model_fields_set if key != "group"}
 
 
@@ -90,7 +90,7 @@ class _RegionEntry(Section):
         return {"instances": value} if isinstance(value, int | list) else value
 
     def options(self) -> dict[str, Any]:
-        """The options in the file, for `FabricBuilder.region`."""
+        """Returns the options in the file, for `FabricBuilder.region`."""
         chosen = self.model_fields_set - {"instances", "links"}
         return {key: getattr(self, key) for key in chosen}
 
@@ -105,7 +105,7 @@ class _LinkEnds(Section):
 
 class _LinkEntry(DestinationChoices, _LinkEnds):
     def options(self) -> dict[str, Any]:
-        """The options in the file, for `FabricBuilder.destination`."""
+        """Returns the options in the file, for `FabricBuilder.destination`."""
         return {
             "sync": self.mode == "sync",
             "name": self.name,

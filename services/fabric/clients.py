@@ -35,9 +35,9 @@ class FabricClients:
         """Returns the arguments of a `Client` but its name.
 
         Args:
-            name: of the client.
-            group: None: the fabric's only one.
-            given: options that stand before those of the fabric.
+            name: name of the client.
+            group: group whose instances the client uses; None: the fabric's only one.
+            given: options that replace those of the fabric.
 
         Raises:
             ConfigurationError: there is no such group, or it has to be named.
@@ -73,7 +73,7 @@ class FabricClients:
 
 def lookup(fabric: str, group: str) -> Callable[[], list[Server]]:
     """Returns a look-up of servers by the fabric's name, for `Client(servers=lookup("flights",
-    "London"))`. It asks no controller: each call reads the fabric's own record on this machine.
+    "London"))`.
 
     Asks no controller: it reads the fabric's own record on this machine, anew each time.
 

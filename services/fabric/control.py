@@ -42,8 +42,7 @@ class ControlClient:
         self._user: Caller | None = None
 
     def act_as(self, user_id: str, password: str = "") -> None:
-        """Makes calls as this user from now on, and no more as the one whom the environment
-        names."""
+        """Makes calls as this user from now on, in place of the user that the environment names."""
         self._user = Caller(user_id, password)
 
     def authorize(self, names: Iterable[str], call: str, **details: Any) -> None:
@@ -109,7 +108,7 @@ class ControlClient:
 
         Args:
             call: name of the call in `raylay.services.server.control_calls.ControlCalls`.
-            arguments: of the call.
+            arguments: arguments of the call.
         """
         return actor.control.remote(call, arguments, self.caller_for(name))
 
@@ -123,7 +122,7 @@ class ControlClient:
         return actor.stop.remote(call, details, caller)
 
     def stop_gracefully(self, actor: Any, caller: Caller | None, call: str, **details: Any) -> None:
-        """Stops an instance as `stop` does, and waits for it for a while.
+        """Stops an instance as `stop` does, and waits for its end for a limited time.
 
         Raises:
             FabricError: it refuses.
@@ -173,10 +172,11 @@ class ControlClient:
 
 
 def refusal_of(ref: Any, *, or_fails: bool = False) -> str:
-    """Returns why an instance refuses a call; empty: it does not, or cannot be asked now.
+    """Returns why an instance refuses a call; empty: the instance does not refuse it, or cannot be
+    asked now.
 
     Args:
-        or_fails: any failure of the call is a refusal.
+        or_fails: whether any failure of the call counts as a refusal.
     """
     ray = ray_module()
     try:

@@ -203,7 +203,8 @@ class Fabric:
 
         Args:
             name: name of the fabric.
-            address: of its Ray; not needed on the machine and for the user that started it.
+            address: address of the fabric's Ray; not needed on the host that started it, for the
+                same user.
             user_id, password: who controls it, as in `act_as`; empty: as the environment says.
 
         Raises:
@@ -230,9 +231,10 @@ class Fabric:
 
         Args:
             name: name of the region, which is the group of its instances.
-            instances: how many (then they are called `name-1`, `name-2`, …) or their names.
-            links: `sync`, `async`, or None for no links inside.
-            options: of every instance, as in `instance`.
+            instances: number of instances, which are then called `name-1`, `name-2`, …, or their
+                names.
+            links: mode of the links between the instances: `sync`, `async`, or None for no links.
+            options: options of every instance, as in `instance`.
 
         Raises:
             ConfigurationError: a value is wrong or a name is taken.
@@ -248,9 +250,10 @@ class Fabric:
         pass_through: str | None = "own",
         **options: Any,
     ) -> Self:
-        """Every instance of every region to every other region: a failover list of that region's
-        instances, and only what was published in its own region, so that each message crosses
-        once and comes in its publisher's order by whichever way it comes.
+        """Declares a destination from every instance of every region to every other region. Each is
+        a failover list of that region's instances, and is sent only messages that were published in
+        the sender's region. So each message crosses once, and comes in its publisher's order by
+        whichever link it comes.
 
         Args:
             mode: `async` or `sync`.
@@ -271,9 +274,9 @@ class Fabric:
 
         Args:
             group: group of a new instance; by default its name.
-            options: of `InstanceSettings`: host, client_port, replication_port, metrics_port,
-                directory, node_labels, journal, downgrade, bootstrap, topics, sow_topics, queues,
-                tls, transports, admin, capacity.
+            options: fields of `InstanceSettings`: host, client_port, replication_port,
+                metrics_port, directory, node_labels, journal, downgrade, bootstrap, topics,
+                sow_topics, queues, tls, transports, admin, capacity.
 
         Raises:
             ConfigurationError: a value is wrong, or the name is taken in another group.
@@ -299,10 +302,10 @@ class Fabric:
         Args:
             source: the instance that sends.
             to: instances in order of priority, or `host:port` of another fabric's.
-            sync: whether publishers' acks wait for it.
+            sync: whether publishers' acks wait for the destination.
             pass_through: regular expression over the group a message came from; None: only what
                 clients published at `source`.
-            topics: which are sent.
+            topics: topics whose messages are sent.
             name: default is the one instance's name, or the group of several.
             group: needed only for another fabric's instances.
             options: compression, ack_conflation, own_group_only, exclude_validation (checks that
@@ -444,8 +447,10 @@ class Fabric:
         """Returns a client of one group's instances, not connected yet: use it with `async with`.
 
         Args:
-            group: may be left out where the fabric has only one.
-            options: of `Client`; the fabric's client section where they are not given.
+            group: group whose instances the client uses; may be left out if the fabric has only
+                one.
+            options: options of `Client`. Options that are not given come from the fabric's client
+                section.
 
         Raises:
             ConfigurationError: there is no such group, or it has to be named.
@@ -474,8 +479,7 @@ class Fabric:
         self, *, follow: bool = False, after_us: int = 0, stop: Callable[[], bool] | None = None
     ) -> Iterator[dict[str, Any]]:
         """Yields the events of all instances, oldest first: connects, downgrades, resyncs,
-        conflicts, … Each has `instance`, `time_us` (microseconds since 1970), `event` and its
-        details. An instance keeps its last 10,000 events since its process started.
+        conflicts, …
 
         Each has `instance`, `time_us` (microseconds since 1970), `event` and its details. An
         instance keeps its last 10,000 since its process started.
@@ -500,7 +504,7 @@ class Fabric:
     def wait_ready(
         self, name: str | None = None, timeout_s: float = START_TIMEOUT_S_DEFAULT
     ) -> None:
-        """Waits until one instance, or every one, admits clients.
+        """Waits until one instance, or each of them, admits clients.
 
         Raises:
             FabricError: one did not within `timeout_s`; names it and its reason.
@@ -536,8 +540,8 @@ class Fabric:
     # -- who controls it ---------------------------------------------------------------------
     def act_as(self, user_id: str, password: str = "") -> None:
         """Makes this handle control instances as this user from now on, where they have `admin`.
-        Without it the environment says who it is: `RAYLAY_USER`, and `RAYLAY_PASSWORD_FILE` or
-        `RAYLAY_PASSWORD`.
+        Without this call the environment names the user: `RAYLAY_USER`, and `RAYLAY_PASSWORD_FILE`
+        or `RAYLAY_PASSWORD`.
 
         Args:
             password: or a token. It is kept in memory alone.
@@ -581,7 +585,7 @@ class Fabric:
         return self.instances.pid(name)
 
     def kill(self, name: str, *, restart: bool = True) -> int:
-        """SIGKILL to the process of an instance. Returns its pid.
+        """Sends SIGKILL to the process of an instance. Returns the process id.
 
         Args:
             restart: Ray starts it again at once; else it stays away until `restart(name)`.
@@ -608,7 +612,8 @@ class Fabric:
         group before it is ready.
 
         Args:
-            graceful: it first commits and sends what it took, and says good-bye to its clients.
+            graceful: whether the instance first commits and sends what it took, and tells its
+                clients that it ends.
 
         Raises:
             FabricError: it did not become ready within `timeout_s`, or refuses.

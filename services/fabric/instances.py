@@ -127,7 +127,7 @@ class InstanceHandles:
     def check_ports(
         self, settings: FabricSettings, record: FabricRecord, names: Iterable[str]
     ) -> None:
-        """Checks that the ports of those that run on this host are free.
+        """Checks that the ports of those of the named instances that run on this host are free.
 
         Raises:
             FabricError: one is taken; names it.
@@ -418,13 +418,14 @@ class InstanceHandles:
         caller: Caller | None,
         call: str = "restart",
     ) -> None:
-        """Ends an instance's process, if it has one, and returns when it is ready again. Whether
-        the caller may have that done was asked before.
+        """Ends an instance's process, if it has one, and returns when the instance is ready again.
+        The caller has been authorized before.
 
         Args:
-            graceful: it first commits and sends what it took, and says good-bye to its clients.
-            caller: who asks for it.
-            call: what it is restarted for.
+            graceful: whether the instance first commits and sends what it took, and tells its
+                clients that it ends.
+            caller: identity of the user that restarts the instance; None: none is asked for.
+            call: name of the control call for which the instance is restarted.
 
         Raises:
             FabricError: it did not become ready within `timeout_s`, or refuses.

@@ -108,10 +108,11 @@ class StartLock:
 
 
 class StartLocks:
-    """Both files of one start."""
+    """The two locked files of a fabric's start: one for the fabric's name, one for its
+    directory."""
 
     def __init__(self, fabric: str, directory: Path) -> None:
-        """Takes them for this process.
+        """Locks both files for this process.
 
         Raises:
             FabricError: another process starts this fabric, or has the directory; names it.

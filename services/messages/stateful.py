@@ -203,7 +203,7 @@ def _part(run: Run, records: Sequence[tuple[Record, bytes]]) -> Run:
 def _cut(
     records: Sequence[tuple[Record, bytes]], longer: int = 0
 ) -> list[Sequence[tuple[Record, bytes]]]:
-    """Parts that are no longer than what a client sends in one frame.
+    """Returns the records in parts, none longer than the records that a client sends in one frame.
 
     Args:
         longer: by so many bytes each record becomes, beside its other body.

@@ -36,7 +36,8 @@ _MILLISECONDS = {
 
 
 def parse_bytes(value: object, where: str = "") -> int:
-    """Bytes of `64MiB`, `1.5GB`, `4096B` or a whole number of bytes.
+    """Returns the number of bytes that a text such as `64MiB`, `1.5GB` or `4096B`, or a whole
+    number of bytes, gives.
 
     Raises:
         ConfigurationError: with `where`, the value and the units that are understood.

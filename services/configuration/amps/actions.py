@@ -109,7 +109,7 @@ _INTERVALS = frozenset(("Age", "GracePeriod", "Duration"))
 
 
 def module_problems(config: AmpsConfig) -> Iterator[tuple[Path, str]]:
-    """(path, text) of modules and options that are wrong."""
+    """Yields the place and the text of each error in modules and their options."""
     own = {module.name for module in config.modules.modules} if config.modules else set()
     for path, use, known in _uses(config):
         options = known.get(use.module)

@@ -46,7 +46,7 @@ BUILT_IN_FILTERS = frozenset(("amps-topic-translator", "amps-conflated-topic-tra
 
 
 def problems(config: AmpsConfig) -> list[Problem]:
-    """(path, text) of everything that is wrong, in the order of the stanzas."""
+    """Returns the place and the text of everything that is wrong, in the order of the stanzas."""
     found = list(_version(config))
     found += _transports(config)
     found += _destinations(config)

@@ -62,8 +62,8 @@ def _defined(name: str, config: AmpsConfig) -> Module | None:
 
 
 def module_settings(kind: str, use: ModuleUse | None, config: AmpsConfig) -> dict[str, Any] | None:
-    """Returns an element as `ModuleConfig`, with the options of its definition. None: it says
-    nothing, or what does not run (`does_not_run`)."""
+    """Returns an element as `ModuleConfig`, with the options of the module's definition. None: the
+    element names no module, or one that does not run (`does_not_run`)."""
     name = our_name(kind, use, config) if use is not None else ""
     if use is None or not name:
         return None
@@ -110,8 +110,8 @@ def instance_modules(config: AmpsConfig) -> dict[str, Any]:
 
 
 def admin_modules(config: AmpsConfig) -> dict[str, Any]:
-    """Returns the modules that authorize control calls, where the instance's Admin names any; it
-    takes what it leaves out from the instance."""
+    """Returns the modules that authorize control calls, if the instance's Admin names any. A module
+    that Admin leaves out is the instance's."""
     admin = config.admin
     if admin is None or (admin.authentication is None and admin.entitlement is None):
         return {}
@@ -151,6 +151,7 @@ def authenticators(
 def waiting_authenticator(
     transports: Iterable[OutgoingTransport], config: AmpsConfig
 ) -> dict[str, Any] | None:
-    """Authenticator for a server that connects by itself, of the Transport without an address."""
+    """Returns the Authenticator for a server that connects by itself: that of the Transport without
+    an address."""
     waiting = (each.authenticator for each in transports if not each.inet_addresses)
     return module_settings("Authenticator", next(waiting, None), config)

@@ -69,7 +69,8 @@ def settings_of(topic: SowTopicStanza) -> dict[str, Any]:
 def topic_problems(
     topic: SowTopicStanza, config: AmpsConfig
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """(path in the element, text) of what is wrong with a topic, wherever it is to run."""
+    """Yields the place in the element and the text of each error in a topic, whichever host it runs
+    on."""
     try:
         definition = SowTopicSettings.model_validate(settings_of(topic)).definition()
     except ValidationError as error:

@@ -53,7 +53,7 @@ def element(
 
 
 class Stanza(Section):
-    """An element with elements in it."""
+    """An element that has child elements."""
 
     model_config = ConfigDict(alias_generator=None)  # elements have the documented names
     text_element: ClassVar[str] = ""

@@ -128,7 +128,8 @@ def _refused(settings: FabricSettings) -> list[TopologyFinding]:
 
 
 def _copies_in_circles(settings: FabricSettings) -> list[TopologyFinding]:
-    """Instances that, all of them empty, would wait for each other to copy from."""
+    """Finds instances that would wait for each other if all of them were empty, because each copies
+    its log from another of them."""
     by_address = _by_address(settings)
     sources = {
         instance.name: {by_address.get(each, each) for each in instance.bootstrap.sources}
@@ -184,7 +185,7 @@ def _wide_ip(settings: FabricSettings) -> list[TopologyFinding]:
 
 
 def _unsaid(settings: FabricSettings) -> list[TopologyFinding]:
-    """Links that say nothing of themselves to an instance that asks who they are."""
+    """Finds links that send no credentials to an instance that asks links for credentials."""
     by_address = _by_address(settings)
     found = []
     for instance in settings.instances:
@@ -287,8 +288,8 @@ def _ownerless(settings: FabricSettings) -> list[TopologyFinding]:
 
 
 def _one_way_queues(settings: FabricSettings) -> list[TopologyFinding]:
-    """Finds queues that a link brings to an instance from which nothing comes back: what is done
-    with a message there, or asked for, is heard of by nobody."""
+    """Finds queues that a link brings to an instance from which no link leads back: acknowledgments
+    and requests that are made there reach no other instance."""
     by_address = _by_address(settings)
     found = []
     for instance in settings.instances:

@@ -25,7 +25,8 @@ from raylay.storage.exposure import ExposedPath, exposed
 SECRET_OPTIONS = frozenset({"File", "PasswordFileName", "SecretFile"})
 """Options that name a file of passwords or of a secret; `File` of permissions has none."""
 TRUSTED_OPTIONS = frozenset({"PublicKeyFile"})
-"""Options that name a file which everybody may read, and whoever writes it gets in."""
+"""Options that name a file which every user may read, and that only this user may write: an
+attacker that writes such a file is let in."""
 PERMISSIONS = "permissions"
 
 

@@ -32,8 +32,8 @@ class NodePlace:
     """The node on which an instance was placed.
 
     Attributes:
-        labels: that only this node has.
-        address: of the node, where its instances listen.
+        labels: labels that only this node has.
+        address: address of the node, at which its instances listen.
         region: the node's label `region` where `labels` do not have it; empty: the node has none.
     """
 
@@ -65,7 +65,7 @@ def placed(
 
     Args:
         kept: where instances were put before, by name.
-        nodes: those that live.
+        nodes: the living nodes.
 
     Returns:
         the settings with the labels and hosts that came of it, and the places to keep.

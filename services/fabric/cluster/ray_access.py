@@ -45,11 +45,13 @@ Answer = TypeVar("Answer")
 
 
 class HeadSilent(FabricError):
-    """Ray's head does not answer; what talks to instances and clients goes on without it."""
+    """The error that Ray's head does not answer. Calls to instances and clients still work without
+    the head."""
 
 
 def ray_module() -> Any:
-    """Ray, imported late: it takes half a second, which `raylay --help` should not."""
+    """Returns the module of Ray. It is imported late, because that takes half a second, which
+    `raylay --help` should not."""
     # Ray prints every start and death of workers on the driver's terminal, log_to_driver=False or
     # not; the fabric's events tell the same in one line. It reads this when it is imported.
     os.environ.setdefault(
@@ -62,8 +64,8 @@ def ray_module() -> Any:
 
 
 def adopt_auth_mode(mode: str) -> None:
-    """Takes over how a running Ray authenticates, unless the user says how: Ray itself does not
-    look for its token when it is given an address."""
+    """Takes over the authentication mode of a running Ray, unless the user sets one: Ray itself
+    does not look for its token when it is given an address."""
     if not mode or AUTH_VARIABLE in os.environ:
         return
     os.environ[AUTH_VARIABLE] = mode
@@ -382,7 +384,8 @@ def is_here(node: str) -> bool:
 
 
 def kill_on_node(node: str, pid: int) -> None:
-    """SIGKILL to a process of a node, by its id in hexadecimal; empty: of this one."""
+    """Sends SIGKILL to a process of a node. The node is given by its id in hexadecimal; empty: this
+    node."""
     ray = ray_module()
     if is_here(node):
         kill_process(pid)
@@ -443,7 +446,7 @@ def task(function: Callable[..., Any], **options: Any) -> Any:
 
 
 def kill_process(pid: int) -> None:
-    """SIGKILL; one that is gone already is no error."""
+    """Sends SIGKILL to a process; a process that is gone already is no error."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -467,7 +470,8 @@ def await_process_end(pid: int, timeout_s: float) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns an error in one line: of an error inside an actor its own text, not Ray's frame."""
+    """Returns an error in one line. For an error inside an actor, that is its own text without
+    Ray's frame."""
     cause = getattr(error, "cause", None)
     text = str(cause if isinstance(cause, BaseException) else error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -484,7 +484,7 @@ def _ages_in(
 
 # -- contents, one by one ------------------------------------------------------------------------
 Piece = tuple[tuple[int, int], tuple[Any, Any] | TaskFailure]
-"""(publisher, block), (sequences, digests)."""
+"""Publisher and block, with the block's sequences and their digests, or the failure of a task."""
 
 
 def _conflicts(

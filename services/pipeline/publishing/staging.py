@@ -162,7 +162,7 @@ def stage(
 
 
 def _topics(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
-    """(topic, message type) of a batch's rows, each once."""
+    """Yields the topic and message type of a batch's rows, each pair once."""
     names = ["topic", "message_type"]
     found = pa.Table.from_batches([batch]).group_by(names).aggregate([])
     return zip(*(found[name].to_pylist() for name in names), strict=True)
@@ -501,12 +501,12 @@ class StagedRows:
 
     @property
     def durable(self) -> int:
-        """Number of rows that are known durable."""
+        """Returns the number of rows that are known durable."""
         return self._gone.count
 
     @property
     def full(self) -> bool:
-        """Always true: no row can be put into the store."""
+        """Returns true, because no row can be put into the store."""
         return True
 
     @property
@@ -516,7 +516,7 @@ class StagedRows:
 
     @property
     def bytes(self) -> int:
-        """Size of the files in bytes."""
+        """Returns the size of the files in bytes."""
         return sum(os.stat(path).st_size for path in self._pending.files)
 
     @property

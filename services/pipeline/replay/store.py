@@ -60,12 +60,12 @@ class PacedRows:
 
     @property
     def messages(self) -> int:
-        """Number of rows that are released and not known durable."""
+        """Returns the number of rows that are released and not known durable."""
         return max(0, self._released - self._rows.first + 1 - self._rows.durable)
 
     @property
     def bytes(self) -> int:
-        """Size of the staged files in bytes."""
+        """Returns the size of the staged files in bytes."""
         return self._rows.bytes
 
     @property

@@ -168,7 +168,7 @@ class Batches:
 
     @property
     def names(self) -> Sequence[Names]:
-        """Names in the headers of the runs so far, each once."""
+        """Returns the names in the headers of the runs so far, each once."""
         return self._names
 
     # -- runs --------------------------------------------------------------------------------
