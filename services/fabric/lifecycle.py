@@ -53,8 +53,8 @@ from raylay.services.security.control import Caller
 
 HEAD_DIRECTORY = "head"
 LINKS_TIMEOUT_S = 30.0
-"""Time for which `start` waits for links. Those of a fresh fabric take seconds: each is a
-process."""
+"""Seconds for which `start` waits for links. The links of a new fabric take seconds, because each
+is a process."""
 _LOG = logging.getLogger(__name__)
 
 

@@ -238,11 +238,11 @@ def with_moves(
 def away_since(
     place: NodePlace, living: Iterable[ClusterNode], dead: Iterable[tuple[ClusterNode, int]]
 ) -> str:
-    """Returns why an instance is not restarted: the node that holds its data is away. Empty: it is
-    there.
+    """Returns why an instance is not restarted: the node that holds its data is away. Empty: that
+    node is there.
 
     Args:
-        dead: nodes that are gone, and when: milliseconds since 1970.
+        dead: nodes that are gone, each with the time since when, in milliseconds since 1970.
     """
     gone_ms = gone_since_ms(place, living, dead)
     if gone_ms is None:

@@ -52,10 +52,10 @@ class NoSuspectNote:
     """A note that keeps nothing, for an owner that has no place for a note."""
 
     def set(self, publisher: int, first: int, last: int, deaths: int) -> None:
-        """Keeps nothing."""
+        """Does nothing, because this note keeps no messages."""
 
     def clear(self) -> None:
-        """Does nothing, because the note is empty."""
+        """Does nothing, because this note keeps no messages."""
 
 
 class Suspects:

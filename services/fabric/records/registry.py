@@ -116,8 +116,8 @@ def copy_directory(name: str) -> Path:
 
 
 def unregister(name: str) -> None:
-    """Removes the file of a fabric, if there is one, and the copy of its record. Where its data is
-    stays noted."""
+    """Removes the registry's file of a fabric, if there is one, and the copy of its record. The
+    note of the fabric's directory stays."""
     _note_stopped(registry_directory() / f"{name}.json")
     shutil.rmtree(copy_directory(name), ignore_errors=True)
 
