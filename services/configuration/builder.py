@@ -57,7 +57,7 @@ class FabricBuilder:
         self._of_regions: set[tuple[str, str]] = set()
         """Instances and destinations that regions made, of all that may be replicated."""
         self.origins: Origins = {}
-        """Places of declaration, which lead error messages."""
+        """Places where the parts of the fabric are declared; error messages begin with them."""
         self.settings_base = _validated(FabricSettings, {"name": name, **given}, f"fabric {name}")
 
     # -- declaring ---------------------------------------------------------------------------

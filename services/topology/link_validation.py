@@ -81,8 +81,9 @@ def _finding(
 
 
 class _Shape:
-    """The properties of a downstream instance that the checks read: its log, its definitions, what
-    its destinations carry, and what of it comes back. Equal shapes give equal results."""
+    """The properties of a downstream instance that the checks read: its log, its definitions, the
+    topics that its destinations carry, and those that come back. Equal shapes give equal
+    results."""
 
     def __init__(self, description: InstanceDescription) -> None:
         self._common = (
