@@ -135,7 +135,7 @@ def test_what_an_ended_drill_broke_is_whole_again(whole: Fabric, tmp_path: Path)
             await_event(whole, "drill_clock", offset_us=3_600_000_000)
             process.send_signal(number)
             _, errors = process.communicate(timeout=WAIT_S)
-        mended = process.returncode == 2 and "what was broken is mended" in errors
+        mended = process.returncode == 2 and "every fault is healed" in errors
         assert mended == (number == signal.SIGTERM), errors
         await_event(whole, "drill_clock", offset_us=0)
         whole.wait_connected(WAIT_S)

@@ -606,6 +606,7 @@ class Instance:
         names, told = self.machine.publisher_names, self.world.machines.names_told
         self.names_told = {each.name: told(names) for each in self.disk.member.destinations}
         self.names_under_way = 0
+        self.names_being_written = 0
         """Parts of them that have not arrived anywhere."""
 
     def _begin_announcing(self) -> None:
@@ -862,6 +863,8 @@ class Instance:
             return False
         if self.names_under_way or any(each.is_behind for each in self.names_told.values()):
             return False
+        if machine.publisher_names.unwritten or self.names_being_written:
+            return False
         if any(map(len, self.arrivals.values())) or self.folds.unfolded:
             return False
         if self.author or self.staging or self.runtime.loop.calls:
@@ -903,6 +906,7 @@ class Instance:
         if names.unwritten:
             taken = names.unwritten.copy()
             names.unwritten.clear()
+            self.names_being_written += len(taken)
             world.after(world.names_rng.randint(*HINT_WRITE_US), self._names_written, taken)
         for name, link in self.links.items():
             self.names_told[name].go_on(link.tell_names)
@@ -911,6 +915,7 @@ class Instance:
         if self.alive:
             names = self.machine.publisher_names
             self.disk.names.update((each, names.get(each) or b"") for each in publishers)
+            self.names_being_written -= len(publishers)
         else:
             self.world.probes["died before names were written"] += 1
 

@@ -1058,7 +1058,8 @@ class UnreadIsTheSame(InstanceMachine):
         return super().client_published(session, runs, now_us, AllSaid(), *resent)
 
     def upstream_batch(self, *arguments) -> list[Effect]:  # type: ignore[no-untyped-def]
-        return super().upstream_batch(*arguments[:-1], AllSaid())
+        batch, _, is_part = arguments[:-2], *arguments[-2:]
+        return super().upstream_batch(*batch, AllSaid(), is_part)
 
 
 class RefusesWithoutAWord(InstanceMachine):
