@@ -89,10 +89,10 @@ class LineCodec:
         return lines, sum(map(len, lines))
 
 
-async def said(door: Door, wanted: str, times: int = 1) -> list[str]:
-    """What a door has said, when this was in it."""
+async def said(door: Door, *wanted: str, times: int = 1) -> list[str]:
+    """Returns the lines that a door has said once each of these texts was in them."""
     async with asyncio.timeout(DEADLINE_S):
-        while door.transport.written.decode().count(wanted) < times:
+        while any(door.transport.written.decode().count(each) < times for each in wanted):
             await asyncio.sleep(0)
     written, door.transport.written = door.transport.written.decode(), bytearray()
     return written.splitlines()
@@ -106,11 +106,12 @@ def test_a_session_of_another_protocol_is_served_like_any_other(tmp_path: Path) 
             "WELCOME 1 solo", "PROCESSED s well", "PROCESSED p well"
         ]  # fmt: skip
         line.send(b"ISH orders hello\nFLUSH\n")
-        lines = await said(line, "mine:")
-        assert lines[0] == "PROCESSED u well" and lines[-1] == "mine: hello"
-        assert {"PERSISTED u well", "PERSISTED f well"} <= set(lines)
+        # On a busy machine the second command has a turn of its own, behind the delivery.
+        lines = await said(line, "mine: hello\n", "PERSISTED u well\n", "PERSISTED f well\n")
+        assert lines[0] == "PROCESSED u well"
+        assert lines.index("PERSISTED u well") < lines.index("mine: hello")
         await house.nobody_is_disturbed(good, peer)
-        assert await said(line, "mine: {}", 2) == ["mine: {}", "mine: {}"]
+        assert await said(line, "mine: {}", times=2) == ["mine: {}", "mine: {}"]
         house.server.clients.safety_changed()
         assert await said(line, "PEERS") == ["PEERS"]
         await good.until(lambda header: header["c"] == "safety")
