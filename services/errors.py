@@ -97,7 +97,7 @@ class SequenceConflict(CommandFailed):
 
 
 class BookmarkNotFound(CommandFailed):
-    """None of the subscription's bookmarks is in the log and it asked to fail then."""
+    """Refusal of a subscription that asked to fail when none of its bookmarks is in the log."""
 
 
 class MessageTypeError(RaylayError):
@@ -143,7 +143,8 @@ class PublishStoreFull(RaylayError):
 
 
 class FlushTimeout(RaylayError, TimeoutError):
-    """Not everything that was published became durable in time. It stays in the publish store."""
+    """Timeout of a flush: not everything that was published became durable in time. It stays in the
+    publish store."""
 
 
 class UnfinishedStep(RaylayError):

@@ -21,7 +21,7 @@ from raylay.storage.front_entries import (
 )
 
 FILE_PAGES = 2
-"""So few that a short run uses the files again."""
+"""Pages of each file, so few that a short run uses the files again."""
 
 
 class MemoryFront:

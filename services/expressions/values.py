@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from raylay.services.expressions.patterns import Pattern
 
 Value = Any
-"""None (NULL), bool, int, float, str, or other values of messages: bytes, lists, dicts."""
+"""Values of an expression: None (NULL), bool, int, float, str, or other values of messages: bytes,
+lists, dicts."""
 Steps = tuple[str | int, ...]
 """The steps to a field: names, and indices of array elements from 0."""
 

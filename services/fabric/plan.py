@@ -470,8 +470,9 @@ def addresses_of(record: FabricRecord, instance: InstanceSettings) -> tuple[str,
 def _announce_to(
     settings: FabricSettings, record: FabricRecord, instance: InstanceSettings
 ) -> tuple[str, ...]:
-    """Whom an instance that was moved, or whose node has another address, tells where it lives now:
-    the others, and itself where it was."""
+    """Returns the replication addresses to which an instance announces where it lives now, if it
+    was
+    moved or its node has another address: those of the others, and its own former ones."""
     if instance.name not in record.moves and not _node_address(record, instance):
         return ()
     others = [each for each in settings.instances if each.name != instance.name]

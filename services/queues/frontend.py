@@ -161,7 +161,7 @@ class QueueFrontend:
         reported it."""
         self.has_owner = False
         self.behind_us = 0
-        """How far the steady clock of the queues, by which leases end, is behind the instance's, in
+        """Distance of the queues' steady clock, by which leases end, behind the instance's, in
         microseconds."""
         self._to_read: deque[tuple[int, int]] = deque()
         """The transaction ids of acknowledgments that the owner has not read yet, each with its

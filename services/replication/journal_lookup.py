@@ -68,7 +68,7 @@ class LookupRequest:
         self.routed = PublisherRanges()
         """Messages whose route alone is asked for."""
         self.topics: dict[tuple[int, bytes], SequenceSet] = {}
-        """For each (publisher, topic), the sequences among which the highest on the topic is asked
+        """Sequences, by publisher and topic, among which the highest on the topic is asked
         for."""
         self.looking: list[PendingLookup] = []
         """Look-ups of topics with state, outside the journal."""

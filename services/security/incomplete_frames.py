@@ -28,7 +28,7 @@ IN_HAND_SHARE = 0.1
 IN_HAND_MIN = 512 * 1024 * 1024
 TOO_MANY = "too_many"
 INCOMPLETE, IN_HAND = "have begun and are not whole", "are long and not all taken"
-"""What is said of the frames that are counted."""
+"""Descriptions of the counted frames, as refusals have them."""
 
 
 def incomplete_bytes_max(memory_bytes: int, frame_bytes_max: int) -> int:

@@ -325,7 +325,7 @@ class MissingHeard(NamedTuple):
     instance: str
     messages: int
     publishers: tuple[tuple[int, tuple[int, int, int]], ...]
-    """For each publisher: (number of messages, first sequence, last sequence)."""
+    """Number of messages, first and last sequence of each publisher, by its id."""
 
 
 class InstanceMoved(NamedTuple):
@@ -591,16 +591,16 @@ class RunHistory:
     unacked: dict[str, int] = field(default_factory=dict)
     """Number of messages left in each client's publish store in the end."""
     waiting: dict[str, str] = field(default_factory=dict)
-    """For each of those clients, a description of what it waits for and where."""
+    """Descriptions, by client that waits in the end, of what it waits for and where."""
     subscribed: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """For each subscriber, (the instance to which it was connected in the end, its topic or
-    `.*`)."""
+    """Instance to which each subscriber was connected in the end, and its topic or `.*`, by
+    name."""
     passes: dict[str, Callable[[str], bool]] = field(default_factory=dict)
-    """For each subscriber with a content filter, whether a content passes it."""
+    """Content filters, by subscriber that has one: whether a content passes."""
     unretired: list[str] = field(default_factory=list)
     """Former instances that still run in the end."""
     unstarted: dict[str, str] = field(default_factory=dict)
-    """For each instance that had not started in the end, the instance that it was to be copied
+    """Instances that had not started in the end, each with the instance that it was to be copied
     from."""
     journaled: tuple[TopicRule, ...] = (TopicRule(".*"),)
     """Topics that all instances journal."""

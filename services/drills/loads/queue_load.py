@@ -295,8 +295,7 @@ class QueueLoad:
         self.kills: list[Kill] = []
         self.left: dict[str, int] = {}
         self._upto_txid: dict[str, int] = {}
-        """By instance, a transaction id that its journal has reached once everything is
-        published."""
+        """Transaction ids that each instance's journal has reached once everything is published."""
         self._read_txid: dict[str, int] = {}
         self.producers = [
             QueueProducer(f"drill-{number}-{g}-queue", g, queue) for g in self.regions

@@ -561,7 +561,7 @@ class UpstreamTable:
             upstream.answer(root, publisher, answered)
 
     def _tell_what_comes(self, upstream: Upstream) -> None:
-        """From now on, and in later connections, tells an upstream which messages others bring: it
+        """Tells an upstream, from now on and in later connections, which messages others bring: it
         sends messages that are here already, or asks for messages that are not."""
         upstream.hears_what_comes = True
         if len(self._hearing) < HEARING_MAX or self._believes(upstream):

@@ -83,9 +83,9 @@ class _RefusedAcknowledgments:
         self._incarnations: dict[str, int] = {}
         """Incarnation of each instance's last start."""
         self._refusers: defaultdict[Key, set[int]] = defaultdict(set)
-        """For each acknowledgment, the incarnations that refused it."""
+        """Incarnations that refused an acknowledgment, by acknowledgment."""
         self._highest: dict[tuple[int, int, str], tuple[int, int]] = {}
-        """For each incarnation, publisher and topic, the highest sequence and the incarnation where
+        """Highest sequence, by incarnation, publisher and topic, and the incarnation where
         it was published."""
 
     def take(self, operation: Operation) -> None:

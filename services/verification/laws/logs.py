@@ -55,7 +55,7 @@ class Copy:
     path: tuple[int, ...]
     group: str
     waiters: dict[int, int]
-    """For each root, the sender that waits for the message; 0: a client."""
+    """Sender that waits for the message, by root; 0: a client."""
     digest: int = 0
     """Digest of the content; 0: there is only one content."""
     content: str = ""
@@ -104,14 +104,14 @@ class Logs:
         """Messages that the current server was asked for when it was reached, by link."""
         self.server: dict[Link, str] = {}
         self.served_by: dict[Link, tuple[str, int]] = {}
-        """For each link, the connected server and its incarnation."""
+        """Connected server of each link and its incarnation."""
         self.served_from_us: dict[Link, int] = {}
         self.reached: dict[Link, str] = {}
-        """For each link, the server that it was compared with last, where it has not begun with
+        """Server that each link was compared with last, where it has not begun with
         that server."""
         self.reached_us: dict[Link, int] = {}
         self.caught_up_with: dict[Link, int] = {}
-        """For each link, the incarnation with which it has caught up."""
+        """Incarnation with which each link has caught up."""
         self.async_until_us: dict[Link, int] = {}
         self.earlier_modes: defaultdict[Link, list[Mode]] = defaultdict(list)
         """Modes of a link before each crash of its instance after which the instance kept its

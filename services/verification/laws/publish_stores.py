@@ -36,8 +36,9 @@ class _Acks:
         self._downgraded: defaultdict[str, set[str]] = defaultdict(set)
         """Downgraded destinations, by instance."""
         self._forgettable: defaultdict[str, set[tuple[Key, int]]] = defaultdict(set)
-        """By instance, messages of contested identity that it acked in this life only while a link
-        was downgraded, and whose ack no client has heard."""
+        """Messages of contested identity, by instance, that it acked in this life only while a link
+        was
+        downgraded, and whose ack no client has heard."""
 
     def acked(self, instance: str, key: Key, digest: int) -> None:
         by = instance, self._disks[instance]
@@ -88,11 +89,11 @@ class _Acknowledgments:
     def __init__(self, history: RunHistory) -> None:
         self._queues = {queue.name for queue in history.queues}
         self._clients: defaultdict[Key, set[str]] = defaultdict(set)
-        """By message, the clients that published it."""
+        """Clients that published a message, by message."""
         self._held: defaultdict[str, set[Key]] = defaultdict(set)
-        """By instance, the messages in its journal."""
+        """Messages in each instance's journal."""
         self._heard: defaultdict[str, set[Key]] = defaultdict(set)
-        """By client, the messages whose ack it has heard in this life; a later life may have
+        """Messages whose ack a client has heard, by client, in this life; a later life may have
         forgotten them."""
 
     def take(self, operation: Operation) -> None:

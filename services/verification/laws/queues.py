@@ -82,7 +82,7 @@ class _QueueReplay:
         """Messages that expired. No consumer needs to have received them."""
         self._bearers: dict[int, str] = {}
         self._former: dict[str, str] = {}
-        """For a moved instance's former name, its name. The former instance may go on elsewhere."""
+        """Names of moved instances, by former name. The former instance may go on elsewhere."""
         self._unsure: set[Key] = set()
         """Messages that several instances may deliver: a second instance was given them, or a lost
         disk may have known more about them."""

@@ -315,12 +315,12 @@ def told_missing(history: RunHistory) -> list[Violation]:
     logs = Logs(history.topology)
     got: defaultdict[str, set[Key]] = defaultdict(set)
     reads: dict[str, tuple[str, set[Key], set[Key]]] = {}
-    """For each subscriber, where it resumes, the removed messages that it must be told of, and
+    """Instance at which each subscriber resumes, the removed messages that it must be told of, and
     those that it may be told of."""
     owed: defaultdict[str, dict[Key, str]] = defaultdict(dict)
     told: defaultdict[str, set[Key]] = defaultdict(set)
     connected: dict[str, str] = {}
-    """For each subscriber, the instance that accepted it last."""
+    """Instance that accepted each subscriber last."""
     overtaken: defaultdict[str, dict[Key, str]] = defaultdict(dict)
     """Messages that were removed there since, and have not arrived."""
     topic_of: dict[Key, str] = {}
