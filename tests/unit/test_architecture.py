@@ -96,9 +96,10 @@ ROOMS: dict[str, frozenset[str]] = {
             "capacity config core messages net plugins protocol queues replication security sow "
             "storage subscriptions telemetry"
         ),
+        "admin": "security",
         "processes": (
-            "config expressions messages net plugins protocol queues replication server sow "
-            "storage telemetry"
+            "admin config expressions messages net plugins protocol queues replication security "
+            "server sow storage telemetry"
         ),
         "fabric": (
             "capacity client config configuration messages net replication security server "

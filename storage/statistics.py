@@ -1,0 +1,263 @@
+"""The statistics database: what an instance measured, by time, in SQLite (behaviour.md 9.4).
+
+Each kind of thing has two tables. `ICLIENTS_STATIC` has one row for each client that was ever seen,
+with its texts as they were last; `ICLIENTS_DYNAMIC` has one for each client and sample, with its
+numbers. `static_id` joins them.
+
+The file is bounded by age and by size, whichever is reached first: what is oldest leaves first.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterable, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from raylay.services.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MEMORY = ":memory:"
+"""The documented name of a database that is kept in memory alone."""
+DAY_US = 24 * 3600 * 1_000_000
+RETENTION_US = 7 * DAY_US
+BYTES_MAX = 256 * 1024 * 1024
+SAMPLES_BETWEEN_TRIMS = 60
+TRIMMED_SHARE = 0.1
+"""Share of the samples that leave at once where the file is too large."""
+LOCK_WAIT_S = 5.0
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}\Z")
+
+Number = int | float
+SampleRow = tuple[str, str, Mapping[str, "str | int | float | bool | None"]]
+"""Table, id and values of one thing."""
+
+
+class StatisticsReader(Protocol):
+    """The interface by which history is asked for."""
+
+    def history(
+        self, table: str, key: str, column: str, first_us: int | None, last_us: int | None
+    ) -> list[tuple[int, Number]]:
+        """Returns the numbers of a column, ascending by time, within a closed period."""
+
+    def timestamps(self, first_us: int | None, last_us: int | None) -> list[int]:
+        """Returns the times of the samples, ascending, within a closed period."""
+
+
+class StatisticsStore:
+    """See the file's docstring. Owner: one thread. Lifecycle: made, then `close`.
+
+    Args:
+        path: the file, made where it is missing, or `MEMORY`.
+        retention_us: the age at which a sample leaves.
+        bytes_max: the size that the file does not stay above.
+
+    Raises:
+        StorageError: the file cannot be used; names it.
+    """
+
+    def __init__(
+        self, path: str | Path, retention_us: int = RETENTION_US, bytes_max: int = BYTES_MAX
+    ) -> None:
+        self.path = str(path)
+        self._retention_us, self._bytes_max = retention_us, bytes_max
+        self._columns: dict[str, set[str]] = {}
+        self._ids: dict[tuple[str, str], tuple[int, dict[str, str]]] = {}
+        """By table and id: the static id, and the texts as they are in the file."""
+        self._appended = 0
+        with self._named():
+            self._database = sqlite3.connect(self.path, timeout=LOCK_WAIT_S, isolation_level=None)
+            try:
+                self._begin()
+            except BaseException:
+                self._database.close()
+                raise
+
+    def _begin(self) -> None:
+        run = self._database.execute
+        run("PRAGMA auto_vacuum = INCREMENTAL")
+        run("PRAGMA journal_mode = WAL")
+        run("PRAGMA synchronous = NORMAL")
+        run("CREATE TABLE IF NOT EXISTS SAMPLES (timestamp INTEGER PRIMARY KEY)")
+        for (name,) in run("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            self._columns[name] = {each[1] for each in run(f"PRAGMA table_info({name})")}
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Raises SQLite's errors as StorageError with the file's name."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StorageError(
+                f"the statistics database {self.path} cannot be used: {error}; move the file away, "
+                "or give `admin` another `file`"
+            ) from error
+
+    # -- writing -----------------------------------------------------------------------------
+    def append(self, time_us: int, rows: Iterable[SampleRow]) -> None:
+        """Adds one sample, whole or not at all. A second sample of the same microsecond is left
+        out.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        with self._named():
+            run = self._database.execute
+            run("BEGIN IMMEDIATE")
+            try:
+                if run("INSERT OR IGNORE INTO SAMPLES VALUES (?)", (time_us,)).rowcount:
+                    for table, key, values in rows:
+                        self._add(time_us, table, key, values)
+                run("COMMIT")
+            except BaseException:
+                run("ROLLBACK")
+                # What was added to a table, or given an id, is not there any more.
+                self._columns.clear()
+                self._ids.clear()
+                self._begin()
+                raise
+            self._appended += 1
+            if self._appended % SAMPLES_BETWEEN_TRIMS == 1:
+                self._trim(time_us)
+
+    def _add(
+        self, time_us: int, table: str, key: str, values: Mapping[str, str | Number | None]
+    ) -> None:
+        texts = {name: value for name, value in values.items() if isinstance(value, str)}
+        numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
+        static_id = self._static_id(table, key, texts)
+        dynamic = self._table(f"{table}_DYNAMIC", "timestamp INTEGER, static_id INTEGER", numbers)
+        names = ["timestamp", "static_id", *numbers]
+        self._database.execute(
+            f"INSERT INTO {dynamic} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})",
+            (time_us, static_id, *numbers.values()),
+        )
+
+    def _static_id(self, table: str, key: str, texts: dict[str, str]) -> int:
+        run = self._database.execute
+        known = self._ids.get((table, key))
+        if known is not None and known[1] == texts:
+            return known[0]
+        static = self._table(
+            f"{table}_STATIC", "static_id INTEGER PRIMARY KEY, id TEXT UNIQUE", texts
+        )
+        run(f"INSERT OR IGNORE INTO {static} (id) VALUES (?)", (key,))
+        ((found,),) = run(f"SELECT static_id FROM {static} WHERE id = ?", (key,)).fetchall()
+        if texts:
+            changes = ", ".join(f"{name} = ?" for name in texts)
+            run(f"UPDATE {static} SET {changes} WHERE static_id = ?", (*texts.values(), found))
+        self._ids[table, key] = found, texts
+        return int(found)
+
+    def _table(self, name: str, columns: str, more: Iterable[str]) -> str:
+        """Returns the table of this name, made or widened as needed."""
+        run = self._database.execute
+        known = self._columns.get(name)
+        if known is None:
+            self._check_name(name)
+            run(f"CREATE TABLE {name} ({columns})")
+            if name.endswith("_DYNAMIC"):
+                run(f"CREATE INDEX {name}_BY_ID ON {name} (static_id, timestamp)")
+                run(f"CREATE INDEX {name}_BY_TIME ON {name} (timestamp)")
+            known = self._columns[name] = {each.split()[0] for each in columns.split(", ")}
+        for column in more:
+            if column not in known:
+                self._check_name(column)
+                run(f"ALTER TABLE {name} ADD COLUMN {column}")
+                known.add(column)
+        return name
+
+    @staticmethod
+    def _check_name(name: str) -> None:
+        # Names stand in statements. They are ours; one that is not would be a fault of ours.
+        if not _NAME.match(name):
+            raise ValueError(f"no name of a table or column: {name!r}")
+
+    # -- bounds ------------------------------------------------------------------------------
+    @property
+    def file_bytes(self) -> int:
+        """The size of the database, without its write-ahead log."""
+        with self._named():
+            ((pages,),) = self._database.execute("PRAGMA page_count").fetchall()
+            ((free,),) = self._database.execute("PRAGMA freelist_count").fetchall()
+            ((page_bytes,),) = self._database.execute("PRAGMA page_size").fetchall()
+        return int((pages - free) * page_bytes)
+
+    def _trim(self, now_us: int) -> None:
+        self._drop_before(now_us - self._retention_us)
+        while self.file_bytes > self._bytes_max:
+            run = self._database.execute
+            ((count,),) = run("SELECT count(*) FROM SAMPLES").fetchall()
+            if count <= 1:
+                break
+            ((before_us,),) = run(
+                "SELECT timestamp FROM SAMPLES ORDER BY timestamp LIMIT 1 OFFSET ?",
+                (max(1, int(count * TRIMMED_SHARE)),),
+            ).fetchall()
+            self._drop_before(before_us)
+
+    def _drop_before(self, before_us: int) -> None:
+        run = self._database.execute
+        if not run("SELECT 1 FROM SAMPLES WHERE timestamp < ? LIMIT 1", (before_us,)).fetchall():
+            return
+        run("BEGIN IMMEDIATE")
+        try:
+            for name in [*self._columns]:
+                table, _, kind = name.rpartition("_")
+                if kind != "DYNAMIC":
+                    continue
+                run(f"DELETE FROM {name} WHERE timestamp < ?", (before_us,))
+                # A client that came once is not kept for ever.
+                run(
+                    f"DELETE FROM {table}_STATIC WHERE static_id NOT IN "
+                    f"(SELECT static_id FROM {name})"
+                )
+            run("DELETE FROM SAMPLES WHERE timestamp < ?", (before_us,))
+            run("COMMIT")
+        except BaseException:
+            run("ROLLBACK")
+            raise
+        self._ids.clear()
+        run("PRAGMA incremental_vacuum").fetchall()
+
+    # -- reading -----------------------------------------------------------------------------
+    def history(
+        self, table: str, key: str, column: str, first_us: int | None, last_us: int | None
+    ) -> list[tuple[int, Number]]:
+        """See `StatisticsReader`. A table, id or column that there is not has no history."""
+        dynamic, static = f"{table}_DYNAMIC", f"{table}_STATIC"
+        if column not in self._columns.get(dynamic, ()):
+            return []
+        with self._named():
+            return self._database.execute(
+                f"SELECT timestamp, {column} FROM {dynamic} JOIN {static} USING (static_id) "
+                f"WHERE id = ? AND timestamp BETWEEN ? AND ? AND {column} IS NOT NULL "
+                "ORDER BY timestamp",
+                (key, *_bounds(first_us, last_us)),
+            ).fetchall()
+
+    def timestamps(self, first_us: int | None, last_us: int | None) -> list[int]:
+        """See `StatisticsReader`."""
+        with self._named():
+            found = self._database.execute(
+                "SELECT timestamp FROM SAMPLES WHERE timestamp BETWEEN ? AND ? ORDER BY timestamp",
+                _bounds(first_us, last_us),
+            ).fetchall()
+        return [time_us for (time_us,) in found]
+
+    def close(self) -> None:
+        """Closes the file."""
+        with self._named():
+            self._database.close()
+
+
+def _bounds(first_us: int | None, last_us: int | None) -> tuple[int, int]:
+    return (
+        -(1 << 63) if first_us is None else first_us,
+        (1 << 63) - 1 if last_us is None else last_us,
+    )

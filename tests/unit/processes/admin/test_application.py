@@ -1,0 +1,320 @@
+"""services/processes/admin/application.py over real sockets: resources, history, actions, and what
+is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from aiohttp import ClientSession
+from aiohttp.test_utils import TestServer
+
+from raylay.services.admin.host import HostReader
+from raylay.services.errors import ConfigurationError, ControlRefused, FabricError
+from raylay.services.processes.admin.application import (
+    REQUESTS_MAX,
+    AdminApplication,
+    InterfaceSettings,
+)
+from raylay.services.processes.admin.sampler import Sampler
+from raylay.services.processes.admin.statistics_thread import StatisticsThread
+from raylay.services.processes.admin.viewers import COOKIE, Viewers
+from raylay.services.security.control import Caller
+from raylay.services.security.permissions import Permissions, read_permissions
+from raylay.storage.statistics import MEMORY, StatisticsStore
+
+HEADER = {"X-Raylay": "1"}
+READS_HOST = {"admin": [{"topic": "/amps/host.*", "read": True}]}
+
+
+class Instance:
+    """Stands for the instance behind its socket."""
+
+    def __init__(self) -> None:
+        self.snapshots = 0
+        self.published = 0
+        self.performed: list[tuple[str, Caller, dict[str, str]]] = []
+        self.identified = 0
+        self.is_away = False
+        self.release: asyncio.Event | None = None
+
+    async def snapshot(self) -> dict[str, Any]:
+        self.snapshots += 1
+        if self.release is not None:
+            await self.release.wait()
+        if self.is_away:
+            raise FabricError("north does not answer")
+        return {
+            "name": "north",
+            "pid": 7,
+            "uptime_s": 3_661.5,
+            "published": self.published,
+            "state": "ready",
+            "destinations": {
+                "south": {
+                    "peer": "south-1", "group": "South", "client_name": "c", "connected": True,
+                    "sync": True, "configured_sync": True, "downgraded": False,
+                    "downgraded_by_hand": False, "caught_up": True, "safe": True, "why_unsafe": "",
+                    "why": "", "unacked": 5, "age_ms": 2_500, "lag": 5, "address": "127.0.0.1:1",
+                    "pid": 8, "starts": 1, "sent_records": 9,
+                }
+            },
+        }  # fmt: skip
+
+    async def identify(self, caller: Caller, address: str) -> tuple[str, Permissions | None]:
+        self.identified += 1
+        if caller.password != "right":
+            raise ControlRefused("no")
+        granted = None if caller.user_id == "root" else read_permissions(READS_HOST, "test")
+        return caller.user_id, granted
+
+    async def perform(self, call: str, caller: Caller, details: Mapping[str, str]) -> Any:
+        if details.get("destination") == "nowhere":
+            raise ConfigurationError("north has no Destination 'nowhere': it has south")
+        self.performed.append((call, caller, dict(details)))
+        return None
+
+
+class Visit:
+    def __init__(
+        self,
+        session: ClientSession,
+        server: TestServer,
+        instance: Instance,
+        statistics: StatisticsThread,
+    ) -> None:
+        self.session, self.server, self.instance = session, server, instance
+        self.statistics = statistics
+
+    async def get(self, path: str, **more: Any) -> tuple[int, Any]:
+        return await self.ask("GET", path, **more)
+
+    async def ask(self, method: str, path: str, **more: Any) -> tuple[int, Any]:
+        async with self.session.request(method, self.server.make_url(path), **more) as found:
+            body = await found.read()
+            is_json = found.content_type == "application/json"
+            return found.status, json.loads(body) if is_json else body
+
+
+def visit(
+    act: Callable[[Visit], Awaitable[None]],
+    clock: Callable[[], float] = time.monotonic,
+    **settings: Any,
+) -> None:
+    async def run() -> None:
+        instance = Instance()
+        host = HostReader()
+        sampler = Sampler(instance, host.read, clock)
+        statistics = StatisticsThread(lambda: StatisticsStore(MEMORY))
+        await statistics.open()
+        application = AdminApplication(
+            InterfaceSettings("north", **settings), instance, sampler, Viewers(instance), statistics
+        )
+        try:
+            async with TestServer(application.build()) as server, ClientSession() as session:
+                await act(Visit(session, server, instance, statistics))
+        finally:
+            await statistics.close()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def basic(user: str, password: str = "right") -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+def test_every_node_is_served_in_its_formats() -> None:
+    async def act(at: Visit) -> None:
+        status, found = await at.get("/amps/instance/replication/south.json")
+        (entry,) = found["amps"]["instance"]["replication"]
+        assert status == 200
+        assert (entry["id"], entry["replication_type"], entry["seconds_behind"]) == (
+            "south",
+            "sync",
+            "2",
+        )
+        assert entry["raylay"]["unacked"] == "5"
+        status, body = await at.get("/amps/instance/uptime.xml")
+        assert status == 200
+        assert ElementTree.fromstring(body).findtext("instance/uptime") == "01:01:01.500000"
+        status, found = await at.get("/amps/host/memory/total")
+        assert int(found["amps"]["host"]["memory"]["total"]) > 0
+
+    visit(act)
+
+
+def test_many_requests_ask_the_instance_once() -> None:
+    async def act(at: Visit) -> None:
+        await asyncio.gather(*(at.get("/amps/instance/name.json") for _ in range(10)))
+        assert at.instance.snapshots == 1
+
+    visit(act, clock=lambda: 0.0)
+
+
+def test_the_history_of_a_leaf_is_lines_of_time_and_value() -> None:
+    async def act(at: Visit) -> None:
+        for time_us, published in ((1_000_000, 10), (2_000_000, 30)):
+            at.instance.published = published
+            tree = await Sampler(at.instance, lambda: {}).tree()
+            await at.statistics.append(time_us, tree)
+        path = "/amps/instance/processors/all/messages_received"
+        first = "19700101T000001.000000Z,10\n"
+        assert await at.get(f"{path}.csv") == (
+            200,
+            f"{first}19700101T000002.000000Z,30\n".encode(),
+        )
+        assert await at.get(f"{path}.csv?t1=19700101T000001Z") == (200, first.encode())
+        status, found = await at.get(f"{path}.json?t0=19700101T000002Z")
+        assert [each["value"] for each in found["amps"]["history"]] == ["30"]
+        status, found = await at.get("/amps/instance/processors.csv")
+        assert status == 400 and "only a leaf has a history" in found["error"]
+
+    visit(act)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "text"),
+    [
+        ("/amps/instance/clients/99.json", 404, "'99'"),
+        ("/amps/nothing", 404, "'nothing'"),
+        ("/amps/host?t0=never", 400, "is no time"),
+        ("/amps/" + "a/" * 40, 400, "steps"),
+        ("/amps/administrator/replication/north/kill", 404, "'north'"),
+    ],
+)
+def test_what_is_not_there_is_named(path: str, status: int, text: str) -> None:
+    async def act(at: Visit) -> None:
+        found_status, found = await at.get(path)
+        assert found_status == status
+        assert text in found["error"]
+
+    visit(act)
+
+
+def test_an_instance_that_is_away_is_told_with_503() -> None:
+    async def act(at: Visit) -> None:
+        at.instance.is_away = True
+        assert (await at.get("/amps/instance.json"))[0] == 503
+        at.instance.is_away = False
+        assert (await at.get("/amps/instance.json"))[0] == 200
+
+    visit(act)
+
+
+def test_an_action_is_a_control_call() -> None:
+    async def act(at: Visit) -> None:
+        path = "/amps/administrator/replication/south/downgrade"
+        status, found = await at.ask("POST", path, headers=HEADER)
+        assert (status, found["done"], found["destination"]) == (200, "downgrade", "south")
+        assert [(call, details) for call, _, details in at.instance.performed] == [
+            ("downgrade", {"destination": "south"})
+        ]
+        path = "/amps/administrator/replication/nowhere/downgrade"
+        status, found = await at.ask("POST", path, headers=HEADER)
+        assert status == 400 and "it has south" in found["error"]
+        status, found = await at.get("/amps/administrator.json")
+        assert found["amps"]["administrator"]["replication"] == [
+            {"id": "south", "downgrade": "true", "upgrade": "true"}
+        ]
+
+    visit(act)
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "status"),
+    [
+        ("GET", {}, 405),
+        ("GET", HEADER, 405),
+        ("DELETE", HEADER, 405),
+        ("POST", {}, 403),
+        ("POST", {**HEADER, "Origin": "http://elsewhere.example"}, 403),
+        ("POST", {**HEADER, "Origin": "null"}, 403),
+    ],
+)
+def test_an_action_that_another_site_may_have_sent_is_refused(
+    method: str, headers: dict[str, str], status: int
+) -> None:
+    async def act(at: Visit) -> None:
+        path = "/amps/administrator/replication/south/downgrade"
+        assert (await at.ask(method, path, headers=headers))[0] == status
+        assert not at.instance.performed
+
+    visit(act)
+
+
+def test_the_documented_get_may_be_allowed() -> None:
+    async def act(at: Visit) -> None:
+        status, _ = await at.get("/amps/administrator/replication/south/upgrade")
+        assert status == 200 and at.instance.performed[0][0] == "upgrade"
+
+    visit(act, get_actions=True)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("rebound.example", 421), ("north.example:1", 200), ("localhost", 200), ("[::1]:5", 200)],
+)
+def test_only_its_own_names_are_answered(host: str, status: int) -> None:
+    async def act(at: Visit) -> None:
+        found = await at.get("/amps/host/name.json", headers={"Host": host})
+        assert found[0] == status
+
+    visit(act, host_names=frozenset(("north.example",)))
+
+
+def test_a_password_is_checked_once_and_a_cookie_stands_for_it() -> None:
+    async def act(at: Visit) -> None:
+        url = at.server.make_url("/amps/host/name.json")
+        async with at.session.get(url) as found:
+            assert found.status == 401 and "Basic" in found.headers["WWW-Authenticate"]
+        async with at.session.get(url, headers=basic("reader", "wrong")) as found:
+            assert found.status == 401
+        async with at.session.get(url, headers=basic("reader")) as found:
+            assert found.status == 200
+            cookie = found.cookies[COOKIE]
+            assert cookie["httponly"] and cookie["samesite"] == "Strict"
+        cookies = {"Cookie": f"{COOKIE}={cookie.value}"}
+        for _ in range(3):
+            assert (await at.get("/amps/host/name.json", headers=cookies))[0] == 200
+        assert at.instance.identified == 2
+        # What this user may not read, or do, is refused.
+        status, found = await at.get("/amps/instance.json", headers=cookies)
+        assert status == 403 and "/amps/instance" in found["error"]
+        check = "/amps/administrator/authorization/entitlement/transports/amps-admin/check.json"
+        for path, allowed in (("/amps/host", True), ("/amps/instance", False)):
+            assert await at.get(f"{check}?path={path}", headers=cookies) == (200, allowed)
+
+    visit(act, guarded=True)
+
+
+def test_more_requests_than_can_be_answered_are_told_to_come_again() -> None:
+    async def act(at: Visit) -> None:
+        at.instance.release = asyncio.Event()
+        waiting = [
+            asyncio.ensure_future(at.get("/amps/instance/name.json")) for _ in range(REQUESTS_MAX)
+        ]
+        while True:
+            status, _ = await at.get("/amps/nothing/at/all.csv?t0=never")
+            if status == 503:
+                break
+        at.instance.release.set()
+        assert {status for status, _ in await asyncio.gather(*waiting)} == {200}
+
+    visit(act)
+
+
+def test_every_answer_says_that_nothing_of_it_is_run() -> None:
+    async def act(at: Visit) -> None:
+        for path in ("/amps/host/name.json", "/amps/nothing", "/"):
+            async with at.session.get(at.server.make_url(path)) as found:
+                assert "default-src 'none'" in found.headers["Content-Security-Policy"]
+                assert found.headers["X-Content-Type-Options"] == "nosniff"
+                assert found.headers["Cache-Control"] == "no-store"
+
+    visit(act)

@@ -1,0 +1,91 @@
+"""services/processes/admin/connections.py: how many connections there may be, and how silent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from raylay.services.processes.admin.connections import BoundedConnections
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Echo(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+
+
+def visit(
+    act: Callable[[BoundedConnections, Callable[[], Awaitable[Streams]]], Awaitable[None]],
+    connections_max: int = 8,
+    silence_s: float = 60.0,
+) -> None:
+    async def run() -> None:
+        bounded = BoundedConnections(Echo, connections_max, silence_s)
+        server = await asyncio.get_running_loop().create_server(bounded, "127.0.0.1")
+        host, port = server.sockets[0].getsockname()
+        writers = []
+
+        async def connect() -> Streams:
+            streams = await asyncio.open_connection(host, port)
+            writers.append(streams[1])
+            return streams
+
+        try:
+            await act(bounded, connect)
+        finally:
+            for writer in writers:
+                writer.close()
+            server.close()
+            bounded.close()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+async def echoed(streams: Streams, data: bytes = b"x") -> bytes:
+    streams[1].write(data)
+    return await streams[0].read(len(data))
+
+
+def test_the_longest_silent_gives_way() -> None:
+    async def act(bounded: BoundedConnections, connect: Callable[[], Awaitable[Streams]]) -> None:
+        first, second = await connect(), await connect()
+        for each in (first, second, first):
+            assert await echoed(each) == b"x"
+        third = await connect()
+        assert await echoed(third) == b"x"
+        with suppress(ConnectionResetError):
+            assert await second[0].read(1) == b""
+        assert await echoed(first) == b"x"
+        assert len(bounded) == 2
+
+    visit(act, connections_max=2)
+
+
+def test_a_silent_connection_ends_and_one_that_talks_stays() -> None:
+    async def act(bounded: BoundedConnections, connect: Callable[[], Awaitable[Streams]]) -> None:
+        silent, talking = await connect(), await connect()
+        assert await echoed(silent) == b"x"
+        ended = asyncio.ensure_future(silent[0].read(1))
+        while not ended.done():
+            assert await echoed(talking) == b"x"
+        assert len(bounded) == 1
+
+    visit(act, silence_s=0.2)
+
+
+def test_one_that_left_is_not_counted() -> None:
+    async def act(bounded: BoundedConnections, connect: Callable[[], Awaitable[Streams]]) -> None:
+        streams = await connect()
+        assert await echoed(streams) == b"x"
+        streams[1].close()
+        await streams[1].wait_closed()
+        while len(bounded):
+            await asyncio.sleep(0)
+
+    visit(act)
