@@ -42,7 +42,7 @@ class Viewer:
 
 
 @dataclass(frozen=True, slots=True)
-class ViewerSession:
+class _ViewerSession:
     viewer: Viewer
     address: str
     until_s: float
@@ -63,7 +63,7 @@ class Viewers:
     ) -> None:
         self._instance = instance
         self._clock = clock
-        self._sessions: OrderedDict[str, ViewerSession] = OrderedDict()
+        self._sessions: OrderedDict[str, _ViewerSession] = OrderedDict()
 
     def of_cookie(self, token: str, address: str) -> Viewer | None:
         """Returns the user of a session; None: it has ended, or was begun from another address."""
@@ -86,7 +86,7 @@ class Viewers:
         user, permissions = await self._instance.identify(caller, address)
         viewer = Viewer(user, caller, permissions)
         token = secrets.token_urlsafe(32)
-        self._sessions[token] = ViewerSession(viewer, address, self._clock() + SESSION_S)
+        self._sessions[token] = _ViewerSession(viewer, address, self._clock() + SESSION_S)
         while len(self._sessions) > SESSIONS_MAX:
             self._sessions.popitem(last=False)
         return viewer, token
