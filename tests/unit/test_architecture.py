@@ -107,6 +107,8 @@ ROOMS: dict[str, frozenset[str]] = {
         ),
         "reports": "messages",
         "hosts": "",
+        # Files for a browser.
+        "console": "",
         "verification": "messages queues replication",
         "drills": (
             "client configuration fabric messages queues replication reports "

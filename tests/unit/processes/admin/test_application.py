@@ -311,7 +311,7 @@ def test_more_requests_than_can_be_answered_are_told_to_come_again() -> None:
 
 def test_every_answer_says_that_nothing_of_it_is_run() -> None:
     async def act(at: Visit) -> None:
-        for path in ("/amps/host/name.json", "/amps/nothing", "/"):
+        for path in ("/amps/host/name.json", "/amps/nothing", "/nothing"):
             async with at.session.get(at.server.make_url(path)) as found:
                 assert "default-src 'none'" in found.headers["Content-Security-Policy"]
                 assert found.headers["X-Content-Type-Options"] == "nosniff"
