@@ -1,4 +1,5 @@
-"""The actors that run child programs: links, queue owners, buffers of slow clients.
+"""The actors that run child programs: links, queue owners, buffers of slow clients,
+administrator's interfaces.
 
 A program runs on a thread of its own and ends the process when its instance's Unix socket closes.
 Its instance starts it again; Ray must not. The modules of a program are imported by the process
@@ -14,6 +15,7 @@ from typing import Any
 import ray
 
 from raylay.actors.titles import carry_name
+from raylay.services.config.admin_interface import AdminProcessConfig
 from raylay.services.config.buffer import SlowClientBufferConfig
 from raylay.services.config.instance import LinkConfig, QueueOwnerConfig
 from raylay.services.processes.running import Config, ProgramThread
@@ -91,3 +93,18 @@ class SlowClientBuffer(ChildActor):
         made = SlowClientBufferConfig.from_json(config)
         title = f"{made.instance}/{made.pool}"
         super().__init__(SlowClientBuffer, title, "slow_client_buffer", made, serve)
+
+
+class AdministratorInterface(ChildActor):
+    """The administrator's interface of one instance, over HTTP.
+
+    Args:
+        config: an AdminProcessConfig as JSON.
+    """
+
+    def __init__(self, config: str) -> None:
+        from raylay.services.processes.admin.run_admin import serve
+
+        made = AdminProcessConfig.from_json(config)
+        title = f"{made.instance}/admin"
+        super().__init__(AdministratorInterface, title, "admin_interface", made, serve)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from raylay.services.capacity.config import CapacityConfig
+from raylay.services.config.admin_interface import AdminInterfaceConfig
 from raylay.services.config.bootstrap import BootstrapConfig
 from raylay.services.config.journal import JournalConfig
 from raylay.services.config.json_text import JsonText
@@ -186,6 +187,7 @@ class InstanceConfig(JsonText):
         entitlement: module that decides what clients may do; None: they may do everything.
         admin: modules that decide which users may control the instance; None: every user that can
             call it.
+        interface: the administrator's interface over HTTP; None: the instance has none.
         announce_tls: TLS settings with which the addresses of `announce_to` are dialled; None:
             without TLS.
         capacity: limits on the messages that wait for clients that do not read; None: the default
@@ -227,6 +229,7 @@ class InstanceConfig(JsonText):
     replication_entitlement: ModuleConfig | None = None
     authenticator: ModuleConfig | None = None
     admin: AdminConfig | None = None
+    interface: AdminInterfaceConfig | None = None
     fabric_key: str = ""
     direct_links: bool = True
     unjournaled: tuple[TopicRule, ...] | None = None
@@ -264,6 +267,8 @@ class InstanceConfig(JsonText):
             self.capacity.check(self.name)
         if self.admin is not None:
             check_admin(*self.for_control(), self.name)
+        if self.interface is not None:
+            self.interface.check(self.name)
         self.policy.check()
         if self.bootstrap is not None:
             if not self.bootstrap.sources:

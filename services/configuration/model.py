@@ -17,6 +17,8 @@ from pydantic import (
 )
 
 from raylay.services.config.journal import JournalConfig
+from raylay.services.configuration.admin import MODULES as ADMIN_MODULES
+from raylay.services.configuration.admin import AdminSettings
 from raylay.services.configuration.fields import (
     MESSAGE_TYPE_LENGTH_MAX,
     MessageType,
@@ -29,7 +31,7 @@ from raylay.services.configuration.fields import (
 )
 from raylay.services.configuration.message_types import check_types
 from raylay.services.configuration.queues import QueueSettings
-from raylay.services.configuration.security import AdminSettings, Module
+from raylay.services.configuration.security import Module
 from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.configuration.transports import (
     Capacity,
@@ -281,7 +283,7 @@ class InstanceChoices(Section):
     """Module that makes the credentials of the instance and its links. None: the fabric's
     module."""
     admin: AdminSettings | None = None
-    """Modules that decide which users may control the instance. None: the fabric's modules."""
+    """The administrator's access to the instance. What it leaves out is the fabric's."""
     capacity: Capacity | None = None
     """Limits on the messages that wait for the instance's clients. A limit that is left out is the
     fabric's."""
@@ -387,8 +389,9 @@ class FabricChoices(Section):
     authenticator: Module | None = None
     """Module that makes the credentials of instances and their links. None: no module."""
     admin: AdminSettings | None = None
-    """Modules that decide which users may control instances. None: every user that can call the
-    instances."""
+    """The administrator's access to instances: modules that decide which users may control them,
+    and the interface over HTTP. None: every user that can call the instances may control them, and
+    they have no interface."""
     capacity: Capacity | None = None
     """Limits on the messages that wait for the clients of an instance. None: the default limits."""
     direct_links: bool = True
@@ -512,11 +515,33 @@ class FabricSettings(FabricChoices, _NamedSection):
         return self.message_types if own is None else own
 
     def controlled(self) -> list[str]:
-        """Returns the names of the instances that have `admin` modules, their own or the
-        fabric's."""
-        return [
-            each.name for each in self.instances if each.admin is not None or self.admin is not None
-        ]
+        """Returns the names of the instances that ask modules who may control them."""
+        return [each.name for each in self.instances if self.control_of(each) is not None]
+
+    def control_of(self, instance: InstanceSettings) -> AdminSettings | None:
+        """Returns the section whose modules authorize control calls of an instance: the nearest
+        that names one. Without one, a section means the modules of the instance's clients. None:
+        everybody who can call the instance may control it."""
+        sections = [each for each in (instance.admin, self.admin) if each is not None]
+        for section in sections:
+            if section.names_module:
+                return section
+        asks_clients = any(
+            getattr(each, name) for each in (instance, self) for name in ADMIN_MODULES
+        )
+        interface = self.interface_of(instance)
+        # A section without anything in it must not mean that nobody is asked: it is refused later.
+        is_empty = interface.enabled is None and interface.port is None
+        return sections[0] if sections and (asks_clients or is_empty) else None
+
+    def interface_of(self, instance: InstanceSettings) -> AdminSettings:
+        """Returns the settings of the instance's administrator's interface: its own, and for those
+        that it leaves out the fabric's."""
+        found: dict[str, Any] = {}
+        for section in (self.admin, instance.admin):
+            if section is not None:
+                found |= section.interface_values()
+        return AdminSettings.model_construct(**found)
 
     def logs_of(self, instance: InstanceSettings) -> LogSettings:
         """Returns the instance's own log settings, or else the fabric's."""

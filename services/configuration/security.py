@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator
 
-from raylay.services.configuration.fields import Section
 from raylay.services.security.modules import ModuleConfig
 
 MODULES = (
@@ -40,23 +39,3 @@ def _named(value: ModuleConfig) -> ModuleConfig:
 ModuleLike = str | Mapping[str, Any] | ModuleConfig
 """A module as a script gives it: its name, or its name with options."""
 Module = Annotated[ModuleConfig, BeforeValidator(_module), AfterValidator(_named)]
-
-
-class AdminSettings(Section):
-    """The authorization of control calls. Settings that it leaves out are those of the instance's
-    clients."""
-
-    authentication: Module | None = None
-    """Module that decides which users may log on to control the instance. None: the instance's
-    `authentication`."""
-    entitlement: Module | None = None
-    """Module that decides what these users may do. None: the instance's `entitlement`."""
-
-
-def _given(value: object) -> object:
-    # A section without anything in it is one all the same: it must not mean that nobody is asked.
-    return {} if value is None else value
-
-
-Admin = Annotated[AdminSettings | None, BeforeValidator(_given)]
-"""Admin settings, as a file has them."""

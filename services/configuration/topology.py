@@ -378,10 +378,12 @@ def _names(settings: FabricSettings) -> Iterator[TopologyProblem]:
 def _ports(settings: FabricSettings) -> Iterator[TopologyProblem]:
     taken: dict[tuple[str, int], str] = {}
     for instance in settings.instances:
+        interface = settings.interface_of(instance)
         for kind, listens_on, port in (
             *_listeners("client_port", instance.for_clients()),
             *_listeners("replication_port", instance.for_instances()),
             ("metrics_port", instance.host, instance.metrics_port or 0),
+            ("the port of admin", interface.host or instance.host, interface.port or 0),
         ):
             if not port:
                 continue

@@ -32,6 +32,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from raylay.services.config.journal import JournalConfig
+from raylay.services.configuration.admin import Admin
 from raylay.services.configuration.builder import FabricBuilder, Origins, explain
 from raylay.services.configuration.fields import Name, Section
 from raylay.services.configuration.message_types import with_descriptors
@@ -42,7 +43,6 @@ from raylay.services.configuration.model import (
     FabricSettings,
     InstanceChoices,
 )
-from raylay.services.configuration.security import Admin
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.units import format_milliseconds
 

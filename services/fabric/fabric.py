@@ -22,6 +22,7 @@ from raylay.services.capacity.config import CapacityConfig
 from raylay.services.client import Client, Server, SyncClient
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.config.journal import JournalConfig
+from raylay.services.configuration.admin import AdminSettings
 from raylay.services.configuration.builder import FabricBuilder, Mode, TopicLike
 from raylay.services.configuration.model import (
     ClientSettings,
@@ -32,7 +33,7 @@ from raylay.services.configuration.model import (
 )
 from raylay.services.configuration.model import TopicSettings as _TopicSettings
 from raylay.services.configuration.queues import QueueSettings
-from raylay.services.configuration.security import AdminSettings, ModuleLike
+from raylay.services.configuration.security import ModuleLike
 from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.errors import FabricError
 from raylay.services.fabric import plan
@@ -89,7 +90,8 @@ class Fabric:
             `module` and `options` (docs/security.md); default: everybody, everything.
         replication_authentication, replication_entitlement: the same for links of instances.
         authenticator: module that says who a link is; default: it says nothing.
-        admin: `authentication` and `entitlement` of control calls; default: none is asked.
+        admin: `authentication` and `entitlement` of control calls, default: none is asked; and the
+            interface over HTTP with its console (`{"enabled": True}`; docs/administration.md).
         capacity: what waits for clients that do not read (docs/capacity.md).
 
     Raises:

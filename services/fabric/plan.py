@@ -47,11 +47,13 @@ PORTS_TRIED_MAX = 4_000
 
 @dataclass(slots=True)
 class InstancePorts:
-    """The ports of one instance. `metrics` is None for an instance that serves no metrics."""
+    """The ports of one instance. `metrics` is None for an instance that serves no metrics, `admin`
+    for one without the administrator's interface."""
 
     client: int
     replication: int
     metrics: int | None = None
+    admin: int | None = None
 
 
 @dataclass(slots=True)
@@ -173,6 +175,7 @@ def bring_up_to_date(record: FabricRecord, settings: FabricSettings) -> None:
         for instance in settings.instances
         for port in (
             instance.metrics_port,
+            settings.interface_of(instance).port,
             *(each.port for each in (*instance.for_clients(), *instance.for_instances())),
         )
         if port
@@ -180,6 +183,7 @@ def bring_up_to_date(record: FabricRecord, settings: FabricSettings) -> None:
     ports: dict[str, InstancePorts] = {}
     for instance in settings.instances:
         kept = record.ports.get(instance.name)
+        interface = settings.interface_of(instance)
         wants_metrics = settings.metrics.enabled or instance.metrics_port is not None
         ports[instance.name] = InstancePorts(
             instance.client_port or _kept(kept.client if kept else None, chosen, instance.host),
@@ -191,6 +195,12 @@ def bring_up_to_date(record: FabricRecord, settings: FabricSettings) -> None:
             ),
             (instance.metrics_port or _kept(kept.metrics if kept else None, chosen, instance.host))
             if wants_metrics
+            else None,
+            (
+                interface.port
+                or _kept(kept.admin if kept else None, chosen, interface.host or instance.host)
+            )
+            if interface.serves
             else None,
         )
     record.ports = ports
@@ -322,6 +332,18 @@ def replication_address(record: FabricRecord, instance: InstanceSettings) -> str
     return f"{_shown(host)}:{record.ports[instance.name].replication}"
 
 
+def admin_address(
+    settings: FabricSettings, record: FabricRecord, instance: InstanceSettings
+) -> str:
+    """Returns the address `host:port` at which people and other instances reach an instance's
+    administrator's interface; empty: it has none."""
+    port = record.ports[instance.name].admin
+    if port is None:
+        return ""
+    declared = settings.interface_of(instance)
+    return declared.advertised or f"{_shown(declared.host or instance.host)}:{port}"
+
+
 def servers_of(record: FabricRecord, group: str, client: str) -> dict[str, Any]:
     """`servers` and `group` for a Client, in the order declared.
 
@@ -423,6 +445,7 @@ def instance_config(
             ports.replication, replication_address(record, instance)
         ),
         **modules(settings, record.directory, instance),
+        interface=None if ports.admin is None else transports.interface(ports.admin),
         capacity=transports.capacity(),
         announce_tls=transports.dialling(None, declared),
         first=instance.name not in record.settled,

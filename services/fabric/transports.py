@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from raylay.services.capacity.config import CapacityConfig
+from raylay.services.config.admin_interface import AdminInterfaceConfig
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.config.transport import TransportConfig
 from raylay.services.configuration.model import FabricSettings, InstanceSettings
@@ -37,7 +38,7 @@ def module(declared: ModuleConfig | None, directory: str) -> ModuleConfig | None
 def modules(settings: FabricSettings, directory: str, instance: InstanceSettings) -> dict[str, Any]:
     """Returns the modules for an instance's configuration, `admin` among them. Each is the
     instance's own, or else the fabric's."""
-    admin = instance.admin or settings.admin
+    admin = settings.control_of(instance)
     return {
         "admin": None
         if admin is None
@@ -122,6 +123,19 @@ class TransportPlanner:
         if not base or not any(self._has_tls(target) for target in targets):
             return None
         return base.placed(self._place)
+
+    def interface(self, port: int) -> AdminInterfaceConfig:
+        """Returns the configuration of the instance's administrator's interface."""
+        declared = self._settings.interface_of(self._instance)
+        found = AdminInterfaceConfig(
+            **declared.shared_with(AdminInterfaceConfig)
+            | {
+                "host": declared.host or self._instance.host,
+                "port": port,
+                "tls": self._serving(declared.tls),
+            }
+        )
+        return found
 
     def _has_tls(self, target: str) -> bool:
         other = next((each for each in self._settings.instances if each.name == target), None)

@@ -12,6 +12,7 @@ from raylay.services.errors import ControlRefused
 from raylay.services.protocol.link.link_credentials import PASSWORD_BYTES_MAX, USER_BYTES_MAX
 from raylay.services.security.control import (
     NOBODY,
+    ROOT,
     TRANSPORT,
     Caller,
     not_let_in,
@@ -19,7 +20,7 @@ from raylay.services.security.control import (
     refusal,
 )
 from raylay.services.security.credentials import Challenge, Credentials, LogonDenied
-from raylay.services.server.access import BUSY, AccessCheck, gate_of
+from raylay.services.server.access import BUSY, AccessCheck, AccessGranted, gate_of
 from raylay.services.server.runtime import InstanceRuntime
 
 SHOWN_MAX = 200
@@ -94,6 +95,36 @@ class ControlAccess:
                 self._drilling.clear()
             self._drilling[drills] = runtime.loop.time() + DRILL_KEPT_S
 
+    async def identify(self, caller: Caller, address: str) -> dict[str, Any]:
+        """Identifies a user of the administrator's interface.
+
+        Args:
+            caller: the identity that the sender claims.
+            address: the sender's address, for the modules.
+
+        Returns:
+            `user`, and `admin`: the entries of the user's permissions for control calls, as
+            (topic, whether it may be read); None: everything is allowed.
+
+        Raises:
+            ControlRefused: the caller is not let in, or that cannot be judged.
+            ConfigurationError: a module cannot be used.
+        """
+        if self._runtime.config.admin is None:
+            return {"user": "", "admin": None}
+        self.open()
+        found = await self._granted_in_time(caller, ROOT, address)
+        if isinstance(found, str):
+            self._runtime.report("control_refused", user=caller.user_id[:SHOWN_MAX], path=ROOT)
+            raise ControlRefused(found)
+        permissions = found.permissions
+        return {
+            "user": found.user,
+            "admin": None
+            if permissions is None
+            else [(each.topic, each.read.is_whole) for each in permissions.admin],
+        }
+
     @property
     def problem(self) -> str:
         """The problems of the modules' files, as a sentence for people; empty: there is none."""
@@ -117,40 +148,57 @@ class ControlAccess:
         return bool(key) and compare_digest(caller.fabric_key.encode(), key.encode())
 
     async def _judged_in_time(self, caller: Caller, path: str) -> tuple[str, str]:
-        """Judges as `_judged` does; refuses a call that is not judged in time."""
+        """Returns the caller's name as the modules know it, and the reason of a refusal; empty: the
+        call is allowed."""
+        found = await self._granted_in_time(caller, path)
+        if isinstance(found, str):
+            return caller.user_id, found
+        return found.user, refusal(found.permissions, found.user, path, self._runtime.config.name)
+
+    async def _granted_in_time(
+        self, caller: Caller, path: str, address: str = ""
+    ) -> AccessGranted | str:
+        """Asks the modules as `_granted` does; refuses a call that is not judged in time."""
         try:
             async with asyncio.timeout(JUDGED_S_MAX):
-                return await self._judged(caller, path)
+                return await self._granted(caller, path, address)
         except TimeoutError:
-            return caller.user_id, (
+            return (
                 f"{self._runtime.config.name} refuses {path}: its modules have not answered within "
                 f"{JUDGED_S_MAX:g} s; nothing was changed. See whether the server or the disk that "
                 "they ask answers, and try again"
             )
 
-    async def _judged(self, caller: Caller, path: str) -> tuple[str, str]:
-        """Returns the caller's name as the modules know it, and the reason of a refusal; empty: the
-        call is allowed."""
+    async def _granted(self, caller: Caller, path: str, address: str) -> AccessGranted | str:
+        """Returns the caller's identity and permissions, or the reason why the caller is not let
+        in."""
         name, gate = self._runtime.config.name, self._gate
         if gate is None:
-            return caller.user_id, ""
+            return AccessGranted(caller.user_id, None)
         if _bytes(caller.user_id) > USER_BYTES_MAX or _bytes(caller.password) > PASSWORD_BYTES_MAX:
-            return caller.user_id, (
+            return (
                 f"{name} refuses {path}: a user id has up to {USER_BYTES_MAX} bytes and a password "
                 f"or token up to {PASSWORD_BYTES_MAX}; nothing was changed"
             )
         found = await gate.ask(
-            Credentials("", caller.user_id, caller.password, transport=TRANSPORT, is_control=True)
+            Credentials(
+                "",
+                caller.user_id,
+                caller.password,
+                address=address,
+                transport=TRANSPORT,
+                is_control=True,
+            )
         )
         if isinstance(found, LogonDenied):
             busy = f"{name} refuses {path}: {BUSY[1]}; nothing was changed"
-            return caller.user_id, busy if found.is_busy else not_let_in(caller.user_id, path, name)
+            return busy if found.is_busy else not_let_in(caller.user_id, path, name)
         if isinstance(found, Challenge):
-            return caller.user_id, (
+            return (
                 f"{name} refuses {path}: its module answers by a challenge, which control calls "
                 "cannot meet; nothing was changed. Give `admin` an authentication of its own"
             )
-        return found.user, refusal(found.permissions, found.user, path, name)
+        return found
 
 
 def _bytes(text: str) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgpack
 
+from raylay.services.config.admin_interface import AdminProcessConfig
 from raylay.services.config.buffer import SlowClientBufferConfig
 from raylay.services.config.instance import (
     DestinationConfig,
@@ -32,6 +33,7 @@ from raylay.services.replication.effects import InstanceRetirement, StaleCopyDet
 from raylay.services.replication.instance import Identity
 from raylay.services.replication.link.routing import SYNC_DESTINATIONS_MAX
 from raylay.services.security.connection_shares import ConnectionShares
+from raylay.services.server.admin_interface import AdminInterface
 from raylay.services.server.children.supervisor import ChildHandle, ChildStart, no_children
 from raylay.services.server.clients.admission import ClientAdmission
 from raylay.services.server.clients.connection_limit import (
@@ -122,8 +124,8 @@ class InstanceServer:
         config: the instance's name and configuration.
         directory: the instance's data directory, made when it is missing.
         node_address: the present address of the instance's node; empty: it is not known.
-        start_child: starts the processes of the instance's links, its queues' owners and its slow
-            clients' buffers.
+        start_child: starts the processes of the instance's links, its queues' owners, its slow
+            clients' buffers and its administrator's interface.
     """
 
     begins_anew = False
@@ -207,6 +209,13 @@ class InstanceServer:
         )
         self.calls = self._made_calls()
         self._status = self._made_status(deliveries)
+        self.admin = AdminInterface(
+            runtime,
+            self._start_admin,
+            status=self.status,
+            access=self.control,
+            perform=self.calls.perform,
+        )
         self._bind_effects()
 
     def _made_upstreams(
@@ -379,7 +388,8 @@ class InstanceServer:
             self.upstreams.copies_from = bootstrap.config.sources
         self.control.open()
         self.clients.pools.begin()
-        await self._listening.begin()
+        await self._listening.begin(self.admin)
+        self.admin.run()
         if config is not given:
             runtime.report(
                 "address_changed",
@@ -475,6 +485,27 @@ class InstanceServer:
             )
         )
 
+    def _start_admin(self, start_number: int) -> ChildHandle:
+        runtime = self.runtime
+        config = runtime.config
+        assert config.interface is not None, "the process is started where it is configured"
+        tracing = config.tracing
+        return self._start_child(
+            AdminProcessConfig(
+                config.name,
+                config.group,
+                start_number,
+                self._listening.unix_path,
+                str(runtime.directory),
+                config.interface,
+                guarded=config.admin is not None,
+                client_address=runtime.client_address,
+                client_tls=config.client_transports[0].tls,
+                trace_directory=tracing.file_directory or "",
+                log=config.log,
+            )
+        )
+
     # -- periodic work -----------------------------------------------------------------------
     def _each_second(self) -> None:
         self.commits.look_at_front_log()
@@ -519,6 +550,7 @@ class InstanceServer:
         runtime = self.runtime
         runtime.is_serving = False
         self.disk_watch.stop()
+        await self.admin.stop()
         self._listening.close()
         runtime.cancel_timers()
         await self.links.stop()
@@ -575,7 +607,10 @@ class InstanceServer:
         return self.runtime.events_log.after(after, limit)
 
     def status(self) -> dict[str, Any]:
-        return self._status.status()
+        found = self._status.status()
+        if self.admin.is_configured:
+            found["admin_interface"] = self.admin.status()
+        return found
 
 
 __all__ = ["InstanceServer", "StorageError"]

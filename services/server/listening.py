@@ -26,6 +26,7 @@ from raylay.services.protocol.child.control import DIRECT_SUFFIX
 from raylay.services.protocol.client.codec import NativeCodec
 from raylay.services.protocol.link.replication import refusal
 from raylay.services.server.access import gate_of
+from raylay.services.server.admin_interface import AdminInterface
 from raylay.services.server.children.child_connection import ChildConnection
 from raylay.services.server.clients.connection import ClientConnection
 from raylay.services.server.clients.sessions import ClientSessions
@@ -83,8 +84,11 @@ class InstanceListeners:
         self.unix_path = ""
         """Path at which the instance's child processes connect."""
 
-    async def begin(self) -> None:
+    async def begin(self, admin: AdminInterface) -> None:
         """Begins to listen, and sets the addresses in the runtime.
+
+        Args:
+            admin: takes the connection of the administrator's interface.
 
         Raises:
             ConfigurationError: a port is in use, or the machine has no such address.
@@ -122,7 +126,7 @@ class InstanceListeners:
         self._tell_addresses()
         self.unix_path, server = await listen_where_there_is_room(
             unix_socket_paths(runtime.directory),
-            lambda: ChildConnection(self._links, self._queues, self._clients.pools),
+            lambda: ChildConnection(self._links, self._queues, self._clients.pools, admin),
             self._links.descriptors.open,
         )
         self._servers.append(server)

@@ -25,7 +25,7 @@ from raylay.services.configuration.amps.model import (
     TransactionLog,
 )
 from raylay.services.configuration.amps.modules import (
-    admin_modules,
+    admin_settings,
     authenticators,
     instance_modules,
     transport_modules,
@@ -225,7 +225,7 @@ def _instance(config: AmpsConfig) -> dict[str, Any]:
     options["transports"] = tuple(
         _transport(each, config) for each in clients[1:] if runs_for_clients(each)
     )
-    options |= instance_modules(config) | admin_modules(config)
+    options |= instance_modules(config) | admin_settings(config)
     limits = _capacity(config)
     if limits:
         options["capacity"] = limits

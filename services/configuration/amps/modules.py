@@ -7,13 +7,14 @@ from importlib.metadata import entry_points
 from pathlib import PurePath
 from typing import Any
 
+from raylay.services.config.admin_interface import SESSION_MS_DEFAULT
 from raylay.services.configuration.amps.model import (
     AmpsConfig,
     IncomingTransport,
     Module,
     OutgoingTransport,
 )
-from raylay.services.configuration.amps.types import ModuleUse
+from raylay.services.configuration.amps.types import ModuleUse, split_listen_address
 
 BUILT_IN: Mapping[str, tuple[str, ...]] = {
     "Authentication": (
@@ -109,18 +110,55 @@ def instance_modules(config: AmpsConfig) -> dict[str, Any]:
     }
 
 
-def admin_modules(config: AmpsConfig) -> dict[str, Any]:
-    """Returns the modules that authorize control calls, if the instance's Admin names any. A module
-    that Admin leaves out is the instance's."""
+def session_ms(options: str) -> int:
+    """Returns the milliseconds after which a browser logs on again, from SessionOptions, such as
+    `max-age=86400; path=/; HttpOnly`; the default where it names no `max-age`."""
+    for option in options.split(";"):
+        name, _, value = option.strip().partition("=")
+        if name.lower() == "max-age" and value.isdigit() and int(value):
+            return int(value) * 1000
+    return SESSION_MS_DEFAULT
+
+
+def admin_settings(config: AmpsConfig) -> dict[str, Any]:
+    """Returns the settings of the instance's Admin: the modules that authorize control calls, and
+    the interface over HTTP, if it has an address. A module that Admin leaves out is the
+    instance's."""
     admin = config.admin
-    if admin is None or (admin.authentication is None and admin.entitlement is None):
+    if admin is None:
         return {}
-    return {
-        "admin": {
-            "authentication": module_settings("Authentication", admin.authentication, config),
-            "entitlement": module_settings("Entitlement", admin.entitlement, config),
+    found: dict[str, Any] = {}
+    for kind, used in (
+        ("Authentication", admin.authentication),
+        ("Entitlement", admin.entitlement),
+    ):
+        if used is not None:
+            found[kind.lower()] = module_settings(kind, used, config)
+    if admin.inet_address is not None:
+        host, port = split_listen_address(admin.inet_address)
+        found |= {
+            "enabled": True,
+            "host": host,
+            "port": port,
+            "advertised": admin.external_inet_address or "",
+            "statistics_file": admin.file_name,
+            "interval_ms": f"{admin.interval_ns // 1_000_000}ms",
+            "anonymous_paths": admin.anonymous_paths or "",
+            "headers": tuple(admin.headers),
+            "allow_origin": admin.access_control_allow_origin or "",
+            "session_ms": f"{session_ms(admin.session_options)}ms",
+            "console": admin.galvanometer,
+            "tls": {
+                "certificate": admin.certificate,
+                "private_key": admin.private_key or "",
+                "ciphers": admin.ciphers or "",
+            }
+            if admin.certificate
+            else False,
         }
-    }
+        if admin.www_authenticate.startswith("Basic"):
+            found["www_authenticate"] = admin.www_authenticate
+    return {"admin": found} if found else {}
 
 
 def transport_modules(transport: IncomingTransport, config: AmpsConfig) -> dict[str, Any]:

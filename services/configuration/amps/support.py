@@ -67,8 +67,14 @@ _OF_SLOW_CLIENTS = (
     "ClientMaxCapacity",
 )
 
+_OF_ADMIN = (
+    *("InetAddr", "ExternalInetAddr", "FileName", "Interval", "AnonymousPaths", "Header"),
+    *("AccessControlAllowOrigin", "SessionOptions", "Galvanometer"),
+    *("Certificate", "PrivateKey", "Ciphers"),
+)
 RUNS = frozenset(
     (
+        *(f"Admin/{element}" for element in _OF_ADMIN),
         *_OF_SLOW_CLIENTS,
         *(f"{_INCOMING}/{element}" for element in _OF_SLOW_CLIENTS),
         *(f"{place}/{element}" for place in (_INCOMING, _OUTGOING) for element in _OF_TLS),
@@ -158,6 +164,8 @@ NEEDS_NOTHING = {
     f"{_OUTGOING}/VerifyClient": "whom one connects to is always verified",
     "Bootstrap/Transport/VerifyClient": "whom one connects to is always verified",
     f"{_OUTGOING}/IpProtocolPrefer": "every address of a name is tried",
+    "Admin/SQLTransport": "the console queries and subscribes by the interface itself",
+    "Admin/SQLTransportInetAddr": "the console queries and subscribes by the interface itself",
     "MessageTypes/MessageType/AMPSVersionCompliance": "messages are read as by the last version",
 }
 _MODULES = frozenset(
@@ -323,10 +331,14 @@ def _protocol(value: str, path: Path) -> str:
 
 
 def _admin(item: Any, path: Path) -> str:
-    # Who may control the instance runs; the interface over HTTP does not.
+    # An empty section must not mean that nobody is asked.
     given = item.model_fields_set - set(Stanza.model_fields)
-    runs = given and given <= {"authentication", "entitlement"}
-    return "" if runs else "Admin does not run yet"
+    runs = item.inet_address or given & {"authentication", "entitlement"}
+    return "" if runs else "Admin without InetAddr, Authentication or Entitlement does nothing"
+
+
+def _www_authenticate(value: str, path: Path) -> str:
+    return "" if value.startswith("Basic") else f"WWWAuthenticate {value} does not run: give Basic"
 
 
 def _log_target(item: Any, path: Path) -> str:
@@ -349,6 +361,7 @@ _SPECIAL: dict[str, Callable[[Any, Path], str]] = {
     f"{_OUTGOING}/Type": _transport_type,
     "Bootstrap/Transport/Type": _transport_type,
     "Admin": _admin,
+    "Admin/WWWAuthenticate": _www_authenticate,
     "Logging/Target": _log_target,
     "MessageTypes/MessageType": lambda item, path: unsupported(item),
 }

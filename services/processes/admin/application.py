@@ -10,8 +10,9 @@ import asyncio
 import ipaddress
 import json
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
@@ -47,7 +48,6 @@ from raylay.services.processes.admin.sampler import Sampler
 from raylay.services.processes.admin.statistics_thread import StatisticsThread
 from raylay.services.processes.admin.viewers import (
     COOKIE,
-    SESSION_S,
     Viewer,
     Viewers,
     read_authorization,
@@ -62,6 +62,8 @@ BODY_BYTES_MAX = 64 * 1024
 ANTI_FORGERY_HEADER = "X-Raylay"
 """A page of another site cannot send this header without being asked first, and is refused then."""
 CHECK = ("authorization", "entitlement", "transports", "amps-admin", "check")
+NOTHING = re.compile("(?!)")
+"""Expression that matches nothing."""
 HEADERS: Mapping[str, str] = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": (
@@ -72,6 +74,7 @@ HEADERS: Mapping[str, str] = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+_READS = (hdrs.METH_GET, hdrs.METH_HEAD)
 _TYPES: Mapping[Format, str] = {
     "json": "application/json",
     "xml": "application/xml",
@@ -90,12 +93,20 @@ class InterfaceSettings:
         guarded: whether a user must say who it is.
         get_actions: whether a GET request may perform an action, as documented. A page of another
             site, a preview or a crawler can send those: docs/deviations.md.
+        anonymous_paths: expression for the paths that need no logon.
+        allow_origin: expression for the origins whose pages may read answers, the whole of it.
+        headers: further headers of every answer.
+        www_authenticate: value of the header that asks for a logon.
     """
 
     instance: str
     host_names: frozenset[str] = frozenset()
     guarded: bool = False
     get_actions: bool = False
+    anonymous_paths: re.Pattern[str] = NOTHING
+    allow_origin: re.Pattern[str] = NOTHING
+    headers: Mapping[str, str] = field(default_factory=dict)
+    www_authenticate: str = 'Basic realm="raylay", charset="UTF-8"'
 
 
 class AdminApplication:
@@ -139,7 +150,11 @@ class AdminApplication:
                 response = await handler(request)
             finally:
                 self._answering -= 1
-        response.headers.update(HEADERS)
+        response.headers.update({**self._settings.headers, **HEADERS})
+        origin = request.headers.get(hdrs.ORIGIN, "")
+        if origin and self._settings.allow_origin.fullmatch(origin):
+            response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
+            response.headers[hdrs.VARY] = hdrs.ORIGIN
         return response
 
     @web.middleware
@@ -151,7 +166,7 @@ class AdminApplication:
         except web.HTTPException as error:
             response = _error(error.status, error.reason or "")
             if isinstance(error, web.HTTPUnauthorized):
-                response.headers[hdrs.WWW_AUTHENTICATE] = 'Basic realm="raylay", charset="UTF-8"'
+                response.headers[hdrs.WWW_AUTHENTICATE] = self._settings.www_authenticate
             if hdrs.ALLOW in error.headers:
                 response.headers[hdrs.ALLOW] = error.headers[hdrs.ALLOW]
             return response
@@ -201,6 +216,8 @@ class AdminApplication:
             return found, ""
         caller = read_authorization(request.headers.get(hdrs.AUTHORIZATION, ""))
         if caller is None:
+            if self._settings.anonymous_paths.search(request.path) and request.method in _READS:
+                return Viewer("", NOBODY, None), ""
             raise web.HTTPUnauthorized(reason="give a user and a password, or a token")
         try:
             return await self._viewers.log_on(caller, address)
@@ -215,7 +232,7 @@ class AdminApplication:
         viewer, cookie = await self._viewer(request)
         if asked.steps[:1] == ("administrator",):
             response = await self._administer(request, asked, viewer)
-        elif request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
+        elif request.method not in _READS:
             raise web.HTTPMethodNotAllowed(request.method, ["GET", "HEAD"])
         else:
             response = await self._resource(asked, viewer)
@@ -223,7 +240,7 @@ class AdminApplication:
             response.set_cookie(
                 COOKIE,
                 cookie,
-                max_age=round(SESSION_S),
+                max_age=round(self._viewers.session_s),
                 path="/",
                 httponly=True,
                 samesite="Strict",

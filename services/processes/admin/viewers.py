@@ -56,12 +56,17 @@ class Viewers:
 
     Args:
         instance: checks passwords.
+        session_s: seconds for which a session lasts.
     """
 
     def __init__(
-        self, instance: InstanceSource, clock: Callable[[], float] = time.monotonic
+        self,
+        instance: InstanceSource,
+        session_s: float = SESSION_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._instance = instance
+        self.session_s = session_s
         self._clock = clock
         self._sessions: OrderedDict[str, _ViewerSession] = OrderedDict()
 
@@ -86,7 +91,7 @@ class Viewers:
         user, permissions = await self._instance.identify(caller, address)
         viewer = Viewer(user, caller, permissions)
         token = secrets.token_urlsafe(32)
-        self._sessions[token] = _ViewerSession(viewer, address, self._clock() + SESSION_S)
+        self._sessions[token] = _ViewerSession(viewer, address, self._clock() + self.session_s)
         while len(self._sessions) > SESSIONS_MAX:
             self._sessions.popitem(last=False)
         return viewer, token

@@ -1,5 +1,5 @@
-"""The Unix socket on which the processes of an instance's links, the owners of its queues and the
-buffers of its slow clients connect to it.
+"""The Unix socket on which the processes of an instance's links, the owners of its queues, the
+buffers of its slow clients and its administrator's interface connect to it.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from raylay.services.errors import RemoteProtocolError
 from raylay.services.net.framed import FramedConnection
 from raylay.services.protocol.child import control
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame, first_frame
+from raylay.services.server.admin_interface import AdminInterface
 from raylay.services.server.clients.slow_clients import BufferControl, ClientPools
 from raylay.services.server.links.control import LinkControl, Links
 from raylay.services.server.queues.manager import QueueControl, QueueManager
@@ -16,15 +17,19 @@ FIRST_FRAME_BYTES_MAX = 64 * 1024
 
 
 class ChildConnection(FramedConnection):
-    """The Unix socket connection of a link's process, of a queue's owner, or of a pool's buffer."""
+    """The Unix socket connection of a link's process, of a queue's owner, of a pool's buffer, or of
+    the administrator's interface."""
 
-    def __init__(self, links: Links, queues: QueueManager, pools: ClientPools) -> None:
+    def __init__(
+        self, links: Links, queues: QueueManager, pools: ClientPools, admin: AdminInterface
+    ) -> None:
         reader = FrameReader(frame_bytes_max=control.CONTROL_FRAME_BYTES_MAX)
         super().__init__(links.runtime.outbox, links.runtime.loop, reader)
         self._links = links
         self._queues = queues
         self._pools = pools
-        self.link: LinkControl | QueueControl | BufferControl | None = None
+        self._admin = admin
+        self.link: LinkControl | QueueControl | BufferControl | AdminInterface | None = None
         self._wakes: LinkControl | None = None
         self._front = b""
 
@@ -87,6 +92,13 @@ class ChildConnection(FramedConnection):
             if self.link is None:
                 self.send(encode_frame({"c": "stop"}))
                 self.close("not the buffer of the last start")
+            return
+        if header["c"] == "hello" and "admin" in header:
+            if not self._admin.greeted(self, header):
+                self.send(encode_frame({"c": "stop"}))
+                self.close("not the administrator's interface of the last start")
+                return
+            self.link = self._admin
             return
         link = self._links.controls.get(str(header.get("destination")))
         if header["c"] == "wake":

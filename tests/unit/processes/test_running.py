@@ -21,7 +21,7 @@ OF_OTHERS = (
 
 
 PROGRAMS = "raylay.services.processes"
-CONFIGS = ("instance", "bootstrap", "journal", "json_text", "transport")
+CONFIGS = ("admin_interface", "instance", "bootstrap", "journal", "json_text", "transport")
 """What an instance gives a program, and what that is made of."""
 
 

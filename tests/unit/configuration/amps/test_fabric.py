@@ -12,6 +12,7 @@ import pytest
 from support.amps_examples import FIXTURES, completed
 
 from raylay.services.capacity.config import CapacityConfig
+from raylay.services.config.admin_interface import MEMORY, AdminInterfaceConfig
 from raylay.services.config.bootstrap import BootstrapConfig
 from raylay.services.config.compared_terms import queue_terms, sow_terms
 from raylay.services.config.instance import (
@@ -26,7 +27,12 @@ from raylay.services.configuration.amps.support import NEEDS_NOTHING, RUNS, find
 from raylay.services.configuration.files import load_fabric
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError
-from raylay.services.fabric.plan import FabricRecord, InstancePorts, instance_config
+from raylay.services.fabric.plan import (
+    FabricRecord,
+    InstancePorts,
+    bring_up_to_date,
+    instance_config,
+)
 from raylay.services.messages.topics import TopicRule
 from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.messages.types.registry import MessageTypes
@@ -351,9 +357,8 @@ def test_the_sample_of_the_documents_has_one_pool_and_two_policies() -> None:
 
 @pytest.mark.covers("Configuration", "each element that runs changes what is started")
 def test_every_element_that_runs_has_a_case() -> None:
-    runs = {
-        each for each in RUNS if not each.startswith("SOW/")
-    }  # unit/configuration/amps/test_sow.py
+    # unit/configuration/amps/test_sow.py has those of SOW, a test below those of Admin.
+    runs = {each for each in RUNS if not each.startswith(("SOW/", "Admin/"))}
     assert {case[0] for case in RUNNING} | set(NO_CHANGE) == runs | {"Actions"}
 
 
@@ -545,12 +550,11 @@ def authenticator(module: str, options: str = "") -> str:
 
 
 NOT_YET = [
-    (GROUP, GROUP + "<Admin><InetAddr>1</InetAddr><Entitlement><Module>amps-default-entitlement-"
-     "module</Module></Entitlement></Admin>", 3, "Admin does not run yet"),
+    (GROUP, GROUP + "<Admin><InetAddr>1</InetAddr><WWWAuthenticate>Negotiate x</WWWAuthenticate>"
+     "</Admin>", 3, "WWWAuthenticate Negotiate x does not run: give Basic"),
     (GROUP, GROUP + "<Admin><Authentication><Module>amps-default-entitlement-module</Module>"
      "</Authentication></Admin>", 3, "Authentication with amps-default-entitlement-module"),
-    (GROUP, GROUP + "<Admin/>", 3, "Admin does not run yet"),
-    (GROUP, GROUP + "<Admin><InetAddr>8085</InetAddr></Admin>", 3, "Admin does not run yet"),
+    (GROUP, GROUP + "<Admin/>", 3, "Admin without InetAddr, Authentication or Entitlement"),
     (GROUP, GROUP + OWN_MODULE + "<Authentication><Module>own</Module></Authentication>", 3,
      "Module own does not run yet"),
     (GROUP, GROUP + OWN_MODULE, 3, "Module own does not run yet"),
@@ -624,8 +628,50 @@ def test_admin_says_who_may_control_the_instance() -> None:
     assert started(FILE).admin is None
     # Left out with the rest it would let everybody in.
     text = FILE.replace(GROUP, f"{GROUP}<Admin><InetAddr>1</InetAddr>{who}</Admin>")
-    (instance,) = fabric_of([document(text)], ignore_unsupported=True).instances
-    assert instance.admin is not None
+    assert started(text).admin is not None
+
+
+def with_port(text: str) -> InstanceConfig:
+    """Returns what an instance is started with whose interface has a port."""
+    settings = FabricSettings.from_json(fabric_of([document(text)]).to_json())
+    (instance,) = settings.instances
+    record = FabricRecord(settings.name, "/data", settings.to_json())
+    bring_up_to_date(record, settings)
+    return instance_config(settings, record, instance)
+
+
+def test_admin_with_an_address_serves_the_interface() -> None:
+    inside = """<InetAddr>0.0.0.0:8085</InetAddr><FileName>stats.db</FileName>
+<Interval>30s</Interval><AnonymousPaths>^/amps/instance/replication</AnonymousPaths>
+<Header>X-A: b</Header><ExternalInetAddr>north.example:8085</ExternalInetAddr>
+<AccessControlAllowOrigin>https://a</AccessControlAllowOrigin>
+<SessionOptions>max-age=60; path=/; HttpOnly</SessionOptions><Galvanometer>enabled</Galvanometer>
+<WWWAuthenticate>Basic realm="here"</WWWAuthenticate><SQLTransport>any</SQLTransport>"""
+    text = FILE.replace(GROUP, f"{GROUP}<Admin>{inside}</Admin>")
+    told = findings(document(text))
+    assert [each.text for each in told] == [
+        "SQLTransport needs nothing here: the console queries and subscribes by the interface "
+        "itself"
+    ]
+    config = with_port(text)
+    assert config.admin is None, "nothing says who may control the instance"
+    assert config.interface == AdminInterfaceConfig(
+        host="0.0.0.0",
+        port=8085,
+        advertised="north.example:8085",
+        statistics_file="stats.db",
+        interval_ms=30_000,
+        anonymous_paths="^/amps/instance/replication",
+        headers=("X-A: b",),
+        allow_origin="https://a",
+        session_ms=60_000,
+        www_authenticate='Basic realm="here"',
+    )
+    # Documented defaults: no console, statistics in memory.
+    plain = with_port(FILE.replace(GROUP, f"{GROUP}<Admin><InetAddr>8085</InetAddr></Admin>"))
+    assert plain.interface is not None
+    assert not plain.interface.console and plain.interface.statistics_file == MEMORY
+    assert started(FILE).interface is None
 
 
 @pytest.mark.covers("Configuration", "Authentication, Entitlement and Authenticator")

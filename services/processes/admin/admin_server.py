@@ -1,0 +1,213 @@
+"""The process of an administrator's interface: it listens, keeps statistics, and asks its
+instance.
+
+The process never touches a message. It ends with the Unix socket to its instance, which starts it
+again when it dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import ssl
+from contextlib import suppress
+from pathlib import Path
+
+from aiohttp import web
+
+from raylay.services.admin.host import HostReader
+from raylay.services.config.admin_interface import MEMORY, AdminProcessConfig
+from raylay.services.errors import RaylayError, StorageError
+from raylay.services.net.tls_files import RenewedContext
+from raylay.services.processes.admin.application import AdminApplication, InterfaceSettings
+from raylay.services.processes.admin.connections import BoundedConnections
+from raylay.services.processes.admin.instance_client import InstanceClient
+from raylay.services.processes.admin.sampler import Sampler
+from raylay.services.processes.admin.statistics_thread import StatisticsThread
+from raylay.services.processes.admin.viewers import Viewers
+from raylay.services.processes.child_program import ChildProgram, InstanceSocket
+from raylay.services.protocol.child import admin_control as protocol
+from raylay.services.protocol.frames import Header
+from raylay.services.telemetry import logs
+from raylay.storage.statistics import StatisticsStore
+
+LISTEN_RETRY_S = 2.0
+"""Pause, in seconds, before another attempt to listen on an address that is in use."""
+REQUEST_LINE_BYTES_MAX = 8_190
+SHUTDOWN_S = 1.0
+
+
+class AdminServer:
+    """See the file's docstring. Owner: the AdministratorInterface actor. Lifecycle: `run` until the
+    instance is gone or says stop."""
+
+    def __init__(self, config: AdminProcessConfig) -> None:
+        self._config = config
+        self._log = logs.get("admin_interface")
+        self._program = ChildProgram(self)
+        self._instance: InstanceSocket | None = None
+        self._client = InstanceClient(config.instance, self._send)
+
+    async def run(self) -> str:
+        """Runs until the instance is gone. Returns the reason.
+
+        Raises:
+            OSError: the instance's socket cannot be connected.
+        """
+        config, program = self._config, self._program
+        program.begin()
+        statistics = await self._open_statistics()
+        hello = protocol.hello(config.instance, config.start_number, os.getpid())
+        self._instance = await program.connect(config.unix_path, hello)
+        sampler = Sampler(self._client, HostReader().read)
+        application = AdminApplication(
+            InterfaceSettings(
+                config.instance,
+                host_names=frozenset((*config.interface.host_names, *_own_names())),
+                guarded=config.guarded,
+                get_actions=config.interface.get_actions,
+                anonymous_paths=re.compile(config.interface.anonymous_paths or "(?!)"),
+                allow_origin=re.compile(config.interface.allow_origin or "(?!)"),
+                headers=_headers(config.interface.headers),
+                www_authenticate=config.interface.www_authenticate,
+            ),
+            self._client,
+            sampler,
+            Viewers(self._client, config.interface.session_ms / 1000),
+            statistics,
+        )
+        runner = web.AppRunner(
+            application.build(),
+            access_log=None,
+            handle_signals=False,
+            handler_cancellation=True,
+            shutdown_timeout=SHUTDOWN_S,
+            max_line_size=REQUEST_LINE_BYTES_MAX,
+            max_field_size=REQUEST_LINE_BYTES_MAX,
+        )
+        await runner.setup()
+        try:
+            return await program.run(
+                self._listen(runner), self._keep_statistics(sampler, statistics)
+            )
+        finally:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(2 * SHUTDOWN_S):
+                    await runner.cleanup()
+            await statistics.close()
+
+    def _send(self, frame: bytes) -> None:
+        assert self._instance is not None, "questions come after the instance is connected"
+        self._instance.send(frame)
+
+    # -- what the instance says ----------------------------------------------------------------
+    def instance_said(self, header: Header, body: bytes) -> None:
+        if header["c"] == "answer":
+            self._client.answered(header, body)
+        elif header["c"] == "stop":
+            self._program.end("its instance stops it")
+
+    def failed(self, text: str) -> None:
+        """Reports a fault that ends the program."""
+        self._log.error("admin_interface_failed", name=self._config.process_name, text=text)
+
+    # -- listening -----------------------------------------------------------------------------
+    async def _listen(self, runner: web.AppRunner) -> None:
+        """Listens, or tries until it can; never returns."""
+        interface, loop = self._config.interface, asyncio.get_running_loop()
+        assert runner.server is not None, "the runner is set up"
+        connections = BoundedConnections(runner.server)
+        told = ""
+        while True:
+            try:
+                server = await loop.create_server(
+                    connections, interface.host, interface.port, ssl=self._context()
+                )
+                break
+            except (OSError, RaylayError) as error:
+                where = format_address(interface.host, interface.port)
+                why = f"the administrator's interface cannot listen on {where}: {error}"
+                if why != told:
+                    told = why
+                    self._send(protocol.listens("", why))
+                await asyncio.sleep(LISTEN_RETRY_S)
+        try:
+            port = server.sockets[0].getsockname()[1]
+            address = format_address(interface.host, port)
+            self._send(protocol.listens(interface.advertised or address))
+            await asyncio.Event().wait()
+        finally:
+            server.close()
+            connections.close()
+
+    def _context(self) -> ssl.SSLContext | None:
+        """Returns the TLS context; None: the interface speaks plain HTTP. Certificates that are
+        renewed serve new connections."""
+        if self._config.interface.tls is None:
+            return None
+        where = f"{self._config.instance}: admin"
+        renewed = RenewedContext(
+            self._config.interface.tls,
+            where,
+            lambda text: self._log.warning("tls_files_failed", name=where, text=text),
+        )
+        context = renewed.current()
+
+        def choose(connection: ssl.SSLObject | ssl.SSLSocket, *_: object) -> None:
+            connection.context = renewed.current()
+
+        context.set_servername_callback(choose)
+        return context
+
+    # -- statistics ------------------------------------------------------------------------------
+    async def _open_statistics(self) -> StatisticsThread:
+        """Opens the statistics database. If its file cannot be used, statistics are kept in memory:
+        the interface is needed most when a disk is in trouble."""
+        interface = self._config.interface
+        retention_us, bytes_max = interface.retention_ms * 1000, interface.file_bytes_max
+        name = interface.statistics_file
+        path = name if name == MEMORY else str(Path(self._config.directory) / name)
+        thread = StatisticsThread(lambda: StatisticsStore(path, retention_us, bytes_max))
+        try:
+            await thread.open()
+        except StorageError as error:
+            self._log.warning("statistics_failed", name=self._config.process_name, text=str(error))
+            thread = StatisticsThread(lambda: StatisticsStore(MEMORY, retention_us, bytes_max))
+            await thread.open()
+        return thread
+
+    async def _keep_statistics(self, sampler: Sampler, statistics: StatisticsThread) -> None:
+        """Adds a sample to the statistics at each interval; never returns."""
+        loop, interval_s = asyncio.get_running_loop(), self._config.interface.interval_ms / 1000
+        due_s, told = loop.time() + interval_s, ""
+        while True:
+            await asyncio.sleep(max(0.0, due_s - loop.time()))
+            due_s = max(due_s + interval_s, loop.time())
+            try:
+                tree = await sampler.tree()
+                await statistics.append(sampler.time_us, tree)
+                told = ""
+            except RaylayError as error:
+                if str(error) != told:
+                    told = str(error)
+                    self._log.warning(
+                        "statistics_failed", name=self._config.process_name, text=told
+                    )
+
+
+def format_address(host: str, port: int) -> str:
+    """Returns `host:port`, for people and URLs."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _own_names() -> set[str]:
+    """Returns the names of this host."""
+    name = socket.gethostname().lower()
+    return {name, name.partition(".")[0], socket.getfqdn().lower()}
+
+
+def _headers(lines: tuple[str, ...]) -> dict[str, str]:
+    pairs = (line.partition(":") for line in lines)
+    return {name: value.strip() for name, _, value in pairs}

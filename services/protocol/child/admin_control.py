@@ -1,0 +1,99 @@
+"""The protocol between an instance and the process of its administrator's interface, over the
+instance's Unix socket: frames.
+
+    process to instance
+      hello    admin: name of the instance, start (number of this start), pid: the first frame
+      ask      n: number of the question, what: `snapshot`, `identify` or `perform`;
+               body: msgpack: the arguments by name
+      listens  address: the address that the interface listens on; empty: it cannot, and `why`
+
+    instance to process
+      answer   n: number of the question; body: msgpack: {"ok": result} or {"error": kind, "text"}
+      stop     go away
+
+Both ends are of one version: they are started from one installation, so nothing is negotiated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgpack
+
+from raylay.services.errors import (
+    ConfigurationError,
+    ControlRefused,
+    FabricError,
+    RaylayError,
+    RemoteProtocolError,
+    StorageError,
+)
+from raylay.services.protocol.frames import encode_frame
+
+STOP = encode_frame({"c": "stop"})
+_KINDS: Mapping[str, type[RaylayError]] = {
+    each.__name__: each for each in (ConfigurationError, ControlRefused, FabricError, StorageError)
+}
+
+
+def hello(instance: str, start: int, pid: int) -> bytes:
+    """Encodes the first frame of an administrator's interface."""
+    return encode_frame({"c": "hello", "admin": instance, "start": start, "pid": pid})
+
+
+def ask(number: int, what: str, arguments: Mapping[str, Any]) -> bytes:
+    """Encodes a question."""
+    return encode_frame({"c": "ask", "n": number, "what": what}, msgpack.packb(dict(arguments)))
+
+
+def read_arguments(body: bytes) -> dict[str, Any]:
+    """Decodes the arguments of a question.
+
+    Raises:
+        RemoteProtocolError: they are none.
+    """
+    try:
+        found = msgpack.unpackb(body, strict_map_key=False)
+    except Exception as error:  # msgpack raises many kinds of errors on bad bytes
+        raise _unreadable(error) from None
+    if not isinstance(found, dict):
+        raise _unreadable(TypeError())
+    return found
+
+
+def listens(address: str, why: str = "") -> bytes:
+    return encode_frame({"c": "listens", "address": address, "why": why})
+
+
+def answer(number: int, result: Any) -> bytes:
+    """Encodes the result of a question. What msgpack does not know is sent as its text."""
+    return encode_frame({"c": "answer", "n": number}, msgpack.packb({"ok": result}, default=str))
+
+
+def refusal(number: int, error: RaylayError) -> bytes:
+    """Encodes the error of a question."""
+    kind = next((name for name, each in _KINDS.items() if isinstance(error, each)), "")
+    body = msgpack.packb({"error": kind, "text": str(error)})
+    return encode_frame({"c": "answer", "n": number}, body)
+
+
+def read_answer(body: bytes) -> Any:
+    """Returns the result of a question.
+
+    Raises:
+        RaylayError: the error that the instance answers with.
+        RemoteProtocolError: the body is no answer.
+    """
+    found = read_arguments(body)
+    if "ok" in found:
+        return found["ok"]
+    raise _KINDS.get(str(found.get("error")), RaylayError)(str(found.get("text")))
+
+
+def _unreadable(error: Exception) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        "an administrator's interface and its instance: a frame cannot be read "
+        f"({type(error).__name__})",
+        "bad_frame",
+    )

@@ -1,0 +1,142 @@
+"""An instance that serves its administrator's interface: the real process beside it, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from aiohttp import ClientSession, encode_basic_auth
+
+from raylay.services.config.admin_interface import AdminInterfaceConfig
+from raylay.services.config.instance import DestinationConfig, InstanceConfig
+from raylay.services.fabric.plan import free_port
+from raylay.services.plugins.authentication import hasher
+from raylay.services.security.control import AdminConfig
+from raylay.services.security.modules import ModuleConfig
+from raylay.services.server.children.subprocess import ChildSubprocess
+from raylay.services.server.instance_server import InstanceServer
+from raylay.services.telemetry import logs
+
+DEADLINE_S = 120.0
+POST = {"X-Raylay": "1"}
+
+
+def config(**options: Any) -> InstanceConfig:
+    """Returns the configuration of an instance with the interface and a link that finds nobody."""
+    nobody = f"127.0.0.1:{free_port(set())}"
+    return InstanceConfig(
+        "north",
+        "main",
+        destinations=(DestinationConfig("south", "main", True, (nobody,)),),
+        first=True,
+        interface=AdminInterfaceConfig(interval_ms=1_000),
+        **options,
+    )
+
+
+def visit(
+    directory: Path,
+    config: InstanceConfig,
+    work: Callable[[InstanceServer, ClientSession], Awaitable[None]],
+) -> None:
+    """Runs an instance with child processes, and visits its interface."""
+
+    async def run() -> None:
+        logs.configure(config.name, config.log)
+        server = InstanceServer(config, directory, ChildSubprocess)
+        await server.start()
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                await listening(server)
+                async with ClientSession(f"http://{address(server)}") as session:
+                    await work(server, session)
+        finally:
+            await server.stop()
+
+    asyncio.run(run())
+
+
+def address(server: InstanceServer) -> str:
+    """Returns the address that the interface listens on; empty: it does not yet."""
+    return str(server.status()["admin_interface"]["address"])
+
+
+async def listening(server: InstanceServer) -> None:
+    """Waits until the interface listens."""
+    while not address(server):
+        await asyncio.sleep(0.05)
+
+
+def test_the_interface_tells_the_instance_and_downgrades_a_link(tmp_path: Path) -> None:
+    async def work(server: InstanceServer, session: ClientSession) -> None:
+        async with session.get("/amps/instance/replication/south.json") as response:
+            assert response.status == 200
+            found = (await response.json())["amps"]["instance"]["replication"][0]
+        assert found["replication_type"] == "sync" and found["is_connected"] == "false"
+        path = "/amps/administrator/replication/south/downgrade"
+        async with session.post(path) as response:
+            assert response.status == 403, "a page of another site could have sent it"
+        # One sync destination is the minimum: the refusal of the instance comes back as it is.
+        async with session.post(path, headers=POST) as response:
+            text = await response.text()
+        assert response.status in (200, 409), text
+        events = [each["event"] for each in server.events()]
+        assert ("downgraded" if response.status == 200 else "downgrade_refused") in events
+
+    visit(tmp_path, config(), work)
+
+
+def test_a_process_that_is_killed_is_started_again_on_the_same_port(tmp_path: Path) -> None:
+    port = free_port(set())
+
+    async def work(server: InstanceServer, session: ClientSession) -> None:
+        first = server.status()["admin_interface"]["pid"]
+        os.kill(first, signal.SIGKILL)
+        while server.status()["admin_interface"]["pid"] in (0, first) or not address(server):
+            await asyncio.sleep(0.05)
+        async with session.get("/amps/instance/name.json") as response:
+            assert (await response.json()) == {"amps": {"instance": {"name": "north"}}}
+
+    made = config()
+    made.interface = AdminInterfaceConfig(port=port, interval_ms=1_000)
+    visit(tmp_path, made, work)
+
+
+def test_modules_say_who_may_read_and_act(tmp_path: Path) -> None:
+    passwords, permissions = tmp_path / "passwords.yaml", tmp_path / "permissions.yaml"
+    hashes = {user: hasher().hash(word) for user, word in (("anna", "one"), ("bert", "two"))}
+    passwords.write_text("".join(f"{user}:{each}\n" for user, each in hashes.items()), "utf-8")
+    permissions.write_text(
+        "anna: {admin: [{topic: /amps/.*, read: true}]}\n"
+        "bert: {admin: [{topic: /amps/instance.*, read: true}]}\n",
+        encoding="utf-8",
+    )
+    for each in (passwords, permissions):
+        each.chmod(0o600)
+    admin = AdminConfig(
+        ModuleConfig("passwords", {"File": str(passwords)}),
+        ModuleConfig("permissions", {"File": str(permissions)}),
+    )
+
+    async def work(server: InstanceServer, session: ClientSession) -> None:
+        async with session.get("/amps/instance/name.json") as response:
+            assert response.status == 401 and "WWW-Authenticate" in response.headers
+        anna = {"Authorization": encode_basic_auth("anna", "one")}
+        bert = {"Authorization": encode_basic_auth("bert", "two")}
+        async with session.get("/amps/instance/name.json", headers=bert) as response:
+            assert response.status == 200
+        session.cookie_jar.clear()
+        path = "/amps/administrator/replication/south/upgrade"
+        async with session.post(path, headers={**bert, **POST}) as response:
+            assert response.status == 403 and "bert may not use" in await response.text()
+        session.cookie_jar.clear()
+        async with session.post(path, headers={**anna, **POST}) as response:
+            assert response.status == 200, await response.text()
+        told = [each for each in server.events() if each["event"] == "control"]
+        assert told[-1]["user"] == "anna" and told[-1]["path"] == path
+
+    visit(tmp_path / "data", config(admin=admin), work)
