@@ -17,6 +17,7 @@ FAR = "instances: {a: {host: 10.0.0.1}}"
 WHO = "authentication: {module: passwords, options: {File: who}}"
 DEFAULT, IMPLICIT = "amps-default-authentication-module", "amps-implicit-authentication-module"
 LINKS = "replication_authentication: {module: passwords, options: {File: who}}"
+OPEN_INTERFACE = "instances: {a: {admin: {port: 8085, host: 0.0.0.0}}}"
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,17 @@ def check(directory: Path, *lines: str) -> None:
         ),
         (FAR, "tls: {certificate: c, private_key: k, ca_file: a, verify_client: true}"),
         ("instances: {a: {host: 127.0.0.1, replication_host: 10.0.0.1}}", LINKS),
+        ("instances: {a: {admin: {port: 8085}}}",),
+        (OPEN_INTERFACE, "authentication: {module: passwords, options: {File: who}}"),
+        (
+            "instances: {a: {admin: {port: 8085, host: 0.0.0.0, authentication: {module: passwords,"
+            " options: {File: who}}}}}",
+        ),
+        (OPEN_INTERFACE, "unauthenticated: allowed"),
+        (
+            "instances: {a: {admin: {port: 8085, host: 0.0.0.0, tls: {certificate: c, private_key: "
+            "k, ca_file: a, verify_client: true}}}}",
+        ),
     ],
 )
 def test_who_asks_or_says_so_starts(tmp_path: Path, lines: tuple[str, ...]) -> None:
@@ -95,6 +107,11 @@ def test_who_asks_or_says_so_starts(tmp_path: Path, lines: tuple[str, ...]) -> N
                 LINKS,
             ),
             f"listens for clients.*lets everybody in by {DEFAULT}",
+        ),
+        ((OPEN_INTERFACE,), r"a: the administrator's interface listens on 0\.0\.0\.0"),
+        (
+            (OPEN_INTERFACE, f"authentication: {{module: {IMPLICIT}}}"),
+            "the administrator's interface listens on",
         ),
     ],
 )
