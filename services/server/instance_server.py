@@ -508,6 +508,7 @@ class InstanceServer:
 
     # -- periodic work -----------------------------------------------------------------------
     def _each_second(self) -> None:
+        self.admin.process.look(self.runtime.loop.time())
         self.commits.look_at_front_log()
         self._listening.keep_looking()
         self.control.keep_looking()

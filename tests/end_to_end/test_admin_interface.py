@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import ClientSession, encode_basic_auth
 
 from raylay.services.config.admin_interface import AdminInterfaceConfig
@@ -17,6 +18,7 @@ from raylay.services.fabric.plan import free_port
 from raylay.services.plugins.authentication import hasher
 from raylay.services.security.control import AdminConfig
 from raylay.services.security.modules import ModuleConfig
+from raylay.services.server.children import liveness
 from raylay.services.server.children.subprocess import ChildSubprocess
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.telemetry import logs
@@ -104,6 +106,22 @@ def test_a_process_that_is_killed_is_started_again_on_the_same_port(tmp_path: Pa
     made = config()
     made.interface = AdminInterfaceConfig(port=port, interval_ms=1_000)
     visit(tmp_path, made, work)
+
+
+def test_a_process_that_hangs_is_ended_and_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(liveness, "ASK_S", 0.5)
+    monkeypatch.setattr(liveness, "HUNG_S", 2.0)
+
+    async def work(server: InstanceServer, session: ClientSession) -> None:
+        first = server.status()["admin_interface"]["pid"]
+        os.kill(first, signal.SIGSTOP)
+        while server.status()["admin_interface"]["pid"] in (0, first) or not address(server):
+            await asyncio.sleep(0.05)
+        assert "child_hung" in [each["event"] for each in server.events()]
+
+    visit(tmp_path, config(), work)
 
 
 def test_modules_say_who_may_read_and_act(tmp_path: Path) -> None:
