@@ -96,10 +96,10 @@ ROOMS: dict[str, frozenset[str]] = {
             "capacity config core messages net plugins protocol queues replication security sow "
             "storage subscriptions telemetry"
         ),
-        "admin": "security",
+        "admin": "messages security",
         "processes": (
-            "admin config expressions messages net plugins protocol queues replication security "
-            "server sow storage telemetry"
+            "admin client config expressions messages net plugins protocol queues replication "
+            "security server sow storage telemetry"
         ),
         "fabric": (
             "capacity client config configuration messages net replication security server "

@@ -31,7 +31,7 @@ from raylay.services.drills.reports.report_words import (
 from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.reports import Page, charts
 from raylay.services.reports.page import Cell
-from raylay.services.telemetry.trace_report import TraceFiles, TraceSpan, tree, where_of
+from raylay.services.telemetry.trace_files import TraceFiles, TraceSpan, tree, where_of
 from raylay.storage.files import make_directory
 
 TRACES_MAX = 4

@@ -14,13 +14,8 @@ from typer.testing import CliRunner
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.records import publisher_id
-from raylay.services.telemetry.trace_report import (
-    TraceFiles,
-    TraceSpan,
-    print_trace,
-    trace_command,
-    tree,
-)
+from raylay.services.telemetry.trace_files import PIECE_BYTES, TraceFiles, TraceSpan, tree
+from raylay.services.telemetry.trace_report import print_trace, trace_command
 from raylay.services.telemetry.tracing import (
     TracedMessage,
     TracingOptions,
@@ -271,3 +266,29 @@ def test_what_clients_and_topics_are_called_is_no_command(tmp_path: Path) -> Non
     ):
         assert all(line.isprintable() for line in shown.split("\n"))
         assert "\nforged" not in shown
+
+
+def test_spans_are_found_across_the_pieces_in_which_a_file_is_searched(tmp_path: Path) -> None:
+    line = json.dumps(
+        {"trace_id": "a" * 32, "span_id": "b" * 16, "parent_id": None, "name": "publish",
+         "start_ns": 1, "end_ns": 2, "process": "p", "attributes": {"bookmark": "7|1|"}}
+    )  # fmt: skip
+    filler = json.dumps({"no": "span"}) + "\n"
+    before = filler * (PIECE_BYTES // len(filler))
+    # One lies across the bound of two pieces, one in the next, one has no end of line.
+    (tmp_path / "p-1.jsonl").write_text(before + line + "\n" + before + line + "\n" + line)
+    files = TraceFiles(tmp_path)
+    assert len(list(files.spans('"7|1|"'))) == 3
+    assert files.bad_lines == 0
+    assert len(list(files.spans())) == 3
+    assert files.bad_lines == 2 * (PIECE_BYTES // len(filler))
+    assert files.traces_of("7|1")[0][0].name == "publish"
+
+
+def test_a_file_that_its_process_removes_meanwhile_is_passed_over(tmp_path: Path) -> None:
+    for name in ("p-1", "p-2"):
+        (tmp_path / f"{name}.jsonl").write_text("no span\n")
+    files = TraceFiles(tmp_path)
+    (tmp_path / "p-1.jsonl").unlink()
+    assert list(files.spans()) == []
+    assert files.bad_lines == 1
