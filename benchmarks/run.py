@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 
+from admin_polled import NAMES as ADMIN_POLLED
+from admin_polled import admin_polled
 from checks import publish_checks
 from contents import SOW_NAMES, TYPE_NAMES, sow, types_parse
 from context import Bench, Figure, bench, rest_disk
@@ -83,6 +85,7 @@ MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
     (OFFLINE, offline_store, ""),
     (SLOW_BESIDE, slow_beside, ""),
     (NEIGHBOUR, neighbour, ""),
+    (ADMIN_POLLED, admin_polled, ""),
     (REPLAYS, replay, "single"),
     (
         ("publish_checks_throughput", "publish_checks_window1", "publish_checks_processor"),

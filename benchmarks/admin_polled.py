@@ -1,0 +1,141 @@
+"""What a console that looks costs the instance that it looks at.
+
+An instance without Ray whose administrator's interface takes a sample of statistics every second.
+Parts in which a console asks it once a second, and parts in which the interface's process stands
+still, come in turn: compared are the medians of the parts' figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from aiohttp import ClientSession
+from context import Bench, Figure, body, percentile, publish_all
+from publishers import Process
+
+from raylay.services.client import Client
+from raylay.services.config.admin_interface import AdminInterfaceConfig
+from raylay.services.config.instance import InstanceConfig
+from raylay.services.telemetry.logs import LogOptions
+
+PARTS = 10
+"""Of each kind."""
+SINGLE_S = 2.0
+"""Seconds of each part in which one message after the other is published."""
+MESSAGES = 60_000
+"""Messages of each part that are published without waiting, about two seconds of them."""
+TOPIC = "bench/polled"
+PATHS = ("/amps/instance.json",)
+"""Resources that a console asks for, once a second."""
+NAMES = (
+    "admin_polled_publish",
+    "admin_polled_ack_p50",
+    "admin_polled_ack_p99",
+    "admin_polled_processor",
+)
+
+
+class Part(NamedTuple):
+    """The figures of one part: messages a second, milliseconds to each ack, and the instance's
+    processor time a message, in microseconds."""
+
+    rate: float
+    took_ms: list[float]
+    processor_us: float
+
+
+@asynccontextmanager
+async def console(address: str, pid: int, *, looks: bool) -> AsyncIterator[None]:
+    """A console that asks once a second; or else an interface that stands still."""
+    if not looks:
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        return
+
+    async def poll(session: ClientSession) -> None:
+        while True:
+            for path in PATHS:
+                async with session.get(path) as response:
+                    assert response.status == 200, await response.text()
+                    await response.read()
+            await asyncio.sleep(1.0)
+
+    async with ClientSession(f"http://{address}") as session:
+        polling = asyncio.create_task(poll(session))
+        yield
+        assert not polling.done(), "the interface answers"
+        polling.cancel()
+        await asyncio.gather(polling, return_exceptions=True)
+
+
+async def part(client: Client, instance: Process, message: bytes) -> Part:
+    """Measures one."""
+    before = await asyncio.to_thread(instance.ask)
+    took_s = await publish_all(client, TOPIC, message, MESSAGES)
+    took_ms = []
+    ends_s = time.perf_counter() + SINGLE_S
+    while (began_s := time.perf_counter()) < ends_s:
+        await client.publish(TOPIC, message)
+        await client.flush()
+        took_ms.append((time.perf_counter() - began_s) * 1000)
+    after = await asyncio.to_thread(instance.ask)
+    used_s = after["processor_s"] - before["processor_s"]
+    return Part(MESSAGES / took_s, took_ms, used_s * 1e6 / (MESSAGES + len(took_ms)))
+
+
+async def admin_polled(bench: Bench) -> list[Figure]:
+    """An instance that a console looks at, against one without."""
+    quiet, polled = [], []
+    message = body(128)
+    memory = Path("/dev/shm")
+    place = memory if os.access(memory, os.W_OK) else bench.directory
+    with tempfile.TemporaryDirectory(dir=place) as directory:
+        config = InstanceConfig(
+            "solo",
+            "g",
+            first=True,
+            interface=AdminInterfaceConfig(interval_ms=1_000),
+            log=LogOptions(target="none"),
+        )
+        instance = Process(Path(directory) / "solo", config)
+        try:
+            while not (status := instance.ask()["status"])["admin_interface"]["address"]:
+                await asyncio.sleep(0.05)
+            address, pid = (status["admin_interface"][name] for name in ("address", "pid"))
+            async with Client("publisher", servers=[status["client_address"]]) as client:
+                await part(client, instance, message)
+                for number in range(2 * PARTS):
+                    looks = number % 4 in (1, 2)  # none of the two always comes behind the other
+                    async with console(address, pid, looks=looks):
+                        found = await part(client, instance, message)
+                    (polled if looks else quiet).append(found)
+        finally:
+            instance.stop()
+
+    def ratio(of: str, share: float = 0.5) -> float:
+        found = []
+        for parts in (polled, quiet):
+            values = [getattr(each, of) for each in parts]
+            figures = [
+                percentile(each, share) if isinstance(each, list) else each for each in values
+            ]
+            found.append(percentile(figures, 0.5))
+        return found[0] / found[1]
+
+    return [
+        Figure("admin_polled_publish", ratio("rate"), "ratio"),
+        Figure("admin_polled_ack_p50", ratio("took_ms"), "ratio"),
+        Figure("admin_polled_ack_p99", ratio("took_ms", 0.99), "ratio"),
+        Figure("admin_polled_processor", ratio("processor_us"), "ratio"),
+    ]
