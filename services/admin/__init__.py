@@ -1,8 +1,8 @@
 """The administrator's interface over HTTP (behaviour.md 9): the documented tree of resources, its
 history, and the actions.
 
-`fabric_view.py` has the view of the whole fabric, `fabric_problems.py` what is wrong in it and what to
-do, from the summaries (`fabric_summary.py`) of all instances and the configured topology
+`fabric_view.py` has the view of the whole fabric and `fabric_problems.py` what is wrong in it, both
+from the summaries (`fabric_summary.py`) of all instances and the configured topology
 (`fabric_topology.py`).
 
 `tree.py` has the nodes and their formats, `resources.py` the tree of an instance and `host.py` that
