@@ -9,6 +9,7 @@ does not answer are no problems of their own, unless publishers wait for them.
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -44,6 +45,7 @@ DISK_FREE_ACT = 5.0
 DISK_FREE_ATTENTION = 15.0
 """Free percent of the disk below which it is a problem."""
 PROBLEMS_MAX = 200
+CLOSED_MAX = 50
 EVENTS_OF_PROBLEM = 3
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~")
 _AFTER_US = 5_000_000
@@ -130,26 +132,41 @@ def verdict_of(view: FabricView, problems: list[Problem]) -> tuple[Level, str]:
 
 
 class ProblemBook:
-    """The times since when problems are known that tell none themselves.
+    """The times since when problems are known that tell none themselves, and the problems that have
+    ended.
 
     Owner: whoever serves the views of one user.
     """
 
     def __init__(self) -> None:
         self._since: dict[str, int | None] = {}
+        self._open: dict[str, Problem] = {}
         self._has_begun = False
+        self._closed: deque[tuple[Problem, int]] = deque(maxlen=CLOSED_MAX)
 
     def dated(self, problems: list[Problem], now_us: int) -> list[Problem]:
-        """Returns the problems, each with its time. Those of the first view began earlier, nobody
-        knows when."""
+        """Returns the problems of the next view, each with its time. Those of the first view began
+        earlier, nobody knows when."""
         first = None if not self._has_begun else now_us
         self._since = {each.id: self._since.get(each.id, first) for each in problems}
         self._has_begun = True
-        return [
+        found = [
             each
             if each.since_us is not None
             else dataclasses.replace(each, since_us=self._since[each.id])
             for each in problems
+        ]
+        still = {each.id: each for each in found}
+        for key, each in self._open.items():
+            if key not in still:
+                self._closed.appendleft((each, now_us))
+        self._open = still
+        return found
+
+    def closed(self, view: FabricView) -> list[dict[str, Any]]:
+        """Returns the problems that have ended, the last one first."""
+        return [
+            {**_document(view, each), "closed_us": closed_us} for each, closed_us in self._closed
         ]
 
 

@@ -9,7 +9,7 @@ something fails.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -67,7 +67,7 @@ class PeerAnswer:
 
     @property
     def known(self) -> InstanceSummary | None:
-        """What the instance says, if it is not too old to count."""
+        """The summary, if it is not too old to count."""
         if self.summary is None or self.age_s is None or self.age_s >= UNKNOWN_S:
             return None
         return self.summary
@@ -93,7 +93,7 @@ class LinkView:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether acks wait for the destination now."""
+        """True where acks wait for the destination now."""
         return self.told is not None and self.told.sync
 
 
@@ -423,11 +423,13 @@ def fabric_document(
     *,
     user: str,
     guarded: bool,
+    closed: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Returns `/raylay/fabric.json`.
 
     Args:
         problems: the most urgent first.
+        closed: problems that have ended, the last one first.
     """
     regions: dict[str, list[str]] = {}
     for each in view.topology.instances:
@@ -443,6 +445,7 @@ def fabric_document(
         "viewer": {"user": user, "guarded": guarded},
         "verdict": {"level": verdict[0], "text": verdict[1]},
         "problems": problems,
+        "closed_problems": list(closed),
         "regions": [{"name": name, "instances": found} for name, found in regions.items()],
         "instances": [
             _instance_document(view, each, raised.get(each.configured.name, []))

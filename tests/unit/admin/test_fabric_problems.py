@@ -230,6 +230,19 @@ def test_since_when_is_kept_and_unknown_at_first() -> None:
     assert book.dated(waiting, 600)[0].since_us == NOW_US - 42_000_000
 
 
+def test_problems_that_ended_are_kept_for_a_while() -> None:
+    book, view = ProblemBook(), seen()
+    book.dated(of(disk_free_percent=1.0, front_log_failure="bad"), 100)
+    assert book.closed(view) == []
+    book.dated(of(disk_free_percent=1.0), 200)
+    for at in range(100):
+        book.dated(of(disk_free_percent=1.0), 300 + 2 * at)
+        book.dated([], 301 + 2 * at)
+    found = book.closed(view)
+    assert len(found) == 50
+    assert (found[0]["id"], found[0]["closed_us"]) == ("instance/R0-0/disk", 499)
+
+
 def test_a_problem_has_the_events_just_before() -> None:
     events = FabricEventBook()
     raw = [
