@@ -1,9 +1,8 @@
 """The configured topology of a fabric, as the administrator's interface of each instance knows it:
 `admin-fabric.json` in the instance's data directory.
 
-The driver of the fabric writes it at the start, at `raylay apply` and at a move
-(`services/fabric/admin_topology.py`); the interface reads it again when it changes. It says what is
-meant to be there, never what is.
+The driver of the fabric writes it whenever it writes the instance's configuration; the interface
+reads it again when it changes. It says what is meant to be there, never what is.
 """
 
 from __future__ import annotations
