@@ -29,7 +29,15 @@ CHAPTERS = {
         "configuration",
         "pipeline",
     ],
-    "Run": ["troubleshooting", "operations", "security", "journal", "tracing", "drills"],
+    "Run": [
+        "troubleshooting",
+        "operations",
+        "administration",
+        "security",
+        "journal",
+        "tracing",
+        "drills",
+    ],
     "Look up": ["glossary", "protocol", "deviations", "architecture", "coverage"],
 }
 

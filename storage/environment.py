@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import lmdb
 
-from raylay.storage.files import PRIVATE_FILE_MODE
+from raylay.storage.files import PRIVATE_FILE_MODE, sync_directory
 
 Answer = TypeVar("Answer")
 
@@ -35,6 +35,8 @@ def check_whole(env: Any, path: Path) -> None:
 
 FREE_BYTES_MIN = 8 * 1024 * 1024
 """Room on a file system below which an input/output error is taken for a short write."""
+REWRITTEN_SUFFIX = ".rewritten"
+"""Suffix of a copy that is to take a file's place."""
 WRITES_A_CHECK = 64
 """Number of write transactions of which one first frees what dead readers hold."""
 
@@ -159,6 +161,53 @@ class LastingEnvironment:
         if self._env is None:
             self._env = self._opening()
         return self._env
+
+    def rewrite(self, path: Path, timeout_s: float) -> tuple[int, int]:
+        """Rewrites the file without its free pages. Transactions go on while it is copied; for the
+        moment in which the copy takes its place none begins. Nobody may write meanwhile.
+
+        Args:
+            path: the file.
+            timeout_s: for transactions that run when the copy is done.
+
+        Returns:
+            the bytes of the file before and after.
+
+        Raises:
+            TimeoutError: transactions did not end in time; the file is as it was.
+            lmdb.Error, OSError: there is no room, or the disk fails; the file is as it was.
+        """
+        aside = path.with_name(path.name + REWRITTEN_SUFFIX)
+        before = path.stat().st_size
+        aside.unlink(missing_ok=True)
+        with self._idle:
+            env = self._opened()
+            self._running += 1
+        try:
+            # The copy takes the mode of the process: made first, it is the owner's alone.
+            with open(
+                os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE_MODE), "wb"
+            ) as file:
+                env.copyfd(file.fileno(), compact=True)
+                os.fsync(file.fileno())
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
+        finally:
+            self.ended()
+        with self._idle:
+            if not self._idle.wait_for(lambda: not self._running, timeout_s):
+                aside.unlink()
+                raise TimeoutError
+            if self._env is not None:
+                self._env.close()
+                self._env = None
+            # The lock table knows transactions by numbers, which the copy begins anew.
+            path.with_name(path.name + "-lock").unlink(missing_ok=True)
+            aside.replace(path)
+            sync_directory(path.parent)
+            self._opened()
+        return before, path.stat().st_size
 
     def close(self) -> None:
         with self._idle:

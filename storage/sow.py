@@ -43,6 +43,8 @@ _DAMAGES = (
 CACHE_BYTES_DEFAULT = 64 * 1024 * 1024
 ENTRY_BYTES = 160
 """The bytes that the cache counts for an entry in addition to its key and value."""
+COMPACT_WAIT_S = 10.0
+"""Time, in seconds, that queries have to end when a compacted file is to take the file's place."""
 DROPPED_AT_ONCE = 10_000
 _NAME, _VALID, _ENTRY = b"\0", b"\1", b"\2"
 _NUMBER = struct.Struct(">I")
@@ -315,6 +317,27 @@ class LmdbSowStore:
                             break
                         left = cursor.delete()
         except lmdb.Error as error:
+            raise _explained(error, self._path) from error
+
+    def compact(self) -> tuple[int, int]:
+        """Rewrites the file without the space that deleted and replaced records left. Nothing may
+        be written meanwhile; entries can be read. Blocks.
+
+        Returns:
+            the bytes of the file before and after.
+
+        Raises:
+            StorageFull: no space for a second file; nothing was changed.
+            StorageError: the file cannot be rewritten; nothing was changed.
+        """
+        try:
+            return self._file.rewrite(self._path, COMPACT_WAIT_S)
+        except TimeoutError:
+            raise StorageError(
+                f"{self._path} is not compacted: queries read it for longer than "
+                f"{COMPACT_WAIT_S:g} s; nothing was changed: try again"
+            ) from None
+        except (lmdb.Error, OSError) as error:
             raise _explained(error, self._path) from error
 
     def value(self, key: bytes) -> bytes | None:

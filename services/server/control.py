@@ -5,6 +5,7 @@ may make them."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from hmac import compare_digest
 from typing import Any
 
@@ -12,6 +13,7 @@ from raylay.services.errors import ControlRefused
 from raylay.services.protocol.link.link_credentials import PASSWORD_BYTES_MAX, USER_BYTES_MAX
 from raylay.services.security.control import (
     NOBODY,
+    PATHS,
     ROOT,
     TRANSPORT,
     Caller,
@@ -25,11 +27,19 @@ from raylay.services.server.runtime import InstanceRuntime
 
 SHOWN_MAX = 200
 DRILL_KEPT_S = 30.0
+_BY_PEOPLE = frozenset(PATHS) - {"drill", "place"}
+"""Calls that are reported although nobody is asked who makes them. The others come each second, or
+from another instance."""
 DRILLS_KEPT_MAX = 64
 JUDGED_S_MAX = 12.0
 """Time, in seconds, that the modules have for an answer. Shorter than the caller's own timeout: the
 caller would take silence for an instance that hangs, and go on."""
-TOLD = frozenset(("destination", "queue", "transport", "segments", "moved", "kind", "of_user"))
+TOLD = frozenset(
+    (
+        *("destination", "queue", "transport", "segments", "moved", "kind", "of_user"),
+        *("client", "topic"),
+    )
+)
 """Details of a call that its event has. Others could replace the caller's name in it."""
 
 
@@ -70,6 +80,9 @@ class ControlAccess:
         """
         runtime = self._runtime
         if runtime.config.admin is None:
+            if call in _BY_PEOPLE:
+                # Nobody knows who it is, and yet it is told that somebody did it.
+                runtime.report("control", user="", path=path_of(call, details), **_told(details))
             return
         self.open()
         path = path_of(call, details)
@@ -81,7 +94,7 @@ class ControlAccess:
             user, why = "the fabric", ""
         else:
             user, why = await self._judged_in_time(caller, path)
-        told = {key: str(each)[:SHOWN_MAX] for key, each in details.items() if key in TOLD}
+        told = _told(details)
         runtime.report(
             "control_refused" if why else "control",
             user=user[:SHOWN_MAX],
@@ -199,6 +212,10 @@ class ControlAccess:
                 "cannot meet; nothing was changed. Give `admin` an authentication of its own"
             )
         return found
+
+
+def _told(details: Mapping[str, Any]) -> dict[str, str]:
+    return {key: str(each)[:SHOWN_MAX] for key, each in details.items() if key in TOLD}
 
 
 def _bytes(text: str) -> int:

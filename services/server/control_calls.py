@@ -11,20 +11,25 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from raylay.services.errors import ConfigurationError
+from raylay.services.errors import ConfigurationError, StorageError
 from raylay.services.replication.membership.placement import from_wire
 from raylay.services.security.control import NAME_SHOWN_MAX, Caller
 from raylay.services.server.clients.sessions import ClientSessions
 from raylay.services.server.control import ControlAccess
 from raylay.services.server.data.maintenance import Maintenance
+from raylay.services.server.diagnostics import diagnostic_lines
 from raylay.services.server.fault_injection import FaultInjection
+from raylay.services.server.links.control import Links
 from raylay.services.server.links.placements import PlacementKeeper
 from raylay.services.server.links.upstream_connection import ConnectedUpstreams
 from raylay.services.server.listening import InstanceListeners
 from raylay.services.server.queues.manager import QueueManager
 from raylay.services.server.runtime import InstanceRuntime
+from raylay.services.server.sow.manager import SowManager
+from raylay.services.server.status import InstanceStatus
 
 ALL_SEGMENTS = "all"
+NAMES_SHOWN_MAX = 20
 
 
 class ControlCalls:
@@ -43,27 +48,37 @@ class ControlCalls:
         *,
         clients: ClientSessions,
         injections: FaultInjection,
+        links: Links,
         listening: InstanceListeners,
         maintenance: Maintenance,
         placements: PlacementKeeper,
         queues: QueueManager,
+        sow: SowManager,
+        status: InstanceStatus,
         upstreams: ConnectedUpstreams,
     ) -> None:
         self._runtime = runtime
         self._access = access
         self._clients = clients
         self._injections = injections
+        self._links = links
         self._listening = listening
         self._maintenance = maintenance
         self._placements = placements
+        self._status = status
         self._upstreams = upstreams
         self.table: Mapping[str, Callable[..., Awaitable[Any]]] = {
             "downgrade": self.downgrade,
             "upgrade": self.upgrade,
+            "reconnect": self.reconnect,
+            "disconnect": self.disconnect,
+            "compact": sow.compact,
+            "dump": self.dump,
             "enable_proxied": partial(queues.proxied, on=True),
             "disable_proxied": partial(queues.proxied, on=False),
             "enable_transport": partial(self.switch_transport, on=True),
             "disable_transport": partial(self.switch_transport, on=False),
+            "reset_authentication": self.reset_authentication,
             "reset_entitlement": self.reset_entitlement,
             "compress": partial(self.maintain, "compress"),
             "archive": partial(self.maintain, "archive"),
@@ -113,23 +128,79 @@ class ControlCalls:
         runtime = self._runtime
         runtime.perform(runtime.machine.upgrade(destination, runtime.steady_us(), "by hand"))
 
+    async def reconnect(self, destination: str) -> str:
+        """Ends the process of a link, so that a new one dials the destination. Returns a sentence.
+
+        Raises:
+            ConfigurationError: there is no such destination.
+        """
+        self._check_destination(destination)
+        link = self._links.controls[destination]
+        connection = link.process.connection
+        where = f"the link of {self._runtime.config.name} to {destination}"
+        if connection is None:
+            return f"{where} is beginning already: {link.why or 'its process starts'}"
+        connection.abort("reconnected by hand")
+        return f"{where} begins again; what it owes is sent when it is connected"
+
+    async def disconnect(self, client: str) -> str:
+        """Ends a client's connection. The client may connect again. Returns a sentence.
+
+        Args:
+            client: the number of the connection, or the client's name.
+
+        Raises:
+            ConfigurationError: no such client is connected.
+        """
+        name = self._runtime.config.name
+        sessions = self._clients.sessions
+        found = sessions.get(int(client)) if client.isdecimal() and len(client) < 19 else None
+        if found is None:
+            found = next((each for each in sessions.values() if each.client_name == client), None)
+        if found is None:
+            raise ConfigurationError(
+                f"no client {client[:NAME_SHOWN_MAX]!r} is connected to {name}; give the number of "
+                "its connection, or its name"
+            )
+        found.end("disconnected", f"{name} ended the connection by hand: connect again if you may")
+        return f"{found.client_name} at {found.peer} is disconnected from {name}"
+
+    async def dump(self) -> list[str]:
+        """Writes the state of queues, links, clients and the rest to the log, a line each, and
+        returns the lines."""
+        lines = diagnostic_lines(self._status.status())
+        for line in lines:
+            self._runtime.events_log.write("diagnostics", {"text": line})
+        self._runtime.report("diagnostics_dumped", lines=len(lines))
+        return lines
+
     def _check_destination(self, destination: str) -> None:
         destinations = self._runtime.machine.destinations
         if destination not in destinations:
+            known = ", ".join(list(destinations)[:NAMES_SHOWN_MAX])
             raise ConfigurationError(
-                f"{self._runtime.config.name} has no Destination {destination!r}: "
-                f"it has {', '.join(destinations) or 'none'}"
+                f"{self._runtime.config.name} has no Destination "
+                f"{destination[:NAME_SHOWN_MAX]!r}: it has {known or 'none'}"
             )
 
-    async def admit(self, senders: Sequence[str], force: bool = False) -> None:
+    async def admit(self, senders: Sequence[str] | None = None, force: bool = False) -> None:
         """Admits clients although no peer of the group has sent its messages yet.
 
         Args:
-            senders: the other instances of the group that replicate to this one.
+            senders: the other instances of the group that replicate to this one. None: those of
+                the group that this one replicates to.
 
         Raises:
             AdmissionRefused: messages may be missing here, and `force` is not set.
         """
+        config = self._runtime.config
+        if senders is None:
+            senders = [
+                name
+                for each in config.destinations
+                if each.group == config.group
+                for name in each.server_names or (each.name,)
+            ]
         self._runtime.perform(self._runtime.machine.admit(senders, force=force))
 
     async def inject(self, kind: str, seconds: float, options: dict[str, Any]) -> None:
@@ -149,6 +220,14 @@ class ControlCalls:
         """
         return await self._listening.switch(transport, on=on)
 
+    async def reset_authentication(self, of_user: str = "") -> int:
+        """Ends the sessions of a user, or all whose user a module has identified, so that they
+        authenticate themselves anew. Returns their number."""
+        self._access.forget()
+        return self._clients.reset_authentication(of_user) + self._upstreams.reset_entitlement(
+            of_user
+        )
+
     async def reset_entitlement(self, of_user: str = "") -> int:
         """Ends the sessions of a user, or all whose permissions a module gave, so that the modules
         are asked anew at the next logon. Returns their number."""
@@ -161,13 +240,23 @@ class ControlCalls:
         """Performs `compress`, `archive` or `remove`; see `Maintenance.perform`.
 
         Args:
-            segments: the transaction id below which segments are treated, or `ALL_SEGMENTS`.
+            segments: the id of a full journal, which is its first transaction id: it and all older
+                ones are treated. Or `ALL_SEGMENTS`.
 
         Raises:
-            StorageError: a file cannot be changed; the log stays whole.
+            ConfigurationError: there is no such journal, or it is being written.
+            StorageError: nothing could be done, and why; the log stays whole.
         """
-        before_txid = None if segments == ALL_SEGMENTS else int(segments)
-        return await self._maintenance.perform(action, before_txid, force=force)
+        if segments == ALL_SEGMENTS:
+            return await self._maintenance.perform(action, force=force)
+        before_txid = await self._maintenance.end_of(str(segments))
+        outcomes = await self._maintenance.perform(action, before_txid, force=force)
+        if outcomes and not any(each["done"] for each in outcomes):
+            raise StorageError(
+                f"{self._runtime.config.name}: nothing was done to journal {segments} and older "
+                f"ones: {outcomes[0]['first_txid']}: {outcomes[0]['note']}"
+            )
+        return outcomes
 
     async def place(self, moved: str, generation: int, address: str, client_address: str) -> None:
         """Takes the new address of a moved instance.

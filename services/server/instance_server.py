@@ -207,8 +207,8 @@ class InstanceServer:
         self._listening = InstanceListeners(
             runtime, clients=self.clients, links=self.links, queues=queues, upstreams=self.upstreams
         )
-        self.calls = self._made_calls()
         self._status = self._made_status(deliveries)
+        self.calls = self._made_calls()
         self.admin = AdminInterface(
             runtime,
             self._start_admin,
@@ -287,10 +287,13 @@ class InstanceServer:
             self.control,
             clients=self.clients,
             injections=self.injections,
+            links=self.links,
             listening=self._listening,
             maintenance=self._maintenance,
             placements=self.placements,
             queues=self._queues,
+            sow=self._sow,
+            status=self._status,
             upstreams=self.upstreams,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from pathlib import Path
 
@@ -216,3 +217,55 @@ def test_a_file_that_is_no_store_is_named(tmp_path: Path) -> None:
     (tmp_path / "sow").write_bytes(b"x" * 10_000)
     with pytest.raises(StorageError, match="sow is damaged"):
         LmdbSowStore(tmp_path / "sow")
+
+
+def test_a_compacted_file_has_its_records_and_no_more(tmp_path: Path) -> None:
+    store = LmdbSowStore(tmp_path / "sow")
+    store.commit({"orders": ({b"v%d" % n: b"x" * 4_000 for n in range(500)}, 1)})
+    store.commit({"orders": ({b"v%d" % n: None for n in range(1, 500)}, 2)})
+    before, after = store.compact()
+    assert after < before / 2 and after == (tmp_path / "sow").stat().st_size
+    assert (tmp_path / "sow").stat().st_mode & 0o077 == 0
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["sow", "sow-lock"]
+    topic = store.topic("orders")
+    assert topic.txid == 2 and list(topic.scan(b"", b"\xff")) == [(b"v0", b"x" * 4_000)]
+    store.commit({"orders": ({b"v1": b"new"}, 3)})
+    store.close()
+    again = LmdbSowStore(tmp_path / "sow")
+    assert again.topic("orders").txid == 3 and again.topic("orders").get(b"v1") == b"new"
+    again.close()
+
+
+def test_a_file_that_queries_read_for_long_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sow_module, "COMPACT_WAIT_S", 0.01)
+    store = LmdbSowStore(tmp_path / "sow")
+    store.commit({"orders": ({b"va": b"1", b"vb": b"2"}, 1)})
+    scan = store.topic("orders").scan(b"", b"\xff")
+    assert next(scan) == (b"va", b"1")
+    with pytest.raises(StorageError, match=r"queries read it for longer.*nothing was changed"):
+        store.compact()
+    assert list(scan) == [(b"vb", b"2")]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["sow", "sow-lock"]
+    store.compact()
+    store.close()
+
+
+def test_a_file_without_room_for_a_second_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LmdbSowStore(tmp_path / "sow")
+    store.commit({"orders": ({b"va": b"1"}, 1)})
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("raylay.storage.environment.os.fsync", full)
+        with pytest.raises(StorageFull, match="sow"):
+            store.compact()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["sow", "sow-lock"]
+    assert store.topic("orders").get(b"va") == b"1"
+    store.compact()
+    store.close()

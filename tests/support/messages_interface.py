@@ -16,6 +16,7 @@ from aiohttp.test_utils import BaseTestServer, TestServer
 from raylay.services.client import Client
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.messages.topics import TopicRule
+from raylay.services.processes.admin.action_routes import check_origin
 from raylay.services.processes.admin.application import AdminApplication, InterfaceSettings
 from raylay.services.processes.admin.message_clients import MessageClients
 from raylay.services.processes.admin.messages_routes import MessagesRoutes
@@ -114,7 +115,7 @@ def with_interface(
         )
         app = application.build()
         clients = MessageClients(config.name, lambda: server.runtime.client_address)
-        routes = MessagesRoutes(clients, viewer, application._check_origin, **more)
+        routes = MessagesRoutes(clients, viewer, check_origin, **more)
         routes.add_routes(app.router)
         async with (
             TestServer(app) as http,

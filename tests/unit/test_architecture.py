@@ -591,6 +591,7 @@ RENAMING = {
     "services/server/sow/manager.py": "a damaged store",
     "services/pipeline/archive.py": "files of the lake, whose folders are synced together",
     "services/pipeline/publishing/staging.py": "a file that Arrow writes",
+    "storage/environment.py": "a store that is compacted",
     "storage/files.py": "its home",
     "storage/front.py": "a file that is filled",
     "storage/lmdb_journal.py": "segments",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -17,10 +16,8 @@ from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 
-from raylay.services.admin.actions import action_at
 from raylay.services.admin.requests import (
     ROOT,
-    Format,
     ResourceRequest,
     read_request,
     to_csv,
@@ -29,12 +26,9 @@ from raylay.services.admin.statistics import place_of
 from raylay.services.admin.tree import (
     Branch,
     Collection,
-    Node,
     as_text,
     node_at,
     pruned,
-    to_json,
-    to_xml,
 )
 from raylay.services.errors import (
     ConfigurationError,
@@ -43,6 +37,8 @@ from raylay.services.errors import (
     RaylayError,
     StorageError,
 )
+from raylay.services.processes.admin.action_routes import ActionRoutes
+from raylay.services.processes.admin.answers import CONTENT_TYPES, error_answer, node_answer
 from raylay.services.processes.admin.instance_source import InstanceSource
 from raylay.services.processes.admin.sampler import Sampler
 from raylay.services.processes.admin.statistics_thread import StatisticsThread
@@ -53,15 +49,11 @@ from raylay.services.processes.admin.viewers import (
     read_authorization,
 )
 from raylay.services.security.control import NOBODY
-from raylay.services.security.control import ROOT as ADMINISTRATOR
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 REQUESTS_MAX = 16
 """Requests that are answered at once; others are told to try again."""
 BODY_BYTES_MAX = 64 * 1024
-ANTI_FORGERY_HEADER = "X-Raylay"
-"""A page of another site cannot send this header without being asked first, and is refused then."""
-CHECK = ("authorization", "entitlement", "transports", "amps-admin", "check")
 NOTHING = re.compile("(?!)")
 """Expression that matches nothing."""
 HEADERS: Mapping[str, str] = {
@@ -75,11 +67,6 @@ HEADERS: Mapping[str, str] = {
     "X-Content-Type-Options": "nosniff",
 }
 _READS = (hdrs.METH_GET, hdrs.METH_HEAD)
-_TYPES: Mapping[Format, str] = {
-    "json": "application/json",
-    "xml": "application/xml",
-    "csv": "text/csv",
-}
 log = logging.getLogger(__name__)
 
 
@@ -126,6 +113,9 @@ class AdminApplication:
         self._viewers = viewers
         self._statistics = statistics
         self._answering = 0
+        self._actions = ActionRoutes(
+            settings.instance, instance, sampler, viewers, get_actions=settings.get_actions
+        )
 
     def build(self) -> web.Application:
         """Returns the application for a runner."""
@@ -133,6 +123,7 @@ class AdminApplication:
             middlewares=[self._guard, self._tell_errors], client_max_size=BODY_BYTES_MAX
         )
         app.router.add_route("*", f"/{ROOT}{{rest:.*}}", self._answer)
+        app.router.add_get("/raylay/risk", self._risk)
         return app
 
     # -- what every request passes -----------------------------------------------------------
@@ -140,7 +131,7 @@ class AdminApplication:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Bounds what is answered at once, and sets the headers of every answer."""
         if self._answering >= REQUESTS_MAX:
-            response: web.StreamResponse = _error(
+            response: web.StreamResponse = error_answer(
                 503, f"{REQUESTS_MAX} requests are being answered: try again a little later"
             )
             response.headers["Retry-After"] = "1"
@@ -164,25 +155,27 @@ class AdminApplication:
             self._check_host(request)
             return await handler(request)
         except web.HTTPException as error:
-            response = _error(error.status, error.reason or "")
+            response = error_answer(error.status, error.reason or "")
             if isinstance(error, web.HTTPUnauthorized):
                 response.headers[hdrs.WWW_AUTHENTICATE] = self._settings.www_authenticate
             if hdrs.ALLOW in error.headers:
                 response.headers[hdrs.ALLOW] = error.headers[hdrs.ALLOW]
             return response
         except ControlRefused as error:
-            return _error(403, str(error))
+            return error_answer(403, str(error))
         except ConfigurationError as error:
-            return _error(400, str(error))
+            return error_answer(400, str(error))
         except FabricError as error:
-            return _error(503, str(error))
+            return error_answer(503, str(error))
         except RaylayError as error:
-            return _error(409, str(error))
+            return error_answer(409, str(error))
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception:
             log.exception("the administrator's interface failed")
-            return _error(500, f"{self._settings.instance} could not answer: its log says why")
+            return error_answer(
+                500, f"{self._settings.instance} could not answer: its log says why"
+            )
 
     def _check_host(self, request: web.Request) -> None:
         """Refuses names that are not ours: by one that an attacker's server answers for, a page of
@@ -231,11 +224,20 @@ class AdminApplication:
         asked = read_request(request.rel_url.raw_path, [*request.query.items()])
         viewer, cookie = await self._viewer(request)
         if asked.steps[:1] == ("administrator",):
-            response = await self._administer(request, asked, viewer)
+            response = await self._actions.administer(request, asked, viewer)
         elif request.method not in _READS:
             raise web.HTTPMethodNotAllowed(request.method, ["GET", "HEAD"])
         else:
             response = await self._resource(asked, viewer)
+        return self._with_session(request, response, cookie)
+
+    async def _risk(self, request: web.Request) -> web.StreamResponse:
+        viewer, cookie = await self._viewer(request)
+        return self._with_session(request, await self._actions.risk(request, viewer), cookie)
+
+    def _with_session(
+        self, request: web.Request, response: web.Response, cookie: str
+    ) -> web.Response:
         if cookie:
             response.set_cookie(
                 COOKIE,
@@ -257,13 +259,13 @@ class AdminApplication:
             node = node_at(tree, asked.steps)
             found = pruned(tree, asked.steps)
         except KeyError as error:
-            return _error(404, f"there is no {error.args[0]!r} at {path}")
+            return error_answer(404, f"there is no {error.args[0]!r} at {path}")
         is_leaf = not isinstance(node, Mapping | Collection)
         if asked.period is not None or asked.format == "csv":
             if not is_leaf:
                 raise ConfigurationError(f"{path} is no leaf: only a leaf has a history")
             return await self._history(tree, asked)
-        return _formatted(found, asked.format or "json")
+        return node_answer(found, asked.format or "json")
 
     async def _history(self, tree: Branch, asked: ResourceRequest) -> web.Response:
         place, period = place_of(tree, asked.steps), asked.period
@@ -276,80 +278,8 @@ class AdminApplication:
             lines = await asyncio.to_thread(
                 to_csv, [(time_us, as_text(value)) for time_us, value in samples]
             )
-            return web.Response(body=lines, content_type=_TYPES["csv"], charset="utf-8")
+            return web.Response(body=lines, content_type=CONTENT_TYPES["csv"], charset="utf-8")
         branches = {
             str(time_us): {"timestamp": str(time_us), "value": value} for time_us, value in samples
         }
-        return _formatted({"history": Collection("sample", branches)}, asked.format or "json")
-
-    # -- actions -----------------------------------------------------------------------------
-    async def _administer(
-        self, request: web.Request, asked: ResourceRequest, viewer: Viewer
-    ) -> web.Response:
-        steps = asked.steps[1:]
-        if steps == CHECK:
-            allowed = viewer.may(request.query.get("path", ""))
-            return web.Response(text=as_text(allowed), content_type="application/json")
-        action = action_at(steps)
-        if action is None:
-            if request.method in (hdrs.METH_GET, hdrs.METH_HEAD):
-                return await self._actions(asked, viewer)
-            return _error(404, f"there is no action {'/'.join(steps)[:200]!r}")
-        if request.method == hdrs.METH_POST:
-            self._check_origin(request)
-        elif request.method != hdrs.METH_GET or not self._settings.get_actions:
-            raise web.HTTPMethodNotAllowed(
-                request.method,
-                ["POST"],
-                reason=f"an action is sent by POST with the header {ANTI_FORGERY_HEADER}: 1; "
-                "`get_actions` of `admin` allows the documented GET",
-            )
-        result = await self._instance.perform(action.call, viewer.caller, action.details)
-        return web.json_response({"done": action.call, **action.details, "result": result})
-
-    def _check_origin(self, request: web.Request) -> None:
-        """Raises HTTPForbidden where a page of another site may have sent the request."""
-        origin = request.headers.get(hdrs.ORIGIN)
-        if ANTI_FORGERY_HEADER not in request.headers:
-            raise web.HTTPForbidden(reason=f"an action needs the header {ANTI_FORGERY_HEADER}: 1")
-        if origin is not None and urlsplit(origin).netloc != request.host:
-            raise web.HTTPForbidden(reason="the request comes from a page of another site")
-
-    async def _actions(self, asked: ResourceRequest, viewer: Viewer) -> web.Response:
-        """Lists the actions that there are now, each with whether this user may perform it."""
-        tree = await self._sampler.tree()
-        found: dict[str, Node] = {}
-        instance = tree["instance"]
-        assert isinstance(instance, Mapping), "the instance is a branch"
-        for name, call in (
-            ("replication", ("downgrade", "upgrade")),
-            ("queues", ("enable_proxied_transfer", "disable_proxied_transfer")),
-            ("transports", ("enable", "disable")),
-        ):
-            of = instance[name]
-            assert isinstance(of, Collection), f"{name} is a collection"
-            found[name] = Collection(
-                of.entry,
-                {
-                    key: {each: viewer.may(f"{ADMINISTRATOR}{name}/{key}/{each}") for each in call}
-                    for key in of.branches
-                },
-            )
-        administrator: Branch = {"administrator": found}
-        try:
-            node = pruned(administrator, asked.steps)
-        except KeyError as error:
-            return _error(404, f"there is no {error.args[0]!r} below /{ROOT}/administrator")
-        return _formatted(node, asked.format or "json")
-
-
-def _formatted(node: Node, kind: Format) -> web.Response:
-    if kind == "xml":
-        return web.Response(body=to_xml(ROOT, node), content_type=_TYPES["xml"], charset="utf-8")
-    return web.Response(body=to_json({ROOT: node}), content_type=_TYPES["json"], charset="utf-8")
-
-
-def _error(status: int, text: str) -> web.Response:
-    return web.Response(
-        status=status, text=json.dumps({"error": text}), content_type="application/json"
-    )
+        return node_answer({"history": Collection("sample", branches)}, asked.format or "json")

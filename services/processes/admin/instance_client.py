@@ -76,7 +76,7 @@ class InstanceClient:
         admin = [{"topic": topic, "read": may} for topic, may in entries]
         return found["user"], read_permissions({"admin": admin}, self._instance)
 
-    async def perform(self, call: str, caller: Caller, details: Mapping[str, Any]) -> Any:
+    async def perform(self, call: str, caller: Caller, arguments: Mapping[str, Any]) -> Any:
         """Has the instance authorize and perform a control call; returns its result.
 
         Raises:
@@ -85,7 +85,7 @@ class InstanceClient:
             RaylayError: it could not be done.
         """
         return await self._ask(
-            "perform", {**_credentials(caller), "call": call, "details": dict(details)}
+            "perform", {**_credentials(caller), "call": call, "details": dict(arguments)}
         )
 
     async def _ask(self, what: str, arguments: Mapping[str, Any]) -> Any:

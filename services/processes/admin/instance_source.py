@@ -23,8 +23,11 @@ class InstanceSource(Protocol):
             ControlRefused: this caller is not let in.
         """
 
-    async def perform(self, call: str, caller: Caller, details: Mapping[str, str]) -> Any:
+    async def perform(self, call: str, caller: Caller, arguments: Mapping[str, Any]) -> Any:
         """Has the instance authorize and perform a control call; returns its result.
+
+        Args:
+            arguments: the names in the call's path, and its options.
 
         Raises:
             ControlRefused: the caller may not make this call.

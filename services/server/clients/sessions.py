@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from raylay.services.subscriptions.sow_subscriptions import SowSubscriptions
 
 
+AUTHENTICATION_RESET = "authentication_reset"
 ENTITLEMENT_RESET = "entitlement_reset"
 LEAVING_AT_ONCE = 256
 """Subscriptions of ended sessions that are taken out in one pass of the loop."""
@@ -331,6 +332,18 @@ class ClientSessions:
             surroundings_of(FilterOwner(client_name, user, address)),
             self.queued.held_only,
         )
+
+    def reset_authentication(self, user: str = "") -> int:
+        """Ends the sessions of a user, or all whose user an authentication module has identified:
+        they log on anew. Returns their number."""
+        found = []
+        for client in self.sessions.values():
+            holder, _ = self._holders.get(client.number, (None, ()))
+            if holder is not None and holder.user and user in ("", holder.user, client.user_id):
+                found.append(client)
+        for client in found:
+            client.end(AUTHENTICATION_RESET, "who it is is asked anew: log on again")
+        return len(found)
 
     def reset_entitlement(self, user: str = "") -> int:
         """Ends the sessions of a user, or all whose permissions an entitlement module gave: the

@@ -7,9 +7,12 @@ from typing import Any
 
 from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.replication.timetable import JournalAction, JournalSchedule
+from raylay.services.security.control import NAME_SHOWN_MAX
 from raylay.services.server.data.journal_reads import JournalReads
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.storage.journal import written_before
+
+NAMES_SHOWN_MAX = 20
 
 
 class Maintenance:
@@ -45,7 +48,39 @@ class Maintenance:
         else:
             raise ConfigurationError(f"no maintenance {action!r}: compress, archive or remove")
         await self._reading.tidy()
-        return [{"outcome": str(outcome)} for outcome in outcomes]
+        return [
+            {
+                "first_txid": each.first_txid,
+                "last_txid": each.last_txid,
+                "done": each.done,
+                "note": each.note,
+                "outcome": str(each),
+            }
+            for each in outcomes
+        ]
+
+    async def end_of(self, journal: str) -> int:
+        """Returns the transaction id behind a full segment.
+
+        Args:
+            journal: the segment's first transaction id.
+
+        Raises:
+            ConfigurationError: there is no such segment, or it is being written.
+        """
+        name = self._runtime.config.name
+        segments = await self._runtime.in_thread(self._runtime.journal.segments)
+        full = {str(each.first_txid): each.last_txid for each in segments if each.state != "live"}
+        if journal in full:
+            return full[journal] + 1
+        known = ", ".join([*full][-NAMES_SHOWN_MAX:]) or "none"
+        if any(str(each.first_txid) == journal for each in segments):
+            raise ConfigurationError(
+                f"journal {journal} of {name} is being written: give a full one; it has {known}"
+            )
+        raise ConfigurationError(
+            f"{name} has no journal {journal[:NAME_SHOWN_MAX]!r}: its full ones are {known}"
+        )
 
     def look_at_retention(self) -> None:
         """Reports that something keeps the journal above its limits of size or age, and when the

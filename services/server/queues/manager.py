@@ -711,4 +711,9 @@ class QueueManager:
     def status(self) -> dict[str, Any]:
         if self.queues is None:
             return {}
-        return {"queues": {name: each.status() for name, each in self.controls.items()}}
+        return {
+            "queues": {
+                name: {**each.status(), "proxied": name in self._proxied}
+                for name, each in self.controls.items()
+            }
+        }

@@ -16,8 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.core.feature import CommitBatch, FeatureRegistry
-from raylay.services.errors import CorruptRecord, RaylayError, SowDamaged, StorageError, StorageFull
+from raylay.services.errors import (
+    ConfigurationError,
+    CorruptRecord,
+    RaylayError,
+    SowDamaged,
+    StorageError,
+    StorageFull,
+)
 from raylay.services.messages.records import Run
+from raylay.services.security.control import NAME_SHOWN_MAX
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.storage.files import make_file, sync_directory
@@ -85,6 +93,8 @@ class SowManager:
         self._is_holding = False
         self._store: LmdbSowStore | None = None
         self._commit: asyncio.Future[None] | None = None
+        self._compaction: asyncio.Task[tuple[int, int]] | None = None
+        """The compaction under way, during which nothing is written; None: there is none."""
         self._write_at_s = 0.0
         self._before_txid = 0
         self._turn: asyncio.Handle | None = None
@@ -315,7 +325,7 @@ class SowManager:
         if self._turn is None:
             self._tidy()
         floor_txid = feature.floor_txid
-        if self._commit is not None or floor_txid is None:
+        if self._commit is not None or self._compaction is not None or floor_txid is None:
             return
         now_s = runtime.loop.time()
         if self.failure:
@@ -422,6 +432,54 @@ class SowManager:
         self.failure = str(error)
         self._is_full = isinstance(error, StorageFull)
 
+    async def compact(self, topic: str) -> str:
+        """Rewrites the file of the SOW topics without the space that deleted and replaced records
+        left. Returns a sentence.
+
+        Args:
+            topic: the topic's name, or `type/name`. The topics share a file, which is compacted for
+                all of them.
+
+        Raises:
+            ConfigurationError: there is no such topic on disk.
+            StorageError: the file cannot be rewritten, or is being compacted: nothing was changed.
+        """
+        runtime, store = self._runtime, self._store
+        names = {each.stored_as: each.transient for each in runtime.config.sow}
+        found = [
+            transient
+            for stored_as, transient in names.items()
+            if topic in (stored_as, stored_as.partition("/")[2])
+        ]
+        if not found:
+            raise ConfigurationError(
+                f"{runtime.config.name} has no SOW topic {topic[:NAME_SHOWN_MAX]!r}: it has "
+                f"{', '.join(names) or 'none'}"
+            )
+        if store is None or all(found):
+            raise ConfigurationError(
+                f"SOW topic {topic} of {runtime.config.name} is kept in memory: there is nothing "
+                "to compact"
+            )
+        if self._compaction is not None:
+            raise StorageError(f"the SOW topics of {runtime.config.name} are being compacted")
+        # From here on no write begins. Who gives up waiting does not end it: the thread goes on.
+        self._compaction = runtime.loop.create_task(self._rewrite(store))
+        before, after = await asyncio.shield(self._compaction)
+        runtime.report("sow_compacted", topic=topic, bytes_before=before, bytes_after=after)
+        return (
+            f"the file of SOW topic {topic} at {runtime.config.name} takes {after:,} bytes; it "
+            f"took {before:,}"
+        )
+
+    async def _rewrite(self, store: LmdbSowStore) -> tuple[int, int]:
+        try:
+            if self._commit is not None:
+                await self._finish(self._commit)
+            return await self._runtime.in_thread(store.compact)
+        finally:
+            self._compaction = None
+
     # -- the journal -----------------------------------------------------------------------------
     def removable(self, before_txid: int) -> None:
         """Notes that links need nothing of the journal below this transaction id. The journal below
@@ -456,6 +514,8 @@ class SowManager:
         store ended the instance, a mark is left for the next life."""
         if isinstance(self._runtime.fault, SowDamaged):
             make_file(self._runtime.directory / DAMAGED_MARK)
+        if self._compaction is not None:
+            await asyncio.wait((self._compaction,))
         if self._commit is not None:
             await self._finish(self._commit)
         # Commits that wait to be folded are folded from the journal in the next life.

@@ -27,7 +27,8 @@ from raylay.services.security.modules import ModuleConfig
 from raylay.services.security.permissions import EVERYTHING, NOTHING, read_permissions
 
 ROOT = Path(__file__).parents[3]
-NAMES = {"destination": "B", "queue": "work", "transport": "tls", "segments": "all", "moved": "A-1"}
+NAMES = {"destination": "B", "queue": "work", "transport": "tls", "segments": "all", "moved": "A-1",
+         "client": "7", "topic": "orders"}  # fmt: skip
 DOCUMENTED = {
     "downgrade": "/amps/administrator/replication/B/downgrade",
     "upgrade": "/amps/administrator/replication/B/upgrade",

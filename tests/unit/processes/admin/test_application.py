@@ -39,7 +39,7 @@ class Instance:
     def __init__(self) -> None:
         self.snapshots = 0
         self.published = 0
-        self.performed: list[tuple[str, Caller, dict[str, str]]] = []
+        self.performed: list[tuple[str, Caller, dict[str, Any]]] = []
         self.identified = 0
         self.is_away = False
         self.release: asyncio.Event | None = None
@@ -74,10 +74,10 @@ class Instance:
         granted = None if caller.user_id == "root" else read_permissions(READS_HOST, "test")
         return caller.user_id, granted
 
-    async def perform(self, call: str, caller: Caller, details: Mapping[str, str]) -> Any:
-        if details.get("destination") == "nowhere":
+    async def perform(self, call: str, caller: Caller, arguments: Mapping[str, Any]) -> Any:
+        if arguments.get("destination") == "nowhere":
             raise ConfigurationError("north has no Destination 'nowhere': it has south")
-        self.performed.append((call, caller, dict(details)))
+        self.performed.append((call, caller, dict(arguments)))
         return None
 
 
@@ -220,10 +220,75 @@ def test_an_action_is_a_control_call() -> None:
         assert status == 400 and "it has south" in found["error"]
         status, found = await at.get("/amps/administrator.json")
         assert found["amps"]["administrator"]["replication"] == [
-            {"id": "south", "downgrade": "true", "upgrade": "true"}
+            {"id": "south", "downgrade": "true", "upgrade": "true", "reconnect": "true"}
         ]
+        assert found["amps"]["administrator"]["instance"] == {"admit": "true"}
+        status, found = await at.get("/amps/administrator/diagnostics.xml")
+        assert status == 200 and b"<dump>true</dump>" in found
+        status, found = await at.get("/amps/administrator/replication/nowhere.json")
+        assert status == 404 and "'nowhere'" in found["error"]
+        status, found = await at.ask("POST", "/amps/administrator/explode", headers=HEADER)
+        assert status == 404 and "/amps/administrator.json lists" in found["error"]
 
     visit(act)
+
+
+def test_a_body_adds_to_an_action() -> None:
+    async def act(at: Visit) -> None:
+        path = "/amps/administrator/replication/south/downgrade"
+        assert (await at.ask("POST", path, headers=HEADER, json={"force": True}))[0] == 200
+        assert at.instance.performed[-1][2] == {"destination": "south", "force": True}
+        for body in (b"{", b"[" * 60_000, b'{"force": 1}', b'{"destination": "x"}', b"\xff"):
+            status, found = await at.ask("POST", path, headers=HEADER, data=body)
+            assert status == 400 and found["error"], body
+        assert (await at.ask("POST", path, headers=HEADER, data=b"x" * 70_000))[0] == 413
+        assert len(at.instance.performed) == 1
+
+    visit(act)
+
+
+def test_a_reset_ends_the_sessions_of_the_interface_too() -> None:
+    async def act(at: Visit) -> None:
+        path = "/amps/administrator/authorization/entitlement/reset"
+        root = {**HEADER, **basic("root")}
+        url = at.server.make_url("/amps/host/name")
+        async with at.session.get(url, headers=basic("amy")) as found:
+            cookies = {"Cookie": f"{COOKIE}={found.cookies[COOKIE].value}"}
+        assert (await at.ask("POST", path, headers=root, json={"user": "bob"}))[0] == 200
+        assert (await at.get("/amps/host/name", headers=cookies))[0] == 200
+        assert (await at.ask("POST", path, headers=root))[0] == 200
+        assert (await at.get("/amps/host/name", headers=cookies))[0] == 401
+
+    visit(act, guarded=True)
+
+
+def test_the_risk_of_an_action_is_told_before_it_is_done() -> None:
+    async def act(at: Visit) -> None:
+        path = "amps/administrator/replication/south/downgrade"
+        status, found = await at.get("/raylay/risk", params={"path": path})
+        assert status == 200 and "5 messages that south lacks" in found["risk"][1]
+        assert (found["path"], found["verb"], found["name"]) == (path, "downgrade", "south")
+        assert found["allowed"] is True and found["why_not"] == "" and found["typed"] == ""
+        assert found["curl"].endswith(f"/{path}") and "X-Raylay" in found["curl"]
+        assert found["raylay"] == "raylay downgrade north south"
+        assert found["effect"]["value"] == "true" and found["sampled_us"] > 0
+        status, found = await at.get("/raylay/risk", params={"path": "amps/administrator/x"})
+        assert status == 404 and "names no action of north" in found["error"]
+        assert (await at.get("/raylay/risk"))[0] == 400
+        assert not at.instance.performed
+
+    visit(act)
+
+
+def test_the_risk_says_who_may_not() -> None:
+    async def act(at: Visit) -> None:
+        path = {"path": "amps/administrator/instance/admit"}
+        status, found = await at.get("/raylay/risk", params=path, headers=basic("amy"))
+        assert status == 200 and found["allowed"] is False
+        assert found["why_not"].startswith("amy may not use /amps/administrator/instance/admit")
+        assert "-u amy " in found["curl"] and "right" not in found["curl"]
+
+    visit(act, guarded=True)
 
 
 @pytest.mark.parametrize(
