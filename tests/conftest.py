@@ -14,7 +14,7 @@ from raylay.services.fabric import plan
 
 TESTS = Path(__file__).parent
 pytest_plugins = ["support.private_files"]
-TOGETHER = ("cluster", "pipeline")
+TOGETHER = ("cluster", "console", "pipeline")
 # How long an example takes says how busy the machine is, and nothing of the code.
 settings.register_profile("raylay", deadline=None)
 settings.load_profile("raylay")

@@ -184,8 +184,6 @@ function App() {
   const isFirst = useRef(true);
   useEffect(() => {
     setMenuOpen(false);
-    const title = [names.join(' '), pages[page]?.title, fabric.peek()?.fabric, 'Raylay'];
-    document.title = title.filter(Boolean).join(' · ');
     // A new page begins at its top, and a screen reader at its heading.
     if (!isFirst.current) {
       scrollTo(0, 0);
@@ -213,11 +211,13 @@ function App() {
 
 startFabric();
 addEventListener('keydown', (event) => onKey(event, opened));
-// The mark of what to do, in the tab too.
+// The tab tells where it is, and that there is something to do.
 effect(() => {
+  const { page, names } = route.value;
   const level = levelOf(fabric.value?.verdict.level);
   const mark = level === 'act' || level === 'attention' ? `${GLYPHS[level]} ` : '';
-  document.title = mark + document.title.replace(/^[■▲] /, '');
+  const parts = [names.join(' '), pages[page]?.title, fabric.value?.fabric, 'Raylay'];
+  document.title = mark + parts.filter(Boolean).join(' · ');
 });
 const root = document.getElementById('app');
 root.replaceChildren();
