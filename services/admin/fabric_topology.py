@@ -97,7 +97,9 @@ class FabricTopology:
         findings: of the topology check of this configuration.
         checked_us: time of that check, in microseconds since 1970; 0: there was none.
         drills_directories: directories whose folders are drill reports.
-        ca_file: certificates of the authorities that vouch for interfaces; empty: the system's.
+        ca_file, ca_path: certificates of the authorities that vouch for interfaces; both empty: the
+            system's.
+        verify_name: whether an interface's certificate must have the name that is dialled.
     """
 
     fabric: str
@@ -108,6 +110,8 @@ class FabricTopology:
     checked_us: int = 0
     drills_directories: tuple[str, ...] = ()
     ca_file: str = ""
+    ca_path: str = ""
+    verify_name: bool = True
 
     def instance(self, name: str) -> ConfiguredInstance | None:
         """Returns an instance; None: the fabric has none of this name."""

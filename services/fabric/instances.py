@@ -12,6 +12,7 @@ from raylay.services.configuration.model import (
     InstanceSettings,
 )
 from raylay.services.errors import FabricError
+from raylay.services.fabric.admin_topology import save_topology, topology_text
 from raylay.services.fabric.checks.check import shared_hosts
 from raylay.services.fabric.cluster.nodes import followed
 from raylay.services.fabric.cluster.ray_access import (
@@ -75,7 +76,8 @@ class InstanceHandles:
 
     # -- starting and ending -------------------------------------------------------------------
     def write_config(self, instance: InstanceSettings) -> None:
-        """Writes the configuration of an instance into its data directory, on its node.
+        """Writes the configuration of an instance, and the topology for its administrator's
+        interface, into its data directory, on its node.
 
         Raises:
             FabricError: it cannot be written.
@@ -83,17 +85,20 @@ class InstanceHandles:
         settings, record = self._handle.known()
         directory = data_directory(record, instance)
         config = instance_config(settings, record, instance)
+        topology = topology_text(settings, record, instance)
         if instance.node_labels:
             told = (
                 config.to_json(),
                 str(directory),
                 record.to_json(),
                 entry_of(record, holds_ray=False),
+                topology,
             )
             on_node(instance.node_labels, save_config, *told)
             return
         try:
             config.save(directory)
+            save_topology(topology, directory)
         except OSError as error:
             raise FabricError(
                 f"instance {instance.name}: {error.filename or directory} cannot be written: "

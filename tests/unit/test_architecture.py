@@ -102,7 +102,7 @@ ROOMS: dict[str, frozenset[str]] = {
             "security server sow storage telemetry"
         ),
         "fabric": (
-            "capacity client config configuration messages net replication security server "
+            "admin capacity client config configuration messages net replication security server "
             "storage telemetry topology"
         ),
         "reports": "messages",

@@ -59,12 +59,16 @@ def entry_of(record: FabricRecord, holds_ray: bool) -> registry.RegistryEntry:
     )
 
 
-def save_config(text: str, directory: str, record: str, entry: registry.RegistryEntry) -> None:
-    """Saves the configuration on the node of an instance: there the fabric is known by name, head
-    or no head."""
+def save_config(
+    text: str, directory: str, record: str, entry: registry.RegistryEntry, topology: str
+) -> None:
+    """Saves the configuration on the node of an instance, and the topology for its administrator's
+    interface: there the fabric is known by name, head or no head."""
     from raylay.services.config.instance import InstanceConfig
+    from raylay.services.fabric.admin_topology import save_topology
 
     InstanceConfig.from_json(text).save(Path(directory))
+    save_topology(topology, Path(directory))
     sent = FabricRecord.from_json(record, "what the driver sent")
     kept = FabricRecord.load(sent.directory)
     # Beside the data, which a start from any host uses again.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from raylay.services.admin.fabric_topology import TOPOLOGY_FILE
 from raylay.services.config.bootstrap import BootstrapConfig
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.configuration.builder import FabricBuilder
@@ -300,7 +301,8 @@ def test_a_node_keeps_the_newest_record_beside_its_data(
 
     def sent(number: int) -> int:
         told = replace(record, number=number).to_json()
-        record_store.save_config(text, str(tmp_path / "data" / "x"), told, entry)
+        record_store.save_config(text, str(tmp_path / "data" / "x"), told, entry, "{}")
+        assert (tmp_path / "data" / "x" / TOPOLOGY_FILE).read_text() == "{}"
         kept = FabricRecord.load(tmp_path / "data")
         assert kept is not None
         return kept.number
