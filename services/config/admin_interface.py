@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from raylay.services.config.json_text import JsonText
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.net.tls_config import TlsConfig
 from raylay.services.telemetry.logs import LogOptions
 
@@ -104,6 +105,7 @@ class AdminProcessConfig(JsonText):
         guarded: whether a caller must log on.
         client_address: address of the transport by which messages are read and published.
         client_tls: TLS settings for that address; None: it has no TLS.
+        type_definitions: message types that are defined besides the built-in ones.
         trace_directory: directory of the trace files on this host; empty: there are none.
     """
 
@@ -116,6 +118,7 @@ class AdminProcessConfig(JsonText):
     guarded: bool = False
     client_address: str = ""
     client_tls: TlsConfig | None = None
+    type_definitions: tuple[TypeDefinition, ...] = ()
     trace_directory: str = ""
     log: LogOptions = field(default_factory=LogOptions)
 

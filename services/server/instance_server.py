@@ -28,6 +28,7 @@ from raylay.services.config.instance import (
 from raylay.services.core.compose import folding
 from raylay.services.core.fold_backlog import FoldBacklog
 from raylay.services.errors import ConfigurationError, RaylayError, StorageError
+from raylay.services.net.tls_config import TlsConfig
 from raylay.services.queues.definition import QueueDefinition as DeclaredQueue
 from raylay.services.replication.effects import InstanceRetirement, StaleCopyDetected
 from raylay.services.replication.instance import Identity
@@ -492,7 +493,6 @@ class InstanceServer:
         runtime = self.runtime
         config = runtime.config
         assert config.interface is not None, "the process is started where it is configured"
-        tracing = config.tracing
         return self._start_child(
             AdminProcessConfig(
                 config.name,
@@ -503,8 +503,9 @@ class InstanceServer:
                 config.interface,
                 guarded=config.admin is not None,
                 client_address=runtime.client_address,
-                client_tls=config.client_transports[0].tls,
-                trace_directory=tracing.file_directory or "",
+                client_tls=_dialling(config.client_transports[0].tls),
+                type_definitions=config.type_definitions,
+                trace_directory=config.tracing.file_directory or "",
                 log=config.log,
             )
         )
@@ -615,6 +616,16 @@ class InstanceServer:
         if self.admin.is_configured:
             found["admin_interface"] = self.admin.status()
         return found
+
+
+def _dialling(serving: TlsConfig | None) -> TlsConfig | None:
+    """Returns the TLS settings with which a process of this host connects to a transport; None: the
+    transport has no TLS."""
+    if serving is None:
+        return None
+    # The process dials an address of its own host, for which the certificate need not be valid.
+    own = replace(serving, verify_client=False, verify_name=False)
+    return own if own.ca_file else replace(own, ca_file=own.certificate)
 
 
 __all__ = ["InstanceServer", "StorageError"]

@@ -23,8 +23,8 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from raylay.services.processes.admin.application import HEADERS
 from raylay.services.processes.admin.console_routes import ConsoleFiles
+from raylay.services.processes.admin.guard import HEADERS
 from support import generated_amps
 
 REGIONS = (

@@ -17,7 +17,7 @@ from raylay.services.client import Client
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.messages.topics import TopicRule
 from raylay.services.processes.admin.action_routes import check_origin
-from raylay.services.processes.admin.application import AdminApplication, InterfaceSettings
+from raylay.services.processes.admin.guard import InterfaceSettings, RequestGuard
 from raylay.services.processes.admin.message_clients import MessageClients
 from raylay.services.processes.admin.messages_routes import MessagesRoutes
 from raylay.services.processes.admin.viewers import Viewer
@@ -110,10 +110,7 @@ def with_interface(
             return Viewer(caller.user_id, caller, None)
 
         nothing: Any = None
-        application = AdminApplication(
-            InterfaceSettings(config.name), nothing, nothing, nothing, nothing
-        )
-        app = application.build()
+        app = RequestGuard(InterfaceSettings(config.name), nothing).build()
         clients = MessageClients(config.name, lambda: server.runtime.client_address)
         routes = MessagesRoutes(clients, viewer, check_origin, **more)
         routes.add_routes(app.router)

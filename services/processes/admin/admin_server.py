@@ -20,10 +20,16 @@ from aiohttp import web
 from raylay.services.admin.host import HostReader
 from raylay.services.config.admin_interface import MEMORY, AdminProcessConfig
 from raylay.services.errors import RaylayError, StorageError
+from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.net.tls_files import RenewedContext
-from raylay.services.processes.admin.application import AdminApplication, InterfaceSettings
+from raylay.services.processes.admin.action_routes import ActionRoutes, check_origin
 from raylay.services.processes.admin.connections import BoundedConnections
+from raylay.services.processes.admin.console_routes import add_console_routes
+from raylay.services.processes.admin.guard import NOTHING, InterfaceSettings, RequestGuard
 from raylay.services.processes.admin.instance_client import InstanceClient
+from raylay.services.processes.admin.message_clients import MessageClients
+from raylay.services.processes.admin.messages_routes import MessagesRoutes
+from raylay.services.processes.admin.resource_routes import ResourceRoutes
 from raylay.services.processes.admin.sampler import Sampler
 from raylay.services.processes.admin.statistics_thread import StatisticsThread
 from raylay.services.processes.admin.viewers import Viewers
@@ -37,6 +43,8 @@ LISTEN_RETRY_S = 2.0
 """Pause, in seconds, before another attempt to listen on an address that is in use."""
 REQUEST_LINE_BYTES_MAX = 8_190
 SHUTDOWN_S = 1.0
+PRIORITY = 10
+"""Nice value of the process's threads."""
 
 
 class AdminServer:
@@ -58,28 +66,14 @@ class AdminServer:
         """
         config, program = self._config, self._program
         program.begin()
+        # The interface never takes the processor from the instance.
+        os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
         statistics = await self._open_statistics()
         hello = protocol.hello(config.instance, config.start_number, os.getpid())
         self._instance = await program.connect(config.unix_path, hello)
         sampler = Sampler(self._client, HostReader().read)
-        application = AdminApplication(
-            InterfaceSettings(
-                config.instance,
-                host_names=frozenset((*config.interface.host_names, *_own_names())),
-                guarded=config.guarded,
-                get_actions=config.interface.get_actions,
-                anonymous_paths=re.compile(config.interface.anonymous_paths or "(?!)"),
-                allow_origin=re.compile(config.interface.allow_origin or "(?!)"),
-                headers=_headers(config.interface.headers),
-                www_authenticate=config.interface.www_authenticate,
-            ),
-            self._client,
-            sampler,
-            Viewers(self._client, config.interface.session_ms / 1000),
-            statistics,
-        )
         runner = web.AppRunner(
-            application.build(),
+            self._application(sampler, statistics),
             access_log=None,
             handle_signals=False,
             handler_cancellation=True,
@@ -97,6 +91,37 @@ class AdminServer:
                 async with asyncio.timeout(2 * SHUTDOWN_S):
                     await runner.cleanup()
             await statistics.close()
+
+    def _application(self, sampler: Sampler, statistics: StatisticsThread) -> web.Application:
+        """Returns the application with all routes."""
+        config, interface = self._config, self._config.interface
+        viewers = Viewers(self._client, interface.session_ms / 1000)
+        settings = InterfaceSettings(
+            config.instance,
+            host_names=frozenset((*interface.host_names, *_own_names())),
+            guarded=config.guarded,
+            anonymous_paths=re.compile(interface.anonymous_paths or NOTHING.pattern),
+            allow_origin=re.compile(interface.allow_origin or NOTHING.pattern),
+            headers=_headers(interface.headers),
+            www_authenticate=interface.www_authenticate,
+        )
+        guard = RequestGuard(settings, viewers)
+        actions = ActionRoutes(
+            config.instance, self._client, sampler, viewers, get_actions=interface.get_actions
+        )
+        messages = MessagesRoutes(
+            MessageClients(config.instance, lambda: config.client_address, config.client_tls),
+            guard.viewer,
+            check_origin,
+            types=MessageTypes(config.type_definitions),
+            trace_directory=Path(config.trace_directory) if config.trace_directory else None,
+        )
+        app = guard.build()
+        ResourceRoutes(guard, sampler, statistics, actions).add_routes(app.router)
+        messages.add_routes(app.router)
+        if interface.console:
+            add_console_routes(app.router)
+        return app
 
     def _send(self, frame: bytes) -> None:
         assert self._instance is not None, "questions come after the instance is connected"

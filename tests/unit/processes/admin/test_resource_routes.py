@@ -1,5 +1,5 @@
-"""services/processes/admin/application.py over real sockets: resources, history, actions, and what
-is refused."""
+"""services/processes/admin/resource_routes.py and guard.py over real sockets: resources, history,
+actions, and what is refused."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from aiohttp.test_utils import TestServer
 
 from raylay.services.admin.host import HostReader
 from raylay.services.errors import ConfigurationError, ControlRefused, FabricError
-from raylay.services.processes.admin.application import (
-    REQUESTS_MAX,
-    AdminApplication,
-    InterfaceSettings,
-)
+from raylay.services.processes.admin import guard as guard_module
+from raylay.services.processes.admin.action_routes import ActionRoutes
+from raylay.services.processes.admin.guard import REQUESTS_MAX, InterfaceSettings, RequestGuard
+from raylay.services.processes.admin.resource_routes import ResourceRoutes
 from raylay.services.processes.admin.sampler import Sampler
 from raylay.services.processes.admin.statistics_thread import StatisticsThread
 from raylay.services.processes.admin.viewers import COOKIE, Viewers
@@ -113,11 +112,14 @@ def visit(
         sampler = Sampler(instance, host.read, clock)
         statistics = StatisticsThread(lambda: StatisticsStore(MEMORY))
         await statistics.open()
-        application = AdminApplication(
-            InterfaceSettings("north", **settings), instance, sampler, Viewers(instance), statistics
-        )
+        get_actions = settings.pop("get_actions", False)
+        viewers = Viewers(instance)
+        guard = RequestGuard(InterfaceSettings("north", **settings), viewers)
+        actions = ActionRoutes("north", instance, sampler, viewers, get_actions=get_actions)
+        app = guard.build()
+        ResourceRoutes(guard, sampler, statistics, actions).add_routes(app.router)
         try:
-            async with TestServer(application.build()) as server, ClientSession() as session:
+            async with TestServer(app) as server, ClientSession() as session:
                 await act(Visit(session, server, instance, statistics))
         finally:
             await statistics.close()
@@ -358,7 +360,11 @@ def test_a_password_is_checked_once_and_a_cookie_stands_for_it() -> None:
     visit(act, guarded=True)
 
 
-def test_more_requests_than_can_be_answered_are_told_to_come_again() -> None:
+def test_more_requests_than_can_be_answered_are_told_to_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guard_module, "TURN_S_MAX", 0.05)
+
     async def act(at: Visit) -> None:
         at.instance.release = asyncio.Event()
         waiting = [
