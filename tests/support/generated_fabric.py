@@ -38,6 +38,7 @@ BEGUN_US = 1_795_752_727_000_000  # 2026-11-27 04:12:07 UTC
 SECOND_US = 1_000_000
 VERSION = "0.1.0"
 SLOW_S = 30.0
+KINDS = ("publishers_wait", "data_at_risk", "instance", "link", "slow_client", "unknown")
 LEVELS = ("ready", "working", "unknown", "attention", "act")
 
 
@@ -422,7 +423,9 @@ class GeneratedFabric:
             "to_group": self.instances[target].group,
             "connected_to": "" if state in ("disconnected", "refused", "unknown") else target,
             "configured_type": "sync" if each.configured_sync else "async",
-            "type": "sync" if state == "sync" else "async",
+            "type": "sync"
+            if each.configured_sync and state not in ("downgraded", "catching_up")
+            else "async",
             "state": state,
             "level": level,
             "since_us": each.since_us,
@@ -546,7 +549,13 @@ class GeneratedFabric:
                         "See who it is, and disconnect it if it holds up others", None, None,
                     )
                 )  # fmt: skip
-        found.sort(key=lambda each: (-LEVELS.index(each["level"]), each["since_us"] or 0))
+        found.sort(
+            key=lambda each: (
+                -LEVELS.index(each["level"]),
+                KINDS.index(each["kind"]),
+                each["since_us"] or 0,
+            )
+        )
         return found
 
     def _link_problem(self, link: Mapping[str, Any]) -> dict[str, Any]:

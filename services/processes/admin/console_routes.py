@@ -74,7 +74,7 @@ class ConsoleFiles:
     """Answers requests for the files of the console. Owner: the process's event loop.
 
     Args:
-        is_kept: whether a file that was read once is never read again; not while it is written.
+        is_kept: whether what was read once is never read again; not while somebody writes it.
     """
 
     def __init__(self, is_kept: bool = True) -> None:
@@ -87,6 +87,8 @@ class ConsoleFiles:
 
     async def _answer(self, request: web.Request) -> web.Response:
         name = request.match_info.get("name", INDEX)
+        if not self._is_kept:
+            static_names.cache_clear()
         if name not in static_names():
             raise web.HTTPNotFound(reason=f"the console has no file {name[:100]!r}")
         file = self._files.get(name)

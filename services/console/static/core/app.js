@@ -83,7 +83,7 @@ function Header({ isMenuOpen, onMenu }) {
       <img src="console/icon.svg" alt="" width="24" height="24" />
       <span class="brand-name">${found?.fabric ?? 'Raylay'}</span>
     </a>
-    ${verdict
+    ${verdict && route.value.page !== ''
       ? html`<a class="header-verdict" href=${href('')}><${Status} level=${isLost() ? 'unknown' : verdict.level}
           text=${isLost() ? 'unknown' : verdict.text} /></a>`
       : null}

@@ -2,11 +2,13 @@
 //
 //   <Table id caption columns rows rowKey rowHref rowClass empty sort filter prefix actions/>
 //
-// A column is {key, title, numeric, value(row), text(row), cell(row), hint, wide, hidden}:
+// A column is {key, title, numeric, value(row), text(row), cell(row), hint, wide, wraps, minor, hidden}:
 //   value  what it is sorted by and exported as; default row[key]
 //   text   what is shown and filtered by; default String(value)
 //   cell   a component's output instead of the text
 //   hint   a longer title
+//   minor  shown on wide screens, and on phones, where a row is a card; 'tablet': left out only below 1200 px
+//   wide, wraps  takes what the others leave; may have two lines
 // The order and the filter stand in the address (`sort=-lag`, `q=lon`); with `prefix="x"` as `x.sort`
 // and `x.q`, for a second table of a page.
 //
@@ -196,10 +198,12 @@ export function Table({
 
 const defaultKey = (row) => row.id ?? row.name;
 
+const tableClass = ({ columns }) => (columns.some(({ wide }) => wide) ? 'has-wide' : undefined);
+
 function Body(props) {
   return props.rows.length > VIRTUAL_ROWS
     ? html`<${VirtualBody} ...${props} />`
-    : html`<div class="table-box"><table>
+    : html`<div class="table-box"><table class=${tableClass(props)}>
         <${Head} ...${props} />
         <tbody>${props.rows.map((row) => html`<${Row} key=${props.rowKey(row)} row=${row} ...${props} />`)}</tbody>
       </table></div>`;
@@ -238,7 +242,7 @@ function VirtualBody(props) {
       : null;
   return html`<div class="table-box table-scroll" ref=${box} tabindex="0" role="region"
       aria-label=${props.caption ?? props.id}>
-    <table aria-rowcount=${rows.length + 1}>
+    <table class=${tableClass(props)} aria-rowcount=${rows.length + 1}>
       <${Head} ...${props} />
       <tbody>
         ${gap(before, 'before')}
@@ -250,18 +254,21 @@ function VirtualBody(props) {
   </div>`;
 }
 
+const minorClass = (minor) => (minor === 'tablet' ? 'minor-tablet' : minor && 'minor');
+
 function Head({ caption, columns, column, isDown, onSort }) {
   return html`
     ${caption ? html`<caption class="hidden-text">${caption}</caption>` : null}
-    <thead><tr>${columns.map(({ key, title, numeric, hint, unsorted }) => {
+    <thead><tr>${columns.map(({ key, title, numeric, hint, unsorted, minor }) => {
       const isOrder = column?.key === key;
-      return html`<th key=${key} scope="col" class=${classes(numeric && 'numeric')}
+      return html`<th key=${key} scope="col" class=${classes(numeric && 'numeric', minorClass(minor))}
           aria-sort=${isOrder ? (isDown ? 'descending' : 'ascending') : undefined}>
         ${unsorted
           ? html`<span class="head-text">${title}</span>`
           : html`<button type="button" class="sort" title=${hint ?? title}
-              onClick=${() => onSort(key, numeric)}>${title}<span class="sort-mark"
-              aria-hidden="true">${isOrder ? (isDown ? '▼' : '▲') : ''}</span></button>`}
+              onClick=${() => onSort(key, numeric)}>
+              ${numeric ? null : title}<span class="sort-mark"
+              aria-hidden="true">${isOrder ? (isDown ? '▼' : '▲') : ''}</span>${numeric ? title : null}</button>`}
       </th>`;
     })}</tr></thead>`;
 }
@@ -280,7 +287,8 @@ function Row({ row, index, measure, columns, rowHref, rowClass }) {
       const content = column.cell ? column.cell(row) : text;
       const isTitle = place === 0 && address;
       return html`<td key=${column.key} data-title=${column.title}
-          class=${classes(column.numeric && 'numeric', column.wide && 'wide', text === UNKNOWN && 'absent')}>
+          class=${classes(column.numeric && 'numeric', column.wide && 'wide',
+            minorClass(column.minor), column.wraps && 'wraps', text === UNKNOWN && place > 0 && 'absent')}>
         ${isTitle ? html`<a href=${address} class="row-title">${content}</a>` : content}
       </td>`;
     })}
