@@ -10,7 +10,7 @@ from support.generated_fabric import GeneratedFabric
 
 
 def test_the_frame_is_shown(browser: Browser) -> None:
-    with browser.console(GeneratedFabric()) as console:
+    with browser.console(GeneratedFabric(scenario="healthy")) as console:
         console.open()
         assert "flights" in console.text("header")
         assert console.page.title().endswith("flights · Raylay")
@@ -18,6 +18,6 @@ def test_the_frame_is_shown(browser: Browser) -> None:
 
 
 def test_other_tests_can_run_a_loop_of_their_own(browser: Browser) -> None:
-    with browser.console(GeneratedFabric(2)) as console:
+    with browser.console(GeneratedFabric(2, scenario="healthy")) as console:
         console.open()
     assert asyncio.run(asyncio.sleep(0, "done")) == "done"

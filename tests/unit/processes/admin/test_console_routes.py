@@ -94,7 +94,7 @@ def first_load() -> set[str]:
     found = {"index.html"}
     while waiting:
         name = waiting.pop()
-        if name in found:
+        if name in found or name in PLANNED:
             continue
         found.add(name)
         if not name.endswith(".js"):
@@ -130,14 +130,14 @@ def test_every_import_of_the_console_is_relative_and_there() -> None:
     assert not wrong
 
 
-PLANNED = {
+PLANNED = {"core/action.js"} | {
     f"pages/{name}.js"
     for name in (
         *("check", "clients", "drills", "events", "history", "instance", "messages"),
         *("queues", "topics"),
     )
 }
-"""Pages that other branches write."""
+"""Files that other branches write."""
 
 
 @pytest.mark.parametrize("name", sorted(static_names()))
