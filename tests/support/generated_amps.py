@@ -21,6 +21,8 @@ HISTORY_STEP_US = 10_000_000
 HISTORY_POINTS_MAX = 720
 HOSTILE = "<script>alert(1)</script>"
 JSON = "application/json"
+NAMES = ("billing", "gate-42", "web-7", "risk", "loader", "mirror")
+TRENDS = ("growing", "steady", "shrinking")
 
 
 def texts(node: Any) -> Any:
@@ -74,7 +76,8 @@ def tree_of(fabric: GeneratedFabric, name: str) -> dict[str, Any]:
     told = fabric.fabric_json()
     instance = next(each for each in told["instances"] if each["name"] == name)
     links = [each for each in told["links"] if each["from"] == name]
-    clients = ["billing", "gate-42", "web-7", "risk", "loader", "mirror"]
+    clients = list(NAMES[: fabric.clients_each])
+    clients += [f"client-{at}" for at in range(len(NAMES), fabric.clients_each)]
     if fabric.hostile:
         clients.append(HOSTILE)
     view = _View(fabric, told, instance, links, clients)
@@ -88,11 +91,6 @@ def tree_of(fabric: GeneratedFabric, name: str) -> dict[str, Any]:
             "cwd": f"/var/lib/raylay/{view.name}",
             "timestamp": at_time(view.now_us),
             "uptime": "24:00:07.000000",
-            "config": {
-                "name": name,
-                "group": view.instance["group"],
-                "admin": view.instance["admin_address"],
-            },
             "clients": _clients(view),
             "subscriptions": _subscriptions(view),
             "queues": _queues(view),
@@ -111,7 +109,7 @@ def tree_of(fabric: GeneratedFabric, name: str) -> dict[str, Any]:
                     "matches_found_per_sec": view.instance["out_per_sec"],
                 }
             ],
-            "memory": {"in_use": 412_000_000, "sow": 120_000_000},
+            "memory": {"rss": round(view.wave(f"{name}/rss", 412e6)), "vmsize": 2_140_000_000},
             "transaction_log": _transaction_log(view),
             "transports": _transports(view),
             "raylay": _raylay(view),
@@ -137,14 +135,31 @@ def _host(view: _View) -> Any:
             {
                 "id": "sda",
                 "mount_point": "/data",
-                "bytes_per_sec": 41_204_112,
                 "file_system_free_percent": view.instance["disk_free_percent"],
-                "reads_per_sec": 12,
-                "writes_per_sec": 310,
+                "in_progress": 1,
+                "read_await": 0.4,
+                "write_await": 1.2,
+                "read_bytes_per_sec": 2_104_112,
+                "write_bytes_per_sec": 41_204_112,
             }
         ],
-        "memory": {"total": 25_769_803_776, "in_use": 9_663_676_416, "free": 16_106_127_360},
-        "network": [{"id": "eth0", "bytes_in_per_sec": 8_104_001, "bytes_out_per_sec": 20_112_871}],
+        "memory": {
+            "total": 25_769_803_776,
+            "in_use": 9_663_676_416,
+            "free": 16_106_127_360,
+            "swap_total": 2_147_483_648,
+            "swap_free": 2_147_483_648,
+        },
+        "network": [
+            {
+                "id": "eth0",
+                "bytes_in": 91_204_112_871,
+                "bytes_in_per_second": 8_104_001,
+                "bytes_out": 301_204_112_871,
+                "bytes_out_per_second": 20_112_871,
+                "errors": 0,
+            }
+        ],
     }
 
 
@@ -172,8 +187,8 @@ def _clients(view: _View) -> Any:
             "subscription_count": 2,
             "raylay": {
                 "state": "slow" if view.slow and at < view.slow else "connected",
-                "seconds_behind": 41.2 - 9 * at if view.slow and at < view.slow else 0,
-                "trend": "growing" if view.slow and at < view.slow else "steady",
+                "seconds_behind": _behind_s(view, at),
+                "trend": TRENDS[at % 3] if at < view.slow else "steady",
                 "published_upto": 9_007_199_254_740_993 + at,
                 "unacknowledged": 3 * at,
                 "oldest_unacknowledged_ms": 12 * at,
@@ -181,47 +196,59 @@ def _clients(view: _View) -> Any:
             },
         }
         for at, client in enumerate(view.clients)
+        if (view.name, str(at + 1)) not in view.fabric.gone
     ]
 
 
 def _subscriptions(view: _View) -> Any:
     return [
         {
-            "id": f"{client}/{at}",
+            "id": f"{at + 1}/s{at}",
             "client_id": client,
-            "sub_id": str(at),
+            "sub_id": f"s{at}",
             "topic": ["orders", "flights", "delays"][at % 3],
             "message_type": "json",
             "filter": "/price > 100" if at % 2 else "",
-            "bookmark": "2|90071992547409|",
-            "backlog": 41_204_112 if view.slow and at < view.slow else 0,
-            "seconds_behind": 41.2 if view.slow and at < view.slow else 0,
+            "bookmark": at % 2 == 0,
+            "backlog": 41_204_112 // (1 + at) if at < view.slow else 0,
+            "seconds_behind": _behind_s(view, at),
             "raylay": {
-                "delivered": 312_000,
-                "transactions_behind": 90_112 if at < view.slow else 0,
-                "trend": "growing" if at < view.slow else "steady",
+                "delivered": 312_000 + at,
+                "transactions_behind": 90_112 // (1 + at) if at < view.slow else 0,
+                "trend": TRENDS[at % 3] if at < view.slow else "steady",
             },
         }
         for at, client in enumerate(view.clients)
     ]
 
 
+def _behind_s(view: _View, at: int) -> int:
+    """Returns how far the client of a number is behind: the first ones of an instance that has slow
+    clients."""
+    return 41 - 13 * at if at < view.slow else 0
+
+
 def _queues(view: _View) -> Any:
     return [
         {
-            "id": each["name"],
-            "name": each["name"],
-            "topic": each["topic"],
-            "message_type": "json",
+            "id": f"{each['name']}!{each['message_type']}",
+            "topic": each["name"],
+            "message_type": each["message_type"],
             "delivered": 90_000,
             "delivered_per_sec": 310.5,
-            "subscription_count": 2,
             "queue_depth": own["depth"],
             "owned": own["owned"],
-            "leased_count": own["leased"],
             "age_of_oldest_lease": own["oldest_lease_s"],
-            "expired_count": own["expired"],
-            "raylay": {"proxied": False, "trend": each["trend"], **own},
+            "expired_leases": own["expired"],
+            "transferred_in": own["moved_in"],
+            "transferred_out": own["moved_out"],
+            "proxied_transfer": False,
+            "raylay": {
+                "name": each["name"],
+                "leases": own["leased"],
+                "subscriptions": own["consumers"],
+                "trend": each["trend"],
+            },
         }
         for each in view.told["queues"]
         for own in each["instances"]
@@ -262,7 +289,11 @@ def _sow(view: _View) -> Any:
             "id": each["name"],
             "topic": each["name"],
             "valid_keys": each["records"],
-            "memory_usage": (each["records"] or 0) * 412,
+            "stored_bytes": (each["records"] or 0) * 412,
+            "inserts_per_sec": 12.5,
+            "updates_per_sec": 310.0,
+            "deletes_per_sec": 0.2,
+            "queries_per_sec": 3.1,
             "insert_count": each["records"],
             "update_count": 9_000_000,
             "delete_count": 120,
@@ -283,7 +314,16 @@ def _transaction_log(view: _View) -> Any:
     return {
         "min_timestamp": at_time(view.now_us - 7 * 86_400_000_000),
         "max_timestamp": at_time(view.now_us),
-        "write_latency": {"p50": 0.9, "p99": 4.1, "max": 31.0},
+        "write_latency": {
+            "histogram": "100=120 200=5200 400=41300 800=20100 1600=3100 more=33",
+            "minimum": 84,
+            "maximum": 5_910,
+        },
+        "write_size": {
+            "histogram": "1024=900 4096=20400 16384=38100 65536=9900 262144=960",
+            "minimum": 212,
+            "maximum": 241_004,
+        },
         "journals": [
             {
                 "id": str(1_000_000 * at + 1),
@@ -302,7 +342,13 @@ def _transaction_log(view: _View) -> Any:
             }
             for at in range(7)
         ],
-        "raylay": {"first_txid": 1, "committed_txid": 6_412_007, "messages": 6_412_006},
+        "raylay": {
+            "first_txid": 1,
+            "committed_txid": 6_412_007,
+            "messages": 6_412_006,
+            "commits_per_sec": round(view.wave(f"{view.name}/commits", 190), 1),
+            "full_in_s": 86_400 * 12,
+        },
     }
 
 
@@ -312,7 +358,7 @@ def _transports(view: _View) -> Any:
             "id": transport,
             "name": transport,
             "type": "tcp",
-            "is_enabled": True,
+            "is_enabled": (view.name, transport) not in view.fabric.disabled,
             "message_type": "json",
             "raylay": {
                 "address": f"127.0.0.1:{9007 + at}",
@@ -339,18 +385,27 @@ def _raylay(view: _View) -> Any:
         "ack_ms_p99": view.instance["ack_ms_p99"],
         "in_per_sec": view.instance["in_per_sec"],
         "out_per_sec": view.instance["out_per_sec"],
-        "unacknowledged": view.instance["unacknowledged"],
+        "pending": view.instance["unacknowledged"],
+        "persisted_per_sec": view.instance["acks_per_sec"],
         "disk_full_in_s": 86_400 * 12,
         "min_sync_destinations": 1,
-        "pools": {
-            "all": {
+        "config": {
+            "name": view.name,
+            "group": view.instance["group"],
+            "journal": {"directory": f"/var/lib/raylay/{view.name}", "segment_bytes": 1 << 30},
+            "replication": {"min_sync_destinations": 1, "downgrade_after_s": 3},
+            "clients": {"authentication": "password-file"},
+        },
+        "pools": [
+            {
+                "id": "all",
                 "bytes": 82_408_224,
                 "bytes_max": 268_435_456,
                 "offline_bytes": 1_204_112,
                 "offline_bytes_max": 1_073_741_824,
                 "clients": view.slow,
             }
-        },
+        ],
     }
 
 
@@ -363,13 +418,25 @@ def _administrator(view: _View) -> Any:
         "transports": [{"id": "json-tcp", "enable": True, "disable": True}],
         "queues": [
             {
-                "id": each["name"],
+                "id": f"{each['name']}!{each['message_type']}",
                 "enable_proxied_transfer": True,
                 "disable_proxied_transfer": True,
             }
             for each in view.told["queues"]
         ],
         "clients": [{"id": str(at + 1), "disconnect": True} for at in range(len(view.clients))],
+        "sow": [
+            {"id": each["name"], "compact": True} for each in view.told["topics"] if each["sow"]
+        ],
+        "transaction_log": {
+            "journals": [
+                {"id": str(1_000_000 * at + 1), "compress": True, "archive": True, "remove": True}
+                for at in range(6)
+            ]
+        },
+        "authorization": {"entitlement": {"reset": True}},
+        "diagnostics": {"dump": True},
+        "instance": {"admit": True},
     }
 
 
@@ -407,6 +474,9 @@ async def answer_peer(
     rest = request.match_info["rest"]
     if rest.startswith("raylay/risk"):
         return web.json_response(risk(fabric, name, request.query.get("path", "")))
+    if rest == "raylay/events.json":
+        limit = int(request.query.get("limit", 200))
+        return web.json_response({"events": fabric.instances[name].events[-limit:]})
     if rest.startswith("raylay/"):
         found = OWN.get(rest.removeprefix("raylay/").split("/")[0])
         if found is None:
@@ -452,6 +522,12 @@ async def act(
         getattr(fabric, steps[2])(link)
     else:
         fabric.note(name, "action", f"{path} by {fabric.user}")
+        if steps[0] == "clients":
+            fabric.gone.add((name, steps[1]))
+        elif steps[-1] == "disable":
+            fabric.disabled.add((name, steps[1]))
+        elif steps[-1] == "enable":
+            fabric.disabled.discard((name, steps[1]))
     return web.json_response({"done": steps[-1], "result": None})
 
 

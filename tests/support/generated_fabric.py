@@ -98,6 +98,12 @@ class GeneratedFabric:
         self.hostile = hostile
         self.user, self.is_guarded = "anna", True
         self.denied: set[str] = set()
+        self.clients_each = 6
+        """Number of clients of each instance."""
+        self.gone: set[tuple[str, str]] = set()
+        """Instance and number of each client that was disconnected."""
+        self.disabled: set[tuple[str, str]] = set()
+        """Instance and name of each transport that was disabled."""
         self.performed: list[tuple[str, str, Any]] = []
         self.listeners: list[asyncio.Queue[dict[str, Any]]] = []
         self._number = 100
@@ -478,7 +484,7 @@ class GeneratedFabric:
             found.append(
                 {
                     "name": name,
-                    "topic": f"{name.removesuffix('_to_bill')}_topic",
+                    "topic": name,
                     "message_type": "json",
                     "level": "attention" if growing else "ready",
                     "trend": "growing" if growing else "steady",
