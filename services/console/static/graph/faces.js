@@ -34,6 +34,9 @@ function since(link, nowUs) {
   return isKnown(link.since_us) && isKnown(nowUs) ? duration(Math.max(0, Math.floor((nowUs - link.since_us) / 1e6))) : '';
 }
 
+/** The first unit of a duration: 2 m of 2 m 10 s. */
+const coarse = (age) => age.split(' ').slice(0, 2).join(' ');
+
 function owes(link) {
   const owed = isKnown(link.lag) ? `owes ${count(link.lag)}` : 'catching up';
   return isKnown(link.seconds_left) ? `${owed}, ${duration(link.seconds_left)} left` : owed;
@@ -58,7 +61,7 @@ export function linkLines(link, nowUs) {
   }
   if (kind === 'disconnected' || kind === 'refused') {
     const age = since(link, nowUs);
-    const first = [link.text, age ? `${kind} ${age}` : kind, age || kind].filter(Boolean);
+    const first = [link.text, age ? `${kind} ${age}` : kind, age || kind, coarse(age) || kind].filter(Boolean);
     return [first, safe ? [safe] : link.why ? [link.why] : []];
   }
   if (kind === 'catching_up') {
@@ -67,7 +70,7 @@ export function linkLines(link, nowUs) {
   }
   if (kind === 'downgraded') {
     const age = since(link, nowUs);
-    return [[link.text || 'downgraded', age ? `downgraded ${age}` : 'downgraded', age || 'downgraded'], safe ? [safe, 'unsafe'] : behind];
+    return [[link.text || 'downgraded', age ? `downgraded ${age}` : 'downgraded', age || 'downgraded', coarse(age) || 'downgraded'], safe ? [safe, 'unsafe'] : behind];
   }
   return [behind, safe ? [safe, 'unsafe'] : [`${kind} ${rate(link.rate_per_sec)}`, rate(link.rate_per_sec)]];
 }

@@ -21,7 +21,7 @@ import { Legend } from './legend.js';
 
 const LIST_BELOW = 600;
 const SINGLES_MAX = 50;
-const LINES_A_FRAME = 150;
+const LINES_A_FRAME = 80;
 const HISTORY = 60;
 
 /* The last minute's acknowledgments of each instance, for sparklines: {name → [values]}, gaps as null. */
@@ -90,8 +90,10 @@ function useScene(topology, signature, width) {
 
 /** Grows by a slice with each frame up to `total`, so that a thousand lines are no long task. */
 function useSlices(total, key) {
-  const [state, setState] = useState({ key, drawn: Math.min(total, LINES_A_FRAME) });
-  const current = state.key === key ? state : { key, drawn: Math.min(total, LINES_A_FRAME) };
+  // Many lines come after the boxes; few come with them.
+  const begin = total > LINES_A_FRAME ? 0 : total;
+  const [state, setState] = useState({ key, drawn: begin });
+  const current = state.key === key ? state : { key, drawn: begin };
   useEffect(() => {
     if (current.drawn >= total) return undefined;
     const frame = requestAnimationFrame(() => setState({ key, drawn: Math.min(total, current.drawn + LINES_A_FRAME) }));
@@ -261,10 +263,10 @@ function Canvas({ scene, index, all, open }) {
       <g ref=${view}>
         <${Base} scene=${scene} index=${index} lines=${lines} all=${all} open=${open} panel=${panel} hot=${hot}/>
         ${panel ? html`<${Panel} panel=${panel} scene=${scene} index=${index}/>` : null}
-        <${Overlay} scene=${scene} index=${index} lines=${lines} panel=${panel} hot=${hot}/>
+        <${Overlay} scene=${scene} index=${index} lines=${lines} panel=${panel} hot=${hot} all=${all && scene.topology.bundled}/>
       </g>
     </svg>
-    <${Info} scene=${scene} index=${index} lines=${lines} panel=${panel} hot=${hot} transform=${transform} open=${open}/>
+    <${Info} scene=${scene} index=${index} lines=${lines} panel=${panel} hot=${hot} transform=${transform} open=${open} all=${all && scene.topology.bundled}/>
     <div class="graph-zoom">
       <button class="button button-small" type="button" aria-label="zoom in" onClick=${() => camera.current.by(1.3)}>+</button>
       <button class="button button-small" type="button" aria-label="zoom out" onClick=${() => camera.current.by(1 / 1.3)}>−</button>
@@ -276,8 +278,8 @@ function Canvas({ scene, index, all, open }) {
 const canOpen = (scene, name) => (scene.topology.bundled || scene.inside.get(name).length > 0) && scene.layout.regions.get(name).instances.length > 1;
 
 /** A group whose lines are faint while something is pointed at. */
-function Lines({ hot, children, name }) {
-  return html`<g class="${name} ${hot.value ? 'is-behind' : ''}">${children}</g>`;
+function Lines({ hot, children, name, open }) {
+  return html`<g class="${name} ${hot.value ? 'is-behind' : open ? 'is-below' : ''}">${children}</g>`;
 }
 
 /** Frames, lines, boxes and cards. */
@@ -291,31 +293,31 @@ function Base({ scene, index, lines, all, open, panel, hot }) {
   // Worse lines are drawn over better ones; the order in the document is that of the configuration, for whoever walks it.
   const singles = bundles && detail === 'cells' ? singleLines(scene, index) : [];
   const thin = all && topology.bundled;
-  const frames = [...layout.regions.values()].map((region) => {
+  const frames = (part) => [...layout.regions.values()].map((region) => {
       const inside = scene.inside.get(region.name);
       const instances = region.instances.map(({ name }) => index.instances.get(name));
       const shown = regionTexts(instances, inside.length && !thin ? lineFace(inside.map((id) => index.links.get(id)).filter(Boolean), 'async') : null);
       const face = regionKey(shown.face, shown.chip, open === region.name);
-      return html`<${Region} key=${region.name} id=${`r:${region.name}`} name=${region.name} shown=${shown} face=${face} place=${region} detail=${detail}
+      return html`<${Region} key=${`${region.name} ${part}`} part=${part} id=${`r:${region.name}`} name=${region.name} shown=${shown} face=${face} place=${region} detail=${detail}
         frameless=${topology.frameless !== null} open=${open === region.name} canOpen=${canOpen(scene, region.name)}
         label=${`region ${region.name}: ${shown.face.answered} of ${shown.face.of} answered`}/>`;
     });
   // Lines of bundles end at frames and pass behind them; links of instances reach into them.
-  const bundled = topology.bundled;
+  const bundled = topology.bundled && !all;
   return html`
-    ${bundled ? null : frames}
-    <${Lines} hot=${hot} name="g-lines">
+    ${bundled ? null : frames('frame')}
+    <${Lines} hot=${hot} name="g-lines" open=${panel}>
       ${lines.lines.slice(0, drawn).map((line) => {
         const face = faces.get(line.key);
         const card = thin ? null : scene.cards.get(line.key);
         const mark = !card || card.moved;
         return html`<${Line} key=${line.key} id=${lineId(line)} href=${lineHref(line)} name=${thin ? `${line.from} to ${line.to || line.toRegion}: ${face.kind.replace('_', ' ')}` : lineName(line, face, index)}
-          shown=${face} face=${`${lineKey(face)}|${mark}`} place=${lines.routes.get(line.key)} at=${card ? card.t : 0.5} mark=${mark && (!thin || face.level !== 'ready')} thin=${thin} faint=${bundles && detail === 'cells' && face.level !== 'act'}/>`;
+          shown=${face} face=${`${lineKey(face)}|${mark}|${thin}`} place=${lines.routes.get(line.key)} at=${card ? card.t : 0.5} mark=${mark && (!thin || face.level !== 'ready')} thin=${thin} faint=${(bundles && detail === 'cells' && face.level !== 'act') || (thin && face.level === 'ready')}/>`;
       })}
       ${singles.map(({ link, place, face }) => html`<${Line} key=${`single ${link.id}`} id=${`l:${link.id}`} href=${href('link', [link.id])} name=${linkSentence(link, index.nowUs)}
           shown=${face} face=${lineKey(face)} place=${place} at=${0.5} mark=${face.kind === 'disconnected' || face.kind === 'refused'} thin=${true}/>`)}
     </${Lines}>
-    ${bundled ? frames : null}
+    ${bundled ? frames('whole') : frames('texts')}
     ${[...layout.instances.values()].map((place) => {
       const instance = index.instances.get(place.name);
       const queues = index.owned.get(place.name) || '';
@@ -323,7 +325,7 @@ function Base({ scene, index, lines, all, open, panel, hot }) {
       return html`<${Instance} key=${place.name} id=${`i:${place.name}`} href=${href('instance', [place.name])} name=${place.name} label=${instanceSentence(instance, place.name)}
         instance=${instance} face=${instanceKey(instance, detail, queues, values)} place=${place} detail=${detail} queues=${queues} values=${values}/>`;
     })}
-    <${Lines} hot=${hot} name="g-cards">
+    <${Lines} hot=${hot} name="g-cards" open=${panel}>
       ${thin ? null : lines.lines.map((line) => {
         const card = scene.cards.get(line.key);
         const face = faces.get(line.key);
@@ -434,7 +436,7 @@ function Panel({ panel, index }) {
 /* -- what is pointed at ---------------------------------------------------------------------- */
 
 /** The part of a key: {kind, lines: [{route, face}], boxes, facts, at: {x, y, half}} or null where it is gone. */
-function partOf(key, { scene, index, lines, panel, open }) {
+function partOf(key, { scene, index, lines, panel, open, all }) {
   if (!key) return null;
   const kind = key[0];
   const name = key.slice(2);
@@ -444,21 +446,24 @@ function partOf(key, { scene, index, lines, panel, open }) {
   const own = (link) => {
     const inPanel = panel && panel.lines.find((line) => line.id === link.id);
     const place = inPanel ? inPanel.place : lines.routes.get(link.id) || singleRoute(link, scene);
-    return place ? { route: place, face: lineFace([link], link.configured_type), card: scene.cards.get(link.id), single: inPanel || !scene.cards.get(link.id) } : null;
+    return place ? { route: place, face: lineFace([link], link.configured_type), line: { links: [link.id] }, card: inPanel ? null : scene.cards.get(link.id) } : null;
   };
   if (kind === 'i') {
     const place = (panel && panel.instances.get(name)) || layout.instances.get(name);
     if (!place) return null;
     const instance = index.instances.get(name);
     const touching = [];
-    for (const link of index.links.values()) if (link.from === name || link.connected_to === name || (link.to || []).includes(name)) touching.push(own(link));
+    for (const link of index.links.values()) {
+      const one = link.to && link.to.length === 1 ? link.to[0] : '';
+      if (link.from === name || (link.connected_to || one) === name) touching.push(own(link));
+    }
     return { lines: touching.filter(Boolean), box: place, facts: facts.instance(instance, name, index.owned.get(name)), at: { x: place.cx, y: place.cy, half: place.width / 2 } };
   }
   if (kind === 'r') {
     const place = layout.regions.get(name);
     if (!place) return null;
     const touching = lines.lines.filter((line) => line.fromRegion === name || line.toRegion === name)
-      .map((line) => ({ route: lines.routes.get(line.key), face: lineFace(linksOf(line, index), line.type), card: scene.cards.get(line.key) }));
+      .map((line) => ({ route: lines.routes.get(line.key), face: lineFace(linksOf(line, index), line.type), line, card: all ? null : scene.cards.get(line.key) }));
     const instances = place.instances.map((one) => index.instances.get(one.name));
     return { lines: touching, box: place, facts: open === name ? null : facts.region(name, instances, scene.inside.get(name), canOpen(scene, name)), at: { x: place.cx, y: place.cy, half: place.width / 2 } };
   }
@@ -466,8 +471,8 @@ function partOf(key, { scene, index, lines, panel, open }) {
     const link = index.links.get(name);
     const line = link && own(link);
     if (!line) return null;
-    const card = line.single ? null : scene.cards.get(name);
-    const spot = card ? { x: card.x + card.width / 2, y: card.y + card.height / 2, half: card.width / 2 } : { ...pointAt(line.route, 0.5), half: 12 };
+    const { card } = line;
+    const spot = card ? { x: card.x + card.width / 2, y: card.y + card.height / 2, below: card.height / 2 } : { ...pointAt(line.route, 0.5), below: 10 };
     return { lines: [line], box: null, facts: facts.link(link, index.nowUs, tz), at: spot };
   }
   const line = byKey(name);
@@ -476,8 +481,8 @@ function partOf(key, { scene, index, lines, panel, open }) {
   const face = lineFace(links, line.type);
   const card = scene.cards.get(name);
   const place = lines.routes.get(name);
-  const spot = card ? { x: card.x + card.width / 2, y: card.y + card.height / 2, half: card.width / 2 } : { ...pointAt(place, 0.5), half: 12 };
-  return { lines: [{ route: place, face, card }], box: null, facts: facts.bundle(line, face, links, index.nowUs), at: spot };
+  const spot = card ? { x: card.x + card.width / 2, y: card.y + card.height / 2, below: card.height / 2 } : { ...pointAt(place, 0.5), below: 10 };
+  return { lines: [{ route: place, face, line, card }], box: null, facts: facts.bundle(line, face, links, index.nowUs), at: spot };
 }
 
 /** Draws what is pointed at once more, over the faint rest. */
@@ -486,6 +491,7 @@ function Overlay(props) {
   if (!part) return null;
   return html`<g class="g-overlay" aria-hidden="true">
     ${part.lines.map(({ route: place, face, card }) => html`<g class="g-line is-${face.level} kind-${face.kind}"><${LineShape} route=${place} face=${face} at=${card ? card.t : 0.5} mark=${!card}/></g>`)}
+    ${part.lines.map(({ face, line, card }) => card && face.worst ? html`<${Card} shown=${face} texts=${cardTexts(line, face, card, props.index.nowUs)} place=${card}/>` : null)}
     ${part.box ? html`<rect class="g-ring" x=${part.box.x - 3} y=${part.box.y - 3} width=${part.box.width + 6} height=${part.box.height + 6} rx="9"/>` : null}
   </g>`;
 }
@@ -495,7 +501,7 @@ function Info(props) {
   const part = partOf(hot.value, props);
   if (!part || !part.facts) return null;
   const [x, y] = transform.current.apply([part.at.x, part.at.y]);
-  return html`<${InfoCard} found=${part.facts} at=${{ x, y, half: part.at.half * transform.current.k }} bounds=${scene}/>`;
+  return html`<${InfoCard} found=${part.facts} at=${{ x, y, half: (part.at.half || 0) * transform.current.k, below: (part.at.below || 0) * transform.current.k }} bounds=${scene}/>`;
 }
 
 /* -- the keyboard ---------------------------------------------------------------------------- */

@@ -86,10 +86,16 @@ export function InfoCard({ found, at, bounds }) {
     const card = ref.current;
     const { offsetWidth: width, offsetHeight: height } = card;
     const gap = 20;
+    const within = (value, size, room) => Math.max(8, Math.min(value, room - size - 8));
     let left = at.x + at.half + gap;
-    if (left + width > bounds.width - 8) left = at.x - at.half - gap - width;
-    if (left < 8) left = Math.max(8, Math.min(bounds.width - width - 8, at.x - width / 2));
-    const top = Math.max(8, Math.min(at.y - height / 2, bounds.height - height - 8));
+    let top = within(at.y - height / 2, height, bounds.height);
+    if (at.below) {
+      // Beside a line it would hide the line: below it, or above.
+      left = within(at.x - width / 2, width, bounds.width);
+      top = at.y + at.below + gap;
+      if (top + height > bounds.height - 8) top = Math.max(8, at.y - at.below - gap - height);
+    } else if (left + width > bounds.width - 8) left = at.x - at.half - gap - width;
+    if (left < 8) left = within(at.x - width / 2, width, bounds.width);
     card.style.left = `${Math.round(left)}px`;
     card.style.top = `${Math.round(top)}px`;
   });

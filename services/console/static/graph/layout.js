@@ -265,10 +265,13 @@ const ROOM = {
 };
 
 /** Height of the canvas for its width: what the detail needs, never more than a screen holds. */
-export function canvasHeight(topology, width) {
-  const least = { full: 320, boxes: 560, names: 640, cells: 640 }[topology.detail];
-  if (topology.regions.length === 1) return Math.max(240, Math.min(560, least));
-  if (topology.detail === 'full') return 352;
+export function canvasHeight(topology, places, width) {
+  const level = topology.regions.every((region) => Math.abs(places[region.name].y) < 0.01);
+  if (level) {
+    const heights = topology.regions.map((region) => regionBox(region, places[region.name], topology.detail, topology.bundled).height);
+    return Math.min(640, snap(Math.max(...heights) + 112));
+  }
+  const least = { full: 560, boxes: 560, names: 640, cells: 640 }[topology.detail];
   return Math.max(least, Math.min(720, snap(width * 0.46)));
 }
 

@@ -19,7 +19,7 @@ function LinkItem({ link, nowUs }) {
       <span class="graph-list-glyph" aria-hidden="true">${glyph}</span>
       <span class="graph-list-to">to ${link.destination || link.to_group} <span class="muted">${link.configured_type || ''}</span></span>
       <span class="graph-list-state">${first[0]}</span>
-      <span class="graph-list-more muted">${second[0] && second[0] !== unsafe ? second[0] : ''}</span>
+      <span class="graph-list-more muted">${kind === 'sync' || kind === 'async' ? rate(link.rate_per_sec) : second[0] && second[0] !== unsafe ? second[0] : ''}</span>
       ${unsafe ? html`<span class="graph-list-unsafe">${unsafe}</span>` : null}
     </a></li>`;
 }

@@ -107,6 +107,12 @@ export class Line extends Kept {
 /** Width left for a card's text beside its glyph and padding. */
 const inner = (card, glyph) => card.width - 14 - (glyph ? 16 : 0);
 
+/** The second line: a reason is shortened only where most of it is left. */
+function secondText(texts, width) {
+  const text = fitting(texts, width);
+  return text.endsWith('…') && width < 110 ? '' : text;
+}
+
 /** What a card shows, as {glyph, first, second}: texts that fit into it. */
 export function cardTexts(line, face, card, nowUs) {
   const glyph = linkGlyph(face.kind, face.level);
@@ -116,7 +122,7 @@ export function cardTexts(line, face, card, nowUs) {
   const bold = face.level === 'attention' || face.level === 'act';
   const tall = card.height >= 34;
   if (!tall) return { glyph, first: fitting([shortLag(face.lag, face.trend), ...first.slice(1)], width, 12, bold), second: '' };
-  return { glyph, first: fitting(first, width, 12, bold), second: second.length ? fitting(second, card.width - 14) : '' };
+  return { glyph, first: fitting(first, width, 12, bold), second: second.length ? secondText(second, card.width - 14) : '' };
 }
 
 /** A card on a line, centred in its reserved place. */
@@ -130,7 +136,9 @@ export class Card extends Kept {
     const x = place.x + place.width / 2;
     const y = place.y + place.height / 2;
     const top = second ? y - 4 : y + 4;
+    const leader = place.moved ? `M${n1(place.at.x)} ${n1(place.at.y)}V${n1(place.at.y < y ? y - height / 2 : y + height / 2)}` : '';
     return html`<g class="g-card is-${shown.level} kind-${shown.kind}" data-key=${id} data-href=${href} aria-hidden="true">
+      ${leader ? html`<path class="g-leader" d=${leader}/>` : null}
       <rect x=${n1(x - width / 2)} y=${n1(y - height / 2)} width=${width} height=${height} rx="5"/>
       ${glyph ? html`<text class="g-card-glyph" x=${n1(x - firstWidth / 2)} y=${n1(top)}>${glyph}</text>` : null}
       <text class="g-card-first" x=${n1(x - firstWidth / 2 + (glyph ? 16 : 0))} y=${n1(top)}>${first}</text>
@@ -252,27 +260,33 @@ export function regionTexts(instances, insideFace) {
   return { face, chip };
 }
 
+/**
+ * The frame of a region and its texts; `part` draws only one of the two, where lines go between them. The frame is the part with the name
+ * and the focus.
+ */
 export class Region extends Kept {
-  render({ id, name, label, shown, place, detail, frameless, open, canOpen }) {
+  render({ part, id, name, label, shown, place, detail, frameless, open, canOpen }) {
     const { x, y, width, height } = place;
     if (frameless) return null;
     const { face, chip } = shown;
     const missing = face.answered < face.of ? `${face.answered} of ${face.of} answered` : '';
     const cells = place.head >= 48;
     const right = missing || (detail === 'full' ? '' : detail === 'cells' ? rate(face.acks) : '');
-    const rightText = right ? fitting(missing ? [missing, `${face.answered} of ${face.of}`] : [right], width * 0.55) : '';
+    const rightText = right ? fitting(missing ? [missing, `${face.answered} of ${face.of}`] : [right], width - 36 - Math.min(textWidth(name, 13, true), width * 0.5)) : '';
     const rightWidth = rightText ? textWidth(rightText, 12) + 12 : 0;
-    const chipText = chip ? fitting(chip.texts, cells ? width - 24 - (chip.glyph ? 16 : 0) : width - 40 - rightWidth - textWidth(name, 13, true) - (chip.glyph ? 16 : 0)) : '';
+    const chipBold = chip && (chip.level === 'attention' || chip.level === 'act');
+    const chipText = chip ? fitting(chip.texts, cells ? width - 24 - (chip.glyph ? 16 : 0) : width - 40 - rightWidth - textWidth(name, 13, true) - (chip.glyph ? 16 : 0), 12, chipBold) : '';
     const chipX = cells ? x + 12 : x + width - 12 - rightWidth - textWidth(chipText, 12) - (chip && chip.glyph ? 16 : 0);
     const chipY = cells ? y + 39 : y + 21;
     const chipFits = chip && (cells || chipX > x + 20 + textWidth(name, 13, true));
     const nameWidth = width - 24 - rightWidth - (cells || !chipFits ? 0 : x + width - rightWidth - chipX);
-    return html`<g class="g-region is-${face.level}" data-key=${id} role=${canOpen ? 'button' : 'group'} tabindex="-1" aria-label=${label} aria-expanded=${canOpen ? String(open) : null}>
-      <rect class="g-frame" x=${x} y=${y} width=${width} height=${height} rx="10"/>
-      <text class="g-title" x=${x + 12} y=${y + 21}>${shortened(name, nameWidth, 13, true)}</text>
+    const texts = part === 'frame' ? null : html`<text class="g-title" x=${x + 12} y=${y + 21}>${shortened(name, nameWidth, 13, true)}</text>
       ${rightText ? html`<text class=${missing ? 'g-missing' : 'g-figures'} x=${x + width - 12} y=${y + 21} text-anchor="end">${rightText}</text>` : null}
       ${chipFits ? html`<g class="g-chip is-${chip.level}">${chip.glyph ? html`<text class="g-card-glyph" x=${chipX} y=${chipY}>${chip.glyph}</text>` : null}
-        <text x=${chipX + (chip.glyph ? 16 : 0)} y=${chipY}>${chipText}</text></g>` : null}
+        <text x=${chipX + (chip.glyph ? 16 : 0)} y=${chipY}>${chipText}</text></g>` : null}`;
+    if (part === 'texts') return html`<g class="g-region g-over is-${face.level}" aria-hidden="true">${texts}</g>`;
+    return html`<g class="g-region is-${face.level}" data-key=${id} role=${canOpen ? 'button' : 'group'} tabindex="-1" aria-label=${label} aria-expanded=${canOpen ? String(open) : null}>
+      <rect class="g-frame" x=${x} y=${y} width=${width} height=${height} rx="10"/>${texts}
     </g>`;
   }
 }

@@ -138,7 +138,7 @@ export function routeLines(lines, layout) {
 /** The end of a line at a region: [{key, area (where ports lie), clip (whose border they lie on)}, side]. */
 function endOf(region, instance, toward, world) {
   if (instance) {
-    const side = sideToward(instance, toward, world, region.instances.length > 1 ? blockedSides(region, instance) : null);
+    const side = sideToward(instance, toward, world, region.line && region.instances.length > 1 ? blockedSides(region, instance) : null);
     const across = region.line === 'column' ? side === 'top' || side === 'bottom' : side === 'left' || side === 'right';
     // On the short side of a line of instances, leaving lines share the side with the arriving ones.
     if (region.line && region.instances.length > 1 && across) return [{ key: `region ${region.name}`, area: instance, clip: instance }, side];
@@ -227,7 +227,7 @@ export function pointAt(route, t) {
 }
 
 const TRIES = [0.5, 0.44, 0.56, 0.38, 0.62, 0.32, 0.68, 0.26, 0.74, 0.2, 0.8];
-const OFFSETS = [0, 1, -1, 2, -2, 3, -3, 5, -5];
+const OFFSETS = [0, 1, -1, 2, -2, 3, -3];
 
 /**
  * The places of cards: {key → {x, y, width, height, at}} for lines in their order. A card overlaps neither a box nor another card, and

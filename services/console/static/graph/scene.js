@@ -70,7 +70,7 @@ export async function prepareScene(topology, width, isCurrent) {
   const places = step.value;
   const others = kept.filter((one) => Object.keys(one.places).sort().join('\n') !== [...names].sort().join('\n'));
   writeKept(topology.fabric, [{ places }, ...others]);
-  const canvas = { width, height: canvasHeight(topology, width) };
+  const canvas = { width, height: canvasHeight(topology, places, width) };
   const layout = arrange(topology, places, canvas);
   const { lines, inside } = linesOf(topology, layout);
   const routes = routeLines(lines, layout);

@@ -13,7 +13,7 @@ export function detailOf(instances) {
 }
 
 /** With more links than this, links between two regions are drawn as bundles. */
-export const BUNDLE_ABOVE = 40;
+export const BUNDLE_ABOVE = 30;
 
 /** Reads `fabric.json`; instances without a region and links to unknown instances are tolerated (a peer may lie). */
 export function topologyOf(fabric) {
