@@ -61,7 +61,7 @@ export function linkLines(link, nowUs) {
   }
   if (kind === 'disconnected' || kind === 'refused') {
     const age = since(link, nowUs);
-    const first = [link.text, age ? `${kind} ${age}` : kind, age || kind, coarse(age) || kind].filter(Boolean);
+    const first = [link.text, age ? `${kind} ${age}` : kind, age ? `${kind} ${coarse(age)}` : kind, age || kind, coarse(age) || kind].filter(Boolean);
     return [first, safe ? [safe] : link.why ? [link.why] : []];
   }
   if (kind === 'catching_up') {
@@ -70,7 +70,7 @@ export function linkLines(link, nowUs) {
   }
   if (kind === 'downgraded') {
     const age = since(link, nowUs);
-    return [[link.text || 'downgraded', age ? `downgraded ${age}` : 'downgraded', age || 'downgraded', coarse(age) || 'downgraded'], safe ? [safe, 'unsafe'] : behind];
+    return [[link.text || 'downgraded', age ? `downgraded ${age}` : 'downgraded', age ? `downgraded ${coarse(age)}` : 'downgraded', age || 'downgraded', coarse(age) || 'downgraded'], safe ? [safe, 'unsafe'] : behind];
   }
   return [behind, safe ? [safe, 'unsafe'] : [`${kind} ${rate(link.rate_per_sec)}`, rate(link.rate_per_sec)]];
 }

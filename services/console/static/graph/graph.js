@@ -12,8 +12,8 @@ import { select } from '../vendor/d3-selection.js';
 import { zoom, zoomIdentity } from '../vendor/d3-zoom.js';
 import { signatureOf, topologyOf } from './topology.js';
 import { linesOf, pointAt, routeLines, routeSingle } from './routes.js';
-import { prepareScene } from './scene.js';
-import { bundleSentence, instanceSentence, kindOf, lineFace, linkSentence, regionFace, troubledLinks } from './faces.js';
+import { nextTask, prepareScene } from './scene.js';
+import { bundleSentence, instanceSentence, kindOf, lineFace, linkLevel, linkSentence, regionFace, troubledLinks } from './faces.js';
 import { Card, Instance, Line, LineShape, Region, cardTexts, instanceKey, lineKey, regionKey, regionTexts } from './marks.js';
 import { InfoCard, facts } from './info.js';
 import { GraphList } from './list.js';
@@ -21,7 +21,7 @@ import { Legend } from './legend.js';
 
 const LIST_BELOW = 600;
 const SINGLES_MAX = 50;
-const LINES_A_FRAME = 80;
+const LINES_A_TASK = 100;
 const HISTORY = 60;
 
 /* The last minute's acknowledgments of each instance, for sparklines: {name → [values]}, gaps as null. */
@@ -88,16 +88,24 @@ function useScene(topology, signature, width) {
   return scene;
 }
 
-/** Grows by a slice with each frame up to `total`, so that a thousand lines are no long task. */
+/**
+ * Grows by a slice with each task up to `total`, so that a thousand lines are no long task. Not with each frame: without a graphics
+ * processor, to paint a thousand curves takes longer than to make them.
+ */
 function useSlices(total, key) {
   // Many lines come after the boxes; few come with them.
-  const begin = total > LINES_A_FRAME ? 0 : total;
+  const begin = total > LINES_A_TASK ? 0 : total;
   const [state, setState] = useState({ key, drawn: begin });
   const current = state.key === key ? state : { key, drawn: begin };
   useEffect(() => {
     if (current.drawn >= total) return undefined;
-    const frame = requestAnimationFrame(() => setState({ key, drawn: Math.min(total, current.drawn + LINES_A_FRAME) }));
-    return () => cancelAnimationFrame(frame);
+    let wanted = true;
+    nextTask().then(() => {
+      if (wanted) setState({ key, drawn: Math.min(total, current.drawn + LINES_A_TASK) });
+    });
+    return () => {
+      wanted = false;
+    };
   });
   return current.drawn;
 }
@@ -130,28 +138,31 @@ export function Graph({ fabric: given }) {
     <${Bar} topology=${topology} index=${index} list=${list} small=${width < LIST_BELOW} all=${all} />
     ${list
       ? html`<${GraphList} fabric=${fabric} topology=${topology}/>`
-      : scene && scene.key === `${width}|${signature}` || scene
+      : scene
         ? html`<${Canvas} scene=${scene} index=${index} all=${all} open=${params.open || ''}/><${Legend}/>`
         : html`<div class="graph-canvas graph-empty"></div>`}
   </section>`;
 }
 
-const STATE_WORDS = [['refused', '⊘', 'act'], ['disconnected', '⊘', 'act'], ['downgraded', '▲', 'attention'], ['catching_up', '»', 'working'], ['unknown', '?', 'unknown'], ['sync', '═', 'ready'], ['async', '─', 'ready']];
+const STATE_GLYPHS = [['disconnected', '⊘'], ['refused', '⊘'], ['downgraded', '▲'], ['catching_up', '»'], ['unknown', '?'], ['sync', '═'], ['async', '─']];
 
 /** What the graph holds, by state, and its switches. */
 function Bar({ topology, index, list, small, all }) {
   const states = new Map();
   let unsafe = 0;
   for (const link of index.links.values()) {
-    states.set(kindOf(link), (states.get(kindOf(link)) || 0) + 1);
+    const state = states.get(kindOf(link)) || { number: 0, level: 'ready' };
+    state.number += 1;
+    if (badness(linkLevel(link)) > badness(state.level)) state.level = linkLevel(link);
+    states.set(kindOf(link), state);
     if (link.safe === false) unsafe += 1;
   }
   const more = !list && topology.detail === 'cells' && !all ? Math.max(0, troubledLinks([...index.links.values()]).length - SINGLES_MAX) : 0;
   return html`<div class="graph-bar">
     <h2>${plural(topology.instances, 'instance')}, ${plural(index.links.size, 'link')}</h2>
     <ul class="graph-counts">
-      ${STATE_WORDS.filter(([kind]) => states.get(kind)).map(([kind, glyph, level]) => html`<li key=${kind} class="is-${level}"><a href=${href('links', [], { q: kind === 'catching_up' ? 'catching' : kind })}>
-        <span class="graph-counts-glyph" aria-hidden="true">${glyph}</span>${count(states.get(kind))} ${kind.replace('_', ' ')}</a></li>`)}
+      ${STATE_GLYPHS.filter(([kind]) => states.has(kind)).map(([kind, glyph]) => html`<li key=${kind} class="is-${kind === 'sync' || kind === 'async' ? 'ready' : states.get(kind).level}"><a href=${href('links', [], { q: kind === 'catching_up' ? 'catching' : kind })}>
+        <span class="graph-counts-glyph" aria-hidden="true">${glyph}</span>${count(states.get(kind).number)} ${kind.replace('_', ' ')}</a></li>`)}
       ${unsafe ? html`<li class="is-attention" key="unsafe"><a href=${href('links', [], { q: 'unsafe' })}><svg class="graph-counts-shield" viewBox="-8 -9 16 18" aria-hidden="true"><path d="M0 -7L6 -5V0C6 4 3 6 0 7.5C-3 6 -6 4 -6 0V-5Z"/><path d="M-4.5 4.5L4.5 -4.5"/></svg>${unsafe} unsafe</a></li>` : null}
       ${more ? html`<li key="more"><a href=${href('links', [], { sort: '-lag' })}>+ ${more} more</a></li>` : null}
     </ul>
@@ -261,7 +272,7 @@ function Canvas({ scene, index, all, open }) {
     <svg class="graph-svg" ref=${svg} width="100%" height="100%" role="presentation">
       <defs><pattern id="g-hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(-45)"><path class="g-hatch-line" d="M0 3H6"/></pattern></defs>
       <g ref=${view}>
-        <${Base} scene=${scene} index=${index} lines=${lines} all=${all} open=${open} panel=${panel} hot=${hot}/>
+        <${Base} scene=${scene} index=${index} lines=${lines} all=${all} open=${open} panel=${panel} hot=${hot} onDrawn=${(isDrawn) => canvas.current.toggleAttribute('data-drawn', isDrawn)}/>
         ${panel ? html`<${Panel} panel=${panel} scene=${scene} index=${index}/>` : null}
         <${Overlay} scene=${scene} index=${index} lines=${lines} panel=${panel} hot=${hot} all=${all && scene.topology.bundled}/>
       </g>
@@ -283,7 +294,7 @@ function Lines({ hot, children, name, open }) {
 }
 
 /** Frames, lines, boxes and cards. */
-function Base({ scene, index, lines, all, open, panel, hot }) {
+function Base({ scene, index, lines, all, open, panel, hot, onDrawn }) {
   const { layout, topology } = scene;
   const { detail } = layout;
   const drawn = useSlices(lines.lines.length, `${scene.key}|${all}`);
@@ -293,6 +304,10 @@ function Base({ scene, index, lines, all, open, panel, hot }) {
   // Worse lines are drawn over better ones; the order in the document is that of the configuration, for whoever walks it.
   const singles = bundles && detail === 'cells' ? singleLines(scene, index) : [];
   const thin = all && topology.bundled;
+  const isDrawn = drawn >= lines.lines.length;
+  useLayoutEffect(() => {
+    onDrawn(isDrawn);
+  }, [isDrawn, scene, all]);
   const frames = (part) => [...layout.regions.values()].map((region) => {
       const inside = scene.inside.get(region.name);
       const instances = region.instances.map(({ name }) => index.instances.get(name));
