@@ -9,6 +9,7 @@ something fails.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -18,6 +19,7 @@ from raylay.services.admin.fabric_summary import InstanceSummary, LinkSummary, Q
 from raylay.services.admin.fabric_topology import (
     ConfiguredInstance,
     ConfiguredLink,
+    ConfiguredQueue,
     FabricTopology,
 )
 from raylay.services.admin.fabric_words import clock, duration, messages, names
@@ -189,6 +191,28 @@ def view_of(
             why_not,
         )
     return FabricView(topology, served_by, now_us, instances, links, events or FabricEventBook())
+
+
+def standing_alone(topology: FabricTopology, summary: InstanceSummary) -> FabricTopology:
+    """Returns the topology of an instance without a fabric's, with the links and queues that it
+    tells of."""
+    name = summary.instance
+    return dataclasses.replace(
+        topology,
+        links=tuple(
+            ConfiguredLink(
+                name,
+                each.destination,
+                (each.connected_to or each.destination,),
+                each.connected_to or each.destination,
+                each.configured_sync,
+            )
+            for each in summary.links
+        ),
+        queues=tuple(
+            ConfiguredQueue(each.name, each.message_type, (name,)) for each in summary.queues
+        ),
+    )
 
 
 def _state(summary: InstanceSummary | None) -> str:

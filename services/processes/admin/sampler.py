@@ -36,6 +36,8 @@ class Sampler:
         self._tree: Branch = {}
         self._taken_s: float | None = None
         self._running: asyncio.Task[Branch] | None = None
+        self.snapshot: Snapshot = {}
+        """The last sample as the instance told it."""
         self.time_us = 0
         """Time of the last sample, in microseconds since 1970."""
 
@@ -59,7 +61,7 @@ class Sampler:
             task.exception()  # Whoever waited was told; with nobody waiting nobody needs to be.
 
     async def _take(self) -> Branch:
-        snapshot: Snapshot = await self._instance.snapshot()
+        self.snapshot = snapshot = await self._instance.snapshot()
         host = await asyncio.to_thread(self._host)
         now_s = self._clock()
         self._rates.begin(round(now_s * 1_000_000))
