@@ -171,6 +171,7 @@ def view_of(
     links = tuple(
         _link(each, told.get((each.instance, each.destination)), of, known, upstreams, now_us)
         for each in topology.links
+        if each.instance in of
     )
     seen = _seen(topology, links, known, upstreams, now_us)
     of_target = _by_target(topology, links)

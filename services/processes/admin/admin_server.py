@@ -25,6 +25,7 @@ from raylay.services.net.tls_files import RenewedContext
 from raylay.services.processes.admin.action_routes import ActionRoutes, check_origin
 from raylay.services.processes.admin.connections import BoundedConnections
 from raylay.services.processes.admin.console_routes import add_console_routes
+from raylay.services.processes.admin.fabric_routes import FabricRoutes
 from raylay.services.processes.admin.guard import NOTHING, InterfaceSettings, RequestGuard
 from raylay.services.processes.admin.instance_client import InstanceClient
 from raylay.services.processes.admin.message_clients import MessageClients
@@ -109,16 +110,31 @@ class AdminServer:
         actions = ActionRoutes(
             config.instance, self._client, sampler, viewers, get_actions=interface.get_actions
         )
+        fabric = FabricRoutes(
+            config.instance,
+            config.group,
+            Path(config.directory),
+            sampler,
+            lambda: self._client.events,
+            guard.viewer,
+            check_origin,
+            guarded=config.guarded,
+        )
         messages = MessagesRoutes(
             MessageClients(config.instance, lambda: config.client_address, config.client_tls),
             guard.viewer,
             check_origin,
             types=MessageTypes(config.type_definitions),
             trace_directory=Path(config.trace_directory) if config.trace_directory else None,
+            peers=fabric.instances,
+            ask_peer=fabric.ask_peer,
         )
         app = guard.build()
         ResourceRoutes(guard, sampler, statistics, actions).add_routes(app.router)
         messages.add_routes(app.router)
+        fabric.add_routes(app.router)
+        app.on_startup.append(fabric.start_up)
+        app.on_shutdown.append(fabric.shut_down)
         if interface.console:
             add_console_routes(app.router)
         return app

@@ -109,7 +109,8 @@ class OwnSummaries:
 
 
 class FabricRoutes:
-    """The handlers. Owner: the process's event loop. Lifecycle: `close` once.
+    """The handlers. Owner: the process's event loop. Lifecycle: `start_up` and
+    `shut_down` once.
 
     Args:
         instance, group: of the own instance.
@@ -160,8 +161,12 @@ class FabricRoutes:
         router.add_get("/raylay/drills/{id}", self._drill)
         router.add_route("*", PREFIX + "{rest:.*}", self._peer)
 
-    async def close(self) -> None:
-        """Ends streams, and questions to peers."""
+    async def start_up(self, app: web.Application) -> None:
+        """Reads the topology before anybody asks."""
+        await self._file.look()
+
+    async def shut_down(self, app: web.Application) -> None:
+        """Ends streams, and questions to peers, as its application ends."""
         self._streams.close()
         self._own.close()
         await self._peers.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import logging
 import re
 import ssl
 import time
@@ -60,6 +61,7 @@ HOP_HEADER = "X-Raylay-Hop"
 """Marks a request that an interface passes on: it is never passed on again."""
 COOKIE_CHARACTERS = re.compile(r"[A-Za-z0-9_-]{1,200}")
 CHUNK_BYTES = 64 * 1024
+log = logging.getLogger(__name__)
 
 OwnSummary = Callable[[Viewer], Awaitable[InstanceSummary]]
 """Returns the summary of the own instance for a user; raises RaylayError."""
@@ -216,6 +218,9 @@ class FabricPeers:
             self._missed(state, "silent", str(error))
         except (ClientError, OSError, ValueError) as error:
             self._missed(state, "silent", reason(error))
+        except Exception:
+            log.exception("%s could not be asked for its summary", peer.name)
+            self._missed(state, "silent", f"a fault of this interface: {self._instance}'s log says")
         else:
             state.summary, state.missing, state.text = found, "", ""
             state.answered_us, state.answered_s = time.time_ns() // 1000, self._clock()

@@ -212,6 +212,12 @@ def test_it_is_said_who_may_take_clients(changed: Any, may: bool | None, why: st
     assert found.may_fail_over is may and found.why_not.startswith(why)
 
 
+def test_a_link_of_an_instance_that_is_not_configured_is_passed_over() -> None:
+    lost = dataclasses.replace(PAIR, instances=PAIR.instances[:1])
+    found = view_of(lost, {}, served_by="R0-0", now_us=NOW_US)
+    assert [each.configured.instance for each in found.links] == ["R0-0"]
+
+
 def test_many_reasons_against_a_failover_are_counted() -> None:
     lonely = dataclasses.replace(topology(1, 5), links=())
     found = view(made=lonely).instances["R0-0"]
