@@ -69,7 +69,7 @@ OwnSummary = Callable[[Viewer], Awaitable[InstanceSummary]]
 
 @dataclass(slots=True)
 class _PeerState:
-    """What is known of one peer."""
+    """The knowledge of one peer."""
 
     summary: InstanceSummary | None = None
     answered_us: int | None = None
@@ -87,7 +87,7 @@ class _PeerState:
 
 @dataclass(slots=True)
 class PeerBoard:
-    """What one user has been told by the peers.
+    """The answers of the peers to one user.
 
     Attributes:
         events: of all instances that this user may see.
