@@ -184,6 +184,7 @@ async def admin_fabric(
     replies: Mapping[str, Reply] | None = None,
     streams: Callable[[], EventStreams] = EventStreams,
     writes: bool = True,
+    topology: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> AsyncIterator[AdminFabric]:
     """Runs the interfaces.
@@ -191,6 +192,7 @@ async def admin_fabric(
     Args:
         replies: further peers, each with what it does with a connection.
         writes: whether the topology is written.
+        topology: changed values of it.
         settings: of each interface.
     """
     async with AsyncExitStack() as stack:
@@ -204,7 +206,7 @@ async def admin_fabric(
             others = tuple(other for other in every if other != name)
             made.instances[name] = FakeInstance(name, "North", others)
         if writes:
-            made.write()
+            made.write(**(topology or {}))
         for name, instance in made.instances.items():
             app = await _interface(stack, directory, instance, streams, settings)
             runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
