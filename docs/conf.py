@@ -38,7 +38,7 @@ CHAPTERS = {
         "tracing",
         "drills",
     ],
-    "Look up": ["glossary", "protocol", "deviations", "architecture", "coverage"],
+    "Look up": ["glossary", "codes", "protocol", "deviations", "architecture", "coverage"],
 }
 
 

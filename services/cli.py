@@ -80,6 +80,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{_COMMANDS}.status:events",
         "Show events: connects, downgrades, resyncs, late or conflicting records, …",
     ),
+    "error": (
+        f"{_COMMANDS}.error:error",
+        "Explain an event or a line of a log: what happened, why, and what to do.",
+    ),
     "publish": (
         f"{_COMMANDS}.messages:publish",
         "Publish, and return when everything is persisted.",

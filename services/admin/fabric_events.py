@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from raylay.services.telemetry.catalogue import BY_EVENT
+
 EventLevel = Literal["info", "attention", "act"]
 BOOK_EVENTS_MAX = 5_000
 DETAILS_MAX = 20
@@ -21,33 +23,8 @@ _OWN_KEYS = frozenset(("number", "time_us", "event"))
 MISSED = "events_missed"
 """Event that stands for those that were not carried."""
 
-LEVELS: Mapping[str, EventLevel] = {
-    **dict.fromkeys(
-        (
-            *("fatal", "storage_failed", "disk_hangs", "clients_sent_away", "conflict"),
-            *("messages_unavailable", "messages_lost_to_destination", "data_exposed"),
-            *("data_directory_copied", "went_back", "sow_store_behind", "connection_fault"),
-        ),
-        "act",
-    ),
-    **dict.fromkeys(
-        (
-            *("downgraded", "downgrade_refused", "link_disconnected", "link_refused"),
-            *("upstream_refused", "link_credentials_missing", "upstream_not_entitled"),
-            *("late", "publisher_conflict", "front_log_failed", "sow_store_failed"),
-            *("sow_store_damaged", "sow_unreadable", "run_unreadable", "retention_held"),
-            *("security_file_failed", "client_over_share", "upstream_over_share"),
-            *("slow_client", "publisher_slowed", "queue_store_failed", "queue_store_damaged"),
-            *("queue_owner_ended", "query_failed", "child_hung", "link_process_ended"),
-            *("messages_maybe_unavailable", "messages_suspected", "filter_given_up"),
-            *("filter_too_costly", "subscription_overtaken", "journal_action_failed"),
-            *("clock_set", "admitted", "bootstrap_failed", "control_refused", "topic_passed_over"),
-            *("link_verdicts_not_kept", "queue_message_expired", MISSED),
-        ),
-        "attention",
-    ),
-}
-"""Levels of events; the others are `info`."""
+LEVELS: Mapping[str, EventLevel] = {"info": "info", "warning": "attention", "error": "act"}
+"""Levels of the console by those of the catalogue of events."""
 
 _Text = Annotated[str, msgspec.Meta(max_length=2_000)]
 _Detail = Annotated[str, msgspec.Meta(max_length=1_000)] | float | int | bool | None
@@ -86,9 +63,14 @@ def read_event(instance: str, raw: Mapping[str, Any]) -> FabricEvent:
         max(0, int(raw["time_us"])),
         event,
         sentence(event, details),
-        LEVELS.get(event, "info"),
+        level_of(event),
         details,
     )
+
+
+def level_of(event: str) -> EventLevel:
+    entry = BY_EVENT.get(event)
+    return "info" if entry is None else LEVELS[entry.level]
 
 
 def _is_small(value: object) -> bool:

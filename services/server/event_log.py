@@ -6,36 +6,10 @@ import time
 from collections import deque
 from typing import Any
 
+from raylay.services.telemetry.catalogue import BY_EVENT
 from raylay.services.telemetry.logs import Logger
 
 EVENTS_MAX = 10_000
-
-_WARNINGS = frozenset(
-    (
-        "admitted",
-        "bootstrap_failed",
-        "conflict",
-        "publisher_conflict",
-        "downgrade_refused",
-        "downgraded",
-        "late",
-        "link_disconnected",
-        "data_exposed",
-        "storage_failed",
-        "disk_hangs",
-        "clients_sent_away",
-        "front_log_failed",
-        "retention_held",
-        "messages_lost_to_destination",
-        "messages_maybe_unavailable",
-        "messages_unavailable",
-        "upstream_refused",
-        "link_refused",
-        "client_disconnected",
-        "client_over_share",
-        "upstream_over_share",
-    )
-)
 
 
 class EventLog:
@@ -68,8 +42,10 @@ class EventLog:
 
     def write(self, event: str, details: dict[str, Any]) -> None:
         """Logs an event without keeping it. May be called on any thread."""
-        write = self._logger.warning if event in _WARNINGS else self._logger.event
-        write(event, **details)
+        entry = BY_EVENT.get(event)
+        level = "info" if entry is None else entry.level
+        write = {"info": self._logger.event, "warning": self._logger.warning}
+        write.get(level, self._logger.error)(event, **details)
 
     def after(self, number: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
         """The events behind `number`, oldest first, at most `limit`."""

@@ -1,8 +1,10 @@
 """Structured logs: one line for each event, with fields instead of prose.
 
-logger = logs.get("instance") logger.event("downgrade", destination="London-1", age_ms=512)
+logger = logs.get("instance") logger.event("link_connected", destination="London-1")
 
-2026-01-02T03:04:05.123456Z info Chicago-1 instance downgrade destination=London-1 age_ms=512
+2026-01-02T03:04:05.123456Z info Chicago-1 instance 21-0002 link_connected destination=London-1
+
+The code is that of the event in the catalogue (`raylay error 21-0002`).
 
 A process sets the target of its events once (`configure`); until then warnings and errors go to
 stderr. Each line is one write, so lines of threads and processes do not mix. Logging never raises:
@@ -21,6 +23,7 @@ from pathlib import Path
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.plain_text import json_line, plain, plain_value
 from raylay.services.telemetry.bounded_files import BoundedFile
+from raylay.services.telemetry.catalogue import code_of
 
 DEBUG = 10
 INFO = 20
@@ -32,6 +35,7 @@ LEVELS = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR, "off
 _WORDS = {value: word for word, value in LEVELS.items()}
 TARGETS = ("stderr", "file", "none")
 FORMATS = ("text", "json")
+LINE_FIELDS = ("time", "level", "process", "logger", "code", "event")
 FILE_BYTES_MAX_DEFAULT = 64 * 1024 * 1024
 
 
@@ -46,7 +50,7 @@ class LogOptions:
     directory: str = ""
     """Directory for the target `file`, with one file for each process, `PROCESS-PID.log`."""
     format: str = "text"
-    """`text`: time, level, process, logger, event, key=value …; `json`: one object a line."""
+    """`text`: time, level, process, logger, code, event, key=value …; `json`: one object a line."""
     file_bytes_max: int = FILE_BYTES_MAX_DEFAULT
     """Most bytes of one file; all files of a process name have at most four times as much."""
 
@@ -96,6 +100,7 @@ class _Sink:
                     "level": _WORDS[level],
                     "process": self._process,
                     "logger": name,
+                    "code": code_of(event),
                     "event": event,
                     **{_free(key): value for key, value in fields.items()},
                 },
@@ -103,7 +108,7 @@ class _Sink:
                 separators=(",", ":"),
             )
         else:
-            parts = [stamp, _WORDS[level], self._process, name, plain(event)]
+            parts = [stamp, _WORDS[level], self._process, name, code_of(event), plain(event)]
             parts += [f"{plain(key)}={_text(value)}" for key, value in fields.items()]
             line = " ".join(filter(None, parts))
         encoded = (line + "\n").encode("utf-8", "replace")
@@ -120,7 +125,7 @@ class _Sink:
 
 def _free(key: str) -> str:
     """Renames a field of an event that has the name of a field of the line."""
-    return f"{key}_" if key in ("time", "level", "process", "logger", "event") else key
+    return f"{key}_" if key in LINE_FIELDS else key
 
 
 def _text(value: object) -> str:

@@ -48,6 +48,8 @@ PURE_FILES = (
     "services/client/subscriptions/subscription_state.py",
     "services/client/subscriptions/subscription_registry.py",
     "services/drills/measure.py",
+    "services/telemetry/catalogue.py",
+    "services/telemetry/event_table.py",
 )
 
 

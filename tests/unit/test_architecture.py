@@ -96,7 +96,7 @@ ROOMS: dict[str, frozenset[str]] = {
             "capacity config core messages net plugins protocol queues replication security sow "
             "storage subscriptions telemetry"
         ),
-        "admin": "messages security",
+        "admin": "messages security telemetry",
         "processes": (
             "admin client config expressions messages net plugins protocol queues replication "
             "security server sow storage telemetry"
@@ -181,6 +181,7 @@ WITHOUT_TEST_FILE = {
     "services/queues/decisions.py": "declarations only",
     "services/security/credentials.py": "unit/security/test_modules.py",
     "services/messages/types/abilities.py": "declarations only",
+    "services/telemetry/event_table.py": "declarations only",
     "services/messages/types/definitions.py": "declarations only",
     "services/protocol/child/buffer_control.py": "unit/server/clients/test_slow_clients_control.py",
     "services/protocol/link/tunnel.py": "golden/test_protocol_replication.py",

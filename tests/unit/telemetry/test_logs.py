@@ -58,6 +58,7 @@ def test_json_lines(tmp_path: Path) -> None:
         "level": "warning",
         "process": "A1",
         "logger": "link",
+        "code": "1D-0014",
         "event": "late",
         "count": 3,
         "level_": "mine",

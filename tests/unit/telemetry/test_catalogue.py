@@ -1,0 +1,114 @@
+"""services/telemetry/catalogue.py: every event that Raylay reports or logs has a code, and words
+that help."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from support.codes_page import PAGE, page
+
+from raylay.services.telemetry import catalogue
+from raylay.services.telemetry.catalogue import BY_EVENT, code_of, found_for
+from raylay.services.telemetry.event_table import CATEGORIES, ENTRIES, NOTHING_TO_DO
+
+ROOT = Path(__file__).parents[3]
+REPORTS = frozenset(
+    ("report", "event", "warning", "error", "keep", "write", "add", "_event", "_tell", "_report")
+)
+NAME = re.compile(r"[a-z]+(_[a-z]+)+")
+NO_EVENTS = frozenset(("dead_lettered",))
+
+
+def events_in(path: Path) -> set[str]:
+    """Returns the names of events that a file reports by a literal."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        function = node.func
+        name = getattr(function, "attr", getattr(function, "id", ""))
+        first = node.args[0]
+        if (
+            (name in REPORTS or name in ("EventReport", "SowFinding"))
+            and isinstance(first, ast.Constant)
+            and isinstance(first.value, str)
+            and NAME.fullmatch(first.value)
+        ):
+            found.add(first.value)
+        if any(
+            keyword.arg == "kill_failed" and isinstance(keyword.value, ast.Constant)
+            for keyword in node.keywords
+        ):
+            found |= {
+                str(keyword.value.value)
+                for keyword in node.keywords
+                if keyword.arg == "kill_failed" and isinstance(keyword.value, ast.Constant)
+            }
+    return found
+
+
+def test_every_event_that_is_reported_is_in_the_catalogue() -> None:
+    folders = ("server", "processes", "replication", "core", "queues", "sow")
+    files = [path for name in folders for path in (ROOT / "services" / name).rglob("*.py")]
+    found = {event: path for path in files for event in events_in(path)}
+    assert len(found) > 80, "the events are found"
+    missing = {event: path.name for event, path in found.items() if event not in BY_EVENT}
+    assert not missing, f"give each of these a code in services/telemetry/event_table.py: {missing}"
+
+
+def test_codes_and_names_stand_for_one_event_each() -> None:
+    codes = [each.code for each in ENTRIES]
+    assert len(set(codes)) == len(codes) and len(BY_EVENT) == len(codes)
+    for number in CATEGORIES:
+        own = [code for code in codes if code.startswith(f"{number}-")]
+        # Nothing is ever taken out: a code that was printed once must be found for ever.
+        assert own == [f"{number}-{count:04}" for count in range(1, len(own) + 1)]
+    assert codes == sorted(codes)
+
+
+def test_every_entry_helps() -> None:
+    for entry in ENTRIES:
+        for text in (entry.what, entry.why, entry.action):
+            assert not text or (text.rstrip(")")[-1] in "." and text[0] in f"`{text[0].upper()}"), (
+                entry
+            )
+        if entry.level != "info":
+            assert entry.action != NOTHING_TO_DO, f"{entry.event}: say what to do"
+
+
+@pytest.mark.parametrize(
+    ("text", "events"),
+    [
+        ("21-0010", ["downgraded"]),
+        ("0a-0001", ["logon_denied"]),
+        ("downgraded", ["downgraded"]),
+        (
+            "2026-01-02T03:04:05.123456Z warning Chicago-1 instance 21-0010 downgraded "
+            "destination=London why=late",
+            ["downgraded"],
+        ),
+        ("link_refused and upstream_refused", ["link_refused", "upstream_refused"]),
+        ("front log cannot", ["front_log_failed"]),
+        ("99-9999", []),
+        ("no such words at all", []),
+        ("", []),
+    ],
+)
+def test_what_is_looked_for_is_found(text: str, events: list[str]) -> None:
+    assert [each.event for each in found_for(text)] == events
+
+
+def test_an_event_without_an_entry_has_no_code() -> None:
+    assert code_of("downgraded") == "21-0010" and code_of("of_nobody") == ""
+
+
+def test_the_categories_hold_all_entries() -> None:
+    found = [entry for _, _, of in catalogue.by_category() for entry in of]
+    assert found == list(ENTRIES)
+
+
+def test_the_page_is_what_the_catalogue_says() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "make codes-page"
