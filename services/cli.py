@@ -57,6 +57,29 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{_COMMANDS}.admin:upgrade",
         "Wait again for a destination that is configured sync before acknowledging publishers.",
     ),
+    "reconnect": (
+        f"{_COMMANDS}.admin:reconnect",
+        "Begin a link again: its process ends and another one dials.",
+    ),
+    "disconnect": (
+        f"{_COMMANDS}.admin:disconnect",
+        "End a client's connection.",
+    ),
+    "compact": (
+        f"{_COMMANDS}.admin:compact",
+        "Write the file of an instance's SOW topics again, without the space that deleted and "
+        "replaced records left.",
+    ),
+    "diagnostics": (
+        f"{_COMMANDS}.admin:diagnostics",
+        "Print the state of an instance's links, queues and clients, a line each, and write it to "
+        "the instance's log.",
+    ),
+    "action": (
+        f"{_COMMANDS}.admin:action",
+        "Perform an administrator's action by its path, such as "
+        "transaction_log/journals/17/archive.",
+    ),
     "admit": (
         f"{_COMMANDS}.admin:admit",
         "Let an instance admit clients although no peer of its group has brought it up to date.",

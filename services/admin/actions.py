@@ -133,6 +133,16 @@ def read_options(call: str, body: object) -> dict[str, Any]:
     return found
 
 
+def body_of(call: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the body of a request for a call: the arguments that its path does not hold, as
+    `read_options` reads them. Those that say nothing are left out."""
+    return {
+        name: arguments[argument]
+        for name, (argument, _, _) in _OPTIONS.get(call, {}).items()
+        if arguments.get(argument) not in (None, "", False)
+    }
+
+
 # -- what there is to do -------------------------------------------------------------------------
 _OF_EACH: Mapping[str, tuple[str, ...]] = {
     "clients": ("disconnect",),

@@ -1,16 +1,18 @@
-"""Commands that change instances: `downgrade`, `upgrade`, `admit`, `restart`, `relocate`,
-`watch`."""
+"""Commands that change instances: `downgrade`, `upgrade`, `reconnect`, `disconnect`, `compact`,
+`diagnostics`, `action`, `admit`, `restart`, `relocate`, `watch`."""
 
 from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from raylay.services.commands.shared.controlled import controlled
 from raylay.services.commands.shared.options import (
     FabricOption,
+    HttpOption,
     running,
     stop_signals,
 )
@@ -34,12 +36,11 @@ def downgrade(
     force: Annotated[
         bool, typer.Option("--force", help="Allow it even below MinSyncDestinations.")
     ] = False,
+    http: HttpOption = None,
 ) -> None:
     """Stop waiting for a destination before acknowledging publishers. Lasts until `raylay upgrade`
     or a restart."""
-    from raylay.services.fabric import Fabric
-
-    with Fabric.attach(running(fabric).name) as attached:
+    with controlled(fabric, http) as attached:
         attached.downgrade(instance, destination, force=force)
     echo(f"{instance}: acks do not wait for {destination} any more")
 
@@ -50,13 +51,93 @@ def upgrade(
     ],
     destination: Annotated[str, typer.Argument(help="A destination that was downgraded.")],
     fabric: FabricOption = "",
+    http: HttpOption = None,
 ) -> None:
     """Wait again for a destination that is configured sync before acknowledging publishers."""
-    from raylay.services.fabric import Fabric
-
-    with Fabric.attach(running(fabric).name) as attached:
+    with controlled(fabric, http) as attached:
         attached.upgrade(instance, destination)
     echo(f"{instance}: acks wait for {destination} again, if it is configured sync")
+
+
+def reconnect(
+    instance: Annotated[str, typer.Argument(help="The instance that sends.")],
+    destination: Annotated[str, typer.Argument(help="The destination of its link.")],
+    fabric: FabricOption = "",
+    http: HttpOption = None,
+) -> None:
+    """Begin a link again: its process ends and another one dials. Nothing is lost; publishers wait
+    meanwhile if their acks wait for the destination."""
+    _perform(instance, "reconnect", fabric, http, destination=destination)
+
+
+def disconnect(
+    instance: Annotated[str, typer.Argument(help="The instance that the client is connected to.")],
+    client: Annotated[
+        str, typer.Argument(help="The client's name, or the number of its connection.")
+    ],
+    fabric: FabricOption = "",
+    http: HttpOption = None,
+) -> None:
+    """End a client's connection. The client may come back."""
+    _perform(instance, "disconnect", fabric, http, client=client)
+
+
+def compact(
+    instance: Annotated[str, typer.Argument(help="The instance.")],
+    topic: Annotated[str, typer.Argument(help="A SOW topic: its name, or type/name.")],
+    fabric: FabricOption = "",
+    http: HttpOption = None,
+) -> None:
+    """Write the file of an instance's SOW topics again, without the space that deleted and replaced
+    records left. It needs room for a second copy."""
+    _perform(instance, "compact", fabric, http, topic=topic)
+
+
+def diagnostics(
+    instance: Annotated[str, typer.Argument(help="The instance.")],
+    fabric: FabricOption = "",
+    http: HttpOption = None,
+) -> None:
+    """Print the state of an instance's links, queues and clients, a line each, and write it to the
+    instance's log."""
+    _perform(instance, "dump", fabric, http)
+
+
+def action(
+    instance: Annotated[str, typer.Argument(help="The instance.")],
+    path: Annotated[
+        str,
+        typer.Argument(help="The path of the action below /amps/administrator, percent-encoded."),
+    ],
+    fabric: FabricOption = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Do it even if the instance advises against it.")
+    ] = False,
+    http: HttpOption = None,
+) -> None:
+    """Perform an administrator's action by its path, such as
+    transaction_log/journals/17/archive."""
+    from raylay.services.admin.actions import action_at, read_options
+    from raylay.services.admin.requests import read_request
+
+    steps = read_request(f"/amps/{path.strip('/')}", ()).steps
+    found = action_at(steps)
+    if found is None:
+        raise ConfigurationError(
+            f"{path[:200]!r} names no action: docs/administration.md lists them"
+        )
+    options = read_options(found.call, {"force": True} if force else None)
+    _perform(instance, found.call, fabric, http, **found.details, **options)
+
+
+def _perform(
+    instance: str, call: str, fabric: str, http: list[str] | None, **arguments: Any
+) -> None:
+    with controlled(fabric, http) as attached:
+        result = attached.control(instance, call, **arguments)
+    for line in result if isinstance(result, list) else [result]:
+        text = f"{line['first_txid']}: {line['note']}" if isinstance(line, dict) else line
+        echo(f"{instance}: done" if text is None else str(text))
 
 
 def admit(
@@ -70,11 +151,10 @@ def admit(
             "--force", help=("Admit clients even if its group may hold messages that it lacks.")
         ),
     ] = False,
+    http: HttpOption = None,
 ) -> None:
     """Let an instance admit clients although no peer of its group has brought it up to date."""
-    from raylay.services.fabric import Fabric
-
-    with Fabric.attach(running(fabric).name) as attached:
+    with controlled(fabric, http) as attached:
         attached.admit(instance, force=force)
     echo(f"{instance}: clients are admitted")
 

@@ -12,8 +12,14 @@ import typer
 from raylay.services.commands.messages import client_options
 from raylay.services.commands.publish import INTERRUPTED
 from raylay.services.commands.shared.connection_log import ConnectionLog
+from raylay.services.commands.shared.controlled import controlled
 from raylay.services.commands.shared.interrupts import run_async
-from raylay.services.commands.shared.options import FabricOption, GroupOption, ServerOption, running
+from raylay.services.commands.shared.options import (
+    FabricOption,
+    GroupOption,
+    HttpOption,
+    ServerOption,
+)
 from raylay.services.commands.shared.printing import echo, echo_json
 
 if TYPE_CHECKING:
@@ -108,13 +114,12 @@ def proxied(
     instance: Annotated[str, typer.Argument(help="The instance that takes the messages over.")],
     fabric: FabricOption = "",
     off: Annotated[bool, typer.Option("--off", help="Turn the takeover off again.")] = False,
+    http: HttpOption = None,
 ) -> None:
     """Let one instance take over messages of instances that it cannot reach, until --off; this
     lasts over restarts. An instance that is only cut off may deliver them too, so let no consumers
     use it."""
-    from raylay.services.fabric import Fabric
-
-    with Fabric.attach(running(fabric).name) as attached:
+    with controlled(fabric, http) as attached:
         echo(attached.proxied(instance, queue, on=not off))
 
 

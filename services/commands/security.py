@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from raylay.services.commands.shared.options import FabricOption, running
+from raylay.services.commands.shared.controlled import controlled
+from raylay.services.commands.shared.options import FabricOption, HttpOption
 from raylay.services.commands.shared.printing import echo
 from raylay.services.errors import ConfigurationError
 from raylay.storage.files import PRIVATE_FILE_MODE
@@ -106,11 +107,16 @@ def reset(
     instance: Annotated[str, typer.Argument(help="The instance whose modules are asked again.")],
     user: Annotated[str, typer.Option("--user", help="Only this user's sessions.")] = "",
     fabric: FabricOption = "",
+    authentication: Annotated[
+        bool, typer.Option("--authentication", help="Ask again who they are, too.")
+    ] = False,
+    http: HttpOption = None,
 ) -> None:
     """Make an instance ask its modules again what its users may do: their clients are disconnected,
     and connect again at once."""
-    from raylay.services.fabric import Fabric
-
-    with Fabric.attach(running(fabric).name) as attached:
-        count = attached.reset_entitlement(instance, user)
+    with controlled(fabric, http) as attached:
+        if authentication:
+            count = int(attached.control(instance, "reset_authentication", of_user=user))
+        else:
+            count = attached.reset_entitlement(instance, user)
     echo(f"{instance}: {count} sessions log on again")

@@ -14,10 +14,11 @@ from typing import Annotated, Any
 
 import typer
 
+from raylay.services.commands.shared.controlled import controlled
 from raylay.services.commands.shared.options import (
     FabricOption,
+    HttpOption,
     JsonOption,
-    running,
     stop_signals,
 )
 from raylay.services.commands.shared.printing import echo, echo_json, print_table
@@ -35,7 +36,7 @@ SUBSCRIBER_NUMBERS = frozenset(("delivered", "behind", "unsent"))
 STATUS_NUMBERS = frozenset(("clients", "messages", "notes", "unacked", "age"))
 
 
-def status(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
+def status(fabric: FabricOption = "", as_json: JsonOption = False, http: HttpOption = None) -> None:
     """Show every instance and its destinations, of all fabrics that run here or of one. Exit code 1
     if an instance is not ready.
 
@@ -58,17 +59,21 @@ def status(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
     from raylay.services.fabric.records.discovery import NONE_RUNS, all_running
     from raylay.services.fabric.records.stopped import stopped
 
+    if http:
+        with controlled("", http) as named:
+            found = named.status()
+        print_status(found, as_json)
+        if not all(instance["ready"] for instance in found["instances"]):
+            raise typer.Exit(1)
+        return
     entries = all_running(fabric)
     idle = [] if fabric else stopped()
     if not entries and not idle:
         raise FabricError(NONE_RUNS)
-    # Late: a fabric is looked for without what it takes to ask it.
-    from raylay.services.fabric import Fabric
-
     whole = bool(entries)
     for entry in entries:
         try:
-            with Fabric.attach(entry.name) as attached:
+            with controlled(entry.name, None) as attached:
                 found = attached.status()
         except RaylayError as error:
             if len(entries) == 1:
@@ -88,7 +93,9 @@ def status(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
-def subscribers(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
+def subscribers(
+    fabric: FabricOption = "", as_json: JsonOption = False, http: HttpOption = None
+) -> None:
     """Show the subscribers of each instance, and how far behind each is.
 
     With --json an object a subscription and line. The columns:
@@ -102,10 +109,7 @@ def subscribers(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
     unsent     bytes that its client has not taken: many, and for long, are
                a slow client
     """
-    entry = running(fabric)
-    from raylay.services.fabric import Fabric
-
-    with Fabric.attach(entry.name) as attached:
+    with controlled(fabric, http) as attached:
         found = attached.status()
     rows = [
         {"instance": instance["name"], **each}
@@ -138,7 +142,7 @@ def subscribers(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
     )
 
 
-def topics(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
+def topics(fabric: FabricOption = "", as_json: JsonOption = False, http: HttpOption = None) -> None:
     """Show the topics of a fabric, their rates, and the instances that journal them.
 
     With --json an object a topic and line. The columns:
@@ -152,11 +156,9 @@ def topics(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
 
     Topics that are declared by an expression show when they have messages.
     """
-    entry = running(fabric)
-    from raylay.services.fabric import Fabric
     from raylay.services.fabric.topics import topic_rows
 
-    with Fabric.attach(entry.name) as attached:
+    with controlled(fabric, http) as attached:
         before, began_s = attached.status()["instances"], time.monotonic()
         time.sleep(RATE_S)
         after, seconds = attached.status()["instances"], time.monotonic() - began_s
@@ -167,7 +169,7 @@ def topics(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
             echo_json(asdict(row))
         return
     print_table(
-        f"topics of fabric {entry.name}",
+        f"topics of fabric {attached.name}",
         ("topic", "type", "messages", "rate", "journaled by"),
         [
             (
@@ -386,13 +388,11 @@ def events(
     fabric: FabricOption = "",
     follow: Annotated[bool, typer.Option("--follow", help="Go on with new events.")] = False,
     as_json: JsonOption = False,
+    http: HttpOption = None,
 ) -> None:
     """Show events: connects, downgrades, resyncs, late or conflicting records, …"""
-    entry = running(fabric)
-    from raylay.services.fabric import Fabric
-
     stopping = threading.Event()
-    with stop_signals(stopping), Fabric.attach(entry.name) as attached:
+    with stop_signals(stopping), controlled(fabric, http) as attached:
         for event in attached.events(follow=follow, stop=stopping.is_set):
             if as_json:
                 echo_json(event, default=str)

@@ -6,7 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from raylay.services.commands.shared.options import FabricOption, JsonOption, running
+from raylay.services.commands.shared.controlled import controlled
+from raylay.services.commands.shared.options import (
+    FabricOption,
+    HttpOption,
+    JsonOption,
+)
 from raylay.services.commands.shared.printing import echo, echo_json
 
 transport_app = typer.Typer(
@@ -24,11 +29,9 @@ COLUMNS = (
 
 
 @transport_app.command("status")
-def status(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
+def status(fabric: FabricOption = "", as_json: JsonOption = False, http: HttpOption = None) -> None:
     """Show every transport, and the number of its connections."""
-    from raylay.services.fabric import Fabric
-
-    with Fabric.attach(running(fabric).name) as attached:
+    with controlled(fabric, http) as attached:
         instances = attached.status()["instances"]
     found = [
         {"instance": instance["name"], **one} for instance in instances for one in _of(instance)
@@ -45,25 +48,31 @@ def status(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
 
 @transport_app.command("enable")
 def enable(
-    instance: InstanceArgument, transport: TransportArgument, fabric: FabricOption = ""
+    instance: InstanceArgument,
+    transport: TransportArgument,
+    fabric: FabricOption = "",
+    http: HttpOption = None,
 ) -> None:
     """Open a transport, until it is disabled or the instance restarts."""
-    _switch(instance, transport, fabric, on=True)
+    _switch(instance, transport, fabric, http, on=True)
 
 
 @transport_app.command("disable")
 def disable(
-    instance: InstanceArgument, transport: TransportArgument, fabric: FabricOption = ""
+    instance: InstanceArgument,
+    transport: TransportArgument,
+    fabric: FabricOption = "",
+    http: HttpOption = None,
 ) -> None:
     """Close a transport, until it is enabled or the instance restarts. Its connections end, and
     their clients go to another transport or instance."""
-    _switch(instance, transport, fabric, on=False)
+    _switch(instance, transport, fabric, http, on=False)
 
 
-def _switch(instance: str, transport: str, fabric: str, *, on: bool) -> None:
-    from raylay.services.fabric import Fabric
-
-    with Fabric.attach(running(fabric).name) as attached:
+def _switch(
+    instance: str, transport: str, fabric: str, http: list[str] | None, *, on: bool
+) -> None:
+    with controlled(fabric, http) as attached:
         echo(attached.switch_transport(instance, transport, on=on))
 
 

@@ -116,6 +116,9 @@ class AdminInterface:
             self._asked(int(header["n"]), str(header["what"]), protocol.read_arguments(body))
 
     def _asked(self, number: int, what: str, arguments: Mapping[str, Any]) -> None:
+        if what == "status":
+            self.process.say(protocol.answer(number, self._told(**arguments)))
+            return
         if what == "snapshot":
             self.process.say(protocol.answer(number, self._snapshot(**arguments)))
             return
@@ -129,6 +132,13 @@ class AdminInterface:
     def _snapshot(self, events_after: int = 0) -> dict[str, Any]:
         events = self._runtime.events_log.after(events_after, EVENTS_MAX)
         return {**self._status(), "events": events}
+
+    def _told(self, events_after: int | None = None) -> dict[str, Any]:
+        """Returns the instance's own status, and the events behind a number; None: no events."""
+        found = self._status()
+        if events_after is not None:
+            found["events"] = self._runtime.events_log.after(events_after, EVENTS_MAX)
+        return found
 
     async def _answer(self, number: int, what: str, arguments: Mapping[str, Any]) -> None:
         try:

@@ -41,6 +41,15 @@ ServerOption = Annotated[
         help="host:port instead of a fabric; repeatable. The variable separates them by spaces.",
     ),
 ]
+HttpOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--http",
+        metavar="ADDRESS",
+        help="host:port of an instance's administrator's interface, instead of a fabric of this "
+        "host; repeatable.",
+    ),
+]
 FilesArgument = Annotated[
     list[Path],
     typer.Argument(help="The fabric's YAML file, or the AMPSConfig files of its instances."),

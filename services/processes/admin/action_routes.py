@@ -21,7 +21,7 @@ from raylay.services.admin.actions import (
 from raylay.services.admin.requests import ROOT, ResourceRequest
 from raylay.services.admin.risks import curl_command, risk_of, shell_command
 from raylay.services.admin.tree import Branch, as_text, pruned
-from raylay.services.errors import ConfigurationError
+from raylay.services.errors import ConfigurationError, ControlRefused
 from raylay.services.processes.admin.answers import error_answer, node_answer
 from raylay.services.processes.admin.instance_source import InstanceSource
 from raylay.services.processes.admin.sampler import Sampler
@@ -34,7 +34,13 @@ _CHECKS = tuple(
     for each in ("transports", "transport")
 )
 """Paths, below `/amps/administrator`, that say whether the user may use the path of the query."""
+_STATUS = "/amps/instance"
+"""Path of which a user must have `read` for the status."""
 _RESETS = frozenset(("reset_authentication", "reset_entitlement"))
+
+
+def _dumped(value: object) -> str:
+    return json.dumps(value, default=str, separators=(",", ":"))
 
 
 class ActionRoutes:
@@ -128,6 +134,17 @@ class ActionRoutes:
                 "sampled_us": self._sampler.time_us,
             }
         )
+
+    async def status(self, request: web.Request, viewer: Viewer) -> web.Response:
+        """Answers `/raylay/status.json`, which is what the shell shows when Ray's head is away: the
+        instance's status, and with `events_after=N` its events behind that number."""
+        if not viewer.may(_STATUS):
+            raise ControlRefused(f"{viewer.user or 'nobody in particular'} may not read {_STATUS}")
+        text = request.query.get("events_after")
+        if text is not None and not (text.isascii() and text.isdigit() and len(text) < 16):
+            raise ConfigurationError(f"events_after={text[:40]!r} is no number of an event")
+        found = await self._instance.status(None if text is None else int(text))
+        return web.json_response(found, dumps=_dumped)
 
     def _curl(self, request: web.Request, action: AdminAction, viewer: Viewer) -> str:
         return curl_command(action, str(request.url.origin()), viewer.user)

@@ -62,6 +62,18 @@ class InstanceClient:
             self._last_event = event["number"]
         return found
 
+    async def status(self, events_after: int | None) -> dict[str, Any]:
+        """Returns the instance's own status, as `raylay status` shows it.
+
+        Args:
+            events_after: `events` are those behind this number; None: it has none.
+
+        Raises:
+            FabricError: the instance does not answer.
+        """
+        found: dict[str, Any] = await self._ask("status", {"events_after": events_after})
+        return found
+
     async def identify(self, caller: Caller, address: str) -> tuple[str, Permissions | None]:
         """Returns the user's name and permissions; None: everything is allowed.
 

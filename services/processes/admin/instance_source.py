@@ -16,6 +16,10 @@ class InstanceSource(Protocol):
     async def snapshot(self) -> Snapshot:
         """Returns the instance's values now."""
 
+    async def status(self, events_after: int | None) -> dict[str, Any]:
+        """Returns the instance's own status, as `raylay status` shows it, with the `events` behind
+        a number; None: without events."""
+
     async def identify(self, caller: Caller, address: str) -> tuple[str, Permissions | None]:
         """Returns the user's name and permissions; None: everything is allowed.
 

@@ -63,6 +63,7 @@ class ResourceRoutes:
     def add_routes(self, router: web.UrlDispatcher) -> None:
         router.add_route("*", f"/{ROOT}{{rest:.*}}", self._answer)
         router.add_get("/raylay/risk", self._risk)
+        router.add_get("/raylay/status.json", self._status)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         asked = read_request(request.rel_url.raw_path, [*request.query.items()])
@@ -75,6 +76,9 @@ class ResourceRoutes:
 
     async def _risk(self, request: web.Request) -> web.StreamResponse:
         return await self._actions.risk(request, await self._guard.viewer(request))
+
+    async def _status(self, request: web.Request) -> web.StreamResponse:
+        return await self._actions.status(request, await self._guard.viewer(request))
 
     async def _resource(self, asked: ResourceRequest, viewer: Viewer) -> web.Response:
         path = "/".join(("", ROOT, *asked.steps))

@@ -3,7 +3,7 @@ instance's Unix socket: frames.
 
     process to instance
       hello    admin: name of the instance, start (number of this start), pid: the first frame
-      ask      n: number of the question, what: `snapshot`, `identify` or `perform`;
+      ask      n: number of the question, what: `snapshot`, `status`, `identify` or `perform`;
                body: msgpack: the arguments by name
       listens  address: the address that the interface listens on; empty: it cannot, and `why`
 

@@ -32,6 +32,7 @@ OF_LOOKING = {
     # For what it says here: there is no fabric.
     "raylay.services.commands.shared.error_messages",
     "raylay.services.commands.status",
+    "raylay.services.commands.shared.controlled",
     "raylay.services.commands.shared.options",
     "raylay.services.commands.shared.printing",
     "raylay.services.errors",

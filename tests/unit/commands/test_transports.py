@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +10,9 @@ from typer.testing import CliRunner
 
 from raylay.services import fabric
 from raylay.services.cli import app
-from raylay.services.commands import transports
+from raylay.services.commands.shared import controlled
 from raylay.services.config.transport import TransportConfig
+from raylay.services.fabric.records.registry import RegistryEntry
 from raylay.services.server.clients.transport import ClientTransport
 
 
@@ -42,7 +42,7 @@ class Attached:
 @pytest.fixture
 def attached(monkeypatch: pytest.MonkeyPatch) -> Attached:
     made = Attached()
-    monkeypatch.setattr(transports, "running", lambda name: SimpleNamespace(name=name))
+    monkeypatch.setattr(controlled, "running", lambda name: RegistryEntry("f", "/f", ""))
     monkeypatch.setattr(fabric.Fabric, "attach", lambda name: nullcontext(made))
     return made
 

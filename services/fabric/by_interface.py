@@ -1,0 +1,351 @@
+"""A fabric that is controlled over its instances' administrator's interfaces, because Ray's head
+does not answer or because the user names them; and the choice between this way and Ray's.
+
+    with reach(entry) as fabric:
+        fabric.downgrade("NewYork-1", "London")
+
+The commands that look at instances or change one take this way by itself when the head is away:
+they are needed most then. What starts, ends or moves instances needs the head.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from raylay.services.admin.actions import BY_HTTP, body_of
+from raylay.services.client.credentials import credentials
+from raylay.services.configuration.model import FabricSettings, InstanceSettings
+from raylay.services.errors import ConfigurationError, FabricError
+from raylay.services.fabric.cluster.ray_access import HeadSilent
+from raylay.services.fabric.interface_client import (
+    ANSWER_S,
+    InterfaceClient,
+    answers_as_head,
+)
+from raylay.services.fabric.plan import FabricRecord, admin_address
+from raylay.services.fabric.records.registry import RegistryEntry
+from raylay.services.fabric.transports import client_tls
+from raylay.services.net.tls_config import TlsConfig
+from raylay.services.net.tls_files import client_context
+from raylay.services.security.control import Caller, path_of
+
+HEAD_S = 2.0
+"""Time, in seconds, that Ray's head has for a sign of life."""
+FOLLOW_S = 0.5
+ASKED_AT_ONCE = 32
+HOW_TO_HAVE_ONE = (
+    "`admin: {enabled: true}` in the fabric's file and `raylay apply` give it one "
+    "(docs/administration.md)"
+)
+
+
+class FabricAccess(Protocol):
+    """What the commands do with a running fabric, whichever way it is reached (`Fabric`)."""
+
+    name: str
+
+    @property
+    def declared(self) -> FabricSettings:
+        """Returns the settings that the fabric runs with."""
+
+    def status(self) -> dict[str, Any]:
+        """Returns every instance's own status, or why it cannot be asked."""
+
+    def events(
+        self, *, follow: bool = False, after_us: int = 0, stop: Callable[[], bool] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Yields the events of all instances, oldest first."""
+
+    def control(
+        self, name: str, call: str, *, timeout_s: float | None = None, **arguments: Any
+    ) -> Any:
+        """Makes a control call of one instance, and returns its result."""
+
+    def downgrade(self, name: str, destination: str, *, force: bool = False) -> None:
+        """Lets acks of an instance no longer wait for a destination."""
+
+    def upgrade(self, name: str, destination: str) -> None:
+        """Lets acks wait for it again."""
+
+    def admit(self, name: str, *, force: bool = False) -> None:
+        """Lets an instance admit clients."""
+
+    def proxied(self, name: str, queue: str, *, on: bool = True) -> str:
+        """Turns the takeover of a queue's messages on or off."""
+
+    def switch_transport(self, name: str, transport: str, *, on: bool) -> str:
+        """Enables or disables a transport."""
+
+    def reset_entitlement(self, name: str, user: str = "") -> int:
+        """Has an instance ask its modules anew what its users may do."""
+
+
+class InterfaceFabric:
+    """See the file's docstring. The methods are those of `Fabric`; every one raises FabricError
+    where an instance does not answer, or refuses.
+
+    Args:
+        name: of the fabric; empty: not known.
+        interfaces: the interfaces by instance.
+        settings: of the fabric; None: not known.
+        peers_of: an interface that passes requests on to its peers, for instances that have no
+            entry in `interfaces`; None: none does.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        interfaces: Mapping[str, InterfaceClient],
+        settings: FabricSettings | None = None,
+        peers_of: InterfaceClient | None = None,
+        peers: Sequence[str] = (),
+    ) -> None:
+        self.name = name
+        self._interfaces = interfaces
+        self._settings = settings
+        self._peers_of = peers_of
+        self._peers = peers
+
+    @property
+    def declared(self) -> FabricSettings:
+        """Returns the settings that the fabric runs with.
+
+        Raises:
+            FabricError: they are not known, because an interface was named and no fabric.
+        """
+        if self._settings is None:
+            raise FabricError(
+                "this needs the fabric's settings, which an interface does not tell: name the "
+                "fabric with --fabric on a host that knows it, and leave --http out"
+            )
+        return self._settings
+
+    # -- looking ---------------------------------------------------------------------------------
+    def status(self) -> dict[str, Any]:
+        """Returns every instance's own status, or why it cannot be asked."""
+        names = self._names()
+        with ThreadPoolExecutor(min(ASKED_AT_ONCE, len(names) or 1)) as pool:
+            found = list(pool.map(self._status_of, names))
+        return {"fabric": self.name, "directory": "", "instances": found, "left_over": []}
+
+    def _names(self) -> list[str]:
+        if self._settings is not None:
+            return [each.name for each in self._settings.instances]
+        return [*dict.fromkeys((*self._interfaces, *self._peers))]
+
+    def _status_of(self, name: str) -> dict[str, Any]:
+        base: dict[str, Any] = {"name": name, "group": "", "ready": False}
+        if self._settings is not None:
+            base["group"] = self._settings.instance(name).group
+        try:
+            told = self._get(name, "raylay/status.json")
+        except FabricError as error:
+            return {**base, "phase": "unknown", "reason": str(error)}
+        if not isinstance(told, dict):
+            return {**base, "phase": "unknown", "reason": f"{name} tells no status"}
+        return {**base, "phase": "", "reason": "", **told}
+
+    def events(
+        self, *, follow: bool = False, after_us: int = 0, stop: Callable[[], bool] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Yields the events of all instances, oldest first; see `Fabric.events`."""
+        last: dict[str, int] = {}
+        names = self._names()
+        while True:
+            batch: list[dict[str, Any]] = []
+            with ThreadPoolExecutor(min(ASKED_AT_ONCE, len(names) or 1)) as pool:
+                for name, found in zip(
+                    names, pool.map(lambda each: self._events_of(each, last), names), strict=True
+                ):
+                    if found:
+                        last[name] = int(found[-1]["number"])
+                    batch += [{"instance": name, **event} for event in found]
+            batch.sort(key=lambda event: int(event["time_us"]))
+            yield from (event for event in batch if event["time_us"] > after_us)
+            if batch:
+                continue
+            if not follow or (stop is not None and stop()):
+                return
+            time.sleep(FOLLOW_S)
+
+    def _events_of(self, name: str, last: Mapping[str, int]) -> list[dict[str, Any]]:
+        try:
+            found = self._get(name, f"raylay/status.json?events_after={last.get(name, 0)}")
+        except FabricError:
+            return []
+        events: list[dict[str, Any]] = found["events"] if isinstance(found, dict) else []
+        return events
+
+    # -- acting ----------------------------------------------------------------------------------
+    def control(
+        self, name: str, call: str, *, timeout_s: float | None = None, **arguments: Any
+    ) -> Any:
+        """Makes a control call of one instance, and returns its result.
+
+        Raises:
+            FabricError: the instance cannot be asked, or refuses; or the call needs Ray's head.
+        """
+        if call not in BY_HTTP:
+            raise FabricError(f"{call} of {name} needs Ray's head: wait until it is back")
+        path, body = path_of(call, arguments), body_of(call, arguments)
+        client, front = self._way_to(name)
+        found = client.post(front + path, body, timeout_s or ANSWER_S)
+        return found.get("result") if isinstance(found, dict) else None
+
+    def downgrade(self, name: str, destination: str, *, force: bool = False) -> None:
+        self.control(name, "downgrade", destination=destination, force=force)
+
+    def upgrade(self, name: str, destination: str) -> None:
+        self.control(name, "upgrade", destination=destination)
+
+    def admit(self, name: str, *, force: bool = False) -> None:
+        known: dict[str, Any] = {}
+        if self._settings is not None:
+            known["senders"] = self._settings.replicating_to(name)
+        self.control(name, "admit", force=force, **known)
+
+    def proxied(self, name: str, queue: str, *, on: bool = True) -> str:
+        return str(self.control(name, "enable_proxied" if on else "disable_proxied", queue=queue))
+
+    def switch_transport(self, name: str, transport: str, *, on: bool) -> str:
+        call = "enable_transport" if on else "disable_transport"
+        return str(self.control(name, call, transport=transport))
+
+    def reset_entitlement(self, name: str, user: str = "") -> int:
+        return int(self.control(name, "reset_entitlement", of_user=user))
+
+    # -- the way ---------------------------------------------------------------------------------
+    def _get(self, name: str, path: str) -> Any:
+        client, front = self._way_to(name)
+        return client.get(f"{front}/{path}")
+
+    def _way_to(self, name: str) -> tuple[InterfaceClient, str]:
+        """Returns the interface by which an instance is asked, and the path before its own."""
+        client = self._interfaces.get(name)
+        if client is not None:
+            return client, ""
+        if self._peers_of is not None:
+            return self._peers_of, f"/raylay/peer/{quote(name, safe='')}"
+        if self._settings is not None:
+            self._settings.instance(name)  # raises where there is none of this name
+        raise FabricError(
+            f"Ray's head does not answer, and instance {name} has no administrator's interface: "
+            f"{HOW_TO_HAVE_ONE}"
+        )
+
+
+# -- which way -------------------------------------------------------------------------------------
+@contextmanager
+def reach(
+    entry: RegistryEntry | None,
+    addresses: Sequence[str] = (),
+    tell: Callable[[str], None] = lambda text: None,
+) -> Iterator[FabricAccess]:
+    """Yields a fabric, by Ray where its head answers, else by the instances' interfaces.
+
+    Args:
+        entry: the fabric; None: `addresses` say all.
+        addresses: interfaces that the user names: they are used whatever the head does.
+        tell: told which way is taken, where it is not Ray's.
+
+    Raises:
+        FabricError: no way leads there; says what gives one.
+        ConfigurationError: an address is none, or what the environment says of the user cannot be
+            read.
+    """
+    if addresses:
+        fabric = named_interfaces(addresses)
+        tell(f"over the administrator's interface at {', '.join(addresses)}")
+        yield fabric
+        return
+    if entry is None:
+        raise ConfigurationError("name a fabric, or the address of an interface")
+    if answers_as_head(entry.address, HEAD_S):
+        from raylay.services.fabric.fabric import Fabric  # late: it takes all that Ray takes
+
+        with Fabric.attach(entry.name) as attached:
+            yield attached
+        return
+    found, count = interfaces_of(entry)
+    tell(
+        f"Ray's head at {entry.address} does not answer: asking over the administrator's "
+        f"interface, which {count} of {len(found.declared.instances)} instances have"
+    )
+    yield found
+
+
+def interfaces_of(entry: RegistryEntry) -> tuple[InterfaceFabric, int]:
+    """Returns a fabric by its instances' interfaces, as its record on this host knows them, and how
+    many instances have one.
+
+    Raises:
+        HeadSilent: none has one; says which setting gives it one.
+    """
+    record = FabricRecord.load(entry.directory)
+    if record is None:
+        raise FabricError(f"{entry.directory} has no record of fabric {entry.name}")
+    settings = FabricSettings.from_json(record.settings)
+    caller = caller_of_environment()
+    found: dict[str, InterfaceClient] = {}
+    for instance in settings.instances:
+        address = admin_address(settings, record, instance)
+        if address:
+            context = _context(settings, record, instance)
+            found[instance.name] = InterfaceClient(address, caller, context)
+    if not found:
+        raise HeadSilent(
+            f"Ray's head at {entry.address} does not answer, and no instance of fabric "
+            f"{entry.name} has an administrator's interface, which needs none: {HOW_TO_HAVE_ONE}. "
+            "Wait until the head is back; clients do not need it"
+        )
+    return InterfaceFabric(entry.name, found, settings), len(found)
+
+
+def _context(
+    settings: FabricSettings, record: FabricRecord, instance: InstanceSettings
+) -> ssl.SSLContext | None:
+    """Returns the TLS context for an instance's interface; None: it speaks plain HTTP."""
+    own, around = settings.interface_of(instance).tls, instance.tls
+    if not (around if own is None else own) and (own is not None or not settings.tls):
+        return None
+    tls = client_tls(settings, record.directory) or TlsConfig()
+    return client_context(tls, f"the administrator's interface of {instance.name}")
+
+
+def named_interfaces(addresses: Sequence[str]) -> InterfaceFabric:
+    """Returns the instances at these addresses, and those whose interfaces one of them knows.
+
+    Raises:
+        FabricError: an interface does not answer.
+        ConfigurationError: an address is none.
+    """
+    caller = caller_of_environment()
+    clients = [InterfaceClient(address, caller) for address in addresses]
+    found: dict[str, InterfaceClient] = {}
+    for client in clients:
+        told = client.get("/amps/instance/name.json")
+        try:
+            found[str(told["amps"]["instance"]["name"])] = client
+        except (KeyError, TypeError):
+            raise FabricError(f"{client.url} is no administrator's interface") from None
+    name, peers = "", []
+    with suppress(FabricError, KeyError, TypeError):  # of an instance that knows no peers
+        view = clients[0].get("/raylay/fabric.json")
+        name, peers = str(view["fabric"]), [str(each["name"]) for each in view["instances"]]
+    return InterfaceFabric(name, found, peers_of=clients[0], peers=peers)
+
+
+def caller_of_environment() -> Caller:
+    """Returns the user that `RAYLAY_USER` and `RAYLAY_PASSWORD` or `RAYLAY_PASSWORD_FILE` name.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or both are given.
+    """
+    found = credentials()
+    return Caller(found.get("user_id", ""), found.get("password", ""))
