@@ -43,6 +43,10 @@ class Instance:
         self.is_away = False
         self.release: asyncio.Event | None = None
 
+    async def status(self, events_after: int | None) -> dict[str, Any]:
+        events = {} if events_after is None else {"events": [{"number": events_after + 1}]}
+        return {"name": "north", "ready": True, "at": object(), **events}
+
     async def snapshot(self) -> dict[str, Any]:
         self.snapshots += 1
         if self.release is not None:
@@ -280,6 +284,26 @@ def test_the_risk_of_an_action_is_told_before_it_is_done() -> None:
         assert not at.instance.performed
 
     visit(act)
+
+
+def test_the_shell_is_told_the_status_and_events() -> None:
+    async def act(at: Visit) -> None:
+        status, found = await at.get("/raylay/status.json")
+        assert status == 200 and found["ready"] is True and "events" not in found
+        status, found = await at.get("/raylay/status.json?events_after=7")
+        assert found["events"] == [{"number": 8}]
+        for text in ("-1", "x", "", "9" * 20, "\u0661"):
+            status, found = await at.get("/raylay/status.json", params={"events_after": text})
+            assert status == 400 and "is no number of an event" in found["error"]
+
+    visit(act)
+
+    async def guarded(at: Visit) -> None:
+        status, found = await at.get("/raylay/status.json", headers=basic("amy"))
+        assert status == 403 and "amy may not read /amps/instance" in found["error"]
+        assert (await at.get("/raylay/status.json", headers=basic("root")))[0] == 200
+
+    visit(guarded, guarded=True)
 
 
 def test_the_risk_says_who_may_not() -> None:

@@ -1,0 +1,312 @@
+"""services/fabric/by_interface.py: a fabric that is controlled over HTTP because Ray's head is
+away, before interfaces that a thread of the test serves."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raylay.services.admin.actions import BY_HTTP, body_of, read_options
+from raylay.services.errors import ConfigurationError, FabricError
+from raylay.services.fabric import Fabric
+from raylay.services.fabric.by_interface import InterfaceFabric, named_interfaces, reach
+from raylay.services.fabric.cluster.ray_access import HeadSilent
+from raylay.services.fabric.interface_client import (
+    InterfaceClient,
+    InterfaceSilent,
+    answers_as_head,
+)
+from raylay.services.fabric.plan import FabricRecord, record_of
+from raylay.services.fabric.records.registry import RegistryEntry
+from raylay.services.security.control import Caller
+
+AMY = Caller("amy", "secret")
+
+
+@dataclass
+class Interface:
+    """Stands for an administrator's interface: what it answers, and what it was asked."""
+
+    answers: dict[str, tuple[int, Any]] = field(default_factory=dict)
+    asked: list[tuple[str, str, Any, dict[str, str]]] = field(default_factory=list)
+    port: int = 0
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+@contextmanager
+def serving(**answers: Any) -> Iterator[Interface]:
+    interface = Interface({path: (200, found) for path, found in answers.items()})
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None: ...
+
+        def do_GET(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            body = self.rfile.read(length)
+            told = json.loads(body) if body else None
+            interface.asked.append((self.command, self.path, told, dict(self.headers)))
+            status, found = interface.answers.get(self.path, (404, {"error": "there is nothing"}))
+            data = found if isinstance(found, bytes) else json.dumps(found).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.send_header("Set-Cookie", "raylay-session=token; HttpOnly; Path=/")
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_POST = do_GET
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    interface.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield interface
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def closed_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+# -- one interface ---------------------------------------------------------------------------------
+def test_a_request_says_who_it_is_and_is_let_in_by_its_session_later() -> None:
+    with serving(**{"/a": {"found": 1}}) as at:
+        client = InterfaceClient(at.address, AMY)
+        assert client.get("/a") == {"found": 1} == client.post("/a", {"force": True})
+        (method, _, body, headers), (method_2, _, body_2, headers_2) = at.asked
+        assert (method, body, method_2, body_2) == ("GET", None, "POST", {"force": True})
+        expected = base64.b64encode(b"amy:secret").decode()
+        assert headers["Authorization"] == f"Basic {expected}"
+        assert headers["X-Raylay"] == "1" and "Cookie" not in headers
+        assert headers_2["Cookie"] == "raylay-session=token"
+        InterfaceClient(f"http://{at.address}/", Caller("", "token")).get("/a")
+        assert at.asked[-1][3]["Authorization"] == "Bearer token"
+        InterfaceClient(at.address).get("/a")
+        assert "Authorization" not in at.asked[-1][3]
+
+
+@pytest.mark.parametrize("address", ["", "host", "ftp://h:1", "h:port", "http://:1", "h:99999999"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(ConfigurationError, match="no address of an administrator's interface"):
+        InterfaceClient(address)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (
+            (401, {"error": "give a user"}),
+            "does not let you in: give a user. Give the user in",
+        ),
+        ((403, {"error": "amy may not"}), "^amy may not$"),
+        ((200, b"<html>"), "answers 200, and not as an administrator's interface"),
+        ((500, b""), "answers 500"),
+        ((500, [1]), "answers 500"),
+    ],
+)
+def test_an_error_is_a_sentence(answer: tuple[int, Any], text: str) -> None:
+    with serving() as at:
+        at.answers["/a"] = answer
+        with pytest.raises(FabricError, match=text):
+            InterfaceClient(at.address).get("/a")
+
+
+def test_one_that_is_gone_or_silent_is_named() -> None:
+    with pytest.raises(InterfaceSilent, match="does not answer"):
+        InterfaceClient(f"127.0.0.1:{closed_port()}").get("/a")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = InterfaceClient(f"127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(InterfaceSilent, match="does not answer: timed out"):
+            client.get("/a", timeout_s=0.05)
+
+
+def test_a_head_is_known_by_its_first_byte() -> None:
+    assert answers_as_head("", 1.0) and answers_as_head("/unix/socket", 1.0)
+    assert not answers_as_head(f"127.0.0.1:{closed_port()}", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as stopped:
+        assert not answers_as_head(f"127.0.0.1:{stopped.getsockname()[1]}", 0.05)
+    with serving() as at:
+        assert answers_as_head(at.address, 10.0)
+
+
+# -- a fabric --------------------------------------------------------------------------------------
+STATUS = {"name": "A-1", "ready": True, "phase": "serving", "destinations": {}}
+
+
+def fabric_of(at: Interface) -> InterfaceFabric:
+    settings = Fabric("f").region("A", 2).settings()
+    return InterfaceFabric("f", {"A-1": InterfaceClient(at.address)}, settings)
+
+
+def test_every_instance_is_told_or_why_not() -> None:
+    with serving(**{"/raylay/status.json": STATUS}) as at:
+        found = fabric_of(at).status()
+        first, second = found["instances"]
+        assert found["fabric"] == "f" and first["ready"] and first["group"] == "A"
+        assert not second["ready"] and second["phase"] == "unknown"
+        assert "A-2 has no administrator's interface: `admin: {enabled: true}`" in second["reason"]
+        at.answers["/raylay/status.json"] = (200, [])
+        assert fabric_of(at).status()["instances"][0]["reason"] == "A-1 tells no status"
+
+
+def test_an_action_is_posted_to_its_path() -> None:
+    path = "/amps/administrator/replication/A-2/downgrade"
+    with serving(**{path: {"done": "downgrade", "result": None}}) as at:
+        fabric = fabric_of(at)
+        fabric.downgrade("A-1", "A-2", force=True)
+        assert at.asked[-1][:3] == ("POST", path, {"force": True})
+        fabric.downgrade("A-1", "A-2")
+        assert at.asked[-1][:3] == ("POST", path, None)
+        with pytest.raises(FabricError, match="there is nothing"):
+            fabric.upgrade("A-1", "A-2")
+        with pytest.raises(FabricError, match="instance A-2 has no administrator's interface"):
+            fabric.upgrade("A-2", "A-1")
+        with pytest.raises(ConfigurationError, match="A-7"):
+            fabric.upgrade("A-7", "A-1")
+        with pytest.raises(FabricError, match=r"restart of A-1 needs Ray's head"):
+            fabric.control("A-1", "restart")
+
+
+def test_the_other_actions_are_those_of_a_fabric() -> None:
+    root = "/amps/administrator"
+    answers = {
+        f"{root}/instance/admit": {"result": None},
+        f"{root}/queues/work/enable_proxied_transfer": {"result": "on"},
+        f"{root}/queues/work/disable_proxied_transfer": {"result": "off"},
+        f"{root}/transports/client/enable": {"result": "open"},
+        f"{root}/transports/client/disable": {"result": "shut"},
+        f"{root}/authorization/entitlement/reset": {"result": 3},
+    }
+    with serving(**answers) as at:
+        fabric = fabric_of(at)
+        fabric.admit("A-1", force=True)
+        assert at.asked[-1][2] == {"force": True, "senders": ["A-2"]}
+        assert [fabric.proxied("A-1", "work", on=on) for on in (True, False)] == ["on", "off"]
+        switched = [fabric.switch_transport("A-1", "client", on=on) for on in (True, False)]
+        assert switched == ["open", "shut"]
+        assert fabric.reset_entitlement("A-1", "bob") == 3
+        assert at.asked[-1][2] == {"user": "bob"}
+
+
+def test_events_of_all_come_in_order_and_follow() -> None:
+    def event(number: int) -> dict[str, Any]:
+        return {"number": number, "time_us": number * 10, "event": "e"}
+
+    answers = {
+        "/raylay/status.json?events_after=0": {"events": [event(1), event(2)]},
+        "/raylay/status.json?events_after=2": {"events": []},
+    }
+    with serving(**answers) as at:
+        found = list(fabric_of(at).events(after_us=10))
+        assert [(each["instance"], each["number"]) for each in found] == [("A-1", 2)]
+        stops = iter((False, True))
+        assert len(list(fabric_of(at).events(follow=True, stop=lambda: next(stops)))) == 2
+
+
+@pytest.mark.parametrize("call", sorted(BY_HTTP))
+def test_a_body_is_read_as_it_was_meant(call: str) -> None:
+    arguments = {"force": True, "of_user": "bob", "senders": ["a"], "destination": "B"}
+    read = read_options(call, body_of(call, arguments))
+    assert read.items() <= arguments.items() and "destination" not in read
+    assert body_of(call, {"force": False, "of_user": "", "senders": None}) == {}
+
+
+# -- which way -------------------------------------------------------------------------------------
+def running(place: Path, port: int | None, head: str) -> RegistryEntry:
+    settings = Fabric("f", admin={"enabled": True} if port else None).region("A", 2).settings()
+    record: FabricRecord = record_of(settings, place)
+    if port:
+        record.ports["A-1"].admin = port
+        record.ports["A-2"].admin = closed_port()
+    place.mkdir()
+    record.save()
+    return RegistryEntry("f", str(place), head)
+
+
+def test_a_head_that_answers_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Fabric, "attach", lambda name: nullcontext(f"attached to {name}"))
+    told: list[str] = []
+    with (
+        serving() as at,
+        reach(running(tmp_path / "f", None, at.address), (), told.append) as found,
+    ):
+        assert found == "attached to f" and told == []
+
+
+def test_without_a_head_the_interfaces_are_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYLAY_USER", "amy")
+    monkeypatch.setenv("RAYLAY_PASSWORD", "secret")
+    told: list[str] = []
+    with serving(**{"/raylay/status.json": STATUS}) as at:
+        entry = running(tmp_path / "f", at.port, f"127.0.0.1:{closed_port()}")
+        with reach(entry, (), told.append) as found:
+            first, second = found.status()["instances"]
+            assert first["ready"] and not second["ready"]
+            assert "does not answer" in second["reason"]
+        (text,) = told
+        assert "does not answer: asking over the administrator's interface, which 2 of 2" in text
+        assert "Authorization" in at.asked[-1][3]
+
+
+def test_without_a_head_and_an_interface_it_says_what_to_do(tmp_path: Path) -> None:
+    entry = running(tmp_path / "f", None, f"127.0.0.1:{closed_port()}")
+    with (
+        pytest.raises(HeadSilent, match=r"admin: \{enabled: true\}.*administration\.md"),
+        reach(entry),
+    ):
+        pass
+    (tmp_path / "f" / "fabric.json").unlink()
+    with pytest.raises(FabricError, match="has no record of fabric f"), reach(entry):
+        pass
+    with pytest.raises(ConfigurationError, match="name a fabric"), reach(None):
+        pass
+
+
+def test_a_named_interface_knows_the_others() -> None:
+    name = {"amps": {"instance": {"name": "A-1"}}}
+    view = {"fabric": "f", "instances": [{"name": "A-1"}, {"name": "A-2"}]}
+    peer = {**STATUS, "name": "A-2"}
+    told: list[str] = []
+    with serving(
+        **{
+            "/amps/instance/name.json": name,
+            "/raylay/fabric.json": view,
+            "/raylay/status.json": STATUS,
+            "/raylay/peer/A-2/raylay/status.json": peer,
+            "/raylay/peer/A-2/amps/administrator/diagnostics/dump": {"result": ["line"]},
+        }
+    ) as at:
+        with reach(None, [at.address], told.append) as found:
+            assert [each["name"] for each in found.status()["instances"]] == ["A-1", "A-2"]
+            assert found.control("A-2", "dump") == ["line"]
+            with pytest.raises(FabricError, match="needs the fabric's settings"):
+                found.declared  # noqa: B018
+        assert told == [f"over the administrator's interface at {at.address}"]
+        # One that knows no peers is one of itself.
+        at.answers["/raylay/fabric.json"] = (404, {"error": "no"})
+        alone = named_interfaces([at.address]).status()["instances"]
+        assert [each["name"] for each in alone] == ["A-1"]
+        at.answers["/amps/instance/name.json"] = (200, {"hello": 1})
+        with pytest.raises(FabricError, match="is no administrator's interface"):
+            named_interfaces([at.address])
