@@ -117,17 +117,10 @@ def action(
 ) -> None:
     """Perform an administrator's action by its path, such as
     transaction_log/journals/17/archive."""
-    from raylay.services.admin.actions import action_at, read_options
-    from raylay.services.admin.requests import read_request
+    from raylay.services.fabric.by_interface import call_of_path
 
-    steps = read_request(f"/amps/{path.strip('/')}", ()).steps
-    found = action_at(steps)
-    if found is None:
-        raise ConfigurationError(
-            f"{path[:200]!r} names no action: docs/administration.md lists them"
-        )
-    options = read_options(found.call, {"force": True} if force else None)
-    _perform(instance, found.call, fabric, http, **found.details, **options)
+    call, arguments = call_of_path(path, force=force)
+    _perform(instance, call, fabric, http, **arguments)
 
 
 def _perform(

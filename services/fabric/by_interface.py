@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from raylay.services.admin.actions import BY_HTTP, body_of
+from raylay.services.admin.actions import BY_HTTP, action_of, body_of, read_options
 from raylay.services.client.credentials import credentials
 from raylay.services.configuration.model import FabricSettings, InstanceSettings
 from raylay.services.errors import ConfigurationError, FabricError
@@ -38,6 +38,7 @@ from raylay.services.security.control import Caller, path_of
 HEAD_S = 2.0
 """Time, in seconds, that Ray's head has for a sign of life."""
 FOLLOW_S = 0.5
+SHOWN_MAX = 200
 ASKED_AT_ONCE = 32
 HOW_TO_HAVE_ONE = (
     "`admin: {enabled: true}` in the fabric's file and `raylay apply` give it one "
@@ -238,6 +239,21 @@ class InterfaceFabric:
             f"Ray's head does not answer, and instance {name} has no administrator's interface: "
             f"{HOW_TO_HAVE_ONE}"
         )
+
+
+def call_of_path(path: str, *, force: bool) -> tuple[str, dict[str, Any]]:
+    """Returns the control call that a path below `/amps/administrator` names, with its arguments.
+
+    Raises:
+        ConfigurationError: the path names no action, or one that cannot be forced.
+    """
+    found = action_of(f"amps/administrator/{path.strip('/')}")
+    if found is None:
+        raise ConfigurationError(
+            f"{path[:SHOWN_MAX]!r} names no action: docs/administration.md lists them"
+        )
+    options = read_options(found.call, {"force": True} if force else None)
+    return found.call, {**found.details, **options}
 
 
 # -- which way -------------------------------------------------------------------------------------

@@ -19,7 +19,12 @@ import pytest
 from raylay.services.admin.actions import BY_HTTP, body_of, read_options
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import Fabric
-from raylay.services.fabric.by_interface import InterfaceFabric, named_interfaces, reach
+from raylay.services.fabric.by_interface import (
+    InterfaceFabric,
+    call_of_path,
+    named_interfaces,
+    reach,
+)
 from raylay.services.fabric.cluster.ray_access import HeadSilent
 from raylay.services.fabric.interface_client import (
     InterfaceClient,
@@ -228,6 +233,18 @@ def test_a_body_is_read_as_it_was_meant(call: str) -> None:
     read = read_options(call, body_of(call, arguments))
     assert read.items() <= arguments.items() and "destination" not in read
     assert body_of(call, {"force": False, "of_user": "", "senders": None}) == {}
+
+
+def test_a_path_names_a_call() -> None:
+    assert call_of_path("/replication/a%2Fb/downgrade/", force=True) == (
+        "downgrade",
+        {"destination": "a/b", "force": True},
+    )
+    assert call_of_path("diagnostics/dump", force=False) == ("dump", {})
+    with pytest.raises(ConfigurationError, match="'explode' names no action"):
+        call_of_path("explode", force=False)
+    with pytest.raises(ConfigurationError, match="it takes no body"):
+        call_of_path("diagnostics/dump", force=True)
 
 
 # -- which way -------------------------------------------------------------------------------------
