@@ -47,7 +47,7 @@ HOW_TO_HAVE_ONE = (
 
 
 class FabricAccess(Protocol):
-    """What the commands do with a running fabric, whichever way it is reached (`Fabric`)."""
+    """The methods by which commands use a running fabric, on either way (`Fabric`)."""
 
     name: str
 
@@ -200,25 +200,31 @@ class InterfaceFabric:
         return found.get("result") if isinstance(found, dict) else None
 
     def downgrade(self, name: str, destination: str, *, force: bool = False) -> None:
+        """Lets acks of an instance no longer wait for a destination."""
         self.control(name, "downgrade", destination=destination, force=force)
 
     def upgrade(self, name: str, destination: str) -> None:
+        """Lets acks of an instance wait for a destination again."""
         self.control(name, "upgrade", destination=destination)
 
     def admit(self, name: str, *, force: bool = False) -> None:
+        """Lets an instance admit clients."""
         known: dict[str, Any] = {}
         if self._settings is not None:
             known["senders"] = self._settings.replicating_to(name)
         self.control(name, "admit", force=force, **known)
 
     def proxied(self, name: str, queue: str, *, on: bool = True) -> str:
+        """Turns the takeover of a queue's messages on or off. Returns a sentence."""
         return str(self.control(name, "enable_proxied" if on else "disable_proxied", queue=queue))
 
     def switch_transport(self, name: str, transport: str, *, on: bool) -> str:
+        """Enables or disables a transport. Returns a sentence."""
         call = "enable_transport" if on else "disable_transport"
         return str(self.control(name, call, transport=transport))
 
     def reset_entitlement(self, name: str, user: str = "") -> int:
+        """Has an instance ask its modules anew. Returns the number of sessions that ended."""
         return int(self.control(name, "reset_entitlement", of_user=user))
 
     # -- the way ---------------------------------------------------------------------------------
