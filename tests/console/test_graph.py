@@ -362,6 +362,34 @@ def test_what_is_unknown_is_in_no_sum(browser: Browser) -> None:
         assert box is not None and "?" in box and missing[0] in box
 
 
+def test_a_failover_shows_and_moves_nothing(browser: Browser) -> None:
+    with browser.console(GeneratedFabric(6, scenario="healthy")) as console:
+        opened(console)
+        link = next(each for each in console.at.fabric.links.values() if len(each.to) > 1)
+        lead = f'.g-leads path[data-link="{link.id}"]'
+        first, second = link.to
+        assert console.page.get_attribute(lead, "data-to") == first
+        before, line = (
+            placed(console),
+            console.page.get_attribute(f'a[data-key="l:{link.id}"] .g-stroke', "d"),
+        )
+        for connected, shown in ((second, second), ("", None)):
+            found = console.page.evaluate(
+                """async ([id, connected_to, lead]) => {
+                  const { fabric } = await import('./console/core/fabric.js');
+                  const links = fabric.value.links
+                    .map((link) => (link.id === id ? { ...link, connected_to } : link));
+                  fabric.value = { ...fabric.value, links };
+                  await new Promise((done) => setTimeout(done));
+                  return document.querySelector(lead)?.dataset.to ?? null;
+                }""",
+                [link.id, connected, lead],
+            )
+            assert found == shown
+            assert placed(console) == before
+            assert console.page.get_attribute(f'a[data-key="l:{link.id}"] .g-stroke', "d") == line
+
+
 # -- reading and walking it ------------------------------------------------------------------------
 @pytest.mark.parametrize("size", [2, 6])
 def test_every_part_has_a_name_and_opens_its_page(browser: Browser, size: int) -> None:

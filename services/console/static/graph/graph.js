@@ -11,7 +11,7 @@ import { badness } from '../core/status.js';
 import { select } from '../vendor/d3-selection.js';
 import { zoom, zoomIdentity } from '../vendor/d3-zoom.js';
 import { signatureOf, topologyOf } from './topology.js';
-import { linesOf, pointAt, routeLines, routeSingle } from './routes.js';
+import { leadOf, linesOf, pointAt, routeLines, routeSingle } from './routes.js';
 import { nextTask, prepareScene } from './scene.js';
 import { bundleSentence, instanceSentence, kindOf, lineFace, linkLevel, linkSentence, regionFace, troubledLinks } from './faces.js';
 import { Card, Instance, Line, LineShape, Region, cardTexts, instanceKey, lineKey, regionKey, regionTexts } from './marks.js';
@@ -332,6 +332,7 @@ function Base({ scene, index, lines, all, open, panel, hot, onDrawn }) {
       ${singles.map(({ link, place, face }) => html`<${Line} key=${`single ${link.id}`} id=${`l:${link.id}`} href=${href('link', [link.id])} name=${linkSentence(link, index.nowUs)}
           shown=${face} face=${lineKey(face)} place=${place} at=${0.5} mark=${face.kind === 'disconnected' || face.kind === 'refused'} thin=${true}/>`)}
     </${Lines}>
+    ${topology.bundled ? null : leads(scene, faces)}
     ${bundled ? frames('whole') : frames('texts')}
     ${[...layout.instances.values()].map((place) => {
       const instance = index.instances.get(place.name);
@@ -351,6 +352,21 @@ function Base({ scene, index, lines, all, open, panel, hot, onDrawn }) {
         return html`<${Card} key=${line.key} id=${lineId(line)} href=${lineHref(line)} shown=${face} texts=${texts} place=${card} face=${`${lineKey(face)}|${texts.glyph}|${texts.first}|${texts.second}`}/>`;
       })}
     </${Lines}>`;
+}
+
+/** From the ends of links to groups to the instances that they are connected to. */
+function leads(scene, faces) {
+  const found = [];
+  for (const line of scene.lines) {
+    if (line.to || line.within) continue;
+    const { worst, level } = faces.get(line.key);
+    const instance = worst && scene.layout.instances.get(worst.connected_to);
+    const region = scene.layout.regions.get(line.toRegion);
+    if (!instance || instance.region !== line.toRegion || !region.line || region.instances.length < 2) continue;
+    const way = leadOf(scene.routes.get(line.key), region, instance, scene.layout.world);
+    found.push(html`<path key=${line.key} class="g-lead is-${level}" data-link=${line.key} data-to=${instance.name} d=${way}/>`);
+  }
+  return html`<g class="g-leads" aria-hidden="true">${found}</g>`;
 }
 
 /** The box that a link ends at: its one or its connected instance, else its region. */

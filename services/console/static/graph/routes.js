@@ -123,14 +123,14 @@ export function routeLines(lines, layout) {
       const point = along === 'y'
         ? { x: group.side === 'left' ? edge.x : edge.x + edge.width, y: at }
         : { x: at, y: group.side === 'top' ? edge.y : edge.y + edge.height };
-      ports.set(`${end.line.key}|${end.end}`, { point, normal: NORMALS[group.side] });
+      ports.set(`${end.line.key}|${end.end}`, { point, normal: NORMALS[group.side], side: group.side });
     });
   }
   for (const line of lines) {
     if (line.within || line.single) continue;
     const a = ports.get(`${line.key}|from`);
     const b = ports.get(`${line.key}|to`);
-    routes.set(line.key, curve(a.point, a.normal, b.point, b.normal));
+    routes.set(line.key, { ...curve(a.point, a.normal, b.point, b.normal), side: b.side });
   }
   return routes;
 }
@@ -158,6 +158,35 @@ function endOf(region, instance, toward, world) {
     return [{ key: `region ${region.name}`, area: first, clip: region }, side];
   }
   return [{ key: `region ${region.name}`, area: region, clip: region }, side];
+}
+
+/**
+ * The way from where a line enters a region to the instance that it is connected to: a failover shows as another way, while the line stays.
+ * Where the instance stands behind the other one, the way goes along the frame.
+ */
+export function leadOf(route, region, instance, world) {
+  const { p1, side } = route;
+  const right = instance.x + instance.width;
+  const bottom = instance.y + instance.height;
+  if (region.line === 'column') {
+    if (side === 'left' || side === 'right') {
+      const x = side === 'left' ? instance.x + 8 : right - 8;
+      return `M${n1(p1.x)} ${n1(p1.y)}H${n1(x)}V${n1(p1.y > bottom ? bottom : instance.y)}`;
+    }
+    const isLeft = region.cx < world.width / 2; // Outside, where no line leaves.
+    const isNear = region.instances.every((other) => (side === 'top' ? other.y >= instance.y : other.y <= instance.y));
+    if (isNear) return `M${n1(p1.x)} ${n1(p1.y)}V${n1(side === 'top' ? instance.y : bottom)}`;
+    const edge = side === 'top' ? Math.min(...region.instances.map((other) => other.y)) - 6 : region.y + region.height - 6;
+    return `M${n1(p1.x)} ${n1(p1.y)}V${n1(edge)}H${n1(isLeft ? region.x + 6 : region.x + region.width - 6)}V${n1(instance.cy)}H${n1(isLeft ? instance.x : right)}`;
+  }
+  if (side === 'top' || side === 'bottom') {
+    const y = side === 'top' ? instance.y + 4 : bottom - 4;
+    return `M${n1(p1.x)} ${n1(p1.y)}V${n1(y)}H${n1(p1.x > right ? right : instance.x)}`;
+  }
+  const isNear = region.instances.every((other) => (side === 'left' ? other.x >= instance.x : other.x <= instance.x));
+  if (isNear) return `M${n1(p1.x)} ${n1(p1.y)}H${n1(side === 'left' ? instance.x : right)}`;
+  const edge = side === 'left' ? region.x + 6 : region.x + region.width - 6;
+  return `M${n1(p1.x)} ${n1(p1.y)}H${n1(edge)}V${n1(region.y + region.height - 6)}H${n1(instance.cx)}V${n1(bottom)}`;
 }
 
 /** A line between two neighbours of one region: straight through the gap between them, each direction on its right. */
