@@ -115,27 +115,15 @@ class StepPerformer(Protocol):
 
 
 class CommitRuntime(Protocol):
-    """One life of an instance, as far as a commit uses it (`InstanceRuntime`)."""
-
-    @property
-    def journal(self) -> StagedJournal:
-        """Returns the journal that commits the runs."""
+    """The process of an instance, as far as a commit uses it (`InstanceRuntime`)."""
 
     @property
     def loop(self) -> EventLoop:
         """Returns the event loop of the instance."""
 
     @property
-    def machine(self) -> InstanceMachine:
-        """Returns the machine, which decides what a commit means."""
-
-    @property
     def outbox(self) -> CommitOutbox:
         """Returns the outbox, which collects the data to be written."""
-
-    @property
-    def steps(self) -> StepPerformer:
-        """Returns the performer of the machine's effects."""
 
     def steady_us(self) -> int:
         """Returns the time by the steady clock, in microseconds; ages are measured by it."""
@@ -145,6 +133,22 @@ class CommitRuntime(Protocol):
 
     def freeze(self) -> None:
         """Ends the cycle: nothing is sent, performed or folded any more."""
+
+
+class CommittingInstance(Protocol):
+    """One life of an instance, as far as a commit uses it (`RecoveredInstance`)."""
+
+    @property
+    def journal(self) -> StagedJournal:
+        """Returns the journal that commits the runs."""
+
+    @property
+    def machine(self) -> InstanceMachine:
+        """Returns the machine, which decides what a commit means."""
+
+    @property
+    def steps(self) -> StepPerformer:
+        """Returns the performer of the machine's effects."""
 
 
 class WakeableLink(Protocol):
@@ -225,6 +229,7 @@ class CommitCycle:
     def __init__(
         self,
         runtime: CommitRuntime,
+        instance: CommittingInstance,
         links: Mapping[str, WakeableLink],
         folds: FeatureRegistry,
         *,
@@ -236,6 +241,7 @@ class CommitCycle:
         policy: CommitThreadPolicy | None = None,
     ) -> None:
         self._runtime = runtime
+        self._instance = instance
         self._links = links
         self._folds = folds
         self._clock_ns = clock_ns
@@ -281,8 +287,8 @@ class CommitCycle:
         runtime = self._runtime
         size_bytes = len(run.payload)
         self.staged_bytes += size_bytes
-        self._notifications.staged(run, runtime.machine.destinations)
-        runtime.journal.keep(run)
+        self._notifications.staged(run, self._instance.machine.destinations)
+        self._instance.journal.keep(run)
         self._policy.staged(size_bytes)
         if run.flags & Flag.TRACED:
             self._is_traced = True
@@ -294,7 +300,7 @@ class CommitCycle:
         self._is_due = False
         if self._fault is not None:
             return
-        machine, journal = self._runtime.machine, self._runtime.journal
+        machine, journal = self._instance.machine, self._instance.journal
         place = self._policy.choose(
             thread_idle=journal.is_thread_idle, pending=bool(machine.waiters)
         )
@@ -331,7 +337,9 @@ class CommitCycle:
             # needs to notify them.
             self._links[name].woken_txid = last_txid
         try:
-            runtime.steps.perform_ahead(runtime.machine.committed(last_txid, runtime.steady_us()))
+            self._instance.steps.perform_ahead(
+                self._instance.machine.committed(last_txid, runtime.steady_us())
+            )
         except BaseException as error:
             fault = RuntimeError(f"what the disk writes was not taken: {error!r}")
             fault.__cause__ = error
@@ -402,7 +410,7 @@ class CommitCycle:
     @property
     def is_behind(self) -> bool:
         """Returns whether the machine has not taken all commits yet."""
-        return self._notifications.is_ahead(self._runtime.machine.committed_txid)
+        return self._notifications.is_ahead(self._instance.machine.committed_txid)
 
     def take_report(
         self,
@@ -418,7 +426,7 @@ class CommitCycle:
                 loop has taken. It may come in the middle of a step, so no further commit is taken
                 before it.
         """
-        machine = self._runtime.machine
+        machine = self._instance.machine
         if not is_direct and self._notifications.is_ahead(machine.committed_txid):
             self._take()
         effects: list[Effect]
@@ -435,16 +443,16 @@ class CommitCycle:
                 report.skipped,
                 self._runtime.steady_us(),
             )
-        self._runtime.steps.perform(effects)
+        self._instance.steps.perform(effects)
 
     def catch_up(self) -> None:
         """Takes all commits, before anything is taken that may refer to them."""
-        if self._notifications.is_ahead(self._runtime.machine.committed_txid):
+        if self._notifications.is_ahead(self._instance.machine.committed_txid):
             self._take()
 
     def _take(self) -> None:
         runtime = self._runtime
-        last_txid = self._notifications.take(runtime.machine.committed_txid)
+        last_txid = self._notifications.take(self._instance.machine.committed_txid)
         if self._is_prepared:
             if self._fault is None:
                 # Where the store took a commit that the front log could not, nothing was released
@@ -453,7 +461,7 @@ class CommitCycle:
                 self._is_prepared = False
                 runtime.outbox.await_flush()
                 try:
-                    runtime.steps.catch_up()
+                    self._instance.steps.catch_up()
                 finally:
                     runtime.outbox.flush()
             return
@@ -464,7 +472,9 @@ class CommitCycle:
             runtime.report("storage_recovered")
         runtime.outbox.await_flush()
         try:
-            runtime.steps.perform(runtime.machine.committed(last_txid, runtime.steady_us()))
+            self._instance.steps.perform(
+                self._instance.machine.committed(last_txid, runtime.steady_us())
+            )
         finally:
             runtime.outbox.flush()
 
@@ -474,8 +484,8 @@ class CommitCycle:
         self.failure = self._own = reason, str(error)
         self._notifications.failed()
         self._undone()
-        machine, now_us = runtime.machine, runtime.steady_us()
-        runtime.steps.perform(machine.append_failed(first_txid, reason, str(error), now_us))
+        machine, now_us = self._instance.machine, runtime.steady_us()
+        self._instance.steps.perform(machine.append_failed(first_txid, reason, str(error), now_us))
         self.staged_bytes = 0
         self._folds.failed(machine.committed_txid)
         runtime.outbox.flush()

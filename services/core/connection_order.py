@@ -45,7 +45,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from raylay.services.core.commit_cycle import CommitCycle, CommitRuntime
+from raylay.services.core.commit_cycle import CommitCycle, CommitRuntime, CommittingInstance
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Run
 from raylay.services.replication.effects import Ranges, Rooted
@@ -202,11 +202,13 @@ class UpstreamCycle:
     def __init__(
         self,
         runtime: CommitRuntime,
+        instance: CommittingInstance,
         commits: CommitCycle,
         peers: NamedPeers,
         offer: Callable[[], None],
     ) -> None:
         self._runtime = runtime
+        self._instance = instance
         self._commits = commits
         self._peers = peers
         self._offer = offer
@@ -214,7 +216,7 @@ class UpstreamCycle:
     def refusal(self, logon: LinkLogon) -> LinkRefused | None:
         """Returns why a link is refused whatever epochs were seen before; None: it is not
         refused."""
-        return refused_before(self._runtime.machine, logon)
+        return refused_before(self._instance.machine, logon)
 
     def admit(
         self, link: UpstreamLink, logon: LinkLogon, epoch_seen: int, *, is_anothers: bool = False
@@ -227,10 +229,9 @@ class UpstreamCycle:
             is_anothers: whether the link's name or incarnation belongs to another instance, which
                 proved to be of the fabric.
         """
-        runtime = self._runtime
         self._commits.catch_up()
         decided = decide(
-            runtime.machine,
+            self._instance.machine,
             link.number,
             logon,
             epoch_seen,
@@ -241,7 +242,7 @@ class UpstreamCycle:
             link.accepted()
             if link.tells_names:
                 self._peers.named({logon.incarnation: logon.name})
-            runtime.steps.perform(decided.effects)
+            self._instance.steps.perform(decided.effects)
         return decided
 
     def answered(self, link: UpstreamLink) -> None:
@@ -252,8 +253,8 @@ class UpstreamCycle:
     def take_lacks(self, link: UpstreamLink, lacks: PublisherRanges, whole: bool) -> None:
         """Takes the messages that the link's instance no longer has, and believes to be missing
         here."""
-        runtime = self._runtime
-        runtime.steps.perform(runtime.machine.upstream_lacks(link.number, lacks, whole))
+        instance = self._instance
+        instance.steps.perform(instance.machine.upstream_lacks(link.number, lacks, whole))
 
     def take_batch(
         self,
@@ -274,15 +275,15 @@ class UpstreamCycle:
             is_part: whether more of the batch follows.
         """
         runtime = self._runtime
-        machine = runtime.machine
+        machine = self._instance.machine
         questions = machine.asks(runs, answers, awaited)
         if questions:
             return questions
         if batch.yours and link.shows_old_copy():
-            runtime.steps.perform(machine.upstream_shows(link.number, batch.yours))
+            self._instance.steps.perform(machine.upstream_shows(link.number, batch.yours))
             if not link.is_open:
                 return None
-        runtime.steps.perform(
+        self._instance.steps.perform(
             machine.upstream_batch(
                 link.number,
                 batch.number,
@@ -359,12 +360,14 @@ class LinkSetup:
     def __init__(
         self,
         runtime: CommitRuntime,
+        instance: CommittingInstance,
         commits: CommitCycle,
         link: BeginningLink,
         server: ReachedServer,
         plan: ResyncPlan,
     ) -> None:
         self._runtime = runtime
+        self._instance = instance
         self._commits = commits
         self._link = link
         self._server = server
@@ -374,7 +377,7 @@ class LinkSetup:
         """Returns whether the link may go on with the instance that it has reached. If not, the
         link is told why."""
         server, link = self._server, self._link
-        refused = self._runtime.machine.refuse_downstream(
+        refused = self._instance.machine.refuse_downstream(
             link.name, server.name, server.incarnation, server.generation, server.address
         )
         if not refused and link.is_served:
@@ -388,8 +391,8 @@ class LinkSetup:
         Args:
             slice_of: number of ranges; not given: as many as fit a turn.
         """
-        effects, more = self._runtime.machine.compare(self._link.name, self._plan, *slice_of)
-        self._runtime.steps.perform(effects)
+        effects, more = self._instance.machine.compare(self._link.name, self._plan, *slice_of)
+        self._instance.steps.perform(effects)
         return more
 
     def begin(self) -> LinkStart | None:
@@ -400,7 +403,7 @@ class LinkSetup:
         runtime, server, link = self._runtime, self._server, self._link
         link.reached(server)
         self._commits.catch_up()
-        effects, start = runtime.machine.link_connected(
+        effects, start = self._instance.machine.link_connected(
             link.name,
             server.incarnation,
             self._plan,
@@ -410,5 +413,5 @@ class LinkSetup:
             address=server.address,
         )
         link.begins(start)
-        runtime.steps.perform(effects)
+        self._instance.steps.perform(effects)
         return start

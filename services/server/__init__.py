@@ -5,7 +5,8 @@
         await start()      listens, recovers, serves; raises ConfigurationError, StorageLocked, …
         await stop()       graceful; await finished() waits for it
         status() -> dict, events(after, limit) -> list[dict]
-        await calls.downgrade(destination), calls.upgrade(destination), … (control_calls.py)
+        parts              all that serves, once it has recovered (instance_parts.py):
+            await parts.calls.downgrade(destination), … (control_calls.py)
         its parts never import this module: docs/architecture.md
     runner.InstanceThread(directory, name, start_child)
         the same on a thread of its own: what the actor holds

@@ -10,7 +10,7 @@ import time
 
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.server.links.upstream_connection import ConnectedUpstreams
-from raylay.services.server.runtime import InstanceRuntime
+from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.telemetry.tracing import OutstandingSamples, traced
 
 _TRACED = int(Flag.TRACED)
@@ -23,8 +23,8 @@ class CommitTraces:
     Owner: the instance's event loop.
     """
 
-    def __init__(self, runtime: InstanceRuntime, upstreams: ConnectedUpstreams) -> None:
-        self._runtime = runtime
+    def __init__(self, instance: RecoveredInstance, upstreams: ConnectedUpstreams) -> None:
+        self._instance = instance
         self._upstreams = upstreams
         self.outstanding = OutstandingSamples()
         """Clients' traced messages that are not acknowledged yet."""
@@ -45,11 +45,11 @@ class CommitTraces:
                     upstream, epoch = logon.name, logon.epoch
         else:
             self.outstanding.add(messages, now_ns)
-        self._runtime.tracing.commit(
+        self._instance.tracing.commit(
             messages,
             run.receive_time_us * 1000,
             now_ns,
-            instance=self._runtime.identity.name,
+            instance=self._instance.identity.name,
             upstream=upstream,
             epoch=epoch,
             txid=run.first_txid,
@@ -60,7 +60,9 @@ class CommitTraces:
         taken = self.outstanding.take(publisher, [(0, sequence)])
         if taken:
             now_ns = time.time_ns()
-            runtime = self._runtime
-            runtime.tracing.persisted_ack(
-                [message for message, _ in taken], now_ns, now_ns, instance=runtime.identity.name
+            self._instance.tracing.persisted_ack(
+                [message for message, _ in taken],
+                now_ns,
+                now_ns,
+                instance=self._instance.identity.name,
             )

@@ -16,6 +16,7 @@ from raylay.services.core.commit_cycle import CommitCycle, WakeableLink
 from raylay.services.core.feature import FeatureRegistry
 from raylay.services.messages.records import Run
 from raylay.services.server.data.disk_watch import DiskClock
+from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.telemetry.metrics import LatencyHistogram
 from raylay.storage.journal import Journal
@@ -70,17 +71,20 @@ class Commits:
     def __init__(
         self,
         runtime: InstanceRuntime,
+        instance: RecoveredInstance,
         links: Mapping[str, WakeableLink],
         folds: FeatureRegistry,
         staged_bytes_max: int,
         clock: DiskClock,
     ) -> None:
         self._runtime = runtime
+        self._instance = instance
         self._folds = folds
         self._staged_bytes_max = staged_bytes_max
         self.latency = LatencyHistogram()
         self.cycle = CommitCycle(
             runtime,
+            instance,
             links,
             folds,
             clock_ns=time.perf_counter_ns,
@@ -97,7 +101,7 @@ class Commits:
 
     @property
     def _journal(self) -> Journal:
-        journal: Journal = self._runtime.journal
+        journal: Journal = self._instance.journal
         return journal
 
     def look_at_front_log(self) -> None:
@@ -145,7 +149,7 @@ class Commits:
         """True where the next part of a long batch may be taken."""
         if self.cycle.staged_bytes > LINKS_TIMES * self._staged_bytes_max:
             return False
-        return len(self._runtime.machine.intake.staged) <= STAGED_RUNS_MAX
+        return len(self._instance.machine.intake.staged) <= STAGED_RUNS_MAX
 
     def taken(self, runs: list[Run]) -> None:
         """Subtracts these runs from the staged bytes."""

@@ -24,6 +24,7 @@ from raylay.services.server.links.placements import PlacementKeeper
 from raylay.services.server.links.upstream_connection import ConnectedUpstreams
 from raylay.services.server.listening import InstanceListeners
 from raylay.services.server.queues.manager import QueueManager
+from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.manager import SowManager
 from raylay.services.server.status import InstanceStatus
@@ -44,6 +45,7 @@ class ControlCalls:
     def __init__(
         self,
         runtime: InstanceRuntime,
+        instance: RecoveredInstance,
         access: ControlAccess,
         *,
         clients: ClientSessions,
@@ -58,6 +60,7 @@ class ControlCalls:
         upstreams: ConnectedUpstreams,
     ) -> None:
         self._runtime = runtime
+        self._instance = instance
         self._access = access
         self._clients = clients
         self._injections = injections
@@ -114,8 +117,10 @@ class ControlCalls:
         """
         self._check_destination(destination)
         runtime = self._runtime
-        runtime.perform(
-            runtime.machine.downgrade(destination, runtime.steady_us(), "by hand", force=force)
+        self._instance.perform(
+            self._instance.machine.downgrade(
+                destination, runtime.steady_us(), "by hand", force=force
+            )
         )
 
     async def upgrade(self, destination: str) -> None:
@@ -126,7 +131,9 @@ class ControlCalls:
         """
         self._check_destination(destination)
         runtime = self._runtime
-        runtime.perform(runtime.machine.upgrade(destination, runtime.steady_us(), "by hand"))
+        self._instance.perform(
+            self._instance.machine.upgrade(destination, runtime.steady_us(), "by hand")
+        )
 
     async def reconnect(self, destination: str) -> str:
         """Ends the process of a link, so that a new one dials the destination. Returns a sentence.
@@ -175,7 +182,7 @@ class ControlCalls:
         return lines
 
     def _check_destination(self, destination: str) -> None:
-        destinations = self._runtime.machine.destinations
+        destinations = self._instance.machine.destinations
         if destination not in destinations:
             known = ", ".join(list(destinations)[:NAMES_SHOWN_MAX])
             raise ConfigurationError(
@@ -201,7 +208,7 @@ class ControlCalls:
                 if each.group == config.group
                 for name in each.server_names or (each.name,)
             ]
-        self._runtime.perform(self._runtime.machine.admit(senders, force=force))
+        self._instance.perform(self._instance.machine.admit(senders, force=force))
 
     async def inject(self, kind: str, seconds: float, options: dict[str, Any]) -> None:
         """Injects a fault for a drill; see `FaultInjection.inject`.

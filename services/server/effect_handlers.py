@@ -31,10 +31,11 @@ from raylay.services.server.clients.replay import ReplayPump
 from raylay.services.server.clients.sessions import ClientSessions
 from raylay.services.server.commit_traces import CommitTraces
 from raylay.services.server.commits import Commits
-from raylay.services.server.data.recovery import InstanceRecovery
+from raylay.services.server.data.recovery import RecoveryPoints
 from raylay.services.server.links.control import Links
 from raylay.services.server.links.upstream_connection import ConnectedUpstreams
 from raylay.services.server.queues.manager import QueueManager
+from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.manager import SowManager
 
@@ -51,18 +52,20 @@ class EffectHandlers:
     def __init__(
         self,
         runtime: InstanceRuntime,
+        instance: RecoveredInstance,
         *,
         clients: ClientSessions,
         commits: Commits,
         links: Links,
         queues: QueueManager,
-        recovery: InstanceRecovery,
+        recovery: RecoveryPoints,
         replays: ReplayPump,
         sow: SowManager,
         upstreams: ConnectedUpstreams,
         endings: Mapping[type, Callable[[Any], None]],
     ) -> None:
         self._runtime = runtime
+        self._instance = instance
         self._clients = clients
         self._commits = commits
         self._cycle = commits.cycle
@@ -72,7 +75,7 @@ class EffectHandlers:
         self._replays = replays
         self._sow = sow
         self._upstreams = upstreams
-        self._traces = CommitTraces(runtime, upstreams)
+        self._traces = CommitTraces(instance, upstreams)
         performers: dict[type, Callable[[Any], None]] = {
             Append: self._append,
             RunsCommitted: self._committed,
@@ -90,7 +93,7 @@ class EffectHandlers:
             EventReport: self._report,
             **endings,
         }
-        runtime.effects.bind(performers, self._folded)
+        self._instance.effects.bind(performers, self._folded)
 
     def _folded(self) -> None:
         self._commits.folded()
@@ -107,10 +110,10 @@ class EffectHandlers:
         runs = effect.runs
         runtime = self._runtime
         if self._links.controls:
-            notify_links(self._links.controls, runtime.machine.destinations, effect)
+            notify_links(self._links.controls, self._instance.machine.destinations, effect)
         self._commits.taken(runs)
         runtime.topic_counts.add(runs)
-        if runtime.tracing.enabled:
+        if self._instance.tracing.enabled:
             self._traces.committed(runs)
 
     def _ack_client(self, effect: AckClient) -> None:

@@ -12,7 +12,7 @@ import socket
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from raylay.services.config.transport import (
     CLIENT_TRANSPORT,
@@ -25,21 +25,17 @@ from raylay.services.net.tls_files import RenewedContext
 from raylay.services.protocol.child.control import DIRECT_SUFFIX
 from raylay.services.protocol.client.codec import NativeCodec
 from raylay.services.protocol.link.replication import refusal
-from raylay.services.server.access import gate_of
-from raylay.services.server.admin_interface import AdminInterface
-from raylay.services.server.children.child_connection import ChildConnection
-from raylay.services.server.clients.connection import ClientConnection
-from raylay.services.server.clients.sessions import ClientSessions
+from raylay.services.server.access import AccessCheck, gate_of
+from raylay.services.server.clients.connection_limit import ConnectionLimit
 from raylay.services.server.clients.tls_handshake import (
     TLS_REQUIRED,
     TLS_REQUIRED_TEXT,
     PendingTlsHandshake,
 )
 from raylay.services.server.clients.transport import ClientTransport, TransportListener
-from raylay.services.server.links.control import Links
+from raylay.services.server.data.state_thread import StateThread
+from raylay.services.server.links.direct_link import DescriptorReceiver
 from raylay.services.server.links.node_address import listen_advice, shown
-from raylay.services.server.links.upstream_connection import ConnectedUpstreams, UpstreamConnection
-from raylay.services.server.queues.manager import QueueManager
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.turns import CommandTurns
 from raylay.storage.files import bind_private
@@ -51,26 +47,46 @@ UNIX_PATH_BYTES_MAX = 100
 """Longest path of a Unix socket, in bytes: the system's limit is 108."""
 
 
+class AcceptedConnections(Protocol):
+    """Makes the protocols of accepted connections: one while the instance starts, and another one
+    from its recovery on."""
+
+    def client(self, transport: ClientTransport) -> asyncio.Protocol:
+        """Returns the protocol of a connection that was accepted at a client transport."""
+
+    def upstream(self, transport: ClientTransport) -> asyncio.Protocol:
+        """Returns the protocol of a connection that was accepted at a replication transport."""
+
+    def child(self) -> asyncio.Protocol:
+        """Returns the protocol of a connection of one of the instance's child processes."""
+
+
 class InstanceListeners:
     """The listening sockets of an instance.
 
-    Owner: the event loop. Lifecycle: `begin`, then `close` and `remove`, once each.
+    Owner: the event loop. Lifecycle: `begin`, `serve` when the instance has recovered, then `close`
+    and `remove`, once each.
+
+    Args:
+        state: the state store, which keeps the automatically chosen ports.
+        accepted: makes the protocols of connections until `serve`.
+        doorway: the limit on the instance's connections.
+        descriptors: takes the descriptors that links hand over, at a socket beside the Unix socket.
     """
 
     def __init__(
         self,
         runtime: InstanceRuntime,
-        *,
-        clients: ClientSessions,
-        links: Links,
-        queues: QueueManager,
-        upstreams: ConnectedUpstreams,
+        state: StateThread,
+        accepted: AcceptedConnections,
+        doorway: ConnectionLimit,
+        descriptors: DescriptorReceiver,
     ) -> None:
         self._runtime = runtime
-        self._queues = queues
-        self._clients = clients
-        self._links = links
-        self._upstreams = upstreams
+        self._state = state
+        self._accepted = accepted
+        self._doorway = doorway
+        self._descriptors = descriptors
         self._servers: list[asyncio.AbstractServer] = []
         self.transports: dict[str, ClientTransport] = {}
         """Transports by name, those for clients first. The first of each kind is the one at the
@@ -81,14 +97,9 @@ class InstanceListeners:
         self._kept: dict[str, tuple[TransportConfig, str]] = {}
         """Configuration of each transport, and the name under which its automatically chosen port
         is kept."""
-        self.unix_path = ""
-        """Path at which the instance's child processes connect."""
 
-    async def begin(self, admin: AdminInterface) -> None:
+    async def begin(self) -> None:
         """Begins to listen, and sets the addresses in the runtime.
-
-        Args:
-            admin: takes the connection of the administrator's interface.
 
         Raises:
             ConfigurationError: a port is in use, or the machine has no such address.
@@ -108,39 +119,55 @@ class InstanceListeners:
             (REPLICATION_TRANSPORT, config.replication_transports),
         ):
             for number, each in enumerate(found):
-                transport = ClientTransport(each, tls=self._tls(each.name, each.tls), kind=kind)
                 who, what = modules[kind]
                 who, what = each.authentication or who, each.entitlement or what
-                transport.gate = gate_of(runtime, who, what, each.name)
+                transport = ClientTransport(
+                    each,
+                    tls=self._tls(each.name, each.tls),
+                    kind=kind,
+                    gate=gate_of(runtime, who, what, each.name),
+                )
                 self.transports[each.name] = transport
                 self._kept[each.name] = each, f"{kind}/{each.name}" if number else kind
-                port = each.port or runtime.state.get_number(_port_key(self._kept[each.name][1]))
+                port = each.port or self._state.get_number(_port_key(self._kept[each.name][1]))
                 transport.address = each.advertised or f"{shown(each.host)}:{port}"
         # All modules' files have been read by now: no transport opens while one of them is wrong.
         for transport in self.transports.values():
             if self._kept[transport.name][0].enabled:
                 await transport.enable(self._listen)
-        self._upstreams.gate = next(
-            (self.transports[each.name].gate for each in config.replication_transports), None
-        )
         self._tell_addresses()
-        self.unix_path, server = await listen_where_there_is_room(
+        runtime.unix_path, server = await listen_where_there_is_room(
             unix_socket_paths(runtime.directory),
-            lambda: ChildConnection(self._links, self._queues, self._clients.pools, admin),
-            self._links.descriptors.open,
+            lambda: self._accepted.child(),
+            self._descriptors.open,
         )
         self._servers.append(server)
+
+    def serve(self, accepted: AcceptedConnections) -> None:
+        """Has later connections served.
+
+        Args:
+            accepted: makes the protocols of connections from now on.
+        """
+        self._accepted = accepted
+
+    @property
+    def replication_gate(self) -> AccessCheck | None:
+        """The access check of the first replication transport; None: it lets everybody in, or there
+        is no such transport."""
+        kinds = self.transports.values()
+        return next((each.gate for each in kinds if each.kind == REPLICATION_TRANSPORT), None)
 
     def close(self) -> None:
         for transport in self.transports.values():
             transport.close()
         for server in self._servers:
             server.close()
-        self._links.descriptors.close()
+        self._descriptors.close()
 
     def remove(self) -> None:
-        if self.unix_path:
-            _remove_sockets(self.unix_path)
+        if self._runtime.unix_path:
+            _remove_sockets(self._runtime.unix_path)
 
     @property
     def more_client_addresses(self) -> dict[str, str]:
@@ -196,13 +223,11 @@ class InstanceListeners:
     async def _listen(self, transport: ClientTransport) -> tuple[TransportListener, str]:
         config, kept_as = self._kept[transport.name]
         entrance = (
-            self._entrance(
-                transport, lambda: ClientConnection(self._clients, transport), _PLAIN_CLIENT
-            )
+            self._entrance(transport, lambda: self._accepted.client(transport), _PLAIN_CLIENT)
             if transport.kind == CLIENT_TRANSPORT
             else self._entrance(
                 transport,
-                lambda: UpstreamConnection(self._upstreams, came_by=transport),
+                lambda: self._accepted.upstream(transport),
                 _PLAIN_LINK,
             )
         )
@@ -238,7 +263,7 @@ class InstanceListeners:
         tls = transport.tls
         if tls is None:
             return make
-        loop, doorway = self._runtime.loop, self._clients.doorway
+        loop, doorway = self._runtime.loop, self._doorway
         return lambda: PendingTlsHandshake(
             loop,
             tls.current(),
@@ -266,7 +291,7 @@ class InstanceListeners:
     ) -> tuple[asyncio.AbstractServer, str]:
         runtime = self._runtime
         key = _port_key(transport)
-        kept = runtime.state.get_number(key) if not port else 0
+        kept = self._state.get_number(key) if not port else 0
         for attempt in dict.fromkeys((port or kept, port)):
             try:
                 server = await runtime.loop.create_server(make, host, attempt)
@@ -279,7 +304,7 @@ class InstanceListeners:
                 ) from None
             bound = server.sockets[0].getsockname()[1]
             if not port and bound != kept:
-                runtime.state.put_number(key, bound)
+                self._state.put_number(key, bound)
             return server, f"{shown(host)}:{bound}"
         raise AssertionError("no port was tried")
 

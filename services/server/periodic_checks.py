@@ -21,6 +21,7 @@ from raylay.services.server.data.maintenance import Maintenance
 from raylay.services.server.links.control import Links
 from raylay.services.server.links.upstream_connection import ConnectedUpstreams
 from raylay.services.server.queues.manager import QueueManager
+from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.manager import SowManager
 
@@ -51,6 +52,7 @@ class PeriodicChecks:
     def __init__(
         self,
         runtime: InstanceRuntime,
+        instance: RecoveredInstance,
         clients: ClientSessions,
         commits: CommitCycle,
         links: Links,
@@ -61,6 +63,7 @@ class PeriodicChecks:
         upstreams: ConnectedUpstreams,
     ) -> None:
         self._runtime = runtime
+        self._instance = instance
         self._clients = clients
         self._commits = commits
         self._links = links
@@ -73,7 +76,7 @@ class PeriodicChecks:
         self._tell_unreadable_s = 0.0
         self._writes_names = False
         self._names_failed = False
-        self._looking: TickPolicy
+        self._looking = TickPolicy(instance.machine)
         self._resting_intervals = 1
         self._behind_us = 0
         """Lag of the aging clock when it was last written to the state."""
@@ -83,13 +86,12 @@ class PeriodicChecks:
     def begin(self) -> None:
         """Begins the checks, which go on until the instance stops."""
         config = self._runtime.config
-        self._behind_us = self._runtime.state.get_number(AGING_KEY)
-        self._looking = TickPolicy(self._runtime.machine)
+        self._behind_us = self._instance.state.get_number(AGING_KEY)
         users = {
             int(key.removeprefix(GAPS_KEY), 16): user.decode("utf-8", "surrogatepass")
-            for key, user in self._runtime.state.items(GAPS_KEY)
+            for key, user in self._instance.state.items(GAPS_KEY)
         }
-        self._runtime.machine.user_gaps.recall(users, self._runtime.machine.known)
+        self._instance.machine.user_gaps.recall(users, self._instance.machine.known)
         # No heartbeat is to be late by more than half of the time between two.
         rest_ms = min([1000 * REST_S, *(each.heartbeat_ms / 2 for each in config.destinations)])
         interval_ms = config.policy.check_interval_ms
@@ -102,14 +104,14 @@ class PeriodicChecks:
         # Commits on disk are taken first, so that ages are measured with all of them.
         self._commits.catch_up()
         now_us = runtime.steady_us()
-        runtime.machine.wall_offset_us = offset_us = runtime.now_us() - now_us
+        self._instance.machine.wall_offset_us = offset_us = runtime.now_us() - now_us
         self._queues.clock_is(offset_us)
         self._say_if_set(offset_us)
         self._keep_aging()
         self._keep_user_gaps()
         self._keep_names()
         if self._looking.is_due(now_us):
-            runtime.perform(runtime.machine.tick(now_us))
+            self._instance.perform(self._instance.machine.tick(now_us))
             self._maintenance.check()
         self._sow.check()
         self._queues.check()
@@ -123,7 +125,7 @@ class PeriodicChecks:
         self._look_at_children(now_s)
         for name, link in self._links.controls.items():
             link.tell_names()
-            link.direct_link.tick(caught_up=runtime.machine.destinations[name].caught_up)
+            link.direct_link.tick(caught_up=self._instance.machine.destinations[name].caught_up)
         self._replays.keep_ticking()
 
     def _tell_unreadable(self) -> None:
@@ -140,7 +142,7 @@ class PeriodicChecks:
     def _keep_user_gaps(self) -> None:
         """Writes the users of publishers with gaps to the state, for the next life of the
         instance."""
-        unwritten = self._runtime.machine.user_gaps.unwritten
+        unwritten = self._instance.machine.user_gaps.unwritten
         if unwritten:
             self._runtime.spawn(self._write_user_gaps(dict(unwritten)))
             unwritten.clear()
@@ -148,7 +150,7 @@ class PeriodicChecks:
     async def _write_user_gaps(self, users: dict[int, str]) -> None:
         # A user that is not written is known again at the next logon of that client.
         with suppress(RaylayError):
-            await self._runtime.state.put(
+            await self._instance.state.put(
                 {
                     f"{GAPS_KEY}{publisher:016x}": user.encode("utf-8", "surrogatepass")
                     if user
@@ -158,16 +160,16 @@ class PeriodicChecks:
             )
 
     def _keep_names(self) -> None:
-        unwritten = self._runtime.machine.publisher_names.unwritten
+        unwritten = self._instance.machine.publisher_names.unwritten
         if unwritten and not self._writes_names:
             self._writes_names = True
             self._runtime.spawn(self._write_names(unwritten[:NAMES_WRITTEN_AT_ONCE]))
 
     async def _write_names(self, publishers: list[int]) -> None:
         runtime = self._runtime
-        names = runtime.machine.publisher_names
+        names = self._instance.machine.publisher_names
         try:
-            await runtime.state.put({name_key(each): names.get(each) for each in publishers})
+            await self._instance.state.put({name_key(each): names.get(each) for each in publishers})
             del names.unwritten[: len(publishers)]
         except RaylayError as error:
             # The write is tried again at the next check.
@@ -204,7 +206,7 @@ class PeriodicChecks:
     async def _remember(self, behind_us: int) -> None:
         # A failed write is made up for by a later one.
         with suppress(RaylayError):
-            await self._runtime.state.put({AGING_KEY: behind_us.to_bytes(8, "big")})
+            await self._instance.state.put({AGING_KEY: behind_us.to_bytes(8, "big")})
 
     def pause_intervals(self) -> int:
         """Returns the number of check intervals until the next check, after each one. An instance

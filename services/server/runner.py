@@ -242,7 +242,7 @@ class InstanceThread:
             FabricError: the instance does not serve.
             ControlRefused: the caller may not make the call.
         """
-        return self._call(lambda server: server.calls.perform(call, arguments, caller))
+        return self._call(lambda server: server.parts.calls.perform(call, arguments, caller))
 
     def stop(
         self,

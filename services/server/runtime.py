@@ -1,5 +1,6 @@
 """The runtime that all parts of an instance's server share: its loop and outbox, clocks, threads
-and tasks, its reports, and the stores opened at its start.
+and tasks, and its reports. It is complete when it is made, before any file is opened; the opened
+stores and the machine are in recovered_instance.py.
 
 A part is handed the runtime and the parts that it calls, never the server that put them together.
 """
@@ -15,24 +16,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from raylay.services.config.instance import InstanceConfig
-from raylay.services.core.effect_loop import EffectLoop, EffectTable
-from raylay.services.core.feature import FeatureRegistry
 from raylay.services.errors import StorageError, UnfinishedStep
 from raylay.services.messages.aging_clock import AgingClock
 from raylay.services.net.framed import WriteQueue
-from raylay.services.replication.effects import Effect
-from raylay.services.replication.instance import Identity, InstanceMachine
-from raylay.services.replication.link.content import FilterLanguage
-from raylay.services.server.data.state_thread import StateThread
 from raylay.services.server.data.topic_counts import TopicCounts
 from raylay.services.server.event_log import EventLog
 from raylay.services.telemetry import logs
-from raylay.services.telemetry.tracing import Tracing
-from raylay.storage.lmdb_journal import LmdbJournal
 
 Result = TypeVar("Result")
-FOLD_PAUSE_S = 0.0005
-"""Pause, in seconds, between two turns that fold while a commit is on its way to the disk."""
 FAULT_CHARACTERS_MAX = 500
 """Length to which the text of a fault is cut: it may contain a peer's data."""
 PLACES_TOLD = 3
@@ -112,35 +103,17 @@ class InstanceRuntime:
     Args:
         config: the instance's name and configuration.
         directory: the instance's data directory.
-        folds: the features that fold commits.
     """
 
-    def __init__(
-        self, config: InstanceConfig, directory: str | Path, folds: FeatureRegistry
-    ) -> None:
+    def __init__(self, config: InstanceConfig, directory: str | Path) -> None:
         self.config = config
         self.directory = Path(directory).absolute()
         self.loop = asyncio.get_running_loop()
         self.outbox = WriteQueue(self.loop)
-        self.journal: LmdbJournal
-        self.state: StateThread
-        self.identity: Identity
-        self.machine: InstanceMachine
-        self.filters: FilterLanguage | None = None
-        """Language of the content filters of destinations; None: no destination has a filter."""
-        self.tracing: Tracing
-        self.effects = EffectTable()
-        """Handlers of the machine's effects, bound when all parts are made."""
-        self.steps = EffectLoop(
-            self.effects, folds, self.outbox.flush, self._in_another_turn, time.perf_counter
-        )
-        """Loop that performs the machine's effects."""
-        self.perform: Callable[[list[Effect]], None] = self.steps.perform
-        """Performs the machine's effects, in order."""
         self.client_address = ""
         self.replication_address = ""
-        self.is_recovered = False
-        """Whether `machine` has been recovered from the journal."""
+        self.unix_path = ""
+        """Path at which the instance's child processes connect; empty: it does not listen yet."""
         self.is_serving = False
         self.is_stopping = False
         self.phase = "not started"
@@ -160,6 +133,7 @@ class InstanceRuntime:
         self.is_resting = False
         """Whether a recurring task is in a longer pause, because there is no activity (`every`)."""
         self._recurring: list[RecurringTask] = []
+        self._stopped_by_fault: list[Callable[[], None]] = []
         self._began_s = self.loop.time()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.steady_base_us = self.now_us() - time.monotonic_ns() // 1000
@@ -170,8 +144,9 @@ class InstanceRuntime:
         """Takes over the handling of errors on the loop."""
         self.loop.set_exception_handler(self._loop_exception)
 
-    def recovered(self, machine: InstanceMachine) -> None:
-        self.machine, self.is_recovered = machine, True
+    def at_fault(self, stop: Callable[[], None]) -> None:
+        """Has a function called when a fault freezes the instance."""
+        self._stopped_by_fault.append(stop)
 
     def report(self, event: str, **details: Any) -> None:
         self.events_log.add(event, details)
@@ -233,18 +208,12 @@ class InstanceRuntime:
         self.is_serving = False
         self.outbox.drop()
         self.cancel_timers()
-        self.steps.end()
+        for stop in self._stopped_by_fault:
+            stop()
 
     def cancel_timers(self) -> None:
         for each in self._recurring:
             each.cancel()
-
-    def _in_another_turn(self, work: Callable[[], None]) -> None:
-        if self.machine.intake.staged:
-            # The writer thread needs the interpreter, too.
-            self.loop.call_later(FOLD_PAUSE_S, work)
-        else:
-            self.loop.call_soon(work)
 
     # -- threads and tasks -------------------------------------------------------------------
     async def in_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
@@ -303,16 +272,14 @@ class InstanceRuntime:
         # Marks the error as retrieved, as nothing may be waiting for it yet.
         self._ended.exception()
 
-    @property
-    def is_half_done(self) -> bool:
-        """Returns whether a fault came in the middle of a step: the machine had begun to change, or
-        its effects were not all performed or folded."""
-        if not self.is_recovered:
-            return False
-        machine, steps = self.machine, self.steps
-        return machine.is_changing or machine.steps_taken != steps.performed or steps.is_folding
-
-    def contain(self, error: Exception, peer: str, end: Callable[[str, str], None]) -> None:
+    def contain(
+        self,
+        error: Exception,
+        peer: str,
+        end: Callable[[str, str], None],
+        *,
+        is_half_done: bool = False,
+    ) -> None:
         """Handles an unforeseen fault in the handler of a frame. Normally only the frame's
         connection ends, because the shared state changes in steps, after the last check of a frame.
         If the fault came in the middle of a step, or from the disk, going on could acknowledge
@@ -321,11 +288,12 @@ class InstanceRuntime:
         Args:
             peer: the sender of the frame.
             end: ends the connection, with a reason and a sentence.
+            is_half_done: whether the machine is in the middle of a step.
         """
         if self.has_ended:
             return
         where = _place(error)
-        if isinstance(error, StorageError) or self.is_half_done:
+        if isinstance(error, StorageError) or is_half_done:
             fatal = UnfinishedStep(f"{self.config.name}: {error!r} at {where}, by {peer}")
             fatal.__cause__ = error
             context = {"message": "a frame was half taken", "exception": fatal}

@@ -11,7 +11,7 @@ from typing import Any
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.readable import UNREADABLE
 from raylay.services.replication.acknowledgment import RootedRanges
-from raylay.services.server.clients.admission import ClientAdmission
+from raylay.services.server.clients.admission import ClientAdmission, unserved
 from raylay.services.server.clients.replay import ReplayPump
 from raylay.services.server.clients.sessions import ClientSessions
 from raylay.services.server.commits import Commits
@@ -22,6 +22,7 @@ from raylay.services.server.links.control import Links
 from raylay.services.server.listening import InstanceListeners
 from raylay.services.server.queues.deliveries import QueueDeliveries
 from raylay.services.server.queues.manager import QueueManager
+from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.manager import SowManager
 from raylay.services.subscriptions.costly import given_up_count
@@ -34,6 +35,60 @@ RANGES_SHOWN_MAX = 100
 """Limit on the ranges of unavailable messages in the status."""
 
 
+class StartStatus:
+    """The part of the status that an instance has from the beginning of its start. Read on any
+    thread.
+
+    Owner: the instance's event loop. Lifecycle: one life of the instance.
+
+    Attributes:
+        listening: the listening sockets; None: they are not open yet.
+        bootstrap: the bootstrap that fills or filled the instance in this life; None: there was
+            none.
+    """
+
+    def __init__(self, runtime: InstanceRuntime, control: ControlAccess) -> None:
+        self._runtime = runtime
+        self._control = control
+        self._started_s = time.time()
+        self.listening: InstanceListeners | None = None
+        self.bootstrap: BootstrapRun | None = None
+
+    def status(self, state: str, reason: str) -> dict[str, Any]:
+        """Returns the status.
+
+        Args:
+            state: the state of the instance, a word.
+            reason: why no client is admitted; empty: clients are admitted.
+        """
+        runtime, listening = self._runtime, self.listening
+        found: dict[str, Any] = {
+            "name": runtime.config.name,
+            "group": runtime.config.group,
+            "state": state,
+            "phase": runtime.phase,
+            "reason": reason,
+            "ready": False,
+            "pid": os.getpid(),
+            "uptime_s": round(time.time() - self._started_s, 1),
+            "client_address": runtime.client_address,
+            "client_transports": {} if listening is None else listening.more_client_addresses,
+            "transports": [] if listening is None else listening.status(),
+            "control_problem": self._control.problem,
+            "replication_address": runtime.replication_address,
+            "last_event": runtime.events_log.last_number,
+        }
+        if self.bootstrap is not None:
+            found["bootstrap"] = self.bootstrap.status()
+        return found
+
+    def unserved(self) -> dict[str, Any]:
+        """Returns the status of an instance that does not serve."""
+        runtime = self._runtime
+        state = "stopping" if runtime.is_stopping else "recovering"
+        return self.status("retired" if runtime.retirement else state, unserved(runtime)[1])
+
+
 class InstanceStatus:
     """Collects the status of an instance; changes nothing. Owner: the instance's event loop, except
     for `snapshot_from_thread`."""
@@ -41,34 +96,31 @@ class InstanceStatus:
     def __init__(
         self,
         runtime: InstanceRuntime,
+        instance: RecoveredInstance,
         *,
         admission: ClientAdmission,
         clients: ClientSessions,
         commits: Commits,
-        control: ControlAccess,
         deliveries: QueueDeliveries,
         links: Links,
-        listening: InstanceListeners,
         queues: QueueManager,
         reading: JournalReads,
         replays: ReplayPump,
         sow: SowManager,
+        start: StartStatus,
     ) -> None:
         self._runtime = runtime
+        self._instance = instance
         self._admission = admission
         self._clients = clients
         self._commits = commits
-        self._control = control
         self._deliveries = deliveries
         self._links = links
-        self._listening = listening
         self._reading = reading
         self._replays = replays
         self._queues = queues
         self._sow = sow
-        self.bootstrap: BootstrapRun | None = None
-        """The bootstrap that fills or filled the instance in this life; None: there was none."""
-        self._started_s = time.time()
+        self._start = start
         self._rates: dict[str, float] = {}
         self._rates_before: tuple[float, int, int, int] = (0.0, 0, 0, 0)
 
@@ -79,7 +131,7 @@ class InstanceStatus:
 
     def measure(self) -> None:
         """Called each second. Updates the rates."""
-        counters = self._runtime.machine.counters
+        counters = self._instance.machine.counters
         now_s = self._runtime.loop.time()
         before_s, published, persisted, delivered = self._rates_before
         spent_s = now_s - before_s
@@ -92,34 +144,16 @@ class InstanceStatus:
         self._rates_before = (now_s, counters.published, counters.persisted, self.delivered)
 
     def status(self) -> dict[str, Any]:
-        config = self._runtime.config
-        found: dict[str, Any] = {
-            "name": config.name,
-            "group": config.group,
-            "state": self._state(),
-            "phase": self._runtime.phase,
-            "reason": self._admission.reason(),
-            "ready": False,
-            "pid": os.getpid(),
-            "uptime_s": round(time.time() - self._started_s, 1),
-            "client_address": self._runtime.client_address,
-            "client_transports": self._listening.more_client_addresses,
-            "transports": self._listening.status(),
-            "control_problem": self._control.problem,
-            "replication_address": self._runtime.replication_address,
-            "last_event": self._runtime.events_log.last_number,
-        }
-        if self.bootstrap is not None:
-            found["bootstrap"] = self.bootstrap.status()
         if not self._runtime.is_serving:
-            return found
-        machine = self._runtime.machine
+            return self._start.unserved()
+        found = self._start.status(self._state(), self._admission.reason())
+        machine = self._instance.machine
         counters = machine.counters
         messages = machine.intake.messages_on_disk
         found.update(
             ready=machine.ready,
-            incarnation=f"{self._runtime.identity.incarnation:016x}",
-            generation=self._runtime.identity.generation,
+            incarnation=f"{self._instance.identity.incarnation:016x}",
+            generation=self._instance.identity.generation,
             moved=[
                 {"name": name, **placement._asdict()}
                 for name, placement in machine.placements.items().items()
@@ -177,14 +211,12 @@ class InstanceStatus:
     def _state(self) -> str:
         if self._runtime.retirement:
             return "retired"
-        if not self._runtime.is_serving:
-            return "stopping" if self._runtime.is_stopping else "recovering"
-        if not self._runtime.machine.ready:
+        if not self._instance.machine.ready:
             return "catching_up"
         return "ready" if self._commits.cycle.failure is None else "failed"
 
     def _destination_status(self, name: str) -> dict[str, Any]:
-        ledger = self._runtime.machine.destinations[name]
+        ledger = self._instance.machine.destinations[name]
         link = self._links.controls[name]
         oldest = ledger.oldest_unacked()
         age_ms = 0 if oldest is None else max(0, self._runtime.steady_us() - oldest[0]) // 1000
@@ -203,7 +235,7 @@ class InstanceStatus:
             "unacked_examples": _examples(ledger.unacked),
             "age_ms": age_ms,
             "stored_txid": ledger.stored_txid,
-            "lag": max(0, self._runtime.machine.committed_txid - ledger.stored_txid),
+            "lag": max(0, self._instance.machine.committed_txid - ledger.stored_txid),
             "skipped": ledger.skipped,
             "persisted": ledger.persisted,
             "address": link.address,
@@ -229,7 +261,7 @@ class InstanceStatus:
 
         def take() -> None:
             try:
-                answer.set_result((self.snapshot(), self._runtime.machine.known.copy()))
+                answer.set_result((self.snapshot(), self._instance.machine.known.copy()))
             except Exception as error:
                 answer.set_exception(error)
 
@@ -246,7 +278,7 @@ class InstanceStatus:
         Changes nothing."""
         if not self._runtime.is_serving:
             return {}
-        machine = self._runtime.machine
+        machine = self._instance.machine
         counters = machine.counters
         destinations = {}
         for name in self._links.controls:
@@ -278,7 +310,7 @@ class InstanceStatus:
             ),
             "clients": len(self._clients.sessions),
             "subscriptions": len(self._clients.live) + len(self._replays),
-            "front_log_failed": int(bool(self._runtime.journal.front_log_failure)),
+            "front_log_failed": int(bool(self._instance.journal.front_log_failure)),
             "disk_waits_ms": self._commits.disk_waits_ms,
             "commit_latency": self._commits.latency,
             "destinations": destinations,

@@ -18,7 +18,7 @@ from raylay.services.client import Client
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.errors import StorageError
 from raylay.services.replication.commit_thread import CommitThreadPolicy
-from raylay.services.server import instance_server
+from raylay.services.server import instance_parts
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.sow import manager
 from raylay.services.sow.definition import SowTopicDefinition
@@ -46,7 +46,7 @@ def test_a_disk_that_hangs_before_it_breaks_leaves_nothing_of_it_in_other_files(
 ) -> None:
     """While it hung, all timers became due: those of recovery points, of SOW stores, of ages. They
     run before the instance has ended, and know what the disk does not have. So does a question."""
-    monkeypatch.setattr(instance_server, "POINT_INTERVAL_S", 0.05)
+    monkeypatch.setattr(instance_parts, "POINT_INTERVAL_S", 0.05)
     monkeypatch.setattr(manager, "WRITE_INTERVAL_S", 0.0)
     config = replace(CONFIG, sow=(RECORDS,))
     asked: list[Any] = []
@@ -57,7 +57,7 @@ def test_a_disk_that_hangs_before_it_breaks_leaves_nothing_of_it_in_other_files(
         loop = asyncio.get_running_loop()
         client = Client("p", servers=[server.runtime.client_address])
         await client.connect()
-        server.runtime.journal.settle()  # The front log is there.
+        server.parts.instance.journal.settle()  # The front log is there.
         for body in (b'{"id": 1, "v": "on disk"}', b'{"id": 2}'):
             await client.publish("orders", body, "json")
             await client.flush()
@@ -74,12 +74,15 @@ def test_a_disk_that_hangs_before_it_breaks_leaves_nothing_of_it_in_other_files(
             # Nothing of it is written, not even what is not synced.
             disk.setattr(OverlappedWrite, "begin", lambda *_: True)
             disk.setattr(OverlappedWrite, "end", hangs)
-            disk.setattr(server.runtime.journal, "_put", hangs)
+            disk.setattr(server.parts.instance.journal, "_put", hangs)
             await client.publish("orders", b'{"id": 1, "v": "never on disk"}', "json")
             async with asyncio.timeout(DEADLINE_S):
                 with pytest.raises(StorageError, match="it is broken"):
                     await server.finished()
-            assert server.runtime.machine.committed_txid > server.runtime.journal.last_txid
+            assert (
+                server.parts.instance.machine.committed_txid
+                > server.parts.instance.journal.last_txid
+            )
             # What was overdue has run by then.
             await asyncio.sleep(HANGS_S)
         for each in asked:
@@ -135,23 +138,23 @@ def test_an_instance_whose_disk_breaks_under_what_it_took_ends_and_has_told_nobo
                 delivered.append(message.body)
 
         reading = asyncio.create_task(read())
-        server.runtime.journal.settle()  # The front log is there.
+        server.parts.instance.journal.settle()  # The front log is there.
         for body in (b"1", b"2"):
             await publisher.publish("orders", body)
             await publisher.flush()
         prepared: list[int] = []
-        prepare = server.commits.cycle.prepare
-        server.commits.cycle.prepare = (  # type: ignore[method-assign]
+        prepare = server.parts.commits.cycle.prepare
+        server.parts.commits.cycle.prepare = (  # type: ignore[method-assign]
             lambda txid: prepared.append(txid) or prepare(txid)
         )
         with monkeypatch.context() as disk:
             disk.setattr(os, "fdatasync", breaks)
-            disk.setattr(server.runtime.journal, "_put", breaks)
+            disk.setattr(server.parts.instance.journal, "_put", breaks)
             await publisher.publish("orders", b"3")
             async with asyncio.timeout(DEADLINE_S):
                 with pytest.raises(StorageError, match="it is broken"):
                     await server.finished()
-        assert prepared and server.runtime.machine.committed_txid == prepared[-1]
+        assert prepared and server.parts.instance.machine.committed_txid == prepared[-1]
         await server.stop()
         assert publisher.persisted_sequence == publisher.last_sequence - 1
         assert delivered == [b"1", b"2"]
@@ -160,7 +163,7 @@ def test_an_instance_whose_disk_breaks_under_what_it_took_ends_and_has_told_nobo
             await client.close(flush=False)
         again = InstanceServer(CONFIG, tmp_path)
         await again.start()
-        assert again.runtime.journal.last_txid in (prepared[-1] - 1, prepared[-1])
+        assert again.parts.instance.journal.last_txid in (prepared[-1] - 1, prepared[-1])
         async with Client("q", servers=[again.runtime.client_address]) as client:
             await client.publish("orders", b"4")
             await client.flush()

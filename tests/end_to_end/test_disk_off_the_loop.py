@@ -120,22 +120,22 @@ def test_a_serving_instance_writes_nothing_on_its_loop(
         await a.start()
         journal = tmp_path / "A" / JOURNAL_DIRECTORY
         known_to_tools: list[int] = []
-        link_connected = a.runtime.machine.link_connected
+        link_connected = a.parts.instance.machine.link_connected
 
         def connected(*arguments: Any, **named: Any) -> Any:
             known_to_tools.append(read_floor(journal))
             return link_connected(*arguments, **named)
 
-        a.runtime.machine.link_connected = connected  # type: ignore[method-assign]
+        a.parts.instance.machine.link_connected = connected  # type: ignore[method-assign]
         watch.watching = True
         await until(lambda: a.status()["destinations"]["B"]["caught_up"])
         client = Client("p", servers=[a.runtime.client_address])
         await client.connect()
         for round_number in range(3):
             # More, until retention has come to what was released: it passes over what is in use.
-            before_txid = a.runtime.machine.committed_txid + 1
+            before_txid = a.parts.instance.machine.committed_txid + 1
             deadline_s = time.monotonic() + DEADLINE_S
-            while min(a.runtime.journal.first_txid, read_floor(journal)) < before_txid:
+            while min(a.parts.instance.journal.first_txid, read_floor(journal)) < before_txid:
                 assert time.monotonic() < deadline_s, f"round {round_number}"
                 for _ in range(10):
                     await client.publish("orders", b"x" * 4_000)

@@ -14,7 +14,7 @@ from raylay.services.messages.records import RecordBuilder
 from raylay.services.messages.topics import TopicRule
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.replication.timetable import JournalAction, Occasion
-from raylay.services.server.sow.manager import SOW_FILE
+from raylay.services.server.sow.stored_topics import SOW_FILE
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.telemetry.tracing import TracingOptions
 

@@ -183,7 +183,7 @@ def test_a_replay_ends_the_rest_of_an_instance(make: Make) -> None:
         until(thread, lambda _: rests(thread))
         server, checked = thread._server, threading.Event()
         assert server is not None
-        server._replays.keep_ticking = checked.set  # type: ignore[method-assign]
+        server.parts.replays.keep_ticking = checked.set  # type: ignore[method-assign]
         desk.subscribe("orders", bookmark=EPOCH)
         assert checked.wait(DEADLINE_S)
 

@@ -23,8 +23,8 @@ from raylay.services.config.journal import JournalConfig, RetentionConfig
 from raylay.services.errors import SowDamaged, StorageError, StorageFull
 from raylay.services.messages.topics import TopicRule
 from raylay.services.server.instance_server import InstanceServer
-from raylay.services.server.sow import manager
-from raylay.services.server.sow.manager import DAMAGED_SUFFIX, SOW_FILE, fingerprint
+from raylay.services.server.sow import manager, stored_topics
+from raylay.services.server.sow.stored_topics import DAMAGED_SUFFIX, SOW_FILE, fingerprint
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.staging import SowStaging
 from raylay.services.sow.state import SowRules, SowState, encoded
@@ -64,7 +64,7 @@ class Life:
         await self.client.flush()
 
     def bodies(self, topic: str = "json/orders") -> list[bytes | None]:
-        for each in self.server._sow.book.topics:
+        for each in self.server.parts.sow.book.topics:
             if each.definition.stored_as == topic:
                 return sorted((record.body for record in each.state.records()), key=bytes)
         raise AssertionError(topic)
@@ -78,10 +78,10 @@ class Life:
 
     async def kill(self) -> None:
         """Nothing more is written to the store."""
-        sow = self.server._sow
+        sow = self.server.parts.sow
         if sow._commit is not None:
             await sow._finish(sow._commit)
-        self.server._sow._folds.enlist(sow, False)
+        self.server.parts.sow._folds.enlist(sow, False)
         sow.feature = None
 
 
@@ -151,7 +151,7 @@ def test_the_journal_is_kept_until_the_store_has_it(
     async def lives() -> None:
         nonlocal full
         async with Life(tmp_path, config) as life:
-            journal = life.server.runtime.journal
+            journal = life.server.parts.instance.journal
             for number in range(12):
                 await life.publish("orders", number % 3, text="x" * 40_000)
             (failure,) = await until(lambda: life.events("sow_store_failed"))
@@ -192,7 +192,7 @@ def test_what_waits_for_a_store_that_fails_is_bounded(
             for _ in range(20):
                 await life.publish("orders", 1, text="x" * 40_000)
             await until(lambda: life.events("sow_store_failed"))
-            feature = life.server._sow.feature
+            feature = life.server.parts.sow.feature
             assert feature is not None and feature.unsaved_bytes < 100_000, "one key is there once"
 
             async def publish() -> None:
@@ -205,9 +205,9 @@ def test_what_waits_for_a_store_that_fails_is_bounded(
             status = life.server.status()
             assert status["state"] == "failed" and status["storage_failure"] == text
             for _ in range(10):
-                life.server._sow.check()
+                life.server.parts.sow.check()
                 assert not life.events("sow_store_caught_up") and not publishing.done()
-                await until(lambda: life.server._sow._commit is None)
+                await until(lambda: life.server.parts.sow._commit is None)
             # A record that is published while the one before it is written counts twice meanwhile.
             assert 350_000 < feature.unsaved_bytes < 500_000
             full = False
@@ -220,8 +220,9 @@ def test_what_waits_for_a_store_that_fails_is_bounded(
             await life.publish("orders", *range(2), text="z" * 40_000)
             await life.kill()
         # A recovery that cannot write does not fill the memory either.
-        monkeypatch.setattr(manager, "UNSAVED_BYTES_MAX", 50_000)
-        monkeypatch.setattr(manager, "PENDING_BYTES", 50_000)
+        for module in (manager, stored_topics):
+            monkeypatch.setattr(module, "UNSAVED_BYTES_MAX", 50_000)
+            monkeypatch.setattr(module, "PENDING_BYTES", 50_000)
         with pytest.raises(StorageFull, match="no space left"):
             await Life(tmp_path).server.start()
         full = False
@@ -262,12 +263,14 @@ def test_a_record_that_is_found_damaged_has_the_store_made_anew(tmp_path: Path, 
         config = replace(CONFIG, sow=(brief,))
 
     async def damage(life: Life) -> list[bytes]:
-        sow = life.server._sow
+        sow = life.server.parts.sow
         await until(lambda: not life.status()["pending_bytes"] and sow._commit is None)
-        assert sow._store is not None
-        txid = sow._store.topic("json/orders").txid
-        entries = [entry for entry, _ in sow._store.topic("json/orders").chunk(b"v", b"w", 9)]
-        sow._store.commit({"json/orders": (dict.fromkeys(entries, b"none"), txid)})
+        assert sow._stored.store is not None
+        txid = sow._stored.store.topic("json/orders").txid
+        entries = [
+            entry for entry, _ in sow._stored.store.topic("json/orders").chunk(b"v", b"w", 9)
+        ]
+        sow._stored.store.commit({"json/orders": (dict.fromkeys(entries, b"none"), txid)})
         return [entry[1:] for entry in entries]
 
     async def lives() -> None:
@@ -282,7 +285,9 @@ def test_a_record_that_is_found_damaged_has_the_store_made_anew(tmp_path: Path, 
                 await client.publish("orders", b'{"id":1,"text":"x"}')
             elif by == "delta":
                 # As a delta asks for it before it is journaled; no client sends it again.
-                (topic,) = (each for each in life.server._sow.book.topics if each.name == b"orders")
+                (topic,) = (
+                    each for each in life.server.parts.sow.book.topics if each.name == b"orders"
+                )
                 assert isinstance(topic.staging, SowStaging)
                 life.server.runtime.loop.call_soon(topic.staging.value, key, 0)
             if by != "start":
@@ -341,7 +346,7 @@ def test_a_topic_that_was_dropped_in_part_is_made_anew(tmp_path: Path) -> None:
     async def lives() -> None:
         async with Life(tmp_path) as life:
             await life.publish("orders", 1, 2)
-            old = next(iter(life.server._sow.book.topics[0].state.records()))
+            old = next(iter(life.server.parts.sow.book.topics[0].state.records()))
         store = LmdbSowStore(tmp_path / SOW_FILE)
         store.commit({"json/orders": ({b"f": None, b"c": None, b"vold": encoded(old)}, 0)})
         store.close()
@@ -366,7 +371,7 @@ def test_a_fold_that_fails_in_the_middle_is_folded_again(
     async def lives() -> None:
         async with Life(tmp_path) as life:
             await life.publish("orders", 1, 2)
-            keys = [each.key for each in life.server._sow.book.topics[0].state.records()]
+            keys = [each.key for each in life.server.parts.sow.book.topics[0].state.records()]
             await until(lambda: not life.status()["pending_bytes"])
         with monkeypatch.context() as patched:
             patched.setattr(SowState, "delete", fails)
@@ -426,7 +431,7 @@ def test_what_expires_is_counted_and_gone(tmp_path: Path) -> None:
             await life.publish("orders", 1, 2)
             await until(lambda: life.status()["expired"] == 2)
             assert life.bodies() == [] and life.status()["records"] == 0
-            found = life.server._status.snapshot()["sow_topics"]["json/orders"]
+            found = life.server.parts.status.snapshot()["sow_topics"]["json/orders"]
             assert (found["records"], found["expired"]) == (0, 2)
 
     run(lives())
@@ -438,12 +443,14 @@ def test_a_failed_append_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.Mon
     async def lives() -> None:
         async with Life(tmp_path) as life:
             await life.publish("orders", 1)
-            machine = life.server.runtime.machine
+            machine = life.server.parts.instance.machine
             before = life.status()["txid"]
-            life.server.commits.cycle.failed(machine.next_txid, StorageFull("no space left", "x"))
+            life.server.parts.commits.cycle.failed(
+                machine.next_txid, StorageFull("no space left", "x")
+            )
             await until(lambda: life.status()["saved_txid"] == before)
             await asyncio.sleep(0.3)  # Another write, if there were one, would be within 0.1 s.
-            store = life.server._sow._store
+            store = life.server.parts.sow._stored.store
             assert store is not None
             assert store.topic("json/orders").txid == before == machine.committed_txid
 
@@ -495,7 +502,7 @@ def test_a_copy_has_what_the_log_does_not_reach_back_to(tmp_path: Path, as_befor
             await life.publish("orders", *range(20))
             for number in range(12):
                 await life.publish("orders", number % 3, text="x" * 40_000)
-            await until(lambda: life.server.runtime.journal.first_txid > 20)
+            await until(lambda: life.server.parts.instance.journal.first_txid > 20)
             address = life.server.runtime.replication_address
             wanted = life.bodies()
             assert len(wanted) == 20

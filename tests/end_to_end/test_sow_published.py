@@ -121,7 +121,9 @@ def test_any_number_of_deletes_by_filter_in_one_frame(
                     life.client.publish_nowait("orders", b'{"id":%d}' % (n // 100))
             await life.client.flush()
             assert max(frames) == 1_010 == sum(frames)
-            (topic,) = (each for each in life.server._sow.book.topics if each.name == b"orders")
+            (topic,) = (
+                each for each in life.server.parts.sow.book.topics if each.name == b"orders"
+            )
             assert values(life) == {} and not topic.staging._findings
             assert life.status()["deleted"] == 20
             life.client.publish_nowait("orders", b'{"id":1}')
@@ -195,7 +197,9 @@ def test_a_filter_over_many_records_holds_up_nobody_else(
     async def lives() -> None:
         async with Life(tmp_path) as life:
             await life.publish("orders", *range(count))
-            (topic,) = (each for each in life.server._sow.book.topics if each.name == b"orders")
+            (topic,) = (
+                each for each in life.server.parts.sow.book.topics if each.name == b"orders"
+            )
             async with Client("q", servers=[life.server.runtime.client_address]) as other:
                 await life.client.sow_delete("orders", filter="/text = 'x'")
                 deleting = asyncio.ensure_future(life.client.flush())
@@ -223,7 +227,9 @@ def test_who_leaves_while_a_filter_is_asked_deletes_nothing(
     async def lives() -> None:
         async with Life(tmp_path) as life:
             await life.publish("orders", *range(5_000))
-            (topic,) = (each for each in life.server._sow.book.topics if each.name == b"orders")
+            (topic,) = (
+                each for each in life.server.parts.sow.book.topics if each.name == b"orders"
+            )
             other = Client("q", servers=[life.server.runtime.client_address])
             await other.connect()
             await other.sow_delete("orders", filter="/text = 'x'")

@@ -450,7 +450,7 @@ def test_a_write_speaks_tls_and_says_who_it_is(
                 client.flush()
 
         await asyncio.to_thread(use)
-        assert server.runtime.machine.counters.published == 1
+        assert server.parts.instance.machine.counters.published == 1
 
     in_instance(tmp_path / "solo", visit, config)
 

@@ -10,10 +10,10 @@ class AcksBeforeTheCommit(CommitCycle):
     """Takes what was staged for committed at the end of its turn, before the disk has it."""
 
     def _end_turn(self) -> None:
-        runtime, machine = self._runtime, self._runtime.machine
+        runtime, machine = self._runtime, self._instance.machine
         last_txid = machine.next_txid - 1
         if last_txid > machine.committed_txid:
-            runtime.steps.perform(machine.committed(last_txid, runtime.steady_us()))
+            self._instance.steps.perform(machine.committed(last_txid, runtime.steady_us()))
         super()._end_turn()
 
 
@@ -29,7 +29,7 @@ class LinksBeforeTheCommit(CommitCycle):
     """Wakes links at the end of the turn, and not when the disk has what they are woken for."""
 
     def _end_turn(self) -> None:
-        last_txid = self._runtime.machine.next_txid - 1
+        last_txid = self._instance.machine.next_txid - 1
         for name in sorted(self._notifications.due(last_txid)):
             self._links[name].wake(last_txid)
         self._notifications.failed()
@@ -41,7 +41,7 @@ class FoldsBeforeTheCommit(CommitCycle):
 
     def prepare(self, last_txid: int) -> None:
         super().prepare(last_txid)
-        self._runtime.steps.catch_up()
+        self._instance.steps.catch_up()
 
 
 class FoldsBeforeItIsSaid(CommitCycle):
@@ -49,7 +49,7 @@ class FoldsBeforeItIsSaid(CommitCycle):
 
     def durable(self) -> None:
         if self._is_prepared and self._fault is None:
-            self._runtime.steps.catch_up()
+            self._instance.steps.catch_up()
         super().durable()
 
 
@@ -57,7 +57,7 @@ class FoldsInALaterStep(CommitCycle):
     """Leaves the folds of what was taken while the disk wrote to the step that follows."""
 
     def _take(self) -> None:
-        steps = self._runtime.steps
+        steps = self._instance.steps
         fold, steps.catch_up = steps.catch_up, lambda: None  # type: ignore[method-assign]
         try:
             super()._take()
@@ -69,7 +69,7 @@ class FeaturesHearFirst(CommitCycle):
     """Tells the features of a commit that failed before the machine has undone it."""
 
     def _take_failed(self, first_txid: int, error: Exception) -> None:
-        self._folds.failed(self._runtime.machine.committed_txid)
+        self._folds.failed(self._instance.machine.committed_txid)
         super()._take_failed(first_txid, error)
 
 
@@ -79,7 +79,7 @@ class GoesOnAheadOfTheDisk(CommitCycle):
     def _give_up(self, error: Exception) -> None:
         self.durable()
         self._is_prepared = False
-        self._runtime.steps.catch_up()
+        self._instance.steps.catch_up()
 
 
 class ReportsBeforeTheCommit(CommitCycle):

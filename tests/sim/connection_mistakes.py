@@ -43,12 +43,13 @@ class NamesBehindTheEffects(UpstreamCycle):
     def admit(
         self, link: UpstreamLink, logon: LinkLogon, epoch_seen: int, *, is_anothers: bool = False
     ) -> LinkAdmitted | LinkRefused | None:
-        runtime = self._runtime
         self._commits.catch_up()
-        decided = decide(runtime.machine, link.number, logon, epoch_seen, is_open=link.is_open)
+        decided = decide(
+            self._instance.machine, link.number, logon, epoch_seen, is_open=link.is_open
+        )
         if isinstance(decided, LinkAdmitted):
             link.accepted()
-            runtime.steps.perform(decided.effects)
+            self._instance.steps.perform(decided.effects)
             self._peers.named({logon.incarnation: logon.name})
         return decided
 
@@ -89,8 +90,10 @@ class TakesWithoutTheJournal(UpstreamCycle):
         if questions:
             runtime = self._runtime
             of = link.number, batch.number, runs, batch.marked, awaited, batch.caught_up
-            effects = runtime.machine.upstream_batch(*of, runtime.steady_us(), answers, is_part)
-            runtime.steps.perform(effects)
+            effects = self._instance.machine.upstream_batch(
+                *of, runtime.steady_us(), answers, is_part
+            )
+            self._instance.steps.perform(effects)
         return None
 
 
@@ -110,8 +113,7 @@ class RecordsBeforeTheOldCopy(UpstreamCycle):
         questions = super().take_batch(link, batch, runs, awaited, answers, is_part)
         batch.yours = yours
         if not questions and yours and link.is_open and link.shows_old_copy():
-            runtime = self._runtime
-            runtime.steps.perform(runtime.machine.upstream_shows(link.number, yours))
+            self._instance.steps.perform(self._instance.machine.upstream_shows(link.number, yours))
         return questions
 
 
@@ -164,7 +166,7 @@ class _Nothing:
 
 def _begun(setup: LinkSetup, *, effects_first: bool = False) -> LinkStart:
     runtime, server, link = setup._runtime, setup._server, setup._link
-    effects, start = runtime.machine.link_connected(
+    effects, start = setup._instance.machine.link_connected(
         link.name,
         server.incarnation,
         setup._plan,
@@ -174,9 +176,9 @@ def _begun(setup: LinkSetup, *, effects_first: bool = False) -> LinkStart:
         address=server.address,
     )
     if effects_first:
-        runtime.steps.perform(effects)
+        setup._instance.steps.perform(effects)
         link.begins(start)
     else:
         link.begins(start)
-        runtime.steps.perform(effects)
+        setup._instance.steps.perform(effects)
     return start

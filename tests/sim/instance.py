@@ -582,6 +582,7 @@ class Instance:
         self.runtime = runtime = SimRuntime(self)
         self.commits = world.machines.commits(
             runtime,
+            runtime,
             self.links,
             self.folds,
             clock_ns=lambda: 0,
@@ -591,7 +592,7 @@ class Instance:
             policy=world.machines.place(world.slow_commit_ns),
         )
         self.links_in = world.machines.upstreams(
-            runtime, self.commits, self.queues, self._offer_incoming
+            runtime, runtime, self.commits, self.queues, self._offer_incoming
         )
         effects = EffectTable()
         effects.bind({Append: self._perform_append})
@@ -1801,7 +1802,12 @@ class Instance:
             names=welcome.names,
         )
         setup = self.world.machines.setup(
-            self.runtime, self.commits, SetUpLink(self, link, connection, welcome), server, plan
+            self.runtime,
+            self.runtime,
+            self.commits,
+            SetUpLink(self, link, connection, welcome),
+            server,
+            plan,
         )
         if not setup.goes_on():
             del self._comparing[name]

@@ -155,7 +155,7 @@ class WatchedServer(InstanceServer):
         await super().start()
         loop = asyncio.get_running_loop()
         self.stalls = Stalls(loop)
-        loop.add_signal_handler(signal.SIGUSR2, lambda: self.runtime.journal.read(0))
+        loop.add_signal_handler(signal.SIGUSR2, lambda: self.parts.instance.journal.read(0))
 
 
 if __name__ == "__main__":

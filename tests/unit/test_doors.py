@@ -218,7 +218,7 @@ class House:
     async def client(self, name: str) -> Door:
         """One that has logged on, has one subscription of each kind, and has published."""
         door = self.enter(
-            ClientConnection(self.server.clients, ClientTransport(TransportConfig("door")))
+            ClientConnection(self.server.parts.clients, ClientTransport(TransportConfig("door")))
         )
         door.send(encode_frame({"c": "logon", "v": 1, "client_name": name, "cid": "1"}))
         header = await door.until(lambda header: header.get("cid") == "1")
@@ -249,7 +249,7 @@ class House:
         """The link of an instance, let in."""
         logon = self.logon(**words)
         logon.proof = proof_of(KEY, logon)
-        door = self.enter(UpstreamConnection(self.server.upstreams))
+        door = self.enter(UpstreamConnection(self.server.parts.upstreams))
         door.send(link_logon(logon))
         await door.until(lambda header: header["c"] == "waited" and not header["more"])
         return door
@@ -265,10 +265,10 @@ class House:
 
     def facts(self) -> tuple[Any, ...]:
         """What a refused frame must leave as it is."""
-        machine = self.server.runtime.machine
+        machine = self.server.parts.instance.machine
         return (
             machine.next_txid, machine.known.digest(), machine.placements.to_wire(),
-            machine.went_back, machine.retired, dict(self.server.runtime.machine.destinations),
+            machine.went_back, machine.retired, dict(machine.destinations),
             machine.missing.ranges.count,
         )  # fmt: skip
 
@@ -281,7 +281,7 @@ class House:
         self.number += 1
         peer.send(batch(self.number, record("theirs", self.number)))
         await peer.until(lambda header: header["c"] == "ack" and header["n"] == self.number)
-        machine = self.server.runtime.machine
+        machine = self.server.parts.instance.machine
         machine.check_invariants()
         assert not self.server.runtime.has_ended, "a task failed"
         assert not len(machine.placements) and not machine.went_back and not machine.retired
@@ -487,7 +487,9 @@ def test_every_frame_at_the_door_of_clients(tmp_path: Path, state: str) -> None:
         for number, (header, body, is_whole) in enumerate(cases):
             if state == NEW:
                 door = house.enter(
-                    ClientConnection(house.server.clients, ClientTransport(TransportConfig("door")))
+                    ClientConnection(
+                        house.server.parts.clients, ClientTransport(TransportConfig("door"))
+                    )
                 )
             elif door is None:
                 door = await house.busy_client("bad")
@@ -534,7 +536,7 @@ def test_every_frame_at_the_door_of_links(tmp_path: Path, state: str) -> None:
         cases = whole(LINK_FRAMES) if changes else as_they_are(LINK_FRAMES)
         cases += as_they_are(INSTANCE_FRAMES, CLIENT_FRAMES, SERVER_FRAMES)
         for number, (header, body, is_whole) in enumerate(cases):
-            door = house.enter(UpstreamConnection(house.server.upstreams))
+            door = house.enter(UpstreamConnection(house.server.parts.upstreams))
             if state in (ACCEPTED, GONE):
                 door.send(link_logon(house.logon()))
                 await door.until(lambda each: each["c"] == "waited" and not each["more"])
@@ -575,8 +577,8 @@ def test_who_is_let_in_at_the_door_of_links_is_known_by_name(
     are removed has them from here."""
 
     async def visit(house: House, good: Door, peer: Door) -> None:
-        upstreams = house.server.upstreams
-        assert upstreams.queues is house.server._queues
+        upstreams = house.server.parts.upstreams
+        assert upstreams.queues is house.server.parts.queues
         met: list[Mapping[int, str]] = []
         monkeypatch.setattr(upstreams.queues, "named", met.append)
         await house.link(name="new", incarnation=0xE)

@@ -80,7 +80,7 @@ class Street:
         self.victim = Client(VICTIM, [address], user_id=VICTIM, password=PASSWORD, heartbeat_s=0)
         await self.victim.connect()
         self.subscription = await self.victim.subscribe(VICTIMS_TOPIC)
-        (self.session,) = self.server.clients.sessions
+        (self.session,) = self.server.parts.clients.sessions
 
     async def comes(self) -> Attacker:
         return Attacker(*await self._connected())
@@ -126,7 +126,7 @@ class Street:
 
     async def everybody_is_gone(self) -> None:
         # The connection's end is told to the server in a turn of its own.
-        while len(self.server.clients.connected) > 1:
+        while len(self.server.parts.clients.connected) > 1:
             await asyncio.sleep(0)
 
     async def goes_on(self) -> None:
@@ -145,8 +145,9 @@ class Street:
 
     def check(self) -> None:
         """Nothing but the attacker's connections has ended, and what is held for it is bounded."""
-        runtime, clients = self.server.runtime, self.server.clients
-        assert runtime.fault is None and not runtime.is_half_done and not runtime.faults_contained
+        runtime, clients = self.server.runtime, self.server.parts.clients
+        assert runtime.fault is None and not runtime.faults_contained
+        assert not self.server.parts.instance.is_half_done
         assert not [each for each in self.server.events(0) if each["event"] in FAULTS]
         ended = events(self.server, "client_disconnected")
         assert not [each for each in ended if each["client"] == VICTIM], ended
@@ -160,7 +161,7 @@ class Street:
     async def settles(self) -> None:
         """What is held for the attacker is within the limit of the pool: who has more is sent away
         when that is looked at."""
-        connected: Any = self.server.clients.connected
+        connected: Any = self.server.parts.clients.connected
         while sum(each.holding().memory_bytes for each in connected) > MEMORY_BYTES:
             await asyncio.sleep(0)
 
@@ -368,13 +369,13 @@ class Neighbour(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         async def all_go() -> None:
-            for each in list(self.street.server.clients.connected):
+            for each in list(self.street.server.parts.clients.connected):
                 if each.number != self.street.session and each.transport is not None:
                     each.transport.abort()
             await self.street.everybody_is_gone()
 
         self.street.run(all_go())
-        clients = self.street.server.clients
+        clients = self.street.server.parts.clients
         assert set(clients.sessions) == {self.street.session}
         assert len(clients.live) == 1 and not len(clients.queries), "nothing is left of who is gone"
 

@@ -22,7 +22,7 @@ from raylay.services.messages.digests import SOW_RECORD, summand, summed
 from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.pipeline.journals import JournalPlace
 from raylay.services.plugins.sow import sow_book
-from raylay.services.server.sow.manager import FINGERPRINT, SOW_FILE, fingerprints
+from raylay.services.server.sow.stored_topics import FINGERPRINT, SOW_FILE, fingerprints
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.query.comparison import HeldRecord, digest_of
 from raylay.services.sow.records import NEVER, SowRecord, decoded, encoded

@@ -4,6 +4,8 @@ buffers of its slow clients and its administrator's interface connect to it.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.net.framed import FramedConnection
 from raylay.services.protocol.child import control
@@ -12,22 +14,42 @@ from raylay.services.server.admin_interface import AdminInterface
 from raylay.services.server.clients.slow_clients import BufferControl, ClientPools
 from raylay.services.server.links.control import LinkControl, Links
 from raylay.services.server.queues.manager import QueueControl, QueueManager
+from raylay.services.server.runtime import InstanceRuntime
 
 FIRST_FRAME_BYTES_MAX = 64 * 1024
 
 
+class ChildHosts(NamedTuple):
+    """The parts of a serving instance that its child processes connect to.
+
+    Attributes:
+        links: the links, each with a process.
+        queues: the queues, each with an owner.
+        pools: the pools of slow clients, each with a buffer.
+    """
+
+    links: Links
+    queues: QueueManager
+    pools: ClientPools
+
+
 class ChildConnection(FramedConnection):
     """The Unix socket connection of a link's process, of a queue's owner, of a pool's buffer, or of
-    the administrator's interface."""
+    the administrator's interface.
+
+    Args:
+        admin: the administrator's interface.
+        hosts: what the other processes connect to; None: the instance has not recovered, and has
+            started no other process.
+    """
 
     def __init__(
-        self, links: Links, queues: QueueManager, pools: ClientPools, admin: AdminInterface
+        self, runtime: InstanceRuntime, admin: AdminInterface, hosts: ChildHosts | None
     ) -> None:
         reader = FrameReader(frame_bytes_max=control.CONTROL_FRAME_BYTES_MAX)
-        super().__init__(links.runtime.outbox, links.runtime.loop, reader)
-        self._links = links
-        self._queues = queues
-        self._pools = pools
+        super().__init__(runtime.outbox, runtime.loop, reader)
+        self._runtime = runtime
+        self._hosts = hosts
         self._admin = admin
         self.link: LinkControl | QueueControl | BufferControl | AdminInterface | None = None
         self._wakes: LinkControl | None = None
@@ -62,7 +84,7 @@ class ChildConnection(FramedConnection):
 
     def _become_stream(self, header: Header, rest: bytes) -> None:
         """Passes the socket to the protocol of a stream: the bytes that follow are no frames."""
-        link = self._links.controls.get(str(header.get("destination")))
+        link = self._link_of(header)
         transport = self.transport
         if link is None or transport is None or not link.process.is_of_last_start(header):
             self.abort("not the link of the last start")
@@ -77,43 +99,43 @@ class ChildConnection(FramedConnection):
         if rest:
             protocol.data_received(rest)
 
+    def _link_of(self, header: Header) -> LinkControl | None:
+        """Returns the link that a process says to be of; None: there is none."""
+        if self._hosts is None:
+            return None
+        return self._hosts.links.controls.get(str(header.get("destination")))
+
     def frame_received(self, header: Header, body: bytes) -> None:
         if self.link is not None:
             self.link.frame_received(header, body)
             return
-        if header["c"] == "hello" and "queue" in header:
-            self.link = self._queues.greeted(self, header)
-            if self.link is None:
-                self.send(encode_frame({"c": "stop"}))
-                self.close("not the queue's owner of the last start")
-            return
-        if header["c"] == "hello" and "buffer" in header:
-            self.link = self._pools.greeted(self, header)
-            if self.link is None:
-                self.send(encode_frame({"c": "stop"}))
-                self.close("not the buffer of the last start")
-            return
-        if header["c"] == "hello" and "admin" in header:
-            if not self._admin.greeted(self, header):
-                self.send(encode_frame({"c": "stop"}))
-                self.close("not the administrator's interface of the last start")
-                return
-            self.link = self._admin
-            return
-        link = self._links.controls.get(str(header.get("destination")))
+        link = self._link_of(header)
         if header["c"] == "wake":
             if link is not None and link.wakes_by(self, header):
                 self._wakes = link
             else:
                 self.close("not the link of the last start")
             return
-        if header["c"] != "hello" or link is None or not link.greeted(self, header):
-            # A link of an earlier start of the instance, or a process that is none of its
-            # children.
+        self.link = self._greeted(header, link) if header["c"] == "hello" else None
+        if self.link is None:
+            # A process of an earlier start of the instance, or one that is none of its children.
             self.send(encode_frame({"c": "stop"}))
-            self.close("not the link of the last start")
-            return
-        self.link = link
+            self.close("not the process of the last start")
+
+    def _greeted(
+        self, header: Header, link: LinkControl | None
+    ) -> LinkControl | QueueControl | BufferControl | AdminInterface | None:
+        """Returns the control of the process that begins; None: it is not of the last start."""
+        hosts = self._hosts
+        if "admin" in header:
+            return self._admin if self._admin.greeted(self, header) else None
+        if hosts is None:
+            return None
+        if "queue" in header:
+            return hosts.queues.greeted(self, header)
+        if "buffer" in header:
+            return hosts.pools.greeted(self, header)
+        return link if link is not None and link.greeted(self, header) else None
 
     def broken(self, error: RemoteProtocolError) -> None:
         self.abort(str(error))
@@ -122,7 +144,10 @@ class ChildConnection(FramedConnection):
         """Ends the connection after a fault in handling a frame of the child, which may have been
         caused by a peer's data."""
         who = self.link.name if self.link is not None else "a process of ours"
-        self._links.runtime.contain(error, who, lambda _, text: self.abort(text))
+        if self._hosts is None:
+            self._runtime.contain(error, who, lambda _, text: self.abort(text))
+        else:
+            self._hosts.links.instance.contain(error, who, lambda _, text: self.abort(text))
 
     def ended(self, why: str) -> None:
         if self.link is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from raylay.services.core.commit_cycle import CommitCycle
+from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
 
 
@@ -11,28 +12,34 @@ class ClientAdmission:
     nothing.
 
     Owner: the instance's event loop.
+
+    Args:
+        is_restored: whether the data directory was a copy that had not caught up with its peers
+            when the instance started.
     """
 
-    def __init__(self, runtime: InstanceRuntime, commits: CommitCycle) -> None:
+    def __init__(
+        self,
+        runtime: InstanceRuntime,
+        instance: RecoveredInstance,
+        commits: CommitCycle,
+        *,
+        is_restored: bool,
+    ) -> None:
         self._runtime = runtime
+        self._instance = instance
         self._commits = commits
-        self.is_restored = False
-        """Whether the data directory is a copy that has not caught up with its peers yet."""
+        self._is_restored = is_restored
 
     def refusal(self) -> tuple[str, str] | None:
         """Returns why no client is admitted now, as a reason and a sentence; None: clients are
         admitted."""
         runtime = self._runtime
-        name = runtime.config.name
-        if runtime.retirement:
-            return "retired", runtime.retirement
-        if runtime.is_stopping:
-            return "shutting_down", f"{name} stops"
-        if not runtime.is_serving:
-            return "not_ready", f"{name} is {runtime.phase}"
-        if runtime.machine.went_back:
-            return "not_ready", runtime.machine.went_back
-        if not runtime.machine.ready:
+        if runtime.retirement or runtime.is_stopping or not runtime.is_serving:
+            return unserved(runtime)
+        if self._instance.machine.went_back:
+            return "not_ready", self._instance.machine.went_back
+        if not self._instance.machine.ready:
             return "not_ready", self._why_not_ready()
         return None
 
@@ -46,8 +53,8 @@ class ClientAdmission:
     def _why_not_ready(self) -> str:
         config = self._runtime.config
         group = config.group
-        peers = [name for name, of, _ in self._runtime.machine.upstreams() if of == group]
-        why = "its data directory is a copy: " if self.is_restored else ""
+        peers = [name for name, of, _ in self._instance.machine.upstreams() if of == group]
+        why = "its data directory is a copy: " if self._is_restored else ""
         if peers:
             return f"{why}{config.name} catches up with {', '.join(peers)} of group {group}"
         return (
@@ -56,3 +63,13 @@ class ClientAdmission:
             f"stands only behind others of a failover list; where none will, `raylay admit "
             f"{config.name}`"
         )
+
+
+def unserved(runtime: InstanceRuntime) -> tuple[str, str]:
+    """Returns why nobody is admitted by an instance that does not serve, as a reason and a
+    sentence."""
+    if runtime.retirement:
+        return "retired", runtime.retirement
+    if runtime.is_stopping:
+        return "shutting_down", f"{runtime.config.name} stops"
+    return "not_ready", f"{runtime.config.name} is {runtime.phase}"

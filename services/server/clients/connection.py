@@ -110,6 +110,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self._clients = clients
         self._commits = clients.commits
         self._runtime = runtime
+        self._instance = clients.instance
         self.number = clients.doorway.next_number()
         self.client_name = ""
         self.user_id = ""
@@ -275,7 +276,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
     def failed(self, error: Exception) -> None:
         """Ends the connection after a fault in performing one of its commands."""
         who = f"{self.client_name} at {self.peer}" if self.client_name else self.peer
-        self._runtime.contain(error, who, self.end)
+        self._instance.contain(error, who, self.end)
 
     @property
     def takes_parts(self) -> bool:
@@ -399,7 +400,9 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             self._logon.ask(command)
         elif isinstance(command, Logoff):
             runtime = self._runtime
-            runtime.machine.client_logged_off(self.number, command.unused, runtime.steady_us())
+            self._instance.machine.client_logged_off(
+                self.number, command.unused, runtime.steady_us()
+            )
         return None
 
     def _behind_folds(self, command: Command, answers: LookupResult) -> LookupRequest | None:
@@ -461,7 +464,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         clients.doorway.admitted(self)
         self.came_by.admitted(self)
         clients.admitted(self)
-        identity = runtime.identity
+        identity = self._instance.identity
         self.send(
             self.codec.logon_answer(
                 logon.command_id,
@@ -503,7 +506,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
                 f"sequence {first} came on one connection after {self.published_upto}",
             )
             return None
-        machine, types = self._runtime.machine, self.message_types
+        machine, types = self._instance.machine, self.message_types
         if len(payload) > SLICE_BYTES and not processed:
             return self._scan_on(
                 machine.batch_scan(self.number, payload, count, types), answers, resent
@@ -553,17 +556,17 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         if self._commits.cycle.failure is not None:
             self.end(*self._commits.cycle.failure)
             return None
-        questions = runtime.machine.asks(runs, answers)
+        questions = self._instance.machine.asks(runs, answers)
         if questions:
             answers.decoded = runs, processed, resent
             return questions
-        effects, transient = runtime.machine.client_published(
+        effects, transient = self._instance.machine.client_published(
             self.number, runs, runtime.steady_us(), answers, resent
         )
-        self.published_upto = runtime.machine.received_of(self.number)
+        self.published_upto = self._instance.machine.received_of(self.number)
         if self._acks.counts:
             self._acks.taken(self.published_upto, sum([run.count for run in runs]))
-        runtime.perform(effects)
+        self._instance.perform(effects)
         if transient:
             self._clients.live.transient(transient)
         self._commits.check_staged(self)
@@ -600,7 +603,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             return None
         if not sequence:
             try:
-                publisher, sequence = runtime.machine.number_for(self.client_name)
+                publisher, sequence = self._instance.machine.number_for(self.client_name)
             except RemoteProtocolError as error:
                 self._refused_as(command.command_id, error.reason, str(error))
                 return None
@@ -656,7 +659,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         message_type = command.message_type.encode()
         if types and message_type not in types:
             return "bad_message_type", not_of_transport(command.message_type, types)
-        topics, topic = self._runtime.machine.topics, command.topic.encode()
+        topics, topic = self._instance.machine.topics, command.topic.encode()
         entry = topics[topic, message_type]
         if not entry.declared:
             return "not_journaled", topics.undeclared(topic, message_type)
@@ -678,12 +681,14 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         if self._commits.cycle.failure is not None:
             self.end(*self._commits.cycle.failure)
             return False
-        (run,) = runtime.machine.topics.routed(run_of(scan(record, verify=False)[0], record))
-        entry = runtime.machine.topics[run.topic, run.message_type]
+        (run,) = self._instance.machine.topics.routed(run_of(scan(record, verify=False)[0], record))
+        entry = self._instance.machine.topics[run.topic, run.message_type]
         if self.judge is not None:
             judged = self.judge(run, by_record=entry.judges_records)
             if judged.authored:
-                runtime.perform(runtime.machine.authored(judged.authored, runtime.steady_us()))
+                self._instance.perform(
+                    self._instance.machine.authored(judged.authored, runtime.steady_us())
+                )
             if judged.refused:
                 self._refused_as(command.command_id, *judged.refused[0][1:])
                 return False
@@ -694,13 +699,13 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             if wanted:
                 self.send(self.codec.acknowledgment("persisted", wanted, unjournaled=1))
             return True
-        effects, refused = runtime.machine.client_published_unnumbered(
+        effects, refused = self._instance.machine.client_published_unnumbered(
             self.number, run, self._acks.unnumbered(wanted), runtime.steady_us()
         )
         if refused is not None:
             self._acks.unnumbered_refused()
             self._refused_as(command.command_id, refused.reason, refused.text)
-        runtime.perform(effects)
+        self._instance.perform(effects)
         self._commits.check_staged(self)
         self._clients.slowed.check(self, is_link=False)
         return refused is None

@@ -19,6 +19,7 @@ from raylay.services.protocol.client.commands import Subscribe
 from raylay.services.server.clients.replay import ReplayPump
 from raylay.services.server.clients.replay_members import ReplayClient
 from raylay.services.server.data.journal_reads import JournalReads
+from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.sow.query.as_of import AsOf, past_of
 from raylay.services.subscriptions.bookmark import (
@@ -113,11 +114,13 @@ class HistoricalQueries:
     def __init__(
         self,
         runtime: InstanceRuntime,
+        instance: RecoveredInstance,
         reading: JournalReads,
         folds: FeatureRegistry,
         replays: ReplayPump,
     ) -> None:
         self._runtime = runtime
+        self._instance = instance
         self._reading = reading
         self._folds = folds
         self._replays = replays
@@ -129,7 +132,7 @@ class HistoricalQueries:
 
     def _folded_txid(self) -> int:
         # Rows show the folded state, and nothing later.
-        return self._folds.folded_txid(self._runtime.machine.committed_txid)
+        return self._folds.folded_txid(self._instance.machine.committed_txid)
 
     async def _look_up(self, rewind: HistoricalQuery) -> None:
         connection, command = rewind.connection, rewind.command

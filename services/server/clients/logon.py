@@ -134,7 +134,7 @@ class ClientLogon:
         """Returns the reason and the sentence with which this client name is refused to everybody;
         None: it may be used."""
         runtime, connection = self._clients.runtime, self._connection
-        refused = runtime.machine.name_refusal(logon.client_name)
+        refused = self._clients.instance.machine.name_refusal(logon.client_name)
         if refused is not None:
             reason, text = refused
             runtime.report(
@@ -153,7 +153,7 @@ class ClientLogon:
         user = "" if connection.came_by.gate is None else logon.user_id
         holder = ShareHolder(user, network_of(connection.peer))
         log_client_on(
-            clients.runtime.machine,
+            clients.instance.machine,
             LoggingOnClient(self, connection, clients, logon, permissions, holder),
             ClientIdentity(
                 logon.client_name, logon.low, logon.takes_unused, _owner_of_gaps(holder)

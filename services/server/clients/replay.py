@@ -38,6 +38,7 @@ from raylay.services.security.retained_bytes import RetainedClaim
 from raylay.services.server.clients.connection_limit import SessionShares
 from raylay.services.server.clients.replay_members import Replay, ReplayClient, ReplayMember
 from raylay.services.server.data.journal_reads import JournalReads
+from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.subscriptions.bookmark import (
     BookmarkSubscription,
@@ -85,11 +86,13 @@ class ReplayPump:
     def __init__(
         self,
         runtime: InstanceRuntime,
+        instance: RecoveredInstance,
         reading: JournalReads,
         folds: FeatureRegistry,
         counted: SessionShares,
     ) -> None:
         self._runtime = runtime
+        self._instance = instance
         self._folds = folds
         self._reading = reading
         self.delivered = 0
@@ -130,7 +133,7 @@ class ReplayPump:
                 subscription ends.
         """
         connection.resolving[command.subscription] = command
-        machine = self._runtime.machine
+        machine = self._instance.machine
         # Both values are of this moment: messages that are held, and not in the log behind the
         # start, lie before it.
         self._runtime.spawn(
@@ -258,7 +261,7 @@ class ReplayPump:
             ready: called when the subscription is `prepared`, if it is not at once, and when it
                 fails before.
         """
-        machine = self._runtime.machine
+        machine = self._instance.machine
         subscription = BookmarkSubscription(
             connection.number,
             command.subscription,
@@ -425,7 +428,7 @@ class ReplayPump:
     def stepped(self) -> None:
         """Wakes fully durable replays: more messages may be durable, after a commit, an ack or a
         downgrade."""
-        committed_txid = self._runtime.machine.committed_txid
+        committed_txid = self._instance.machine.committed_txid
         for replay in self._fully_durable:
             if replay.plan.cursor < committed_txid:
                 self._kick(replay)
@@ -447,7 +450,7 @@ class ReplayPump:
         """Sends persisted acks that are due, and ends ranges whose end time has passed."""
         if not self._replays:
             return
-        committed_txid = self._runtime.machine.committed_txid
+        committed_txid = self._instance.machine.committed_txid
         for replay in list(self._replays):
             if replay.unprepared is not None or replay.is_paused or replay.timer is not None:
                 continue
@@ -482,11 +485,11 @@ class ReplayPump:
     def _limit_txid(self) -> int:
         """The last transaction that may be replayed: the last one that was folded, so that no
         replay overtakes the live subscriptions."""
-        return self._folds.folded_txid(self._runtime.machine.committed_txid)
+        return self._folds.folded_txid(self._instance.machine.committed_txid)
 
     def _pending(self) -> PendingMessages:
         if self._durability is None:
-            self._durability = PendingMessages(self._runtime.machine.pending)
+            self._durability = PendingMessages(self._instance.machine.pending)
         return self._durability
 
     def _kick(self, replay: Replay) -> None:
@@ -559,7 +562,7 @@ class ReplayPump:
         """Gives staged messages to a replay that has read all that is on disk. If that takes long,
         the rest is delivered when it is committed."""
         until_s = time.perf_counter() + TURN_S
-        for run in self._runtime.machine.staged_runs():
+        for run in self._instance.machine.staged_runs():
             if time.perf_counter() >= until_s:
                 break
             if run.first_txid == replay.plan.cursor + 1:

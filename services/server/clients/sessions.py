@@ -50,6 +50,7 @@ from raylay.services.server.commits import Commits, SlowedPublishers
 from raylay.services.server.data.journal_reads import JournalReads
 from raylay.services.server.queues.deliveries import QueueDeliveries
 from raylay.services.server.queues.manager import QueueManager
+from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.manager import SowManager
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
@@ -104,6 +105,7 @@ class ClientSessions:
     def __init__(
         self,
         runtime: InstanceRuntime,
+        instance: RecoveredInstance,
         *,
         admission: ClientAdmission,
         counted: SessionShares,
@@ -122,6 +124,7 @@ class ClientSessions:
         sow: SowManager,
     ) -> None:
         self.runtime = runtime
+        self.instance = instance
         self.admission = admission
         self.commits = commits
         self.doorway = doorway
@@ -152,7 +155,7 @@ class ClientSessions:
             self.live,
             self.unsubscribe,
             self._asker,
-            HistoricalQueries(runtime, reading, folds, replays),
+            HistoricalQueries(runtime, instance, reading, folds, replays),
         )
         self.queued = QueueClients(runtime, queues, deliveries, counted)
         self.connected: set[ClientSession] = set()
@@ -274,7 +277,7 @@ class ClientSessions:
         if self.sessions.pop(client.number, None) is not None:
             if self._by_name.get(client.client_name) is client:
                 del self._by_name[client.client_name]
-            self.runtime.machine.client_left(client.number)
+            self.instance.machine.client_left(client.number)
         if is_first:
             self._take_out()
 
@@ -372,7 +375,7 @@ class ClientSessions:
     def _weigh_by(self, weigh: Weigh, weigh_published: Weigh) -> None:
         """Adds weighers of deliveries to the folds: one for commits, one for publishes that are not
         journaled."""
-        topics = self.runtime.machine.topics
+        topics = self.instance.machine.topics
 
         def weigh_unjournaled(run: Run) -> int:
             is_journaled = topics[run.topic, run.message_type].journaled
@@ -415,7 +418,7 @@ class ClientSessions:
     def peers(self) -> list[dict[str, Any]]:
         """The other instances, with their safety, as clients are told of them for their
         failover."""
-        return self._peer_book.told(self.runtime.machine.destinations)
+        return self._peer_book.told(self.instance.machine.destinations)
 
     def safety_changed(self) -> None:
         """Tells all clients to which instances they may fail over now."""

@@ -314,8 +314,8 @@ class ClientSubscriptions:
     def _replay(
         self, command: Subscribe, filter_: TopicFilter
     ) -> tuple[Position, ReplayFilter | None]:
-        runtime = self._clients.runtime
-        topics = runtime.machine.topics
+        instance = self._clients.instance
+        topics = instance.machine.topics
         if filter_.pattern is None:
             journaled = topics.journals(filter_.topic, command.message_type)
         else:
@@ -323,7 +323,7 @@ class ClientSubscriptions:
         if not journaled:
             raise RemoteProtocolError(
                 f"topic {command.topic[:200]!r} is not in the transaction log of "
-                f"{runtime.identity.name}: a bookmark subscription needs one that is",
+                f"{instance.identity.name}: a bookmark subscription needs one that is",
                 "not_journaled",
             )
         content = None

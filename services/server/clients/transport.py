@@ -47,6 +47,7 @@ class ClientTransport:
         config: the transport's name, limits and message types.
         tls: the transport's TLS settings; None: it does not use TLS.
         kind: `client`, or `replication` for the links of other instances.
+        gate: access check of the transport; None: everybody is let in.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class ClientTransport:
         *,
         tls: RenewedContext | None = None,
         kind: str = CLIENT_TRANSPORT,
+        gate: AccessCheck | None = None,
     ) -> None:
         self.config = config
         self.kind = kind
@@ -70,8 +72,7 @@ class ClientTransport:
             config.connections_per_address_max,
         )
         """Shares of the transport's connections that one user, and one address, may have."""
-        self.gate: AccessCheck | None = None
-        """Access check of the transport; None: everybody is let in."""
+        self.gate = gate
         self.address = ""
         """Address of the transport, `host:port`; empty before it was first enabled."""
         self.connections: set[TransportConnection] = set()

@@ -22,6 +22,7 @@ from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.turns import CommandTurns
 from raylay.storage.journal_reader import LmdbJournalReader
+from raylay.storage.lmdb_journal import LmdbJournal
 
 TURN_S = 0.002
 PAUSE_S = 0.0005
@@ -112,23 +113,30 @@ class _NextPart:
 class JournalReads:
     """The queue of reads, and the thread that performs them.
 
-    Owner: the instance's event loop. Lifecycle: `open` when the journal is open, then `run` and
-    `read_for`, then `close`.
+    Owner: the instance's event loop. Lifecycle: `opened_journal_reads`, then `run` and `read_for`,
+    then `close`.
+
+    Args:
+        journal: the journal, open.
+        reader: the reader with which the thread reads.
 
     Attributes:
         turns: the turns in which commands of clients are performed, and parts of long batches
             taken.
     """
 
-    def __init__(self, runtime: InstanceRuntime) -> None:
+    def __init__(
+        self, runtime: InstanceRuntime, journal: LmdbJournal, reader: LmdbJournalReader
+    ) -> None:
         self._runtime = runtime
+        self._journal = journal
         self.turns = CommandTurns(runtime)
         self._thread = ThreadPoolExecutor(1, "raylay-replay")
         self._waiting: OrderedDict[Hashable, deque[_Read]] = OrderedDict()
         """Waiting reads by their asker; the first asker is next."""
         self._in_thread = 0
-        self.reader: LmdbJournalReader
-        self.lookup: RunLookup
+        self.reader = reader
+        self.lookup = RunLookup(journal)
         self.first_txid = 1
         """The oldest transaction id in the journal at the last look."""
         self._is_stale = True
@@ -136,20 +144,7 @@ class JournalReads:
         self._looking = asyncio.Lock()
         self.copy_readers: set[LmdbJournalReader] = set()
         """Readers of the bootstraps that other instances make from here, until they are closed."""
-        self._is_open = False
         self._is_closed = False
-
-    async def open(self) -> None:
-        """Opens the reader.
-
-        Raises:
-            StorageError: the journal cannot be read.
-        """
-        runtime = self._runtime
-        self.reader = await runtime.in_thread(runtime.journal.reader)
-        self._is_open = True
-        await runtime.in_thread(self._tidy)
-        self.lookup = RunLookup(runtime.journal)
 
     async def run(
         self, work: Callable[..., Result], *arguments: Any, of: Hashable = None
@@ -195,7 +190,7 @@ class JournalReads:
     def keep_tidy(self) -> None:
         """Releases segments that no read uses any more, and looks for the oldest one where some
         were removed. Called each second: an instance that reads nothing wakes no thread for it."""
-        if self._is_stale or self.reader.is_untidy or self._runtime.journal.is_untidy:
+        if self._is_stale or self.reader.is_untidy or self._journal.is_untidy:
             self._runtime.spawn(self.tidy())
 
     async def tidy(self) -> None:
@@ -205,7 +200,7 @@ class JournalReads:
     def _tidy(self) -> None:
         """Releases removed segments, in the reading thread, because the release takes a lock and
         lists the directory."""
-        journal = self._runtime.journal
+        journal = self._journal
         self.reader.tidy()
         journal.tidy()
         self._is_stale = True
@@ -275,7 +270,21 @@ class JournalReads:
                 read.done.cancel()
         self._waiting.clear()
         self._thread.shutdown(wait=False, cancel_futures=True)
-        if self._is_open:
-            await self._runtime.in_thread(self._thread.shutdown)
-            for reader in (self.reader, *self.copy_readers):
-                reader.close()
+        await self._runtime.in_thread(self._thread.shutdown)
+        for reader in (self.reader, *self.copy_readers):
+            reader.close()
+
+
+async def opened_journal_reads(runtime: InstanceRuntime, journal: LmdbJournal) -> JournalReads:
+    """Opens a reader of the journal, and returns the reads that use it.
+
+    Raises:
+        StorageError: the journal cannot be read.
+    """
+    reading = JournalReads(runtime, journal, await runtime.in_thread(journal.reader))
+    try:
+        await reading.tidy()
+    except BaseException:
+        await reading.close()
+        raise
+    return reading

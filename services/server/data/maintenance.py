@@ -9,6 +9,7 @@ from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.replication.timetable import JournalAction, JournalSchedule
 from raylay.services.security.control import NAME_SHOWN_MAX
 from raylay.services.server.data.journal_reads import JournalReads
+from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.storage.journal import written_before
 
@@ -19,8 +20,11 @@ class Maintenance:
     """Compresses, archives and removes sealed segments, on request and on schedule, and reports
     what holds retention back. Owner: the instance's event loop."""
 
-    def __init__(self, runtime: InstanceRuntime, reading: JournalReads) -> None:
+    def __init__(
+        self, runtime: InstanceRuntime, instance: RecoveredInstance, reading: JournalReads
+    ) -> None:
         self._runtime = runtime
+        self._instance = instance
         self._reading = reading
         self._schedule = JournalSchedule(runtime.config.journal.actions)
         self._working = asyncio.Lock()
@@ -37,13 +41,13 @@ class Maintenance:
             StorageError: a file cannot be changed; the log stays whole.
         """
         runtime = self._runtime
-        journal = runtime.journal
+        journal = self._instance.journal
         if action == "compress":
             outcomes = await runtime.in_thread(journal.compress, before_txid)
         elif action == "archive":
             outcomes = await runtime.in_thread(journal.archive, before_txid)
         elif action == "remove":
-            limit_txid = runtime.machine.next_txid if before_txid is None else before_txid
+            limit_txid = self._instance.machine.next_txid if before_txid is None else before_txid
             outcomes = await runtime.in_thread(lambda: journal.remove(limit_txid, force=force))
         else:
             raise ConfigurationError(f"no maintenance {action!r}: compress, archive or remove")
@@ -69,7 +73,7 @@ class Maintenance:
             ConfigurationError: there is no such segment, or it is being written.
         """
         name = self._runtime.config.name
-        segments = await self._runtime.in_thread(self._runtime.journal.segments)
+        segments = await self._runtime.in_thread(self._instance.journal.segments)
         full = {str(each.first_txid): each.last_txid for each in segments if each.state != "live"}
         if journal in full:
             return full[journal] + 1
@@ -85,7 +89,7 @@ class Maintenance:
     def look_at_retention(self) -> None:
         """Reports that something keeps the journal above its limits of size or age, and when the
         journal is within them again. Called each second."""
-        held = self._runtime.journal.retention_held
+        held = self._instance.journal.retention_held
         if held == self._held:
             return
         self._held = held
@@ -110,7 +114,7 @@ class Maintenance:
                 before_us = now_us - action.age_ms * 1000
                 try:
                     before_txid = written_before(
-                        await runtime.in_thread(runtime.journal.segments), before_us, now_us
+                        await runtime.in_thread(self._instance.journal.segments), before_us, now_us
                     )
                     outcomes = await self.perform(action.do, before_txid)
                 except RaylayError as error:

@@ -32,12 +32,14 @@ from raylay.services.protocol.frames import FrameReader, Header
 from raylay.services.protocol.link import bootstrap as protocol
 from raylay.services.protocol.link.link_credentials import RETRY, read_said
 from raylay.services.protocol.link.replication import REPLICATION_FRAME_BYTES_MAX, PartReader
+from raylay.services.replication.instance import Identity
 from raylay.services.replication.link_batch_parts import decode_replicated_runs
 from raylay.services.replication.membership.bootstrap import BootstrapCopy
 from raylay.services.server.data.data_files import JOURNAL_DIRECTORY, open_journal
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.copy import SowCopy
 from raylay.storage.files import PRIVATE_FILE_MODE, sync_directory
+from raylay.storage.lmdb_journal import LmdbJournal
 from raylay.storage.wipe import wipe_journal
 
 MARKER_FILE = "bootstrap.unfinished"
@@ -96,13 +98,97 @@ class _SourceConnection(FramedConnection):
         (self.transport.pause_reading if paused else self.transport.resume_reading)()
 
 
+class BootstrapJournal:
+    """The journal of an instance before its recovery, which a bootstrap may fill: it is wiped after
+    half a copy, and opened again after a copy.
+
+    Owner: the instance's event loop. Lifecycle: until the instance has recovered.
+
+    Attributes:
+        journal: the journal, open.
+    """
+
+    def __init__(self, runtime: InstanceRuntime, journal: LmdbJournal) -> None:
+        self._runtime = runtime
+        self.journal = journal
+
+    @property
+    def marker(self) -> Path:
+        """Path of the file that exists while the journal holds half a copy."""
+        return self._runtime.directory / MARKER_FILE
+
+    async def is_due(self) -> bool:
+        """Returns whether the journal is empty, so that a copy is due. Removes half a copy."""
+        runtime = self._runtime
+        if await runtime.in_thread(self.marker.exists):
+            runtime.report("bootstrap_begins_again", text="an earlier copy was not finished")
+            await self.start_over()
+            return True
+        if self.journal.recovered.next_txid == 1 and not self.journal.recovered.held:
+            return True
+        runtime.report(
+            "bootstrap_not_needed",
+            text=f"{runtime.config.name} has a log of its own: nothing is copied into it",
+        )
+        return False
+
+    async def start_over(self) -> None:
+        """Wipes the journal, and opens it again."""
+        runtime = self._runtime
+        await runtime.in_thread(self.journal.close)
+        archive = runtime.config.journal.archive_directory
+        await runtime.in_thread(
+            wipe_journal, runtime.directory / JOURNAL_DIRECTORY, Path(archive) if archive else None
+        )
+        await self._open()
+
+    async def finish(self) -> None:
+        """Opens the journal again, from its files, with a whole copy in it."""
+        await self._runtime.in_thread(self.journal.close)
+        await self._open()
+        await self._runtime.in_thread(self._unmark)
+
+    async def _open(self) -> None:
+        runtime = self._runtime
+        self.journal = await runtime.in_thread(open_journal, runtime.config, runtime.directory)
+
+    # -- the marker --------------------------------------------------------------------------
+    def mark(self) -> None:
+        """Makes the file that says that the journal holds half a copy."""
+        flags = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC
+        descriptor = os.open(self.marker, flags, PRIVATE_FILE_MODE)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        sync_directory(self.marker.parent)
+
+    def _unmark(self) -> None:
+        self.marker.unlink()
+        sync_directory(self.marker.parent)
+
+
 class BootstrapRun:
     """The copy of a source's log. Owner: an instance that does not serve yet. Lifecycle: `run`
-    once."""
+    once.
 
-    def __init__(self, runtime: InstanceRuntime, config: BootstrapConfig) -> None:
+    Args:
+        config: the sources, and the topics that are copied.
+        identity: the identity of the instance.
+        files: the journal, which is empty.
+    """
+
+    def __init__(
+        self,
+        runtime: InstanceRuntime,
+        config: BootstrapConfig,
+        identity: Identity,
+        files: BootstrapJournal,
+    ) -> None:
         self.runtime = runtime
         self.config = config
+        self._identity = identity
+        self._files = files
         self.source = ""
         self.why = ""
         self.done = False
@@ -119,36 +205,6 @@ class BootstrapRun:
         self._told_s = 0.0
         self._failures: dict[str, str] = {}
 
-    # -- the need of a copy ------------------------------------------------------------------
-    @property
-    def marker(self) -> Path:
-        """Path of the file that exists while the journal holds half a copy."""
-        return self.runtime.directory / MARKER_FILE
-
-    async def is_due(self) -> bool:
-        """Returns whether the journal is empty, so that a copy is due. Removes half a copy."""
-        runtime = self.runtime
-        if await runtime.in_thread(self.marker.exists):
-            runtime.report("bootstrap_begins_again", text="an earlier copy was not finished")
-            await self._start_over()
-            return True
-        if runtime.journal.recovered.next_txid == 1 and not runtime.journal.recovered.held:
-            return True
-        runtime.report(
-            "bootstrap_not_needed",
-            text=f"{runtime.config.name} has a log of its own: nothing is copied into it",
-        )
-        return False
-
-    async def _start_over(self) -> None:
-        runtime = self.runtime
-        await runtime.in_thread(runtime.journal.close)
-        archive = runtime.config.journal.archive_directory
-        await runtime.in_thread(
-            wipe_journal, runtime.directory / JOURNAL_DIRECTORY, Path(archive) if archive else None
-        )
-        runtime.journal = await runtime.in_thread(open_journal, runtime.config, runtime.directory)
-
     # -- trying the sources ------------------------------------------------------------------
     async def run(self) -> None:
         """Copies from the first source that can serve, however long it takes until there is one.
@@ -157,7 +213,7 @@ class BootstrapRun:
             StorageError: the data directory cannot be used.
         """
         runtime, config = self.runtime, self.config
-        await runtime.in_thread(self._mark)
+        await runtime.in_thread(self._files.mark)
         runtime.report("bootstrap_started", sources=", ".join(config.sources))
         pause_ms = config.retry_ms_min
         while not await self._from_any():
@@ -165,9 +221,7 @@ class BootstrapRun:
             await asyncio.sleep(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, config.retry_ms_max)
         # The copy is recovered like any other log, from its files.
-        await runtime.in_thread(runtime.journal.close)
-        runtime.journal = await runtime.in_thread(open_journal, runtime.config, runtime.directory)
-        await runtime.in_thread(self._unmark)
+        await self._files.finish()
         self.done = True
         self._report("bootstrap_finished")
 
@@ -188,7 +242,7 @@ class BootstrapRun:
                     self._sow = None
             if self._copy is not None:
                 self._copy = self._begin = None
-                await self._start_over()
+                await self._files.start_over()
         return False
 
     def _failed(self, address: str, why: str) -> None:
@@ -215,7 +269,7 @@ class BootstrapRun:
             f"{runtime.config.name}: bootstrap from {address}",
         )
         who = await credentials.say()
-        request = partial(protocol.request, runtime.identity, wanted, rules, self._sow.wanted)
+        request = partial(protocol.request, self._identity, wanted, rules, self._sow.wanted)
         connection.send(request(who))
         while not connection.done.done():
             await asyncio.wait((connection.done,), timeout=PROGRESS_S)
@@ -253,13 +307,13 @@ class BootstrapRun:
         if command == protocol.BEGIN and copy is None:
             self._begin = protocol.read_begin(header)
             self._copy = BootstrapCopy(
-                runtime.identity, TopicBook(runtime.config.topics), self._begin.source
+                self._identity, TopicBook(runtime.config.topics), self._begin.source
             )
             self._lacks = PartReader()
             self._commit_error = None
             self._staged.clear()
             self._staged_bytes = 0
-            runtime.journal.start(self._committed_in_thread, self._failed_in_thread)
+            self._files.journal.start(self._committed_in_thread, self._failed_in_thread)
         elif command == protocol.LACKS and copy is not None:
             lacks = PublisherRanges()
             self._lacks.read(body, lacks)
@@ -281,7 +335,7 @@ class BootstrapRun:
             raise RemoteProtocolError(f"{command[:64]} came in a bootstrap", "bad_command")
 
     def _stage(self, runs: list[Run]) -> None:
-        journal = self.runtime.journal
+        journal = self._files.journal
         for run in runs:
             journal.stage(run)
             self._staged.append((run.last_txid, len(run.payload)))
@@ -373,17 +427,3 @@ class BootstrapRun:
     def _report(self, event: str) -> None:
         told = {key: value for key, value in self.status().items() if key not in ("done", "why")}
         self.runtime.report(event, **told)
-
-    # -- the marker --------------------------------------------------------------------------
-    def _mark(self) -> None:
-        flags = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC
-        descriptor = os.open(self.marker, flags, PRIVATE_FILE_MODE)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        sync_directory(self.marker.parent)
-
-    def _unmark(self) -> None:
-        self.marker.unlink()
-        sync_directory(self.marker.parent)

@@ -19,8 +19,10 @@ from raylay.services.security.publishing import NOT_ENTITLED
 from raylay.services.server.clients.admission import ClientAdmission
 from raylay.services.server.commits import Commits
 from raylay.services.server.data.journal_reads import JournalReads
+from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
-from raylay.services.server.sow.manager import SowManager, fingerprints
+from raylay.services.server.sow.manager import SowManager
+from raylay.services.server.sow.stored_topics import fingerprints
 from raylay.services.sow.copying import START, older_entries, topics_of
 from raylay.storage.journal_reader import LmdbJournalReader
 
@@ -33,11 +35,11 @@ class BootstrapHost(Protocol):
     """The parts of the instance that a bootstrap source needs beside the runtime (`Upstreams`)."""
 
     runtime: InstanceRuntime
+    instance: RecoveredInstance
     admission: ClientAdmission
     commits: Commits
     reading: JournalReads
     sow: SowManager
-    copies_from: tuple[str, ...]
 
 
 class BootstrapConnection(Protocol):
@@ -67,6 +69,7 @@ class BootstrapSource:
     ) -> None:
         self._connection = connection
         self._runtime = host.runtime
+        self._instance = host.instance
         self._host = host
         self._asks = protocol.read_request(header)
         self._header, self._body = header, body
@@ -79,19 +82,12 @@ class BootstrapSource:
     def refusal(self) -> tuple[str, str] | None:
         """Returns why nothing can be copied from here now; None: a copy can begin."""
         runtime = self._runtime
-        name, asks = runtime.config.name, self._asks.name
-        copies_from = self._host.copies_from
-        if not runtime.is_serving and copies_from:
-            return "bootstrapping", (
-                f"{name} is itself empty and waits to copy from {', '.join(copies_from)}"
-                f": where that is {asks}, both wait for ever; start one of them without Bootstrap "
-                "first"
-            )
+        name = runtime.config.name
         if not runtime.is_serving:
             return "not_ready", f"{name} is {runtime.phase}"
-        if self._asks.incarnation == runtime.identity.incarnation:
+        if self._asks.incarnation == self._instance.identity.incarnation:
             return "self", f"{name} would copy from itself: correct the address of its Bootstrap"
-        if not runtime.machine.ready:
+        if not self._instance.machine.ready:
             return "not_ready", self._not_caught_up()
         return None
 
@@ -99,7 +95,7 @@ class BootstrapSource:
         runtime, asks = self._runtime, self._asks
         name, group = runtime.config.name, runtime.config.group
         text = f"{name} has not caught up itself: {self._host.admission.reason()}"
-        has_peers = any(of == group for _, of, _ in runtime.machine.upstreams())
+        has_peers = any(of == group for _, of, _ in self._instance.machine.upstreams())
         if has_peers or asks.group != group:
             return text
         # The peer does not replicate to anybody before it has its copy.
@@ -126,7 +122,7 @@ class BootstrapSource:
             runtime.report("bootstrap_refused", peer=self._asks.name, text=refused[1])
             connection.refuse(*refused)
             return
-        reader = await runtime.in_thread(runtime.journal.reader)
+        reader = await runtime.in_thread(self._instance.journal.reader)
         # If the instance stops meanwhile, it closes the reader after its thread has ended.
         self._host.reading.copy_readers.add(reader)
         try:
@@ -145,13 +141,13 @@ class BootstrapSource:
         self, reader: LmdbJournalReader, choice: BootstrapChoice, is_whole: bool
     ) -> None:
         connection, runtime, asks = self._connection, self._runtime, self._asks
-        machine = runtime.machine
+        machine = self._instance.machine
         self._host.commits.cycle.catch_up()
         last_txid = machine.committed_txid
         first_txid, lacks = await self._host.reading.run(_begin, reader)
         runtime.report("bootstrap_serves", peer=asks.name, last_txid=last_txid)
         connection.send(
-            protocol.begin(protocol.BootstrapBegin(runtime.identity, first_txid, last_txid))
+            protocol.begin(protocol.BootstrapBegin(self._instance.identity, first_txid, last_txid))
         )
         if is_whole:
             lacks.update(machine.missing.ranges)

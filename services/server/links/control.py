@@ -43,6 +43,7 @@ from raylay.services.server.links.destination_addresses import client_name, reso
 from raylay.services.server.links.direct_link import DescriptorReceiver, DirectLinkControl
 from raylay.services.server.links.placements import PlacementKeeper
 from raylay.services.server.links.upstream_connection import ConnectedUpstreams, UpstreamConnection
+from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
 
 
@@ -62,9 +63,11 @@ class Links:
     def __init__(
         self,
         runtime: InstanceRuntime,
+        instance: RecoveredInstance,
         controls: dict[str, LinkControl],
         *,
         commits: CommitCycle,
+        descriptors: DescriptorReceiver,
         digest: HeldDigest,
         placements: PlacementKeeper,
         upstreams: ConnectedUpstreams,
@@ -73,6 +76,7 @@ class Links:
         keep_refused: Callable[[], None],
     ) -> None:
         self.runtime = runtime
+        self.instance = instance
         self.controls = controls
         self.commits = commits
         self.digest = digest
@@ -82,7 +86,7 @@ class Links:
         self.greeted = greeted
         self.keep_refused = keep_refused
         self.peer_book = PeerBook()
-        self.descriptors = DescriptorReceiver()
+        self.descriptors = descriptors
         self._starting: asyncio.Task[None] | None = None
 
     def add(self, config: DestinationConfig) -> LinkControl:
@@ -132,6 +136,7 @@ class LinkControl:
         self.counts: dict[str, Any] = {}
         self._links = links
         self._runtime = links.runtime
+        self._instance = links.instance
         self.process = Supervisor(
             links.runtime,
             self._start,
@@ -143,7 +148,7 @@ class LinkControl:
         self.wake_fd = -1
         """Descriptor that `wake` writes to; -1: there is none."""
         self.woken_txid = 0
-        self.direct_link = DirectLinkControl(links.runtime, self, links.descriptors)
+        self.direct_link = DirectLinkControl(links.runtime, links.instance, self, links.descriptors)
         self._wake_lock = threading.Lock()
         self._wake_connection: FramedConnection | None = None
         self._held_at_dial = PublisherRanges()
@@ -165,7 +170,7 @@ class LinkControl:
         process connects is not among them."""
         self._offered = 0
         """Number of the incoming connection that was last offered to the link; 0: none."""
-        self._names_told = NamesTold(links.runtime.machine.publisher_names)
+        self._names_told = NamesTold(links.instance.machine.publisher_names)
 
     # -- the process -------------------------------------------------------------------------
     def _start(self, number: int) -> ChildHandle:
@@ -235,7 +240,7 @@ class LinkControl:
         elif command == "waits":
             self.why = header["why"]
         elif command == "stale":
-            runtime.perform(runtime.machine.epoch_refused(self.name))
+            self._instance.perform(self._instance.machine.epoch_refused(self.name))
         elif command == "counts":
             self.counts = header["counts"]
         elif command == "event":
@@ -257,13 +262,13 @@ class LinkControl:
         dial_number = self._dial_number
         self._parts = []
         try:
-            epoch = await self._runtime.state.run(self._next_epoch)
+            epoch = await self._instance.state.run(self._next_epoch)
         except RaylayError as error:
             self.why = str(error)
             if connection is not None:
                 connection.abort(str(error))
             return
-        held = self._runtime.machine.held()
+        held = self._instance.machine.held()
         digest = await self._links.digest.of(held)
         if connection is None or connection is not self.process.connection:
             return
@@ -283,7 +288,7 @@ class LinkControl:
     def _next_epoch(self) -> int:
         """Returns the next epoch, which is on disk before it is used, so that no connection of an
         earlier life has a higher one."""
-        state = self._runtime.state
+        state = self._instance.state
         epoch = state.get_number("link_epoch") + 1
         state.put_number("link_epoch", epoch)
         return epoch
@@ -343,10 +348,10 @@ class LinkControl:
             header["client"],
             header["names"],
         )
-        setup = LinkSetup(runtime, self._links.commits, self, server, plan)
+        setup = LinkSetup(runtime, self._instance, self._links.commits, self, server, plan)
         if not setup.goes_on():
             return
-        ledger = runtime.machine.destinations[self.name]
+        ledger = self._instance.machine.destinations[self.name]
         is_new = header["name"] not in ledger.servers
         if (
             ledger.incarnation != incarnation
@@ -360,7 +365,7 @@ class LinkControl:
                 servers = sorted({*ledger.servers, header["name"]})
                 values[f"servers/{self.name}"] = msgpack.packb(servers)
             try:
-                await runtime.state.put(values)
+                await self._instance.state.put(values)
             except RaylayError as error:
                 self.why = str(error)
                 if connection is not None:
@@ -404,11 +409,11 @@ class LinkControl:
         floor is on disk before the link begins. Returns False if it cannot be written: the link
         then dials again."""
         runtime = self._runtime
-        if runtime.journal.floor_is_written:
+        if self._instance.journal.floor_is_written:
             return True
         connection = self.process.connection
         try:
-            await runtime.in_thread(runtime.journal.write_floor)
+            await runtime.in_thread(self._instance.journal.write_floor)
         except RaylayError as error:
             self.why = str(error)
             if connection is not None:
@@ -437,13 +442,12 @@ class LinkControl:
         self.direct_link.ended(why)
         self.address = ""
         self.why = why
-        self._runtime.perform(self._runtime.machine.link_disconnected(self.name, why))
+        self._instance.perform(self._instance.machine.link_disconnected(self.name, why))
         self._links.upstreams.changed()
 
     # -- incoming connections ----------------------------------------------------------------
     def _incoming(self) -> SharedConnection | None:
-        runtime = self._runtime
-        machine = runtime.machine
+        machine = self._instance.machine
         others = [link for link in self._links.controls.values() if link is not self]
         incoming = self._links.upstreams.incoming(self.name)
         if self.is_connected:

@@ -41,6 +41,7 @@ from raylay.services.replication.link.outbound import OutboundLink
 from raylay.services.replication.link.report_coalescer import ReportCoalescer
 from raylay.services.replication.values import DirectLinkState
 from raylay.services.server.children.supervisor import Supervisor
+from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.telemetry.link_traces import LinkTraces
 from raylay.storage.files import bind_private
@@ -140,9 +141,14 @@ class DirectLinkControl:
     """
 
     def __init__(
-        self, runtime: InstanceRuntime, link: LinkHost, descriptors: DescriptorReceiver
+        self,
+        runtime: InstanceRuntime,
+        instance: RecoveredInstance,
+        link: LinkHost,
+        descriptors: DescriptorReceiver,
     ) -> None:
         self._runtime = runtime
+        self._instance = instance
         self._link = link
         self._descriptors = descriptors
         self._policy = DirectLinkPolicy(
@@ -178,10 +184,12 @@ class DirectLinkControl:
                 self._tell_beside(self._socket)
         elif connection is not None and self._policy.asks(
             caught_up=caught_up,
-            committed_txid=runtime.machine.committed_txid,
+            committed_txid=self._instance.machine.committed_txid,
             now_us=runtime.steady_us(),
         ):
-            connection.send(encode_frame({"c": "take_over", "tx": runtime.machine.committed_txid}))
+            connection.send(
+                encode_frame({"c": "take_over", "tx": self._instance.machine.committed_txid})
+            )
 
     def committed(self, runs: list[Run]) -> bool:
         """Sends committed runs over a direct connection. Returns whether that is done: the link
@@ -241,7 +249,7 @@ class DirectLinkControl:
                 found.close()
             self._say_over("the instance cannot go on with it")
             return
-        self._socket = DirectLinkSocket(runtime, self, link, state, header)
+        self._socket = DirectLinkSocket(runtime, self._instance, self, link, state, header)
         link.wakeable_changed()
         self._socket.committed(behind)
         runtime.spawn(self._socket.connect(found))
@@ -291,6 +299,7 @@ class DirectLinkSocket(FramedConnection):
     def __init__(
         self,
         runtime: InstanceRuntime,
+        instance: RecoveredInstance,
         owner: DirectLinkControl,
         link: LinkHost,
         state: DirectLinkState,
@@ -299,10 +308,13 @@ class DirectLinkSocket(FramedConnection):
         reader = FrameReader(frame_bytes_max=REPLICATION_FRAME_BYTES_MAX)
         super().__init__(runtime.outbox, runtime.loop, reader)
         self._runtime = runtime
+        self._instance = instance
         self._owner = owner
         self._link = link
         destination = link.config.destination()
-        machine = OutboundLink(destination, link.config.window_bytes, filters=self._runtime.filters)
+        machine = OutboundLink(
+            destination, link.config.window_bytes, filters=self._instance.filters
+        )
         machine.take_over(state)
         self.direct = DirectLink(machine)
         self._telling = ReportCoalescer(
@@ -311,7 +323,7 @@ class DirectLinkSocket(FramedConnection):
             waited_for=destination.sync,
         )
         self._traces = LinkTraces(
-            runtime.tracing, runtime.config.name, header["peer"], header["epoch"]
+            self._instance.tracing, runtime.config.name, header["peer"], header["epoch"]
         )
         self._sent_wire_bytes = 0
         self._due_timer: asyncio.TimerHandle | None = None
@@ -477,7 +489,7 @@ class DirectLinkSocket(FramedConnection):
 
     def failed(self, error: Exception) -> None:
         """Ends the connection after a fault in handling a frame of the destination."""
-        self._runtime.contain(error, self._link.name, lambda _, text: self.abort(text))
+        self._instance.contain(error, self._link.name, lambda _, text: self.abort(text))
 
     def broken(self, error: RemoteProtocolError) -> None:
         self.abort(f"{error.reason}: {error}")

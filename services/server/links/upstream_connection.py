@@ -96,6 +96,7 @@ from raylay.services.server.links.bootstrap_source import BootstrapSource
 from raylay.services.server.links.placements import PlacementKeeper
 from raylay.services.server.queues.manager import QueueManager
 from raylay.services.server.read_backpressure import ReadBackpressure
+from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.manager import SowManager
 
@@ -133,12 +134,14 @@ class ConnectedUpstreams:
     def __init__(
         self,
         runtime: InstanceRuntime,
+        instance: RecoveredInstance,
         links: Mapping[str, SharedConnectionUser],
         *,
         admission: ClientAdmission,
         commits: Commits,
         digest: HeldDigest,
         doorway: ConnectionLimit,
+        gate: AccessCheck | None,
         placements: PlacementKeeper,
         queues: QueueManager,
         reading: JournalReads,
@@ -147,6 +150,7 @@ class ConnectedUpstreams:
         sow: SowManager,
     ) -> None:
         self.runtime = runtime
+        self.instance = instance
         self.shares = shares
         """Shares of the instance's connections that one user, and one address, may have."""
         self.incomplete = IncompleteFrames(
@@ -165,19 +169,17 @@ class ConnectedUpstreams:
         self.reading = reading
         self.slowed = slowed
         self.sow = sow
-        self.gate: AccessCheck | None = None
+        self.gate = gate
         """Access check of links that come over this instance's own links' connections; None: all
         are let in."""
-        self.copies_from: tuple[str, ...] = ()
-        """Sources of this instance's bootstrap, before it serves."""
         self.connected: dict[int, UpstreamConnection] = {}
         """Connections by number, from the moment when they open."""
         self.unproven = UnprovenLinks()
         self.stored_epochs = StoredEpochs(
-            lambda: [key for key, _ in runtime.state.items(EPOCH_KEYS)]
+            lambda: [key for key, _ in self.instance.state.items(EPOCH_KEYS)]
         )
         self._links = links
-        self.cycle = UpstreamCycle(runtime, commits.cycle, queues, self.changed)
+        self.cycle = UpstreamCycle(runtime, instance, commits.cycle, queues, self.changed)
         """Order in which links are let in and their messages are taken."""
 
     def room(self, upstream: UpstreamConnection) -> BatchRoom:
@@ -190,7 +192,7 @@ class ConnectedUpstreams:
         self.connected.pop(upstream.number, None)
         if upstream.is_accepted and upstream.logon is not None:
             runtime = self.runtime
-            runtime.machine.upstream_left(upstream.number)
+            self.instance.machine.upstream_left(upstream.number)
             runtime.report("upstream_disconnected", peer=upstream.logon.name, why=why)
             self.changed()
 
@@ -268,6 +270,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         counted."""
         self._upstreams = upstreams
         self._runtime = runtime
+        self._instance = upstreams.instance
         self.number = upstreams.doorway.next_number()
         self._came_by = came_by
         self.logon: UpstreamLogon | None = None
@@ -423,7 +426,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         if self.logon is None or not self.logon.proven:
             self.refuse("bad_command", "names of publishers count from instances of the fabric")
         else:
-            self._runtime.perform(self._runtime.machine.names_told(body, self.logon.name))
+            self._instance.perform(self._instance.machine.names_told(body, self.logon.name))
 
     def _queue_requested(self, request: QueueRequest) -> None:
         """Passes a request for messages on. Ignores a request of a link that may not replicate the
@@ -483,7 +486,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self.refuse(error.reason, str(error))
 
     def failed(self, error: Exception) -> None:
-        self._runtime.contain(error, self.said_by, self.refuse)
+        self._instance.contain(error, self.said_by, self.refuse)
 
     @property
     def said_by(self) -> str:
@@ -512,7 +515,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         logon, runtime = self.logon, self._runtime
         if logon is not None and logon.proven:
             return True
-        if not self._doubted and runtime.machine.placements.news(placements):
+        if not self._doubted and self._instance.machine.placements.news(placements):
             self._doubted = True
             runtime.report(
                 "placements_unproven",
@@ -542,7 +545,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             self.refuse("storage_error", str(error))
             return
         if self.is_open:
-            self.send(placed(runtime.machine.placements.items()))
+            self.send(placed(self._instance.machine.placements.items()))
             self.outbox.flush()
             self.close("told")
 
@@ -580,7 +583,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
                 decided = await runtime.in_thread(self._validate, logon)
             if decided is None:
                 connected = self._upstreams.epoch_keys()
-                seen, is_anothers = await runtime.state.run(
+                seen, is_anothers = await self._instance.state.run(
                     lambda: self._take_epoch(logon, connected)
                 )
                 decided = cycle.admit(self, logon, seen, is_anothers=is_anothers)
@@ -622,7 +625,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
     async def _answer(self, logon: UpstreamLogon, answer: UpstreamAnswer) -> None:
         runtime = self._runtime
         same = await self._upstreams.digest.of(answer.held) == logon.digest
-        identity = runtime.identity
+        identity = self._instance.identity
         accepted = LinkAccepted(
             identity.name,
             identity.group,
@@ -630,8 +633,10 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             runtime.client_address,
             same,
             identity.generation,
-            runtime.machine.placements.items(),
-            runtime.machine.publisher_names.digest if logon.proven and not logon.salvages else b"",
+            self._instance.machine.placements.items(),
+            self._instance.machine.publisher_names.digest
+            if logon.proven and not logon.salvages
+            else b"",
         )
         async for frame in yield_between(
             exchange_frames(accepted, None if same else answer.held, answer.waited)
@@ -662,7 +667,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             logon.group,
             logon.incarnation,
             logon.address,
-            logon.proven or not self._runtime.identity.in_fabric,
+            logon.proven or not self._instance.identity.in_fabric,
         )
 
     def carry(self, destination: str) -> TunnelStream:
@@ -704,8 +709,8 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         Args:
             connected: the epoch keys of the links that are connected.
         """
-        state = self._runtime.state
-        if self._runtime.identity.in_fabric:
+        state = self._instance.state
+        if self._instance.identity.in_fabric:
             proven = {each: state.get_number(each) for each in proven_keys(logon)}
             if not logon.proven:
                 if any(proven.values()):
@@ -718,7 +723,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         seen = state.get_number(key)
         if counts(logon.epoch, seen):
             state.put_number(key, logon.epoch)
-            if not self._runtime.identity.in_fabric:
+            if not self._instance.identity.in_fabric:
                 forgotten = self._upstreams.stored_epochs.used(key, connected)
                 if forgotten:
                     state.put_now(dict.fromkeys(forgotten))
@@ -861,7 +866,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
     def _is_believed(self) -> bool:
         """Returns whether the link is believed in more than the messages that it sends."""
         logon = self.logon
-        return not self._runtime.identity.in_fabric or (logon is not None and logon.proven)
+        return not self._instance.identity.in_fabric or (logon is not None and logon.proven)
 
     @property
     def _awaited_max(self) -> tuple[int, int]:

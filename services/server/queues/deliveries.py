@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from raylay.services.protocol.client.codec import Codec
+from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.telemetry.tracing import traced
 
@@ -45,8 +46,14 @@ class QueueDeliveries:
         delivered: the number of messages sent in this life of the instance.
     """
 
-    def __init__(self, runtime: InstanceRuntime, sessions: Mapping[int, QueueReceiver]) -> None:
+    def __init__(
+        self,
+        runtime: InstanceRuntime,
+        instance: RecoveredInstance,
+        sessions: Mapping[int, QueueReceiver],
+    ) -> None:
         self._runtime = runtime
+        self._instance = instance
         self._sessions = sessions
         self.subscribed: dict[int, dict[str, tuple[QueueFrontend, Consumer]]] = {}
         self.delivered = 0
@@ -101,12 +108,12 @@ class QueueDeliveries:
         """Reports spans of the traced messages, each below its lease. The client can derive the ids
         of these spans, and reports its own below them."""
         queue = self.subscribed[consumer[0]][name_of(consumer)][0].definition.name
-        self._runtime.tracing.queue_delivery(
+        self._instance.tracing.queue_delivery(
             [each for part in records for each in traced(part)],
             {each.key: each.number for each in messages},
             since_us,
             now_us,
-            instance=self._runtime.identity.name,
+            instance=self._instance.identity.name,
             queue=queue,
             client=client.client_name,
             subscription=name_of(consumer),

@@ -14,29 +14,33 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgpack
+
+from raylay.services.config.instance import InstanceConfig
 from raylay.services.core.commit_cycle import PROBE_S
 from raylay.services.core.feature import CommitBatch, FeatureRegistry
 from raylay.services.errors import ConfigurationError, RaylayError, RemoteProtocolError
 from raylay.services.messages.topics import TopicMatcher, TopicRule
 from raylay.services.net.framed import FramedConnection
 from raylay.services.protocol.frames import Header
+from raylay.services.queues.clock_steps import ClockSteps
+from raylay.services.replication.instance import Identity
 from raylay.services.server.children.supervisor import ChildHandle, Supervisor, run_in_order
 from raylay.services.server.commits import Commits
 from raylay.services.server.queues.deliveries import QueueDeliveries
 from raylay.services.server.queues.request_router import QueueRequestRouter
+from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
 
 if TYPE_CHECKING:
     # Most instances have no queues.
     from raylay.services.core.queues import Queues
-    from raylay.services.messages.topic_book import QueueTopics
     from raylay.services.protocol.child.queue_control import (
         QueueAnswer,
         QueueDelivery,
         QueueQuestion,
     )
     from raylay.services.protocol.child.queue_requests import QueueRequest
-    from raylay.services.queues.clock_steps import ClockSteps
     from raylay.services.queues.decisions import Consumer, ConsumerSubscription, Key
     from raylay.services.queues.definition import QueueDefinition
     from raylay.services.queues.frontend import QueueFrontend, RoutedRequest
@@ -87,6 +91,7 @@ class QueueControl:
         """Transaction id up to which the queue needs nothing of the journal."""
         self._manager = manager
         self._runtime = manager.runtime
+        self._instance = manager.instance
         self._to_judge: deque[tuple[QueueDelivery, int]] = deque()
         """Decisions of the owner, each with the transaction id that must be folded before it is
         judged. They are bounded by the backlogs of the consumers."""
@@ -127,7 +132,7 @@ class QueueControl:
         # Drafts of the previous owner are journaled first, so that the fence lies behind them.
         self._manager.author_now()
         self._manager.owner_came(self.name)
-        machine = runtime.machine
+        machine = self._instance.machine
         begin = self.frontend.owner_came(machine.next_txid - 1, self._manager.steady_us())
         said = self._control.OwnerBegin(
             begin.fence_txid,
@@ -302,14 +307,40 @@ class QueueControl:
         }
 
 
+def journaled_topics(config: InstanceConfig) -> tuple[TopicRule, ...]:
+    """The topics that are journaled: those of the queues are, whatever else is configured."""
+    matcher = TopicMatcher(config.topics, f"{config.name} Topic")
+    return config.topics + tuple(
+        TopicRule(each.name, each.message_type)
+        for each in config.queue_definitions
+        if not matcher.matches(each.name.encode(), each.message_type.encode())
+    )
+
+
+def opened_queues(
+    config: InstanceConfig, identity: Identity, controls: dict[str, QueueControl]
+) -> Queues | None:
+    """Returns the queues before the journal is folded; None: the instance has none."""
+    if not config.queue_definitions:
+        return None
+    from raylay.services.core.queues import Queues
+
+    return Queues(
+        config.queue_definitions,
+        identity,
+        lambda name, keys: controls[name].acknowledging(keys),
+    )
+
+
 class QueueManager:
     """See the file's docstring.
 
-    Owner: the instance's event loop. `open` runs in its thread before the instance serves.
-    Lifecycle: `open` once or twice, `serve` and `run` once, `stop` once. Without queues, none of
-    these does anything.
+    Owner: the instance's event loop. Lifecycle: `run` once, `stop` once. Without queues, neither
+    does anything.
 
     Args:
+        queues: the queues, recovered; None: the instance has none.
+        controls: the table that the queues acknowledge messages through, by queue; filled here.
         folds: the instance's features that fold commits.
         start: starts the process of a queue's owner, with a number that tells it from earlier ones.
             Called in a thread; may block; may raise: the start is then tried again.
@@ -324,6 +355,9 @@ class QueueManager:
     def __init__(
         self,
         runtime: InstanceRuntime,
+        instance: RecoveredInstance,
+        queues: Queues | None,
+        controls: dict[str, QueueControl],
         folds: FeatureRegistry,
         commits: Commits,
         start: Callable[[QueueDefinition, int], ChildHandle],
@@ -333,17 +367,20 @@ class QueueManager:
         deliveries: QueueDeliveries,
     ) -> None:
         self.runtime = runtime
+        self.instance = instance
         self.start = start
         self.deliveries = deliveries
         self._links = links
         self._requests = requests
-        self.queues: Queues | None = None
+        self.queues = queues
         """The queues; None: the instance has none."""
-        self.controls: dict[str, QueueControl] = {}
+        self.controls = controls
         self.names: dict[int, str] = {}
         """Instance names by incarnation, as links have told them."""
-        self.clock_steps: ClockSteps
-        self.behind_us = 0
+        kept = None if queues is None else instance.state.get(CLOCK_KEY)
+        self.clock_steps = ClockSteps([] if kept is None else msgpack.unpackb(kept))
+        self.clock_steps.failed(instance.machine.next_txid - 1)
+        self.behind_us = self.clock_steps.behind_us
         """Lag of the queues' steady clock behind the instance's, which starts at the wall clock's
         time at each start."""
         self._proxied: dict[str, frozenset[str] | None] = {}
@@ -356,58 +393,26 @@ class QueueManager:
         not known yet."""
         self._is_authoring = False
         self._starting: asyncio.Task[None] | None = None
-        self._unheralded: set[str] = set()
+        self._unannounced: set[str] = set()
+        """Queues whose announcement by this incarnation is not in the journal yet."""
+        if queues is not None:
+            self._begin(queues)
 
     # -- beginning -----------------------------------------------------------------------------
-    def open(self) -> list[QueueTopics]:
-        if not self.runtime.config.queue_definitions:
-            return []
-        from raylay.services.core.queues import Queues
-
-        config = self.runtime.config
-        self.queues = Queues(
-            config.queue_definitions,
-            self.runtime.identity,
-            lambda name, keys: self.controls[name].acknowledging(keys),
-        )
-        return self.queues.topics()
-
-    def journaled(self) -> tuple[TopicRule, ...]:
-        """The topics that are journaled: those of the queues are, whatever else is configured."""
-        config = self.runtime.config
-        matcher = TopicMatcher(config.topics, f"{config.name} Topic")
-        return config.topics + tuple(
-            TopicRule(each.name, each.message_type)
-            for each in config.queue_definitions
-            if not matcher.matches(each.name.encode(), each.message_type.encode())
-        )
-
-    def serve(self) -> None:
-        queues, runtime = self.queues, self.runtime
-        if queues is None:
-            return
-        import msgpack
-
-        from raylay.services.queues.clock_steps import ClockSteps
-
-        kept = runtime.state.get(CLOCK_KEY)
-        self.clock_steps = ClockSteps([] if kept is None else msgpack.unpackb(kept))
-        self.clock_steps.failed(runtime.machine.next_txid - 1)
-        self.behind_us = self.clock_steps.behind_us
+    def _begin(self, queues: Queues) -> None:
+        """Makes the controls of the owners, and begins to fold."""
+        state = self.instance.state
         self.clock_is(0)
-        incarnation = runtime.identity.incarnation.to_bytes(8, "big")
+        incarnation = self.instance.identity.incarnation.to_bytes(8, "big")
         for name, frontend in queues.frontends.items():
             frontend.behind_us = self.behind_us
             self.controls[name] = QueueControl(self, frontend)
-            if (
-                runtime.state.get(PROXIED_KEY + name) is not None
-                and frontend.definition.is_distributed
-            ):
+            if state.get(PROXIED_KEY + name) is not None and frontend.definition.is_distributed:
                 self._proxied[name] = None
-            if runtime.state.get(ANNOUNCED_KEY + name) == incarnation:
+            if state.get(ANNOUNCED_KEY + name) == incarnation:
                 frontend.is_announced = True
             elif not frontend.is_announced:
-                self._unheralded.add(name)
+                self._unannounced.add(name)
         self._folds.enlist(self, True)
 
     def run(self) -> None:
@@ -442,22 +447,22 @@ class QueueManager:
         for control in self.controls.values():
             control.process.say(frame)
             control.judge()
-        if self._unheralded:
-            self._note_heralds()
+        if self._unannounced:
+            self._note_announced()
 
-    def _note_heralds(self) -> None:
+    def _note_announced(self) -> None:
         assert self.queues is not None
-        done = {name for name in self._unheralded if self.queues.frontends[name].is_announced}
+        done = {name for name in self._unannounced if self.queues.frontends[name].is_announced}
         if done:
-            self._unheralded -= done
-            incarnation = self.runtime.identity.incarnation.to_bytes(8, "big")
+            self._unannounced -= done
+            incarnation = self.instance.identity.incarnation.to_bytes(8, "big")
             self.runtime.spawn(self._remember({ANNOUNCED_KEY + name: incarnation for name in done}))
 
     async def _remember(self, values: dict[str, bytes | None]) -> None:
         # After a failed write, announcements are made again at the next start, and the next clock
         # step writes all earlier ones.
         with suppress(RaylayError):
-            await self.runtime.state.put(values)
+            await self.instance.state.put(values)
 
     def failed(self, committed_txid: int) -> None:
         """Takes back staged records behind this transaction id, which never reach the disk."""
@@ -468,17 +473,17 @@ class QueueManager:
         self.clock_steps.failed(committed_txid)
         for name, control in self.controls.items():
             control.process.say(queue_control.failed(tags.get(name, ()), committed_txid))
-        if self._unheralded and self.queues.announcement(self.runtime.now_us()):
+        if self._unannounced and self.queues.announcement(self.runtime.now_us()):
             self.author_soon()
 
     def committed(self) -> int:
         """The last committed transaction id, which a publisher may have been acknowledged."""
         self._commits.cycle.catch_up()
-        return self.runtime.machine.committed_txid
+        return self.instance.machine.committed_txid
 
     def folded_txid(self) -> int:
         """The transaction id up to which everything is folded."""
-        return self._folds.folded_txid(self.runtime.machine.committed_txid)
+        return self._folds.folded_txid(self.instance.machine.committed_txid)
 
     # -- records and requests of owners --------------------------------------------------------
     def draft(
@@ -527,7 +532,7 @@ class QueueManager:
         assert self.queues is not None
         runs = self.queues.runs()
         if runs and runtime.is_serving:
-            runtime.perform(runtime.machine.authored(runs, runtime.steady_us()))
+            self.instance.perform(self.instance.machine.authored(runs, runtime.steady_us()))
 
     def author_now(self) -> None:
         if self._is_authoring:
@@ -583,11 +588,9 @@ class QueueManager:
         """Takes the wall clock's present lead over the instance's steady clock, which later receive
         times follow. The owners are told of a change before they are told of messages received
         after it."""
-        after_txid = self.runtime.machine.next_txid - 1
+        after_txid = self.instance.machine.next_txid - 1
         offset_us += self.behind_us
         if self.queues is not None and self.clock_steps.note(after_txid, offset_us):
-            import msgpack
-
             from raylay.services.protocol.child import queue_control
 
             # The changes are kept: messages from before the next start age by them, too.
@@ -672,7 +675,7 @@ class QueueManager:
                 f"{self.runtime.config.name} has no distributed queue {queue!r}: it has "
                 + (", ".join(self.controls) or "none")
             )
-        await self.runtime.state.put({PROXIED_KEY + name: b"on" if on else None for name in found})
+        await self.instance.state.put({PROXIED_KEY + name: b"on" if on else None for name in found})
         for name in found:
             if on:
                 self._proxied[name] = None
@@ -705,7 +708,7 @@ class QueueManager:
             # The bound may move back, even to 0: a link's server may have come back with fewer
             # messages.
             floors = [each.floor_txid + 1 for each in self.controls.values()]
-            self.runtime.journal.removable(min([self._before_txid, *floors]))
+            self.instance.journal.removable(min([self._before_txid, *floors]))
 
     # -- status --------------------------------------------------------------------------------
     def status(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.server.sow.manager import FINGERPRINT, SOW_FILE, fingerprints
+from raylay.services.server.sow.stored_topics import FINGERPRINT, SOW_FILE, fingerprints
 from raylay.services.sow.copying import Entry, TopicCopy
 from raylay.storage.sow import LmdbSowStore
 

@@ -8,56 +8,35 @@ second; changes lost in a crash are folded from the journal again.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
-from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raylay.services.config.instance import InstanceConfig
 from raylay.services.core.feature import CommitBatch, FeatureRegistry
-from raylay.services.errors import (
-    ConfigurationError,
-    CorruptRecord,
-    RaylayError,
-    SowDamaged,
-    StorageError,
-    StorageFull,
-)
+from raylay.services.errors import ConfigurationError, RaylayError, SowDamaged, StorageError
 from raylay.services.messages.records import Run
 from raylay.services.security.control import NAME_SHOWN_MAX
+from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
-from raylay.services.sow.definition import SowTopicDefinition
-from raylay.storage.files import make_file, sync_directory
-from raylay.storage.sow import LmdbSowStore, MemorySowStore, SowStore
+from raylay.services.server.sow.stored_topics import (
+    DAMAGED_MARK,
+    PENDING_BYTES,
+    SOW_FILE,
+    UNSAVED_BYTES_MAX,
+    StoredSowTopics,
+)
+from raylay.storage.files import make_file
+from raylay.storage.sow import LmdbSowStore
 
 if TYPE_CHECKING:
     # Most instances have no SOW topics, and need not load the parsers of message types.
-    from raylay.services.core.sow import SowFeature, SowProblem
     from raylay.services.sow.book import SowBook
 
-SOW_FILE = "sow.lmdb"
-DAMAGED_SUFFIX = ".damaged"
-"""Suffix of the name of a damaged store that was moved aside. One is kept, for people to
-examine."""
-DAMAGED_MARK = "sow.damaged"
-"""Name of the file that says that the store was found to be damaged in the life before."""
-FINGERPRINT, RULES = b"f", b"r"
-"""Entries of a topic: the fingerprint of the configuration of its records, and the rules of its
-history."""
 WRITE_INTERVAL_S = 1.0
 IDLE_INTERVAL_S = 10.0
 """Time, in seconds, between two writes that only advance the transaction id, so that the journal
 can be released."""
 RETRY_S = 5.0
 """Pause, in seconds, after a failed commit of the store."""
-PENDING_BYTES = 8 * 1024 * 1024
-"""Bytes of pending changes from which they are written at once, while the instance serves and in a
-recovery."""
-UNSAVED_BYTES_MAX = 256 * 1024 * 1024
-"""Limit on the bytes of entries that are in memory and not in the store. Beyond it the instance
-takes no messages, so that its memory stays bounded while the store fails, or is slower than the
-publishers."""
 
 
 class SowManager:
@@ -65,11 +44,11 @@ class SowManager:
 
     Invariants: `_commit` is the future of a commit under way, during which nothing else is written;
     the journal is released no further than the store has its changes.
-    Owner: the instance's event loop. `open`, and the methods that a recovery calls, run in its
-    thread before the instance serves. Lifecycle: `open` once, `serve` once, `close` once; none of
-    them where there are no SOW topics.
+    Owner: the instance's event loop. Lifecycle: `serve` once, `close` once. Without SOW topics,
+    neither does anything.
 
     Args:
+        stored: the SOW topics, recovered up to the end of the journal.
         folds: the instance's features that fold commits.
         hold: keeps the instance from taking messages, with a reason and a sentence; None: it takes
             them again.
@@ -82,16 +61,19 @@ class SowManager:
     def __init__(
         self,
         runtime: InstanceRuntime,
+        instance: RecoveredInstance,
+        stored: StoredSowTopics,
         folds: FeatureRegistry,
         hold: Callable[[tuple[str, str] | None], None],
         removable: Callable[[int], None],
     ) -> None:
         self._runtime = runtime
+        self._instance = instance
         self._removable = removable
         self._folds = folds
         self._hold = hold
         self._is_holding = False
-        self._store: LmdbSowStore | None = None
+        self._stored = stored
         self._commit: asyncio.Future[None] | None = None
         self._compaction: asyncio.Task[tuple[int, int]] | None = None
         """The compaction under way, during which nothing is written; None: there is none."""
@@ -104,11 +86,7 @@ class SowManager:
         folded: the state is then not written."""
         self._has_told = False
         """Whether unreadable records have been reported."""
-        self.failure = ""
-        """Reason why the store cannot be written; empty: the store can be written."""
-        self._is_full = False
-        """Whether the store cannot be written because the disk is full."""
-        self.feature: SowFeature | None = None
+        self.feature = stored.feature
         """The SOW topics as a feature of the folds; None: there are no SOW topics."""
 
     @property
@@ -118,153 +96,6 @@ class SowManager:
         return SowBook() if self.feature is None else self.feature.book
 
     # -- beginning -----------------------------------------------------------------------------
-    def open(self) -> SowFeature | None:
-        """Returns the SOW topics with the state that the store has; None: there are none. Blocks.
-
-        Raises:
-            ConfigurationError: a definition cannot be used.
-            StorageFull: there is no space for the store.
-            StorageError: the store cannot be opened or read, and is not known to be damaged; or the
-                journal cannot be read.
-        """
-        if not self._runtime.config.sow:
-            return None
-        path = self._runtime.directory / SOW_FILE
-        mark = self._runtime.directory / DAMAGED_MARK
-        if mark.exists():
-            self._move_aside(path, "it was found to be damaged in the life before")
-            mark.unlink()
-        try:
-            feature, problems = self._opened(path)
-        except SowDamaged as error:
-            self._move_aside(path, str(error))
-            feature, problems = self._opened(path)
-        for each in problems:
-            self._runtime.report(each.event, topic=each.topic, text=each.text)
-        self.feature = feature
-        return feature
-
-    def _opened(self, path: Path) -> tuple[SowFeature, list[SowProblem]]:
-        from raylay.services.core.sow import SowFeature
-        from raylay.services.plugins.sow import sow_book
-
-        self._close_store()
-        config, journal = self._runtime.config, self._runtime.journal
-        store: SowStore = MemorySowStore()
-        if not all(each.transient for each in config.sow):
-            store = self._store = LmdbSowStore(path)
-        whole_from_us = self._match(store)
-        book = sow_book(
-            config.sow,
-            config.type_definitions,
-            store,
-            instance=config.name,
-            group=config.group,
-        )
-        for topic in book.topics:
-            topic.state.whole_from_us = whole_from_us.get(topic.stored_as, 0)
-        feature = SowFeature(book)
-        problems = feature.begin(journal.first_txid, journal.recovered.next_txid - 1)
-        if feature.is_urgent:
-            store.commit(feature.pending())
-            feature.saved()
-        return feature, problems
-
-    def _match(self, store: SowStore) -> dict[str, int]:
-        """Drops the stored records of topics whose configuration has changed. Returns, by topic,
-        the time since when its history is complete."""
-        from raylay.services.sow.history_rules import went_on
-
-        runtime = self._runtime
-        prints: dict[str, tuple[dict[bytes, bytes | None], int]] = {}
-        rules = {each.stored_as: each.rules for each in runtime.config.sow}
-        whole_from_us: dict[str, int] = {}
-        for name, wanted in fingerprints(runtime.config).items():
-            topic = store.topic(name)
-            found = topic.get(FINGERPRINT)
-            if found is None and topic.chunk(b"", b"\xff", 1):
-                # An earlier life of the instance ended while it dropped this topic.
-                store.drop(name)
-            elif found is not None and found != wanted:
-                store.drop(name)
-                first_txid = runtime.journal.first_txid
-                runtime.report(
-                    "sow_rebuilt",
-                    topic=name,
-                    text=f"the configuration of SOW topic {name} has changed: it is made"
-                    " anew from the journal"
-                    + (
-                        f", which begins with transaction {first_txid}: what was published before "
-                        "is not in it"
-                        if first_txid > 1
-                        else ""
-                    ),
-                )
-            made: dict[bytes, bytes | None] = {} if found == wanted else {FINGERPRINT: wanted}
-            if rules[name].window_us:
-                ruled = topic.get(RULES) if found == wanted else None
-                entry, whole_from_us[name] = went_on(ruled, rules[name], runtime.now_us())
-                if ruled != entry:
-                    made[RULES] = entry
-            if made:
-                prints[name] = made, topic.txid
-        if prints:
-            store.commit(prints)
-        return whole_from_us
-
-    def _move_aside(self, path: Path, why: str) -> None:
-        """Moves a store that cannot be used aside, and reports that."""
-        runtime = self._runtime
-        self._close_store()
-        aside = path.with_name(path.name + DAMAGED_SUFFIX)
-        if path.exists():
-            path.replace(aside)
-        path.with_name(f"{path.name}-lock").unlink(missing_ok=True)
-        sync_directory(path.parent)
-        first_txid = runtime.journal.first_txid
-        lost = (
-            f"; the journal begins with transaction {first_txid}: what was published before is not "
-            "in them"
-            if first_txid > 1
-            else ""
-        )
-        runtime.report(
-            "sow_store_damaged",
-            text=f"{path} cannot be used: {why}; it was moved to {aside.name}, and the SOW topics "
-            f"are made anew from the journal{lost}",
-        )
-
-    def is_mended(self, error: CorruptRecord) -> bool:
-        """Returns whether an error of a recovery was damage of the store, which is then moved
-        aside: everything is to be opened and recovered again. Blocks."""
-        if self.feature is None:
-            return False
-        if not isinstance(error, SowDamaged):
-            return False
-        self.feature = None
-        self._move_aside(self._runtime.directory / SOW_FILE, str(error))
-        return True
-
-    def folded(self) -> None:
-        """Called when a recovery has folded a part of the journal: writes the changes if they are
-        many. Blocks.
-
-        Raises:
-            StorageError: the store cannot be written, and more changes would not fit into memory.
-        """
-        feature, runtime = self.feature, self._runtime
-        assert feature is not None
-        last_txid = runtime.journal.recovered.next_txid - 1
-        runtime.phase = (
-            f"recovering: SOW topics are at transaction {feature.recovered_txid or 0:,} of "
-            f"{last_txid:,}"
-        )
-        if feature.pending_bytes > PENDING_BYTES:
-            self._write_here()
-            if self.failure and feature.unsaved_bytes > UNSAVED_BYTES_MAX:
-                kind = StorageFull if self._is_full else StorageError
-                raise kind(self.failure, str(runtime.directory / SOW_FILE))
-
     def serve(self) -> None:
         if self.feature is not None:
             from raylay.services.core.fold_backlog import PART_RECORDS, weight
@@ -300,7 +131,7 @@ class SowManager:
         self._is_folding = True
         self.feature.fold(batch)
         self._is_folding = False
-        if self.failure:
+        if self._stored.failure:
             self._look_at_memory()
 
     def failed(self, committed_txid: int) -> None:
@@ -328,13 +159,13 @@ class SowManager:
         if self._commit is not None or self._compaction is not None or floor_txid is None:
             return
         now_s = runtime.loop.time()
-        if self.failure:
+        if self._stored.failure:
             is_due = now_s >= self._write_at_s + RETRY_S
         elif feature.pending_bytes:
             since_s = now_s - self._write_at_s
             is_due = since_s >= WRITE_INTERVAL_S or feature.pending_bytes > PENDING_BYTES
         else:
-            has_moved = floor_txid < runtime.machine.committed_txid
+            has_moved = floor_txid < self._instance.machine.committed_txid
             is_due = has_moved and now_s >= self._write_at_s + IDLE_INTERVAL_S
         if is_due:
             self._begin_write()
@@ -352,14 +183,14 @@ class SowManager:
             self._hold(None)
             self._runtime.report("sow_store_caught_up")
             return
-        why = self.failure or "it is slower than what is published"
+        why = self._stored.failure or "it is slower than what is published"
         text = (
             f"{UNSAVED_BYTES_MAX:,} bytes of SOW records wait in memory to be written to "
             f"{self._runtime.directory / SOW_FILE}: {why}. Nothing is lost; "
             f"{self._runtime.config.name} takes no messages until they are written: "
             "make space on that disk, or let it be faster"
         )
-        self._hold(("storage_full" if self._is_full else "storage_error", text))
+        self._hold(("storage_full" if self._stored.is_full else "storage_error", text))
         self._runtime.report("sow_store_behind", text=text)
 
     def _tidy(self, only_due: bool = False) -> None:
@@ -372,17 +203,17 @@ class SowManager:
         changes = feature.tick(now_us, only_due=only_due)
         if changes:
             # Subscribers are told of the removals, although nothing was committed.
-            folded_txid = self._folds.folded_txid(runtime.machine.committed_txid)
+            folded_txid = self._folds.folded_txid(self._instance.machine.committed_txid)
             self._folds.fold(CommitBatch([], folded_txid, changes))
             runtime.outbox.flush()
         if feature.is_due(now_us):
             self._turn = runtime.loop.call_soon(self._tidy, True)
 
     def _begin_write(self) -> None:
-        feature, runtime = self.feature, self._runtime
-        assert feature is not None and self._store is not None and self._commit is None
+        feature, store, runtime = self.feature, self._stored.store, self._runtime
+        assert feature is not None and store is not None and self._commit is None
         self._write_at_s = runtime.loop.time()
-        self._commit = runtime.loop.run_in_executor(None, self._store.commit, feature.pending())
+        self._commit = runtime.loop.run_in_executor(None, store.commit, feature.pending())
         runtime.spawn(self._finish(self._commit))
 
     async def _finish(self, commit: asyncio.Future[None]) -> None:
@@ -397,40 +228,17 @@ class SowManager:
         error = commit.exception()
         if error is None:
             feature.saved()
-            if self.failure:
-                self.failure = ""
+            if self._stored.failure:
+                self._stored.failure = ""
                 runtime.report("sow_store_recovered")
             self._look_at_memory()
             if runtime.is_serving:
                 self._release()
         elif isinstance(error, RaylayError):
             feature.not_saved()
-            self._failed(error)
+            self._stored.failed(error)
         else:
             raise error
-
-    def _write_here(self) -> None:
-        """Writes pending changes before the instance serves and at its end. Blocks."""
-        feature = self.feature
-        assert feature is not None and self._store is not None
-        try:
-            self._store.commit(feature.pending())
-        except RaylayError as error:
-            feature.not_saved()
-            self._failed(error)
-        else:
-            feature.saved()
-            self.failure = ""
-
-    def _failed(self, error: RaylayError) -> None:
-        if not self.failure:
-            self._runtime.report(
-                "sow_store_failed",
-                text=f"{error}; nothing is lost: the records stay in memory, and the journal that "
-                "they are in is kept, until the store can be written again",
-            )
-        self.failure = str(error)
-        self._is_full = isinstance(error, StorageFull)
 
     async def compact(self, topic: str) -> str:
         """Rewrites the file of the SOW topics without the space that deleted and replaced records
@@ -444,7 +252,7 @@ class SowManager:
             ConfigurationError: there is no such topic on disk.
             StorageError: the file cannot be rewritten, or is being compacted: nothing was changed.
         """
-        runtime, store = self._runtime, self._store
+        runtime, store = self._runtime, self._stored.store
         names = {each.stored_as: each.transient for each in runtime.config.sow}
         found = [
             transient
@@ -499,7 +307,7 @@ class SowManager:
             return {}
         return {
             "sow_topics": self.feature.status(),
-            "sow_store_failure": self.failure,
+            "sow_store_failure": self._stored.failure,
             "sow_unreadable": self.feature.unreadable,
         }
 
@@ -520,39 +328,6 @@ class SowManager:
             await self._finish(self._commit)
         # Commits that wait to be folded are folded from the journal in the next life.
         self._folds.enlist(self, False)
-        if self.feature is not None and self._store is not None and not self._is_folding:
-            await self._runtime.in_thread(self._write_here)
-        self._close_store()
-
-    def _close_store(self) -> None:
-        if self._store is not None:
-            self._store.close()
-            self._store = None
-
-
-def fingerprints(config: InstanceConfig) -> dict[str, bytes]:
-    """Returns the fingerprints of the topics that are on disk, by their names in the store."""
-    types = {each.name: asdict(each) for each in config.type_definitions}
-    return {
-        each.stored_as: fingerprint(each, types.get(each.message_type))
-        for each in config.sow
-        if not each.transient
-    }
-
-
-def fingerprint(definition: SowTopicDefinition, kind: dict[str, Any] | None) -> bytes:
-    """Returns a digest of all settings that decide which records there are, and under which keys.
-
-    Args:
-        kind: the definition of the message type; None: the type is built in.
-    """
-    decides = {
-        "type": [definition.message_type, kind],
-        "pattern": definition.pattern,
-        "keys": definition.keys,
-        "key_domain": definition.key_domain,
-        "key_generator": [definition.key_generator, dict(definition.key_generator_options)],
-        "last_writer": definition.last_writer,
-        "history": bool(definition.rules.window_us),
-    }
-    return json.dumps(decides, sort_keys=True).encode()
+        if self.feature is not None and not self._is_folding:
+            await self._runtime.in_thread(self._stored.write, self.feature)
+        self._stored.close()

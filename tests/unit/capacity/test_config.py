@@ -11,7 +11,6 @@ import pytest
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.capacity.pool import Limits, Policy
 from raylay.services.config.instance import InstanceConfig, TransportConfig
-from raylay.services.core.compose import folding
 from raylay.services.errors import ConfigurationError
 from raylay.services.server.clients.slow_clients import ClientPools, memory_of_process
 from raylay.services.server.runtime import InstanceRuntime
@@ -87,7 +86,7 @@ def test_it_is_kept_with_the_instance() -> None:
 
 def pools_of(config: InstanceConfig, directory: Path) -> ClientPools:
     async def made() -> ClientPools:
-        runtime = InstanceRuntime(config, directory, folding())
+        runtime = InstanceRuntime(config, directory)
         return ClientPools(runtime, lambda *_: None)  # type: ignore
 
     return asyncio.run(made())

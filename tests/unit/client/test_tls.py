@@ -57,7 +57,7 @@ def test_a_client_publishes_and_reads_over_tls(tmp_path: Path) -> None:
                 seen += 1
                 if seen == 4:
                     break
-            (session,) = server.clients.sessions.values()
+            (session,) = server.parts.clients.sessions.values()
             connection: Any = session
             assert connection.peer_certificate.common_name == "desk"
             assert connection.peer_certificate.names == ("DNS:desk.example",)
@@ -129,10 +129,10 @@ def test_handshakes_count_as_connections_and_end_with_their_transport(
         async with Client("c", servers=[address(server, "secure")], tls=made.dialling()) as client:
             assert client.instance == "solo"
             assert transports(server)["secure"]["connections"] == 2
-        await server.calls.switch_transport("secure", on=False)
+        await server.parts.calls.switch_transport("secure", on=False)
         assert await slow[2][0].read() == b""
         assert transports(server)["secure"]["connections"] == 0
-        assert len(server.clients.doorway) == 0
+        assert len(server.parts.clients.doorway) == 0
         for _, writer in slow:
             writer.close()
 

@@ -94,6 +94,7 @@ class Written:
         self.took_ns: list[int] = []
         self.commits = kind(
             cast(Any, self),
+            cast(Any, self),
             self.links,
             folds,
             clock_ns=lambda: self.now_ns,

@@ -119,7 +119,7 @@ LOGON: Any = SimpleNamespace(
 
 def upstream(kind: type[UpstreamCycle], place: Place) -> UpstreamCycle:
     here = cast(Any, place)
-    return kind(here, here, here, lambda: place.said.append("offered"))
+    return kind(here, here, here, here, lambda: place.said.append("offered"))
 
 
 def logon(kind: type[UpstreamCycle], place: Place) -> list[str]:
@@ -148,7 +148,7 @@ def batch(kind: type[UpstreamCycle], place: Place) -> list[str]:
 def begin(kind: type[LinkSetup], place: Place) -> list[str]:
     """A link has reached its destination, and is compared; then it is learnt that it was moved."""
     here = cast(Any, place)
-    setup = kind(here, here, here, ReachedServer("b", 0xB, 0), cast(Any, None))
+    setup = kind(here, here, here, here, ReachedServer("b", 0xB, 0), cast(Any, None))
     if setup.goes_on():
         assert not setup.compare()
         setup.begin()

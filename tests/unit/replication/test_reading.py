@@ -157,19 +157,21 @@ def test_metrics_read_from_another_thread_while_the_machine_works(tmp_path: Path
 
     async def work() -> None:
         server = InstanceServer(InstanceConfig("own", "g"), tmp_path)
-        server.runtime.machine, server.runtime.is_serving = working.machine, True
-        server.runtime.journal = cast(Any, SimpleNamespace(front_log_failure=""))
+        await server.start()
+        server.runtime.cancel_timers()
+        instance = server.parts.instance
+        own, instance.machine = instance.machine, working.machine
         server.runtime.steady_us = lambda: 0  # type: ignore[method-assign]
         for name in watched:
             link = SimpleNamespace(counts={}, peer_name="", address="", client_name="")
             link.process, link.why = SimpleNamespace(pid=0, starts=0), ""
             link.direct_link = SimpleNamespace(is_direct=False, counts=dict)
-            server.links.controls[name] = cast(Any, link)
+            server.parts.links.controls[name] = cast(Any, link)
         ended = threading.Event()
 
         def scrape() -> None:
             while not ended.is_set():
-                found = server._status.snapshot_from_thread()["destinations"]
+                found = server.parts.status.snapshot_from_thread()["destinations"]
                 seen.append(tuple(found[name]["persisted_sent"] for name in ("near", "far")))
 
         threads = [threading.Thread(target=scrape) for _ in range(2)]
@@ -184,6 +186,9 @@ def test_metrics_read_from_another_thread_while_the_machine_works(tmp_path: Path
         ended.set()
         for thread in threads:
             await asyncio.to_thread(thread.join)
+        instance.machine = own
+        server.parts.links.controls.clear()
+        await server.stop()
 
     asyncio.run(work())
     # What its links answered so far, after each step.

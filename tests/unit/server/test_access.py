@@ -182,7 +182,10 @@ def test_no_password_is_computed_for_who_has_gone(
         return may_end.wait(DEADLINE_S)
 
     async def visit(server: InstanceServer) -> None:
-        address, connected = split_address(server.runtime.client_address), server.clients.connected
+        address, connected = (
+            split_address(server.runtime.client_address),
+            server.parts.clients.connected,
+        )
         gone = []
         for number in range(6):
             _, writer = await asyncio.open_connection(*address)
@@ -240,7 +243,7 @@ def test_a_flood_of_wrong_logons_of_one_address_keeps_nobody_else_out(
             await asyncio.sleep(0)
         may_end.set()
         await asyncio.gather(*right)
-        while len(server.clients.sessions) < len(right):
+        while len(server.parts.clients.sessions) < len(right):
             await asyncio.sleep(0)
         behind = [place for place, each in enumerate(looked_at) if each == "right"]
         assert len(behind) == len(right)
@@ -297,7 +300,7 @@ def test_one_user_takes_no_more_than_its_share(tmp_path: Path) -> None:
         assert (await log_on("amy", "c1"))["status"] == "success"
         # What has gone counts no more.
         writers[1].close()
-        while sum(each.user_id == "amy" for each in server.clients.sessions.values()) > 9:
+        while sum(each.user_id == "amy" for each in server.parts.clients.sessions.values()) > 9:
             await asyncio.sleep(0)
         assert (await log_on("amy"))["status"] == "success"
         for writer in writers:
@@ -335,7 +338,7 @@ def test_one_address_takes_no_more_than_its_share(tmp_path: Path) -> None:
         assert await log_on("few", "127.0.0.3") == "success"
         assert {await log_on("client", "127.0.0.2") for _ in range(7)} == {"success"}
         writers[0].close()
-        while len(server.clients.sessions) > 9:
+        while len(server.parts.clients.sessions) > 9:
             await asyncio.sleep(0)
         assert await log_on("few", "127.0.0.2") == "success"
         (told,) = events(server, "client_over_share")
@@ -351,7 +354,7 @@ def test_half_frames_of_one_user_hold_no_more_than_its_share(tmp_path: Path) -> 
     """30 of them, of 16 MiB each, held 450 MB for as long as their connections lasted."""
 
     async def visit(server: InstanceServer) -> None:
-        frames = server.clients.incomplete
+        frames = server.parts.clients.incomplete
         frames.bytes_max = 400_000
         writers: list[asyncio.StreamWriter] = []
         readers: list[asyncio.StreamReader] = []
@@ -380,7 +383,7 @@ def test_half_frames_of_one_user_hold_no_more_than_its_share(tmp_path: Path) -> 
         (told,) = events(server, "client_over_share")
         assert (told["limit"], told["client"], told["user"]) == ("frames", "c1", "amy")
         assert server.status()["shares_reached"] == {"client_frames": 1}
-        taken = server._status.snapshot()
+        taken = server.parts.status.snapshot()
         assert taken["shares"] == {"client_frames": {"reached": 1}}
         assert taken["incomplete_bytes"] == frames.bytes == 210_000
         for writer in writers:
@@ -415,7 +418,7 @@ def test_gaps_of_a_user_count_in_the_next_life(
     async def first(server: InstanceServer) -> None:
         assert (await publish(server, "one", 15))["status"] == "success"
         key = f"gaps/{publisher_id('one'):016x}"
-        while server.runtime.state.get(key) != b"amy":
+        while server.parts.instance.state.get(key) != b"amy":
             await asyncio.sleep(0.01)
 
     async def second(server: InstanceServer) -> None:
@@ -768,11 +771,11 @@ def test_a_reset_asks_for_permissions_anew(tmp_path: Path) -> None:
             given = {**PERMISSIONS, "bob": PERMISSIONS["amy"]}
             (tmp_path / "permissions").write_text(json.dumps(given))
             assert "not_entitled" in await refusal(bob.subscribe("secret"))
-            assert await server.calls.reset_entitlement("bob") == 1
+            assert await server.parts.calls.reset_entitlement("bob") == 1
             found = await bob.subscribe("secret")
             await amy.publish("secret", b'{"id": 1}')
             assert (await anext(found)).body == b'{"id": 1}'
-            assert await server.calls.reset_entitlement() == 2
+            assert await server.parts.calls.reset_entitlement() == 2
         ended = [each for each in events(server, "client_disconnected")]
         assert [each["reason"] for each in ended].count("entitlement_reset") == 3
 
@@ -824,7 +827,7 @@ def test_who_is_known_gives_way_to_nobody_else(says: str, has_module: bool, tmp_
             writer.close()
             await first.publish("orders", b'{"id": 1}')
             await first.flush()
-        while server.clients.sessions:
+        while server.parts.clients.sessions:
             await asyncio.sleep(0)
         # A stranger's name is taken from him by somebody who is known.
         answer, writer = await stranger()
@@ -935,7 +938,8 @@ def test_a_sequence_that_is_known_lets_nothing_pass_to_a_topic_without_journal(
             async with logged_on(server, "bob", name="b") as bob:
                 await bob.publish("quiet", b'{"forged": 1}')
                 await bob.flush()
-                (sequence,) = [each.published_upto for each in server.clients.sessions.values()
+                sessions = server.parts.clients.sessions
+                (sequence,) = [each.published_upto for each in sessions.values()
                                if each.client_name == "b"]  # fmt: skip
             reader, writer = await raw_logon(server, "bob", "b")
             writer.write(
@@ -968,9 +972,9 @@ def test_two_logons_of_one_segment_are_one_too_many(tmp_path: Path) -> None:
         assert b"bad_command" in await reader.read()
         writer.close()
         async with asyncio.timeout(DEADLINE_S):
-            while server.clients.sessions:
+            while server.parts.clients.sessions:
                 await asyncio.sleep(0)
-        assert not server.clients._by_name
+        assert not server.parts.clients._by_name
 
     in_instance(tmp_path / "data", visit, CONFIG)
 
@@ -1017,7 +1021,7 @@ def test_a_file_of_users_that_is_gone_or_wrong_is_told_once_and_shown(tmp_path: 
     good = passwords.read_text()
 
     async def visit(server: InstanceServer) -> None:
-        look = server._listening.keep_looking
+        look = server.parts.listening.keep_looking
         look()
         passwords.unlink()
         look()
@@ -1059,7 +1063,7 @@ def test_acknowledgments_of_who_reads_some_of_a_queue_are_judged_by_what_he_hold
         run = run_of(chunk, payload)
         for read, found in ((True, PreparedRun((run,))), ("/desk = 'fx'", held)):
             given = read_permissions({"topic": [{"topic": "work", "read": read}]}, "here")
-            assert server.clients.judge(given, "bob", "bob", "")(run) == found
+            assert server.parts.clients.judge(given, "bob", "bob", "")(run) == found
 
     in_instance(tmp_path / "data", visit, CONFIG)
 
@@ -1089,13 +1093,13 @@ def test_so_they_are_where_the_instance_numbers_them(tmp_path: Path) -> None:
     (tmp_path / "permissions").write_text(json.dumps(permissions))
 
     async def visit(server: InstanceServer) -> None:
-        queues = server.clients.queued._manager.queues
+        queues = server.parts.clients.queued._manager.queues
         assert queues is not None
         (frontend,) = queues.frontends.values()
         connection = await asyncio.open_connection(*split_address(server.runtime.client_address))
         logon = {"c": "logon", "v": 1, "client_name": "bob", "user_id": "bob", "pw": "bobbob"}
         assert (await said(*connection, logon | {"cid": "1"}, b""))["status"] == "success"
-        consumer = next(iter(server.clients.sessions)), "s"
+        consumer = next(iter(server.parts.clients.sessions)), "s"
         frontend.subscribed(ConsumerSubscription(consumer, "bob", "", 5))
         frontend.decide(
             DeliverLeased(consumer, [LeasedDelivery(at, (7, at), at, 0) for at in (1, 2)], 0), 0
@@ -1112,7 +1116,7 @@ def test_so_they_are_where_the_instance_numbers_them(tmp_path: Path) -> None:
         assert (await acknowledge(2))["status"] == "success"
         journaled = {
             each
-            for run in every_run(server.runtime.journal)
+            for run in every_run(server.parts.instance.journal)
             if run.topic == b"public/work"
             for record in iterate_records(run.payload)
             if record.command == Command.QUEUE_ACKNOWLEDGMENT

@@ -83,31 +83,31 @@ def test_a_link_begins_again(tmp_path: Path) -> None:
             return found
 
         starts = link()["starts"]
-        said = await a.calls.reconnect("B")
+        said = await a.parts.calls.reconnect("B")
         assert said.startswith("the link of A to B begins again")
         # Said twice, it does no more harm.
-        assert "is beginning already" in await a.calls.reconnect("B")
+        assert "is beginning already" in await a.parts.calls.reconnect("B")
         await until(lambda: link()["starts"] > starts and link()["caught_up"])
         async with client_of(a) as client:
             await client.publish("orders", b"{}")
             await client.flush()
         with pytest.raises(ConfigurationError, match="A has no Destination 'C': it has B"):
-            await a.calls.reconnect("C")
+            await a.parts.calls.reconnect("C")
 
     pair(tmp_path, visit)
 
 
 def test_an_admission_asks_those_that_it_replicates_to(tmp_path: Path) -> None:
     async def visit(a: InstanceServer) -> None:
-        await a.calls.admit()  # It is ready: nothing is to be done.
+        await a.parts.calls.admit()  # It is ready: nothing is to be done.
 
     pair(tmp_path, visit)
 
     async def waits(server: InstanceServer) -> None:
         assert not server.status()["ready"]
         with pytest.raises(AdmissionRefused, match="B"):
-            await server.calls.admit()
-        await server.calls.admit(force=True)
+            await server.parts.calls.admit()
+        await server.parts.calls.admit(force=True)
         assert server.status()["ready"]
 
     alone = replace(CONFIG, first=False, destinations=(sync_to("B", "127.0.0.1:1"),))
@@ -118,18 +118,20 @@ def test_a_client_is_disconnected_by_number_or_name_and_comes_back(tmp_path: Pat
     async def visit(server: InstanceServer) -> None:
         async with client_of(server, "desk") as client:
             for given in ("number", "name"):
-                await until(lambda: server.clients.sessions)
-                (number,) = server.clients.sessions
-                said = await server.calls.disconnect(str(number) if given == "number" else "desk")
+                await until(lambda: server.parts.clients.sessions)
+                (number,) = server.parts.clients.sessions
+                said = await server.parts.calls.disconnect(
+                    str(number) if given == "number" else "desk"
+                )
                 assert said.startswith("desk at ") and said.endswith("is disconnected from A")
-                await until(lambda n=number: n not in server.clients.sessions)
+                await until(lambda n=number: n not in server.parts.clients.sessions)
                 await client.publish("orders", b"{}")
                 await client.flush()
             told = events(server, "client_disconnected")
             assert [each["reason"] for each in told] == ["disconnected"] * 2
         for unknown in ("nobody", "7" * 50, "-1", "99999"):
             with pytest.raises(ConfigurationError, match="is connected to A; give the number"):
-                await server.calls.disconnect(unknown)
+                await server.parts.calls.disconnect(unknown)
 
     in_instance(tmp_path, visit, CONFIG)
 
@@ -147,8 +149,8 @@ def test_a_compacted_topic_takes_less_and_keeps_its_records(tmp_path: Path) -> N
             path = server.runtime.directory / "sow.lmdb"
             before = path.stat().st_size
             first, second = await asyncio.gather(
-                server.calls.table["compact"](topic="state"),
-                server.calls.table["compact"](topic="json/state"),
+                server.parts.calls.table["compact"](topic="state"),
+                server.parts.calls.table["compact"](topic="json/state"),
                 return_exceptions=True,
             )
             assert isinstance(first, str) and f"it took {before:,}" in first
@@ -162,9 +164,9 @@ def test_a_compacted_topic_takes_less_and_keeps_its_records(tmp_path: Path) -> N
             assert len(found) == 3
         assert events(server, "sow_compacted")[0]["bytes_before"] == before
         with pytest.raises(ConfigurationError, match=r"fleeting .*is kept in memory"):
-            await server.calls.table["compact"](topic="fleeting")
+            await server.parts.calls.table["compact"](topic="fleeting")
         with pytest.raises(ConfigurationError, match="no SOW topic 'else': it has json/state"):
-            await server.calls.table["compact"](topic="else")
+            await server.parts.calls.table["compact"](topic="else")
 
     in_instance(tmp_path, visit, CONFIG)
 
@@ -185,15 +187,15 @@ def _saved(server: InstanceServer) -> bool:
 def test_journals_are_treated_with_all_older_ones_by_id(tmp_path: Path) -> None:
     async def visit(server: InstanceServer) -> None:
         async with client_of(server) as client:
-            while len(server.runtime.journal.segments()) < 5:
+            while len(server.parts.instance.journal.segments()) < 5:
                 for _ in range(50):
                     await client.publish("orders", os.urandom(1_000))
                 await client.flush()
-        journal = server.runtime.journal
+        journal = server.parts.instance.journal
         await until(lambda: sum(each.state == "sealed" for each in journal.segments()) >= 3)
         full = [each for each in journal.segments() if each.state == "sealed"]
         live = journal.segments()[-1]
-        found = await server.calls.maintain("compress", str(full[1].first_txid))
+        found = await server.parts.calls.maintain("compress", str(full[1].first_txid))
         assert [each["first_txid"] for each in found if each["done"]] == [
             each.first_txid for each in full[:2]
         ]
@@ -207,8 +209,8 @@ def test_journals_are_treated_with_all_older_ones_by_id(tmp_path: Path) -> None:
         ):
             for action in ("compress", "archive", "remove"):
                 with pytest.raises(ConfigurationError, match=why):
-                    await server.calls.maintain(action, journal_id)
-        await server.calls.maintain("remove", str(full[0].first_txid), force=True)
+                    await server.parts.calls.maintain(action, journal_id)
+        await server.parts.calls.maintain("remove", str(full[0].first_txid), force=True)
         assert journal.segments()[0].first_txid == full[1].first_txid
 
     in_instance(tmp_path, visit, replace(CONFIG, sow=()))
@@ -222,10 +224,10 @@ def test_what_cannot_be_done_to_any_journal_is_an_error(tmp_path: Path) -> None:
         async def end(journal: str) -> int:
             return 9
 
-        a._maintenance.perform = nothing  # type: ignore[method-assign]
-        a._maintenance.end_of = end  # type: ignore[method-assign]
+        a.parts.maintenance.perform = nothing  # type: ignore[method-assign]
+        a.parts.maintenance.end_of = end  # type: ignore[method-assign]
         with pytest.raises(StorageError, match=r"nothing was done to journal 1 .*1: still needed"):
-            await a.calls.maintain("remove", "1")
+            await a.parts.calls.maintain("remove", "1")
 
     pair(tmp_path, visit)
 
@@ -235,10 +237,10 @@ def test_a_reset_of_authentication_ends_those_whom_a_module_knows(tmp_path: Path
 
     async def visit(server: InstanceServer) -> None:
         async with logged_on(server, "bob"), logged_on(server, "amy"):
-            assert await server.calls.reset_authentication("nobody") == 0
-            assert await server.calls.reset_authentication("bob") == 1
-            await until(lambda: len(server.clients.sessions) == 2)
-            assert await server.calls.reset_authentication() == 2
+            assert await server.parts.calls.reset_authentication("nobody") == 0
+            assert await server.parts.calls.reset_authentication("bob") == 1
+            await until(lambda: len(server.parts.clients.sessions) == 2)
+            assert await server.parts.calls.reset_authentication() == 2
         told = [each["reason"] for each in events(server, "client_disconnected")]
         assert told.count("authentication_reset") == 3
 
@@ -246,7 +248,7 @@ def test_a_reset_of_authentication_ends_those_whom_a_module_knows(tmp_path: Path
 
     async def open_to_all(server: InstanceServer) -> None:
         async with client_of(server):
-            assert await server.calls.reset_authentication() == 0
+            assert await server.parts.calls.reset_authentication() == 0
 
     in_instance(tmp_path / "open", open_to_all, CONFIG)
 
@@ -260,7 +262,7 @@ def test_a_dump_is_in_the_log_and_in_the_answer(tmp_path: Path) -> None:
                 written.append(details["text"])
 
         server.runtime.events_log.write = write  # type: ignore[method-assign]
-        lines = await server.calls.dump()
+        lines = await server.parts.calls.dump()
         assert written == lines and lines[0].startswith("instance 'A': ")
         assert any(each.startswith("sow 'json/state': records=0") for each in lines)
         assert any(each.startswith("transport 'client': ") for each in lines)

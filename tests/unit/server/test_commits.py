@@ -19,11 +19,10 @@ from raylay.services.server.data.disk_watch import DiskClock
 def test_the_front_log_is_reported_where_its_state_changes() -> None:
     said: list[tuple[str, dict[str, Any]]] = []
     journal = SimpleNamespace(front_log_failure="", retention_held="")
-    host: Any = SimpleNamespace(
-        journal=journal, report=lambda event, **details: said.append((event, details))
-    )
+    host: Any = SimpleNamespace(report=lambda event, **details: said.append((event, details)))
+    instance: Any = SimpleNamespace(journal=journal)
     unused: Any = None
-    commits = Commits(host, unused, unused, 1, DiskClock())
+    commits = Commits(host, instance, unused, unused, 1, DiskClock())
     commits.look_at_front_log()
     assert said == [] and commits.status()["front_log_failure"] == ""
     journal.front_log_failure = "no space"
@@ -87,7 +86,9 @@ def _with_folds(waiting_bytes: int) -> tuple[Commits, SimpleNamespace]:
     folds = SimpleNamespace(
         unfolded=SimpleNamespace(waiting_bytes=waiting_bytes), failed=lambda txid: None
     )
-    return Commits(cast(Any, SimpleNamespace()), {}, cast(Any, folds), 1_000, DiskClock()), folds
+    runtime: Any = SimpleNamespace()
+    instance: Any = SimpleNamespace()
+    return Commits(runtime, instance, {}, cast(Any, folds), 1_000, DiskClock()), folds
 
 
 def _run(size_bytes: int) -> Any:
@@ -155,8 +156,9 @@ def test_a_failure_lets_everybody_be_read() -> None:
     assert publisher.said == ["paused: staged"]
     machine = SimpleNamespace(append_failed=lambda *_: [], committed_txid=0)
     runtime: Any = commits._runtime
-    runtime.machine, runtime.steady_us = machine, lambda: 0
-    runtime.steps = SimpleNamespace(perform=lambda effects: None)
+    instance: Any = commits._instance
+    instance.machine, runtime.steady_us = machine, lambda: 0
+    instance.steps = SimpleNamespace(perform=lambda effects: None)
     runtime.outbox = SimpleNamespace(flush=lambda: None)
     runtime.loop = SimpleNamespace(
         call_later=lambda *_: None, call_soon_threadsafe=lambda work, *arguments: work(*arguments)
@@ -170,7 +172,8 @@ def test_a_disk_that_is_watched_is_told_when_it_writes() -> None:
     commits, _ = _with_folds(0)
     assert commits.disk_waits_ms == 0
     started: list[Any] = []
-    cast(Any, commits._runtime).journal = SimpleNamespace(start=lambda *told: started.extend(told))
+    journal = SimpleNamespace(start=lambda *told: started.extend(told))
+    cast(Any, commits._instance).journal = journal
     commits.start()
     assert started == [commits.cycle.on_disk, commits.cycle.failed]
     assert commits.cycle._watch is commits._clock

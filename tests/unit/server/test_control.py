@@ -139,10 +139,10 @@ def facts(thread: InstanceThread) -> dict[str, Any]:
 @pytest.mark.covers("Configuration", "Entitlement of administrator actions")
 def test_every_control_call_has_a_path_and_takes_the_names_in_it(place: Place) -> None:
     server = place.thread._server
-    assert server is not None and set(CALLS) == set(server.calls.table), "put a new call here"
+    assert server is not None and set(CALLS) == set(server.parts.calls.table), "put a new call here"
     for call, arguments in CALLS.items():
         assert path_of(call, arguments).startswith("/amps/administrator/")
-        inspect.signature(server.calls.table[call]).bind(**arguments)
+        inspect.signature(server.parts.calls.table[call]).bind(**arguments)
 
 
 @pytest.mark.covers("Configuration", "who may not control an instance changes nothing")
@@ -356,7 +356,6 @@ class Says:
 def test_what_a_module_of_ones_own_answers(
     answer: Answer | Exception, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from raylay.services.core.compose import folding
     from raylay.services.server.control import ControlAccess
     from raylay.services.server.runtime import InstanceRuntime
 
@@ -365,7 +364,7 @@ def test_what_a_module_of_ones_own_answers(
     config = replace(configured(tmp_path), admin=AdminConfig(ModuleConfig("says")))
 
     async def ask() -> None:
-        runtime = InstanceRuntime(config, tmp_path, folding())
+        runtime = InstanceRuntime(config, tmp_path)
         with pytest.raises(ControlRefused, match=why):
             await ControlAccess(runtime).allow("admit", AMY)
         assert SECRET not in json.dumps(runtime.events_log.after(0, 100))
@@ -378,7 +377,6 @@ def test_what_is_not_judged_in_time_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else who asks, and waits 15 s, would take it for an instance that hangs, and kill it."""
-    from raylay.services.core.compose import folding
     from raylay.services.fabric.control import JUDGED_TIMEOUT_S
     from raylay.services.server import control
     from raylay.services.server.runtime import InstanceRuntime
@@ -394,7 +392,7 @@ def test_what_is_not_judged_in_time_is_refused(
     config = replace(configured(tmp_path), admin=AdminConfig(ModuleConfig("says")))
 
     async def ask() -> None:
-        runtime = InstanceRuntime(config, tmp_path, folding())
+        runtime = InstanceRuntime(config, tmp_path)
         with pytest.raises(ControlRefused, match="modules have not answered"):
             await asyncio.wait_for(control.ControlAccess(runtime).allow("kill", AMY), DEADLINE_S)
         assert runtime.events_log.after(0, 100)[-1]["event"] == "control_refused"

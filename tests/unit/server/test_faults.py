@@ -101,16 +101,16 @@ def test_only_the_connection_ends(
             return whole(*arguments, **keywords)
         raise error(SECRET_WORDS)
 
-    (good,) = bench.server.clients.sessions.values()
+    (good,) = bench.server.parts.clients.sessions.values()
     monkeypatch.setattr(where, name, fault)
     with pytest.raises(AssertionError):  # the bench does not take it for nothing
         does(bench)
-    assert bench.server.runtime.fault is None and not bench.server.runtime.is_half_done
+    assert bench.server.runtime.fault is None and not bench.server.parts.instance.is_half_done
     (told,) = events(bench.server, "connection_fault")
     assert SECRET_WORDS in told["text"] and "127.0.0.1" in told["peer"]
     assert "test_faults.py" in told["at"] and "services/" in told["at"]
     assert bench.server.status()["connection_faults"] == 1
-    assert bench.server._status.snapshot()["connection_faults"] == 1
+    assert bench.server.parts.status.snapshot()["connection_faults"] == 1
 
 
 IN_A_STEP: list[tuple[Any, str, Callable[[Bench], None]]] = [

@@ -12,10 +12,9 @@ from typing import Any, cast
 import pytest
 
 from raylay.services.config.instance import InstanceConfig
-from raylay.services.core.compose import folding
 from raylay.services.errors import StorageError
 from raylay.services.server.data.data_files import open_journal
-from raylay.services.server.data.journal_reads import JournalReads
+from raylay.services.server.data.journal_reads import JournalReads, opened_journal_reads
 from raylay.services.server.process import new_loop
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.storage.lmdb_journal import LmdbJournal
@@ -36,7 +35,7 @@ def on_its_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...,
 
 @on_its_loop
 async def test_what_is_due_at_once_is_done_in_one_turn(tmp_path: Path) -> None:
-    runtime = InstanceRuntime(InstanceConfig("A", "G"), tmp_path, folding())
+    runtime = InstanceRuntime(InstanceConfig("A", "G"), tmp_path)
     runtime.begin()
     turn = 0
     often: list[int] = []
@@ -69,7 +68,7 @@ async def test_what_is_due_at_once_is_done_in_one_turn(tmp_path: Path) -> None:
 
 @on_its_loop
 async def test_what_is_late_is_done_once(tmp_path: Path) -> None:
-    runtime = InstanceRuntime(InstanceConfig("A", "G"), tmp_path, folding())
+    runtime = InstanceRuntime(InstanceConfig("A", "G"), tmp_path)
     runtime.begin()
     done_s: list[float] = []
     enough = asyncio.Event()
@@ -149,7 +148,7 @@ class Pausing:
 
 @on_its_loop
 async def test_what_pauses_is_done_at_multiples_of_its_pause(tmp_path: Path) -> None:
-    runtime = InstanceRuntime(InstanceConfig("A", "G"), tmp_path, folding())
+    runtime = InstanceRuntime(InstanceConfig("A", "G"), tmp_path)
     pausing = Pausing(runtime)
     assert pausing.until(0.5) == [] and not runtime.is_resting
     assert pausing.until(21.5) == [1.0, 5.0, 10.0, 15.0, 20.0] and runtime.is_resting
@@ -164,7 +163,7 @@ async def test_what_pauses_is_done_at_multiples_of_its_pause(tmp_path: Path) -> 
 
 @on_its_loop
 async def test_what_begins_ends_a_pause(tmp_path: Path) -> None:
-    runtime = InstanceRuntime(InstanceConfig("A", "G"), tmp_path, folding())
+    runtime = InstanceRuntime(InstanceConfig("A", "G"), tmp_path)
     pausing = Pausing(runtime)
     assert pausing.until(7.5) == [1.0, 5.0]
     runtime.hurry()
@@ -195,35 +194,33 @@ def unsettled(_: LmdbJournal) -> int:
 
 @on_its_loop
 async def test_who_reads_nothing_wakes_no_thread(tmp_path: Path) -> None:
-    runtime = InstanceRuntime(InstanceConfig("A", "G"), tmp_path, folding())
+    runtime = InstanceRuntime(InstanceConfig("A", "G"), tmp_path)
     runtime.begin()
-    runtime.journal = open_journal(runtime.config, runtime.directory)
-    reading = JournalReads(runtime)
+    journal = open_journal(runtime.config, runtime.directory)
+    reading = await opened_journal_reads(runtime, journal)
     try:
-        await reading.open()
-        for reader in (reading.reader, runtime.journal):
+        for reader in (reading.reader, journal):
             assert not await tidied(reading, runtime)
             assert not reader.removed()
             assert await tidied(reading, runtime)
         assert not await tidied(reading, runtime)
-        runtime.journal.remove(1)  # As the journal does by itself, by age or size.
+        journal.remove(1)  # As the journal does by itself, by age or size.
         assert await tidied(reading, runtime), "the oldest may be another one"
         assert not await tidied(reading, runtime)
     finally:
         await reading.close()
-        runtime.journal.close()
+        journal.close()
 
 
 @on_its_loop
 async def test_where_the_oldest_is_not_found_it_is_looked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runtime = InstanceRuntime(InstanceConfig("A", "G"), tmp_path, folding())
+    runtime = InstanceRuntime(InstanceConfig("A", "G"), tmp_path)
     runtime.begin()
-    runtime.journal = open_journal(runtime.config, runtime.directory)
-    reading = JournalReads(runtime)
+    journal = open_journal(runtime.config, runtime.directory)
+    reading = await opened_journal_reads(runtime, journal)
     try:
-        await reading.open()
         with monkeypatch.context() as patched:
             patched.setattr(LmdbJournal, "first_txid", property(unsettled))
             await reading.tidy()
@@ -231,4 +228,4 @@ async def test_where_the_oldest_is_not_found_it_is_looked_for_again(
         assert not await tidied(reading, runtime)
     finally:
         await reading.close()
-        runtime.journal.close()
+        journal.close()

@@ -53,7 +53,7 @@ def pause(*subs: str) -> bytes:
 
 async def fill(house: House, door: Door, topic: str = "plain", body: Any = BODY) -> None:
     """Publishes several segments more."""
-    reader, journal = house.server.reading, house.server.runtime.journal
+    reader, journal = house.server.parts.reading, house.server.parts.instance.journal
     before = len(await reading(house, reader.reader.segments))
     while len(await reading(house, reader.reader.segments)) < before + SEGMENTS:
         await house.publish(door, "p", *[body] * FRAME, topic=topic)
@@ -61,16 +61,16 @@ async def fill(house: House, door: Door, topic: str = "plain", body: Any = BODY)
 
 
 async def reading(house: House, work: Any) -> Any:
-    return await house.server.reading.run(work)
+    return await house.server.parts.reading.run(work)
 
 
 async def remove(house: House) -> int:
     """Removes all segments but the live one. Returns the first sequence that is left."""
-    await house.server.reading.tidy()
-    await house.server.reading.tidy()
-    outcomes = await house.server.calls.maintain("remove", "all", force=True)
+    await house.server.parts.reading.tidy()
+    await house.server.parts.reading.tidy()
+    outcomes = await house.server.parts.calls.maintain("remove", "all", force=True)
     assert outcomes and outcomes[-1]["outcome"].endswith("note='removed')"), outcomes
-    reader = house.server.reading.reader
+    reader = house.server.parts.reading.reader
     gone = (await reading(house, reader.removed)).get(P)
     assert gone is not None
     left: int = gone.last() + 1
@@ -212,7 +212,7 @@ def test_what_is_removed_while_the_start_is_looked_for_does_not_count_as_before_
         door, reader = await house.client("p"), await house.client("r")
         await house.publish(door, "p", *[BODY] * FRAME, topic="plain")
         await fill(house, door)
-        pump, begun, go_on = house.server.clients.replays, asyncio.Event(), asyncio.Event()
+        pump, begun, go_on = house.server.parts.clients.replays, asyncio.Event(), asyncio.Event()
         read_aside = pump._read_aside
 
         def held(replay: Any, read: Any) -> bool:

@@ -40,12 +40,12 @@ def test_others_are_answered_between_the_commands_of_who_says_many(tmp_path: Pat
             each.send(b"".join(attacker.subscribe(f"s{n}", "orders") for n in range(MANY)))
         other.send(attacker.ping("between"))
         await other.answer_to("between")
-        assert len(house.server.clients.live) < 2 * MANY
+        assert len(house.server.parts.clients.live) < 2 * MANY
         for each in (much, many):
             found = await frames_until(each, lambda header: header.get("cid") == f"s{MANY - 1}")
             # As they were said, each once.
             assert [header["cid"] for header, _ in found] == [f"s{n}" for n in range(MANY)]
-        assert len(house.server.clients.live) == 2 * MANY
+        assert len(house.server.parts.clients.live) == 2 * MANY
 
     in_house(tmp_path, visit)
 
@@ -78,9 +78,9 @@ def test_who_ends_in_the_middle_of_what_it_said_leaves_nothing(tmp_path: Path) -
         other.send(attacker.ping("between"))
         await other.answer_to("between")
         door.connection.connection_lost(None)
-        while house.server.clients.turns.turns.is_scheduled:
+        while house.server.parts.clients.turns.turns.is_scheduled:
             await asyncio.sleep(0)
-        assert len(house.server.clients.live) == 0
+        assert len(house.server.parts.clients.live) == 0
 
     in_house(tmp_path, visit)
 

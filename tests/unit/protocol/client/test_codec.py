@@ -100,7 +100,7 @@ async def said(door: Door, *wanted: str, times: int = 1) -> list[str]:
 
 def test_a_session_of_another_protocol_is_served_like_any_other(tmp_path: Path) -> None:
     async def visit(house: House, good: Door, peer: Door) -> None:
-        line = house.enter(ClientConnection(house.server.clients, DOOR, LineCodec))
+        line = house.enter(ClientConnection(house.server.parts.clients, DOOR, LineCodec))
         line.send(b"LOGON lines\nSUBSCRIBE mine orders\nPING\nPUBL")
         assert await said(line, "PROCESSED p") == [
             "WELCOME 1 solo", "PROCESSED s well", "PROCESSED p well"
@@ -112,10 +112,10 @@ def test_a_session_of_another_protocol_is_served_like_any_other(tmp_path: Path) 
         assert lines.index("PERSISTED u well") < lines.index("mine: hello")
         await house.nobody_is_disturbed(good, peer)
         assert await said(line, "mine: {}", times=2) == ["mine: {}", "mine: {}"]
-        house.server.clients.safety_changed()
+        house.server.parts.clients.safety_changed()
         assert await said(line, "PEERS") == ["PEERS"]
         await good.until(lambda header: header["c"] == "safety")
-        assert len({type(each.codec) for each in house.server.clients.sessions.values()}) == 2
+        assert len({type(each.codec) for each in house.server.parts.clients.sessions.values()}) == 2
         line.transport.close()
         assert line.connection.codec.is_closed
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from raylay.services.config.instance import DestinationConfig, InstanceConfig, LinkConfig
-from raylay.services.core.compose import folding
 from raylay.services.errors import ConfigurationError
 from raylay.services.server.children import supervisor
 from raylay.services.server.children.supervisor import Supervisor, no_children
@@ -24,7 +23,7 @@ class Children:
     """Starts children, and notes what becomes of them."""
 
     def __init__(self, directory: Path) -> None:
-        runtime = InstanceRuntime(InstanceConfig("A", "G"), directory, folding())
+        runtime = InstanceRuntime(InstanceConfig("A", "G"), directory)
         runtime.begin()
         runtime.report = self.note  # type: ignore[method-assign]
         self.started: list[int] = []

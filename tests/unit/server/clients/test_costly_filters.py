@@ -76,7 +76,7 @@ def test_a_subscription_whose_filter_works_too_much_ends_and_others_go_on(tmp_pa
         found = await frames_until(costly, is_refusal("s"))
         assert found[-1][0]["text"] == TOO_COSTLY
         assert not [each for each in found if each[0]["c"] == "p" and each[0]["sub"] == "s"]
-        assert len(house.server.clients.live) == 2
+        assert len(house.server.parts.clients.live) == 2
         # Once it is exhausted nothing more is tried: that is what keeps the turn short.
         assert NEWS.steps - before < 20 * WORK_MAX
         await house.publish(door, "p", {"id": 7, "n": count})
@@ -279,9 +279,11 @@ def test_filters_of_one_user_share_a_budget_over_connections_and_others_have_the
         await frames_until(other, is_refusal("third"))
         one.send(encode_frame({"c": "ping", "cid": "behind"}))
         found = await frames_until(one, lambda each: each.get("cid") == "behind")
-        assert len(house.server.clients.live) == 5 and not any(is_refusal("0")(h) for h, _ in found)
+        assert len(house.server.parts.clients.live) == 5 and not any(
+            is_refusal("0")(h) for h, _ in found
+        )
         assert {told["subscription"] for told in events(house, FILTER_TOO_COSTLY)} == {"third"}
-        assert len(house.server.clients.budgets) == 2, "one for each user"
+        assert len(house.server.parts.clients.budgets) == 2, "one for each user"
         await house.publish(victim, "victim", {"n": 5, "a": [3] * 100}, topic=VICTIMS_TOPIC)
         got: dict[str, list[int]] = {f"{number}": [] for number in range(3)}
         while not all(got.values()):
@@ -297,7 +299,9 @@ def test_a_query_waits_where_its_user_s_filters_have_worked_much(tmp_path: Path)
     async def visit(house: House) -> None:
         door = await house.client("p")
         await house.publish(door, "p", *({"id": n, "n": n} for n in range(3)))
-        budget = house.server.clients.budgets.of(ShareHolder("", network_of(door.connection.peer)))
+        budget = house.server.parts.clients.budgets.of(
+            ShareHolder("", network_of(door.connection.peer))
+        )
         budget.spend_slowly(100 * BURST_STEPS)
         door.send(ask("q", filter="/id >= 0"), ask("all"))
         for number in range(20):
@@ -328,10 +332,10 @@ def test_a_user_s_long_filters_wait_for_one_another_and_others_go_on(
         victim = await user(house, VICTIM, "victim")
         texts = [" OR ".join(f"/f{n} = '{m}'" for n in range(480)) for m in range(count)]
         one.send(*(subscribing(f"{n}", TOPIC, text) for n, text in enumerate(texts)))
-        budget = house.server.clients.budgets.of(ShareHolder(ATTACKER, ""))
+        budget = house.server.parts.clients.budgets.of(ShareHolder(ATTACKER, ""))
         while not budget.compile_wait_s:
             await asyncio.sleep(0)
-        clients = house.server.clients
+        clients = house.server.parts.clients
         before = len(clients.live)
         # A short one on another connection does not wait, and a long one of another user neither.
         other.send(subscribing("short", TOPIC, "/a = 1"))

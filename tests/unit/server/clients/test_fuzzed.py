@@ -222,16 +222,19 @@ class Bench:
             await asyncio.wait_for(self.good.flush(), self.patience_s)
             async with asyncio.timeout(self.patience_s):
                 # The connection's end is told to the server in a turn of its own.
-                while len(self.server.clients.connected) > 1 or self.server.upstreams.connected:
+                while (
+                    len(self.server.parts.clients.connected) > 1
+                    or self.server.parts.upstreams.connected
+                ):
                     await asyncio.sleep(0)
 
         self.loop.run_until_complete(both())
-        clients = self.server.clients
+        clients = self.server.parts.clients
         assert self.server.runtime.fault is None
-        assert not self.server.runtime.is_half_done
+        assert not self.server.parts.instance.is_half_done
         faults = ("fatal", "query_failed", "connection_fault")
         assert not [e for e in self.server.events(0) if e["event"] in faults]
-        assert not len(clients.incomplete) and not self.server.upstreams.incomplete.bytes
+        assert not len(clients.incomplete) and not self.server.parts.upstreams.incomplete.bytes
         assert len(clients.sessions) == 1 and len(clients.live) == 0 and not len(clients.queries)
 
     def close(self) -> None:

@@ -124,7 +124,8 @@ class Ledger:
             # One time: they were received at once.
             self.times_us.append(now_us)
         runtime.clock_offset_us += 1_000_000
-        runtime.machine.wall_offset_us = runtime.now_us() - runtime.steady_us()
+        offset_us = runtime.now_us() - runtime.steady_us()
+        self.house.server.parts.instance.machine.wall_offset_us = offset_us
 
     def bookmark(self, txid: int) -> str:
         publisher, sequence = self.identities[txid - 1]
@@ -333,7 +334,7 @@ def test_what_does_not_go_together_is_refused_and_changes_nothing(tmp_path: Path
             answer = await door.until(lambda each: each.get("cid") == "q")
             assert (answer["status"], answer["reason"]) == ("failure", reason), answer
             assert why in answer["text"] and answer["sub"] == "q"
-        clients = house.server.clients
+        clients = house.server.parts.clients
         assert not len(clients.queries) and not len(clients.replays)
         assert not door.connection.subscriptions and not door.connection.resolving
         door.send(historical("q", "7|7|"), historical("q", "0"))
@@ -357,8 +358,8 @@ def test_it_ends_wherever_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             await house.publish(
                 door, "p", *({"id": n, "v": value} for n in range(60)), topic="trades"
             )
-        clients = house.server.clients
-        state = house.server._sow.book.topics[1].state
+        clients = house.server.parts.clients
+        state = house.server.parts.sow.book.topics[1].state
         bookmark = f"{publisher_id('p')}|200|"
         for number, words in enumerate((0, 1, 3, 20)):
             for goes in (False, True):
@@ -389,7 +390,7 @@ def test_a_log_that_cannot_be_read_ends_it_alone(
     async def visit(house: House) -> None:
         door, reader = await house.client("p"), await house.client("r")
         await house.publish(door, "p", {"id": 1}, {"id": 2}, topic="trades")
-        journal = house.server.reading.reader
+        journal = house.server.parts.reading.reader
         bookmark = f"{publisher_id('p')}|1|"
         for works_once in (False, True):
 
@@ -404,7 +405,9 @@ def test_a_log_that_cannot_be_read_ends_it_alone(
                 answer = await reader.until(lambda each: each.get("sub") == "s")
             assert (answer["status"], answer["reason"]) == ("failure", "storage_error")
             assert "a broken disk" in answer["text"]
-            assert not len(house.server.clients.queries) and not len(house.server.clients.replays)
+            assert not len(house.server.parts.clients.queries) and not len(
+                house.server.parts.clients.replays
+            )
         reader.send(ask("q", "trades"))
         assert len(await group_of(reader, "q")) == 2
         reader.send(historical("s", bookmark))
@@ -420,8 +423,8 @@ def test_now_amid_a_commit_that_is_folded_in_turns(
 
     async def visit(house: House) -> None:
         door, reader = await house.client("p"), await house.client("r")
-        count, reading = 2_000, house.server.reading
-        unfolded = house.server.clients.folds.unfolded
+        count, reading = 2_000, house.server.parts.reading
+        unfolded = house.server.parts.clients.folds.unfolded
         run, looked_up = reading.run, asyncio.Event()
 
         async def slow(work: Any, *arguments: Any, **named: Any) -> Any:
@@ -437,12 +440,12 @@ def test_now_amid_a_commit_that_is_folded_in_turns(
         reader.send(historical("s", "0|1|", "orders", batch=7))
         await looked_up.wait()
         # As a link brings it: it is one commit.
-        runtime, number = house.server.runtime, door.connection.number
-        runs = runtime.machine.client_runs(number, house.records("p", *bodies), count)
-        effects, _ = runtime.machine.client_published(
-            number, runs, runtime.steady_us(), LookupResult()
+        instance, number = house.server.parts.instance, door.connection.number
+        runs = instance.machine.client_runs(number, house.records("p", *bodies), count)
+        effects, _ = instance.machine.client_published(
+            number, runs, house.server.runtime.steady_us(), LookupResult()
         )
-        runtime.perform(effects)
+        instance.perform(effects)
         found = await frames_until(
             reader, lambda each: each["c"] == "p" and each["tx"] + each["n"] > count
         )
@@ -497,7 +500,7 @@ def test_a_look_up_whose_subscription_was_ended_does_not_begin_the_next_one_of_i
         await house.publish(door, "p", {"id": 1, "v": 3}, topic="trades")
         found = await frames_until(reader, lambda each: each["c"] == "p")
         assert [orjson.loads(each.body)["v"] for each in found[-1][1]] == [3]
-        assert len(house.server.clients.replays) == 1
+        assert len(house.server.parts.clients.replays) == 1
 
     in_house(tmp_path, visit, WITH_PAST)
 
@@ -523,9 +526,10 @@ def test_other_rules_of_a_history_make_no_past_of_what_it_let_go(
         runtime = house.server.runtime
         # It was a while ago.
         runtime.clock_offset_us -= 100_000_000
-        runtime.machine.wall_offset_us = runtime.now_us() - runtime.steady_us()
+        offset_us = runtime.now_us() - runtime.steady_us()
+        house.server.parts.instance.machine.wall_offset_us = offset_us
         ledgers.append(await filled(house, random.Random(7), "steps", 30))
-        house.server._sow.book.topics[0].state.prune(runtime.now_us())
+        house.server.parts.sow.book.topics[0].state.prune(runtime.now_us())
 
     async def second(house: House) -> None:
         (ledger,) = ledgers

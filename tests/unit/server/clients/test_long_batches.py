@@ -53,7 +53,7 @@ def batch(house: House, *topics: str) -> tuple[bytes, int]:
 
 
 def received(house: House, door: Door) -> int:
-    return house.server.runtime.machine.received_of(door.connection.number)
+    return house.server.parts.instance.machine.received_of(door.connection.number)
 
 
 async def until_received(house: House, door: Door, least: int) -> None:
@@ -121,7 +121,7 @@ def test_what_is_wrong_at_its_end_refuses_all_of_it(tmp_path: Path) -> None:
         door.send(frame[:-1] + b"!")
         answer = await door.until(lambda header: header.get("reason") == "bad_record")
         assert "fails its checksum" in answer["text"]
-        assert house.server.runtime.machine.next_txid == 1, "nothing was taken"
+        assert house.server.parts.instance.machine.next_txid == 1, "nothing was taken"
 
     plain_house(tmp_path, visit)
 
@@ -142,9 +142,9 @@ def test_who_ends_between_its_parts_is_acked_what_is_there(tmp_path: Path, ends:
         acked = max([header["s"] for header in said if header.get("a") == "persisted"], default=0)
         await between(other, "behind it")
         again = await house.client("p")
-        while house.server.clients.turns.turns.is_scheduled:
+        while house.server.parts.clients.turns.turns.is_scheduled:
             await asyncio.sleep(0)
-        machine = house.server.runtime.machine
+        machine = house.server.parts.instance.machine
         assert acked <= taken == machine.intake.highest.get(again.connection.publisher, 0)
         assert machine.next_txid == taken + 1, "each once, and nothing behind it"
         # All of it once more, as its client sends what it has no ack for.
@@ -158,10 +158,10 @@ def test_who_ends_between_its_parts_is_acked_what_is_there(tmp_path: Path, ends:
 def test_what_a_filter_lets_nobody_publish_is_refused_between_its_parts(tmp_path: Path) -> None:
     async def visit(house: House) -> None:
         door, other = await house.client("p"), await house.client("other")
-        clients, number = house.server.clients, door.connection.number
+        clients, number = house.server.parts.clients, door.connection.number
         judge = clients.judge(Judge(), "u", "p", "")  # type: ignore[arg-type]
         door.connection.judge = judge
-        house.server.runtime.machine._publishers._sessions[number].judge = judge
+        house.server.parts.instance.machine._publishers._sessions[number].judge = judge
         frame, last = batch(house, "log/a")
         door.send(frame, encode_frame({"c": "flush", "a": "persisted", "cid": "f"}))
         await until_received(house, door, 1)
@@ -172,7 +172,7 @@ def test_what_a_filter_lets_nobody_publish_is_refused_between_its_parts(tmp_path
         ]
         refused = [header["s"] for header in said if header.get("reason") == "not_entitled"]
         assert refused == [8, 208]
-        assert house.server.runtime.machine.next_txid == last - 1
+        assert house.server.parts.instance.machine.next_txid == last - 1
 
     plain_house(tmp_path, visit)
 
@@ -185,7 +185,7 @@ def test_what_filters_look_at_is_delivered_in_parts_and_once(
     monkeypatch.setattr("raylay.services.core.effect_loop.TURN_S", 0.0)
 
     async def visit(house: House) -> None:
-        house.server.clients.folds.unfolded._slice_records = 10  # type: ignore[union-attr]
+        house.server.parts.clients.folds.unfolded._slice_records = 10  # type: ignore[union-attr]
         reader = await subscribe(house, topic, "/n >= 0")
         brief = await subscribe_brief(house, topic)
         door, other = await house.client("p"), await house.client("other")
@@ -239,7 +239,7 @@ def test_of_long_batches_that_wait_for_their_turns_so_much_is_held(
     monkeypatch.setattr(Commits, "takes_parts", property(lambda self: not is_full[0]))
 
     async def visit(house: House) -> None:
-        in_hand = house.server.clients.in_hand
+        in_hand = house.server.parts.clients.in_hand
         large, small = await house.client("p"), await house.client("q")
         frame, _ = batch(house, "log/a", "log/b")
         large.send(frame)

@@ -26,6 +26,7 @@ from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.frames import Header, encode_frame
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.journal_lookup import LookupResult
+from raylay.services.server.children.supervisor import ChildStart, no_children
 from raylay.services.server.clients import queries as query_module
 from raylay.services.server.clients.connection import ClientConnection
 from raylay.services.server.clients.replay_members import Replay
@@ -96,16 +97,18 @@ class SlowTransport(Transport):
 class House:
     """An instance and its clients."""
 
-    def __init__(self, directory: Path, config: InstanceConfig) -> None:
-        self.server = InstanceServer(config, directory)
+    def __init__(
+        self, directory: Path, config: InstanceConfig, start_child: ChildStart = no_children
+    ) -> None:
+        self.server = InstanceServer(config, directory, start_child)
         self.published: dict[str, int] = {}
         self.stamp_us = 1
 
     async def client(self, name: str, came_by: str = "", **says: str) -> Door:
         """`came_by`: a transport of the configuration, whose modules ask him; empty: none does."""
-        transports = self.server._listening.transports
+        transports = self.server.parts.listening.transports
         way = transports[came_by] if came_by else ClientTransport(TransportConfig("door"))
-        connection = ClientConnection(self.server.clients, way)
+        connection = ClientConnection(self.server.parts.clients, way)
         transport = SlowTransport(connection)
         connection.connection_made(transport)
         door = Door(connection, transport)
@@ -132,15 +135,18 @@ class House:
 
     async def folded(self) -> None:
         """Waits until what is committed is folded: a large commit is folded in several turns."""
-        while self.server.clients.folds.unfolded:
+        while self.server.parts.clients.folds.unfolded:
             await asyncio.sleep(0)
 
 
 def in_house(
-    directory: Path, visit: Callable[[House], Awaitable[None]], config: InstanceConfig = CONFIG
+    directory: Path,
+    visit: Callable[[House], Awaitable[None]],
+    config: InstanceConfig = CONFIG,
+    start_child: ChildStart = no_children,
 ) -> None:
     async def run() -> None:
-        house = House(directory, config)
+        house = House(directory, config, start_child)
         faults: list[Any] = []
         await house.server.start()
         asyncio.get_running_loop().set_exception_handler(lambda _, each: faults.append(each))
@@ -254,7 +260,7 @@ def test_what_cannot_be_asked_is_refused_and_changes_nothing(tmp_path: Path) -> 
             answer = await door.until(lambda each: each.get("cid") == "q")
             assert (answer["status"], answer["reason"], answer["sub"]) == ("failure", reason, "q")
             assert reason != "bad_bookmark" or "is no UTC time" in answer["text"]
-        clients = house.server.clients
+        clients = house.server.parts.clients
         assert not len(clients.queries) and not len(clients.live)
         assert not door.connection.subscriptions and not door.connection.resolving
         door.send(ask("q"))
@@ -309,7 +315,7 @@ def test_what_a_session_is_delivered_comes_behind_its_query(tmp_path: Path, repl
     async def visit(house: House) -> None:
         door, reader = await house.client("p"), await house.client("r")
         await house.publish(door, "p", *({"id": n} for n in range(2_000)))
-        replays, loop = house.server.clients.replays, asyncio.get_running_loop()
+        replays, loop = house.server.parts.clients.replays, asyncio.get_running_loop()
         reads, may_read = asyncio.Event(), threading.Event()
         if replayed == "read":
             read_on = replays._read_on
@@ -330,7 +336,8 @@ def test_what_a_session_is_delivered_comes_behind_its_query(tmp_path: Path, repl
             if replayed == "read":
                 await reads.wait()
             while replayed == "caught up" and (
-                replay.is_aside or replay.plan.cursor < house.server.runtime.machine.committed_txid
+                replay.is_aside
+                or replay.plan.cursor < house.server.parts.instance.machine.committed_txid
             ):
                 await asyncio.sleep(0.001)
         # It does not read for a while: so its queries stand.
@@ -338,7 +345,7 @@ def test_what_a_session_is_delivered_comes_behind_its_query(tmp_path: Path, repl
         if replayed == "not yet":
             reader.send(encode_frame(subscribe))
         reader.send(ask("q"), ask("q2", filter="/id = 5"))
-        queries = house.server.clients.queries
+        queries = house.server.parts.clients.queries
         assert len(queries) == 2
         await house.publish(door, "p", {"n": 1}, topic="other")
         may_read.set()
@@ -375,7 +382,7 @@ def test_what_waits_behind_a_query_goes_out_in_turns_before_the_next_one_begins(
         await house.publish(door, "p", *({"id": n} for n in range(2_000)))
         reader.send(encode_frame({"c": "subscribe", "sub": "live", "t": "other", "cid": "1"}))
         await reader.answer_to("1")
-        connection, queries = reader.connection, house.server.clients.queries
+        connection, queries = reader.connection, house.server.parts.clients.queries
         connection.pause_writing()
         reader.send(ask("q"), ask("q2", filter="/id = 5"))
         for n in range(100):
@@ -431,7 +438,10 @@ def test_unsubscribe_ends_a_query_and_a_connection_all_of_its(
         door, reader = await house.client("p"), await house.client("r")
         await house.publish(door, "p", *({"id": n} for n in range(1_000)))
         await house.folded()
-        queries, state = house.server.clients.queries, house.server._sow.book.topics[0].state
+        queries, state = (
+            house.server.parts.clients.queries,
+            house.server.parts.sow.book.topics[0].state,
+        )
         reader.send(ask("q"), ask("w"), ask("s", command="sow_and_subscribe"), ask("last"))
         assert len(queries) == 4 and list(reader.connection.resolving) == ["s"]
         reader.send(encode_frame({"c": "unsubscribe", "sub": ["q", "s"], "cid": "u"}))
@@ -444,10 +454,10 @@ def test_unsubscribe_ends_a_query_and_a_connection_all_of_its(
         reader.send(ask("s", command="sow_and_subscribe"), ask("q"), ask("w"))
         reader.send(encode_frame({"c": "unsubscribe", "sub": "all", "cid": "u"}))
         await reader.answer_to("u")
-        assert not len(queries) and not len(house.server.clients.live) and not state._queries
+        assert not len(queries) and not len(house.server.parts.clients.live) and not state._queries
         reader.send(ask("s", command="sow_and_subscribe"), ask("q"))
         reader.transport.close()
-        assert not len(queries) and not len(house.server.clients.live) and not state._queries
+        assert not len(queries) and not len(house.server.parts.clients.live) and not state._queries
 
     in_house(tmp_path, visit)
 
@@ -514,7 +524,7 @@ def test_replace_sends_what_comes_into_focus_and_tells_of_what_leaves(tmp_path: 
         assert [(h["c"], orjson.loads(r.body)["id"]) for h, records in found for r in records] == [
             ("oof", 7), ("p", 2)
         ]  # fmt: skip
-        assert len(house.server.clients.live) == 1
+        assert len(house.server.parts.clients.live) == 1
         for topic, words, reason in (
             ("trades", {"command": "sow_and_subscribe", "replace": True}, "bad_command"),
             ("orders", {"command": "sow_and_subscribe"}, "sub_id_in_use"),
@@ -530,7 +540,7 @@ def test_replace_sends_what_comes_into_focus_and_tells_of_what_leaves(tmp_path: 
         await house.publish(door, "p", {"id": 1, "v": 5}, {"id": 2, "v": 77})
         ((_, (only,)),) = (await frames_until(reader, lambda each: each["c"] == "p"))[-1:]
         assert orjson.loads(only.body) == {"id": 2, "v": 77}
-        assert len(house.server.clients.live) == 1
+        assert len(house.server.parts.clients.live) == 1
 
     in_house(tmp_path, visit)
 
@@ -588,7 +598,7 @@ def test_a_slow_reader_holds_up_his_own_query_alone(tmp_path: Path) -> None:
                 break
             await house.publish(door, "p", *({"id": n} | body for n in range(first, first + 50)))
         assert not slow.connection.is_open
-        assert len(house.server.clients.queries) == 0 == len(house.server.clients.live)
+        assert len(house.server.parts.clients.queries) == 0 == len(house.server.parts.clients.live)
 
     in_house(tmp_path, visit, config)
 
@@ -608,7 +618,7 @@ def test_rows_that_wait_for_their_order_count(tmp_path: Path) -> None:
             numbers = range(first, first + 100)
             await house.publish(door, "p", *({"id": n, "text": "x" * 10_000} for n in numbers))
         await house.folded()
-        queries = house.server.clients.queries
+        queries = house.server.parts.clients.queries
         slow = [await house.client(f"slow{number}") for number in range(10)]
         for each in slow:
             transport: Any = each.transport
@@ -654,11 +664,11 @@ def test_what_is_kept_for_a_reader_who_does_not_read_counts(tmp_path: Path) -> N
             await asyncio.sleep(0)
         for first in range(0, 1_000, 100):
             await house.publish(door, "p", *({"id": n} for n in range(first, first + 100)))
-        house.server.clients.queries.check()
+        house.server.parts.clients.queries.check()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not slow.connection.is_open
-        assert not house.server._sow.book.topics[0].state._queries
+        assert not house.server.parts.sow.book.topics[0].state._queries
 
     in_house(tmp_path, visit, config)
 
@@ -672,7 +682,7 @@ def test_many_queries_of_many_clients_share_the_turns(tmp_path: Path) -> None:
         many = 500
         for reader in readers:
             reader.send(*(ask(f"q{n}", filter=f"/s = '{n}'") for n in range(many)))
-        queries = house.server.clients.queries
+        queries = house.server.parts.clients.queries
         while len(queries) <= many:  # What is said at once is taken in turns, too.
             await asyncio.sleep(0)
         one = await house.client("one")
@@ -696,7 +706,7 @@ def test_a_query_has_one_turn_ahead_of_it(tmp_path: Path, monkeypatch: pytest.Mo
     async def visit(house: House) -> None:
         door = await house.client("asks")
         await house.publish(door, "asks", *({"id": number} for number in range(3_000)))
-        pump = house.server.clients.queries
+        pump = house.server.parts.clients.queries
         turns, others = 0, 0
         ended = asyncio.Event()
         turn = pump._turn
@@ -742,7 +752,7 @@ def test_the_past_of_a_topic_with_history(tmp_path: Path) -> None:
     async def visit(house: House) -> None:
         door = await house.client("p")
         await house.publish(door, "p", {"id": 1, "v": 1}, {"id": 2, "v": 1}, topic="trades")
-        state = house.server._sow.book.topics[1].state
+        state = house.server.parts.sow.book.topics[1].state
         then_us = max(each.updated_us for each in state.records())
         while house.server.runtime.now_us() <= then_us + 1:
             await asyncio.sleep(0)
@@ -772,7 +782,7 @@ def test_what_expires_leaves_and_does_not_disturb_a_replay(tmp_path: Path) -> No
         house.stamp_us = house.server.runtime.now_us()
         await house.publish(door, "p", {"id": 1}, topic="short", expiration_s=1)
         house.server.runtime.clock_offset_us += 5_000_000
-        house.server._sow.check()
+        house.server.parts.sow.check()
         found = await frames_until(reader, lambda each: each["c"] == "oof")
         header, (record,) = found[-1]
         assert (header["r"], orjson.loads(record.body)) == ("expired", {"id": 1})
@@ -826,7 +836,7 @@ def test_between_two_turns_others_have_their_passes_and_threads_the_interpreter(
         await house.publish(door, "p", *({"id": number} for number in range(1_000)))
         await house.folded()
         usual_s = sys.getswitchinterval()
-        passing = Passing(house.server.clients.queries)
+        passing = Passing(house.server.parts.clients.queries)
         counting = asyncio.create_task(passing.count())
         reader.send(ask("q", filter="/id < 10"))
         assert len(await group_of(reader, "q")) == 10
@@ -883,10 +893,10 @@ def test_who_asks_behind_an_ack_waits_for_its_folds_and_others_do_not(
     async def visit(house: House) -> None:
         door, reader = await house.client("p"), await house.client("r")
         other, late = await house.client("other"), await house.client("late")
-        folds, live = house.server.clients.folds, house.server.clients.live
+        folds, live = house.server.parts.clients.folds, house.server.parts.clients.live
         reader.send(encode_frame({"c": "subscribe", "sub": "early", "t": "orders", "cid": "e"}))
         await reader.answer_to("e")
-        machine, count = house.server.runtime.machine, 2_000
+        machine, count = house.server.parts.instance.machine, 2_000
         # As a link brings it: it is one commit.
         payload = house.records("p", *(b'{"id":%d,"n":%d}' % (n, n) for n in range(count)))
         number = door.connection.number
@@ -897,10 +907,10 @@ def test_who_asks_behind_an_ack_waits_for_its_folds_and_others_do_not(
         # Turns behind the first one wait until they are let go, and who waits does not help: no
         # disk is too slow for this.
         monkeypatch.setattr(FoldBarrier, "take", lambda waiting, most: None)
-        steps: Any = house.server.runtime.perform.__self__  # type: ignore[attr-defined]
+        steps: Any = house.server.parts.instance.perform.__self__  # type: ignore[attr-defined]
         later, held = steps._later, []
         steps._later = held.append
-        house.server.runtime.perform(effects)
+        house.server.parts.instance.perform(effects)
         while machine.committed_txid < count:
             await asyncio.sleep(0)
         assert folds.unfolded, "it is folded in turns"
@@ -910,7 +920,7 @@ def test_who_asks_behind_an_ack_waits_for_its_folds_and_others_do_not(
             ask("s", command="sow_and_subscribe"),
             encode_frame({"c": "unsubscribe", "sub": "early", "cid": "u"}),
         )
-        assert not len(house.server.clients.queries) and len(live) == 1
+        assert not len(house.server.parts.clients.queries) and len(live) == 1
         await house.publish(other, "other", {"n": 1}, topic="plain")
         assert folds.unfolded, "another client is acked meanwhile"
         steps._later = later
@@ -949,7 +959,7 @@ def test_a_long_frame_is_prepared_in_turns(tmp_path: Path) -> None:
             encode_frame({"c": "pb", "n": count}, house.records("p", *bodies)),
             encode_frame({"c": "flush", "a": "persisted", "cid": "f"}),
         )
-        received = house.server.runtime.machine.received_of
+        received = house.server.parts.instance.machine.received_of
         assert received(door.connection.number) < count
         await house.publish(other, "other", {"n": 1}, topic="plain")
         assert received(door.connection.number) < count, "not behind all of it"

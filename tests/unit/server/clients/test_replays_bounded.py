@@ -90,7 +90,7 @@ def test_what_is_read_for_replays_with_a_rate_has_a_limit(
         for first in range(0, 1_000, 100):
             numbers = range(first, first + 100)
             await house.publish(door, "p", *({"id": n, "text": "x" * 1_000} for n in numbers))
-        pump = house.server.clients.replays
+        pump = house.server.parts.clients.replays
         # What was just committed lies in memory, once for all.
         pump._recent.clear()
         for number in range(COUNT):

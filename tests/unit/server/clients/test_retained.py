@@ -36,7 +36,7 @@ def unsubscribe(*subs: str) -> bytes:
 def limited(house: House, size_bytes: int) -> RetainedBytes:
     """Room for three of these on a connection."""
     kept = RetainedBytes(4 * (AT_ONCE * size_bytes + size_bytes // 2))
-    house.server.clients.retained = kept
+    house.server.parts.clients.retained = kept
     return kept
 
 
@@ -101,7 +101,7 @@ def test_keys_of_queries_that_wait_are_limited_in_sum(tmp_path: Path) -> None:
         size_bytes = keys_bytes(KEYS)
         kept = limited(house, size_bytes)
         door, transport = await busy(house)
-        queries = house.server.clients.queries
+        queries = house.server.parts.clients.queries
         for number in range(AT_ONCE):
             door.send(ask(f"k{number}", keys=KEYS))
         door.send(ask("more", keys=KEYS), ask("bad", keys=KEYS[:9], filter="/id >"), ask("plain"))
@@ -154,9 +154,9 @@ def test_who_leaves_gives_all_back(tmp_path: Path) -> None:
         kept = limited(house, keys_bytes(KEYS))
         door, _ = await busy(house)
         door.send(ask("k", keys=KEYS), ask("s", command="sow_and_subscribe", keys=KEYS[:9]))
-        await comes(lambda: len(house.server.clients.queries) == 3)
+        await comes(lambda: len(house.server.parts.clients.queries) == 3)
         assert kept.bytes == keys_bytes(KEYS) + keys_bytes(KEYS[:9])
         door.connection.connection_lost(None)
-        assert not kept.bytes and not len(kept) and not len(house.server.clients.queries)
+        assert not kept.bytes and not len(kept) and not len(house.server.parts.clients.queries)
 
     in_house(tmp_path, visit)

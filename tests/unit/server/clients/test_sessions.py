@@ -17,7 +17,7 @@ def test_a_session_with_many_subscriptions_gives_them_up_in_turns(tmp_path: Path
     """10,000 of them, with filters, held everybody up for seconds."""
 
     async def visit(house: House) -> None:
-        clients = house.server.clients
+        clients = house.server.parts.clients
         door, other = await house.client("many"), await house.client("other")
         kinds = ({}, {"o": {"filter": "/id = 7"}}, {"o": {"oof": True}}, {"bm": "0|1|"})
         for number in range(MANY):
@@ -50,7 +50,7 @@ def test_a_session_with_many_subscriptions_gives_them_up_in_turns(tmp_path: Path
 
 def test_who_is_given_up_is_given_nothing_meanwhile(tmp_path: Path) -> None:
     async def visit(house: House) -> None:
-        clients = house.server.clients
+        clients = house.server.parts.clients
         door, other = await house.client("many"), await house.client("other")
         for number in range(2 * LEAVING_AT_ONCE):
             header = {"c": "subscribe", "sub": f"s{number}", "t": "^pat/", "cid": f"c{number}"}

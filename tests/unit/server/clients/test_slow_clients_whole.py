@@ -98,10 +98,10 @@ def in_slow_house(
     config = replace(config, capacity=CapacityConfig(**limits))
 
     async def with_buffers(house: House) -> None:
-        house.server._start_child = buffers
         await visit(house, buffers)
 
-    in_house(directory, with_buffers, config)
+    start_child: Any = buffers
+    in_house(directory, with_buffers, config, start_child)
     assert not list((directory / "offline").glob("*")), "the files go with the instance"
 
 
@@ -136,7 +136,7 @@ def numbers_in(found: list[Any]) -> list[int]:
 
 
 def pool_of(house: House) -> ClientPool:
-    return house.server.clients.pools.of("door")
+    return house.server.parts.clients.pools.of("door")
 
 
 def events(house: House, name: str) -> list[Any]:
@@ -265,7 +265,7 @@ def test_nothing_is_lost_or_doubled_however_clients_stall(tmp_path: Path, seed: 
                     door.send(ask(f"q{asked}", filter="/id < 40"))
         for door in doors:
             await drained(door)
-        await until(lambda: not len(house.server.clients.queries))
+        await until(lambda: not len(house.server.parts.clients.queries))
         for number, door in enumerate(doors):
             await drained(door)
             came[number] = await seen(door)
@@ -406,7 +406,10 @@ def test_over_the_disk_limit_the_largest_goes_and_its_data_with_it(tmp_path: Pat
         (event,) = events(house, "slow_client")
         assert (event["client"], event["limit"]) == ("first", "disk")
         assert f"at most {8 * MIB} may" in event["text"]
-        assert len(house.server.clients.queries) == 0 and len(house.server.clients.live) == 1
+        assert (
+            len(house.server.parts.clients.queries) == 0
+            and len(house.server.parts.clients.live) == 1
+        )
         await drained(second)
         assert messages(await seen(second)) == list(range(550, stream.count))
         (store,) = (each.server._store for each in buffers.started)
@@ -422,14 +425,14 @@ def test_a_drill_narrows_the_limits_and_gives_them_back(tmp_path: Path) -> None:
         slow.transport.takes = False  # type: ignore[attr-defined]
         await stream.publish(150)
         assert pool_of(house).status()["memory_bytes"] > MIB and not buffers.started
-        house.server.clients.pools.narrow(MIB, 3 * MIB)
+        house.server.parts.clients.pools.narrow(MIB, 3 * MIB)
         assert [each["client"] for each in events(house, "client_offline")] == ["slow"]
         while slow.connection.is_open:
             await stream.publish(50)
             await until(lambda: is_stored(slow))
         (event,) = events(house, "slow_client")
         assert event["limit"] == "disk" and f"at most {3 * MIB} may" in event["text"]
-        house.server.clients.pools.narrow(0, 0)
+        house.server.parts.clients.pools.narrow(0, 0)
         again = await house.client("again")
         await subscribe(again)
         again.transport.takes = False  # type: ignore[attr-defined]
@@ -511,13 +514,13 @@ def test_rows_for_a_client_that_is_offline_go_to_the_disk(
         slow.transport.takes = False  # type: ignore[attr-defined]
         slow.send(ask("q", command="sow_and_subscribe", batch=5))
         await until(lambda: not slow.connection.may_write)
-        assert len(house.server.clients.queries) == 1
+        assert len(house.server.parts.clients.queries) == 1
         for _ in range(100):
             await asyncio.sleep(0)
         assert pool_of(house).pool.memory_bytes < 2 * MIB, "rows wait for their reader"
-        assert len(house.server.clients.queries) == 1
+        assert len(house.server.parts.clients.queries) == 1
         await stream.publish(500)
-        await until(lambda: not len(house.server.clients.queries))
+        await until(lambda: not len(house.server.parts.clients.queries))
         assert slow.connection.is_offline  # type: ignore[attr-defined]
         await drained(slow)
         found = await seen(slow)

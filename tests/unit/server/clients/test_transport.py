@@ -40,7 +40,7 @@ READ_BYTES_MAX = 256 * 1024
 
 
 def connections(server: InstanceServer) -> list[Any]:
-    return list(server.clients.sessions.values())
+    return list(server.parts.clients.sessions.values())
 
 
 async def can_connect(address: str) -> bool:
@@ -73,7 +73,7 @@ def test_a_disabled_transport_ends_its_sessions_and_they_go_on_elsewhere(tmp_pat
             await mover.flush()
             assert transports(server)["few"]["connections"] == 1
             assert transports(server)["client"]["connections"] == 1
-            said = await server.calls.switch_transport("few", on=False)
+            said = await server.parts.calls.switch_transport("few", on=False)
             assert said.startswith("transport few of solo is disabled until") and "1 conn" in said
             await moved.wait()
             assert any("transport_disabled" in repr(event) for event in events)
@@ -84,10 +84,10 @@ def test_a_disabled_transport_ends_its_sessions_and_they_go_on_elsewhere(tmp_pat
             assert not shown["few"]["enabled"] and shown["few"]["connections"] == 0
             assert shown["client"]["connections"] == 2
             assert not await can_connect(few)
-            assert "disabled already" in await server.calls.switch_transport("few", on=False)
+            assert "disabled already" in await server.parts.calls.switch_transport("few", on=False)
             # Enabled, it listens where it did.
-            assert few in await server.calls.switch_transport("few", on=True)
-            assert "enabled already" in await server.calls.switch_transport("few", on=True)
+            assert few in await server.parts.calls.switch_transport("few", on=True)
+            assert "enabled already" in await server.parts.calls.switch_transport("few", on=True)
             assert transports(server)["few"]["address"] == few and await can_connect(few)
             assert other.instance == "solo"
         named = [(each["event"], each.get("transport")) for each in server.events()]
@@ -105,11 +105,11 @@ def test_one_that_is_shut_at_the_start_can_be_opened(tmp_path: Path) -> None:
             "tls_refused": 0, "outstanding_publishes_max": 7, "problem": "",
             "connections_per_user_max": None, "connections_per_address_max": None,
         }  # fmt: skip
-        await server.calls.switch_transport("shut", on=True)
+        await server.parts.calls.switch_transport("shut", on=True)
         async with Client("c", servers=[transports(server)["shut"]["address"]]) as client:
             assert client.instance == "solo"
         with pytest.raises(ConfigurationError, match="it has client, few, shut, replication"):
-            await server.calls.switch_transport("none", on=False)
+            await server.parts.calls.switch_transport("none", on=False)
 
     in_instance(tmp_path / "solo", visit, CONFIG)
 
@@ -117,16 +117,16 @@ def test_one_that_is_shut_at_the_start_can_be_opened(tmp_path: Path) -> None:
 def test_one_whose_port_is_taken_stays_shut(tmp_path: Path) -> None:
     async def visit(server: InstanceServer) -> None:
         address = transports(server)["few"]["address"]
-        await server.calls.switch_transport("few", on=False)
+        await server.parts.calls.switch_transport("few", on=False)
         await asyncio.sleep(0)
         with socket.create_server(split_address(address), reuse_port=False):
             # A port that was chosen freely may be another one; one that was given may not.
-            await server.calls.switch_transport("few", on=True)
+            await server.parts.calls.switch_transport("few", on=True)
             assert transports(server)["few"]["address"] != address
             own = TransportConfig("own", split_address(address)[1])
-            server._listening._kept["shut"] = own, "client/shut"
+            server.parts.listening._kept["shut"] = own, "client/shut"
             with pytest.raises(ConfigurationError, match="is the port in use"):
-                await server.calls.switch_transport("shut", on=True)
+                await server.parts.calls.switch_transport("shut", on=True)
         assert not transports(server)["shut"]["enabled"]
 
     in_instance(tmp_path / "solo", visit, CONFIG)
@@ -163,7 +163,7 @@ def test_a_publisher_over_its_limit_is_slowed_and_not_killed_and_others_go_on(
             assert (told["client"], told["transport"]) == ("fast", "slow")
             assert told["outstanding"] > MOST
             (held,) = [each for each in connections(server) if each.client_name == "fast"]
-            taken = server.runtime.machine.counters.published
+            taken = server.parts.instance.machine.counters.published
             # What was read when it was found out is taken; all else waits outside of the instance.
             assert MOST < taken < MOST + 2 * READ_BYTES_MAX // len(body)
             assert not held.reading
@@ -174,11 +174,11 @@ def test_a_publisher_over_its_limit_is_slowed_and_not_killed_and_others_go_on(
             subscription = await other.subscribe("news")
             await other.publish("news", b"1")
             assert (await anext(aiter(subscription))).body == b"1"
-            assert server.runtime.machine.counters.published == taken + 1 and held.is_open
+            assert server.parts.instance.machine.counters.published == taken + 1 and held.is_open
             # Its acks come: it is read again, and all of it is durable.
-            await server.calls.downgrade("away", force=True)
+            await server.parts.calls.downgrade("away", force=True)
             await fast.flush()
-            assert server.runtime.machine.counters.published == count + 1
+            assert server.parts.instance.machine.counters.published == count + 1
             assert not held._acks.outstanding
         assert len(events(server, "publisher_slowed")) == 1
 
@@ -200,8 +200,8 @@ def test_who_numbers_nothing_is_slowed_without_any_setting(
         await until(lambda: bool(events(server, "publisher_slowed")))
         (held,) = connections(server)
         assert MOST < len(held._acks.outstanding) < MOST + 2 * READ_BYTES_MAX // len(frame)
-        await server.calls.downgrade("away", force=True)
-        await until(lambda: server.runtime.machine.counters.published == 2_000)
+        await server.parts.calls.downgrade("away", force=True)
+        await until(lambda: server.parts.instance.machine.counters.published == 2_000)
         await until(lambda: not held._acks.outstanding)
         assert held.is_open
         writer.close()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.covers("Configuration", "replays and look-ups in the jo
 
 def test_those_who_ask_take_turns(tmp_path: Path) -> None:
     async def visit(house: House) -> None:
-        reading = house.server.reading
+        reading = house.server.parts.reading
         may_go = threading.Event()
         order: list[str] = []
 
@@ -54,7 +54,7 @@ def test_who_waits_when_it_ends_is_told(tmp_path: Path) -> None:
     kept: list[Any] = []
 
     async def visit(house: House) -> None:
-        reading = house.server.reading
+        reading = house.server.parts.reading
         may_go = threading.Event()
         asked = [asyncio.ensure_future(reading.run(may_go.wait)) for _ in range(5)]
         await asyncio.sleep(0)
@@ -72,7 +72,7 @@ def test_others_read_while_a_long_list_of_bookmarks_is_looked_up(tmp_path: Path)
     async def visit(house: House) -> None:
         door, mallory = await house.client("p"), await house.client("mallory")
         await house.publish(door, "p", *({"id": number} for number in range(100)))
-        reading = house.server.reading
+        reading = house.server.parts.reading
         parts: list[int] = []
         run = reading.run
 

@@ -136,7 +136,7 @@ def test_a_copy_that_is_one_too_many_tries_again(place: Place) -> None:
         (over,) = events(b, "upstream_over_share")[:1]
         assert (over["limit"], over["user"]) == ("user", "links")
         other.writer.close()
-        assert (await copy).runtime.machine.next_txid > 1
+        assert (await copy).parts.instance.machine.next_txid > 1
 
     place.run(visit)
 
@@ -155,7 +155,7 @@ def test_strangers_do_not_end_a_copy(place: Place, limit: str) -> None:
             else place.guarded()
         )
         if limit == "instance":
-            b.upstreams.doorway.most = 2
+            b.parts.upstreams.doorway.most = 2
         copy = await Peer.at(b)
         copy.writer.write(asked([".*"], user_id="links", pw=SECRET))
         await copy.until("bootstrap_end")

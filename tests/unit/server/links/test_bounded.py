@@ -190,7 +190,7 @@ def test_links_of_one_user_are_half_of_a_transport(tmp_path: Path) -> None:
 
     async def visit() -> None:
         b = await place.start(replace(place.guarded(), replication_transports=(terms,)))
-        transport = b.upstreams.connected
+        transport = b.parts.upstreams.connected
         peers = []
         for number in range(3):
             peer = await Peer.at(b)
@@ -215,7 +215,7 @@ def test_links_of_one_user_are_half_of_a_transport(tmp_path: Path) -> None:
             each.writer.close()
         while transport:
             await asyncio.sleep(0)
-        assert not len(b.upstreams.shares)
+        assert not len(b.parts.upstreams.shares)
 
     place.run(visit)
 
@@ -226,7 +226,7 @@ def test_half_frames_of_links_hold_no_more_than_their_share(tmp_path: Path) -> N
 
     async def visit() -> None:
         b = await place.start(place.guarded())
-        frames = b.upstreams.incomplete
+        frames = b.parts.upstreams.incomplete
         frames.bytes_max = 400_000
         peer = await Peer.at(b)
         peer.writer.write(unproven(incarnation=100, name="n"))
@@ -255,12 +255,12 @@ def test_what_waits_for_the_reader_of_a_carried_stream_counts_with_half_frames(
 
     async def visit() -> None:
         b = await place.start(place.guarded())
-        frames = b.upstreams.incomplete
+        frames = b.parts.upstreams.incomplete
         frames.bytes_max = 400_000
         peer = await Peer.at(b)
         peer.writer.write(unproven(incarnation=100, name="n"))
         await peer.until("waited")
-        (carrier,) = b.upstreams.connected.values()
+        (carrier,) = b.parts.upstreams.connected.values()
         carrier.carry("to-n")  # Its link has not come for it yet.
         for held_bytes, body_bytes in ((100_000, 100_000), (190_000, 90_000)):
             peer.writer.write(encode_frame({"c": "carry", "n": 1}, bytes(body_bytes)))
@@ -345,13 +345,13 @@ def test_who_waits_for_room_with_a_long_batch_holds_no_more_than_its_share(
 
     async def visit() -> None:
         b = await place.start(place.guarded())
-        frames = b.upstreams.incomplete
+        frames = b.parts.upstreams.incomplete
         frames.bytes_max = 400_000
         peer = await Peer.at(b)
         peer.writer.write(unproven(incarnation=100, name="n"))
         await peer.until("accepted")
-        (upstream,) = b.upstreams.connected.values()
-        room = b.upstreams.room(upstream)
+        (upstream,) = b.parts.upstreams.connected.values()
+        room = b.parts.upstreams.room(upstream)
         assert room.enter("another", ROOM_BYTES, lambda: None)
         peer.writer.write(encode_frame({"c": "batch", "n": 1}, bytes(200_001)))
         assert (await peer.until("refused"))["reason"] == "too_many"
@@ -383,12 +383,15 @@ def test_who_may_bring_some_topics_says_nothing_of_all(tmp_path: Path, user: str
             last = lacks_frames(lacks(), True)[0] + encode_frame({"c": "nonsense"})
             peer.writer.write(claims[1] + last)
             assert (await peer.said())[-1]["reason"] == "unknown_command"
-            assert not b.runtime.machine.went_back and not b.runtime.machine.missing.is_judging
+            assert (
+                not b.parts.instance.machine.went_back
+                and not b.parts.instance.machine.missing.is_judging
+            )
             for event in ("lacks_unproven", "old_copy_unproven"):
                 (told,) = events(b, event)
                 assert "may not replicate every topic" in told["text"], "once"
         else:
-            while not b.runtime.machine.went_back:
+            while not b.parts.instance.machine.went_back:
                 await asyncio.sleep(0)
         peer.writer.close()
 

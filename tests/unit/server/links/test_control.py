@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.covers(
     "Moved instances", "a link that starts while its destination moves hears"
 )
 
-MACHINE = SimpleNamespace(publisher_names=PublisherNames())
+INSTANCE = SimpleNamespace(machine=SimpleNamespace(publisher_names=PublisherNames()))
 OLD, NEW = "127.0.0.1:1", "127.0.0.1:2"
 
 
@@ -38,10 +38,10 @@ class Connection:
 def greeted(*, moved: bool) -> list[dict[str, Any]]:
     """What a process hears that was started, and whose destination moved before it came."""
     to = DestinationConfig("B", "pair", True, (OLD,), server_names=("B",))
-    runtime = SimpleNamespace(
-        config=InstanceConfig("A", "pair", destinations=(to,)), machine=MACHINE
+    runtime = SimpleNamespace(config=InstanceConfig("A", "pair", destinations=(to,)))
+    links: Any = SimpleNamespace(
+        runtime=runtime, instance=INSTANCE, greeted=lambda name: None, descriptors=None
     )
-    links: Any = SimpleNamespace(runtime=runtime, greeted=lambda name: None, descriptors=None)
     link = LinkControl(links, to)
     link.offer_incoming = lambda: None  # type: ignore[method-assign]
     if moved:
@@ -76,8 +76,8 @@ def connected_link() -> tuple[LinkControl, Connection, Later]:
     to = DestinationConfig("B", "other", False, (OLD,), server_names=("B",))
     loop = Later()
     config = InstanceConfig("A", "pair", destinations=(to,))
-    runtime = SimpleNamespace(config=config, loop=loop, machine=MACHINE)
-    links: Any = SimpleNamespace(runtime=runtime, descriptors=None)
+    runtime = SimpleNamespace(config=config, loop=loop)
+    links: Any = SimpleNamespace(runtime=runtime, instance=INSTANCE, descriptors=None)
     link = LinkControl(links, to)
     connection = Connection()
     link.process.connection = connection  # type: ignore[assignment]
@@ -118,12 +118,14 @@ async def started(*, comes: bool) -> list[list[str]]:
     awaited = DestinationConfig("awaited", "other", True, (OLD,))
     other = DestinationConfig("other", "other", False, (OLD,))
     config = InstanceConfig("A", "pair", destinations=(other, local, awaited))
-    runtime: Any = SimpleNamespace(config=config, loop=asyncio.get_running_loop(), machine=MACHINE)
+    runtime: Any = SimpleNamespace(config=config, loop=asyncio.get_running_loop())
     nothing: Any = None
     links = Links(
         runtime,
+        cast(Any, INSTANCE),
         {},
         commits=nothing,
+        descriptors=nothing,
         digest=nothing,
         placements=nothing,
         upstreams=nothing,

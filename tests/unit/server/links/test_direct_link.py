@@ -103,12 +103,11 @@ def taken_over() -> tuple[DirectLinkSocket, Any, Any, Any]:
         outbox=stands(add=lambda _: None, flush=lambda: None, await_flush=lambda: None),
         loop=stands(time=lambda: 1.0),
         config=stands(name="A"),
-        filters=None,
-        tracing=stands(enabled=False),
     )
+    instance = stands(filters=None, tracing=stands(enabled=False))
     to = DestinationConfig("B", "g", True, ("127.0.0.1:1",), window_bytes=1)
     link, owner = stands(name="B", config=to), stands()
-    direct = DirectLinkSocket(runtime, owner, link, state, {"peer": "B", "epoch": 1})
+    direct = DirectLinkSocket(runtime, instance, owner, link, state, {"peer": "B", "epoch": 1})
     direct.is_open = True
     return direct, runtime, link, owner
 

@@ -77,18 +77,20 @@ class Bench:
             loop=loop,
             outbox=WriteQueue(loop),
             config=SimpleNamespace(name="A", direct_links=True, drills=False),
-            machine=self.machine,
-            filters=None,
-            tracing=SimpleNamespace(enabled=False),
             steady_us=lambda: self.now_us,
             report=lambda event, **_: self.events.append(event),
             spawn=lambda work: self.spawned.append(loop.create_task(work)),
+        )
+        self.instance: Any = SimpleNamespace(
+            machine=self.machine, filters=None, tracing=SimpleNamespace(enabled=False)
         )
         self.spawned: list[asyncio.Task[None]] = []
         self.link = Link()
         self.descriptors = DescriptorReceiver()
         self.descriptors.open(path)
-        self.direct_link = DirectLinkControl(self.runtime, self.link, self.descriptors)
+        self.direct_link = DirectLinkControl(
+            self.runtime, self.instance, self.link, self.descriptors
+        )
         self.theirs: socket.socket | None = None
         self.kept: socket.socket
         self.reader = FrameReader()

@@ -110,21 +110,23 @@ class FabricBench(Bench):
 
     def still(self) -> None:
         server = self.server
-        machine = server.runtime.machine
-        assert [each.logon.name for each in server.upstreams.connected.values() if each.logon] == [
-            "true"
-        ]
+        machine = server.parts.instance.machine
+        assert [
+            each.logon.name for each in server.parts.upstreams.connected.values() if each.logon
+        ] == ["true"]
         assert [name for name, _, _ in machine.upstreams()] == ["true"]
         assert machine.ready and not machine.went_back and not machine.retired
         assert not len(machine.placements) and not machine.missing.is_judging
         assert not machine.missing.ranges.sets
         assert machine.publisher_names.get(FORGED) is None
         keys = [
-            key for key, _ in server.runtime.state.items("") if "epoch" in key or "proven" in key
+            key
+            for key, _ in server.parts.instance.state.items("")
+            if "epoch" in key or "proven" in key
         ]
         own = f"{TRUE:016x}"
         assert keys == [f"epoch/{own}/to-solo", f"proven/{own}", "proven_name/true"], "others' too"
-        assert not server.upstreams.incomplete.bytes
+        assert not server.parts.upstreams.incomplete.bytes
         for event in ("fatal", "connection_fault", "went_back", "retired", "messages_unavailable"):
             assert not events(server, event), event
         machine.check_invariants()
@@ -137,7 +139,7 @@ class FabricBench(Bench):
             # Answered, or refused: what comes before that would end it.
             while not said.done() and not any(
                 each.logon is not None and each.is_accepted and each.logon.name == logon.name
-                for each in self.server.upstreams.connected.values()
+                for each in self.server.parts.upstreams.connected.values()
             ):
                 await asyncio.sleep(0)
             peer.writer.write(b"".join(frames) + encode_frame({"c": "the-end"}))
@@ -146,11 +148,11 @@ class FabricBench(Bench):
             await self.good.publish("orders", b'{"a": 1}')
             await asyncio.wait_for(self.good.flush(), self.patience_s)
             async with asyncio.timeout(self.patience_s):
-                while len(self.server.upstreams.connected) > 1:
+                while len(self.server.parts.upstreams.connected) > 1:
                     await asyncio.sleep(0)
 
         self.loop.run_until_complete(speak())
-        assert self.server.runtime.fault is None and not self.server.runtime.is_half_done
+        assert self.server.runtime.fault is None and not self.server.parts.instance.is_half_done
         self.still()
 
     def close(self) -> None:

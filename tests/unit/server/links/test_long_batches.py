@@ -59,7 +59,7 @@ async def connected(server: InstanceServer, *, proven: bool, epoch: int = 5) -> 
 
 
 def known(server: InstanceServer) -> SequenceSet:
-    return server.runtime.machine.known.get(P) or SequenceSet()
+    return server.parts.instance.machine.known.get(P) or SequenceSet()
 
 
 @pytest.mark.parametrize("compression", ["", "zstd", "zlib"])
@@ -124,8 +124,8 @@ def test_a_batch_is_decompressed_when_there_is_room_for_it(
     async def visit() -> None:
         b = await place.start(place.guarded())
         peer = await connected(b, proven=False)
-        (upstream,) = b.upstreams.connected.values()
-        room = b.upstreams.room(upstream)
+        (upstream,) = b.parts.upstreams.connected.values()
+        room = b.parts.upstreams.room(upstream)
         assert room.enter("another", ROOM_BYTES, lambda: None)
         peer.writer.write(batch(b"".join(run.encode() for run in runs()), compression))
         while len(room) < 2:
@@ -137,7 +137,7 @@ def test_a_batch_is_decompressed_when_there_is_room_for_it(
         while not ack["n"]:
             ack = await peer.until("ack")
         assert list(known(b)) == [(1, COUNT)] and not len(room)
-        assert not b.upstreams.incomplete.bytes
+        assert not b.parts.upstreams.incomplete.bytes
         peer.writer.close()
 
     place.run(visit)
@@ -189,7 +189,7 @@ def test_a_link_that_ends_between_its_parts_leaves_those_and_sends_all_again(
         peer.writer.write(frame)
         while not known(b):
             await asyncio.sleep(0)
-        for upstream in list(b.upstreams.connected.values()):
+        for upstream in list(b.parts.upstreams.connected.values()):
             upstream.close("the test ends it")
         assert not any(each["n"] for each in await peer.said() if each["c"] == "ack")
         assert 0 < (known(b).last() or 0) < COUNT
@@ -199,7 +199,7 @@ def test_a_link_that_ends_between_its_parts_leaves_those_and_sends_all_again(
         ack = await again.until("ack")
         while not ack["n"]:
             ack = await again.until("ack")
-        assert list(known(b)) == [(1, COUNT)] and b.runtime.machine.next_txid == COUNT + 1
+        assert list(known(b)) == [(1, COUNT)] and b.parts.instance.machine.next_txid == COUNT + 1
         again.writer.close()
 
     place.run(visit)

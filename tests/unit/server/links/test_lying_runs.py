@@ -94,7 +94,7 @@ def test_an_honest_run_is_taken(tmp_path: Path) -> None:
         await peer.until("accepted")
         peer.writer.write(batch(HONEST))
         await peer.until("ack")
-        assert b.runtime.machine.known.get(HONEST.publisher) is not None
+        assert b.parts.instance.machine.known.get(HONEST.publisher) is not None
         peer.writer.close()
 
     place.run(visit)

@@ -121,17 +121,20 @@ def test_links_and_clients_find_it_where_its_node_is_now(tmp_path: Path) -> None
         assert await until(lambda: event(a, "move_announced"))
         told = event(b, "instance_readdressed")
         assert told is not None and told["address"] == a.runtime.replication_address
-        (peer,) = b.clients.peers()
+        (peer,) = b.parts.clients.peers()
         assert peer["addresses"] == [a.runtime.client_address]
-        known = b.placements.known()["A"]
+        known = b.parts.placements.known()["A"]
         assert known[:3] == (0, a.runtime.replication_address, a.runtime.client_address)
 
         # It starts again there: nothing is new.
-        incarnation = a.runtime.identity.incarnation
+        incarnation = a.parts.instance.identity.incarnation
         await a.stop()
         a = InstanceServer(moving, tmp_path / "A", ChildSubprocess, HERE)
         await a.start()
-        assert a.placements.known()["A"] == known and a.runtime.identity.incarnation == incarnation
+        assert (
+            a.parts.placements.known()["A"] == known
+            and a.parts.instance.identity.incarnation == incarnation
+        )
         # Its port is another one: of one generation the last counts, at B as well.
         await a.stop()
         a = InstanceServer(
@@ -142,7 +145,9 @@ def test_links_and_clients_find_it_where_its_node_is_now(tmp_path: Path) -> None
             tmp_path / "A", ChildSubprocess, HERE,
         )  # fmt: skip
         await a.start()
-        await until(lambda: b.placements.known()["A"].address == a.runtime.replication_address)
+        await until(
+            lambda: b.parts.placements.known()["A"].address == a.runtime.replication_address
+        )
         await until(lambda: caught_up(b, "A"))
         # Its disk is lost, and its driver knows the present address: what it hears of its former
         # life it tells better.
@@ -159,8 +164,10 @@ def test_links_and_clients_find_it_where_its_node_is_now(tmp_path: Path) -> None
             tmp_path / "A2", ChildSubprocess, HERE,
         )  # fmt: skip
         await a.start()
-        assert a.placements.known() == {}
-        await until(lambda: b.placements.known()["A"].address == a.runtime.replication_address)
+        assert a.parts.placements.known() == {}
+        await until(
+            lambda: b.parts.placements.known()["A"].address == a.runtime.replication_address
+        )
         await until(lambda: caught_up(b, "A"))
         assert not a.runtime.retirement and not b.runtime.retirement
         await a.stop()

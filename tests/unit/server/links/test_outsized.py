@@ -78,7 +78,7 @@ def test_a_run_is_no_longer_than_what_a_client_sends(place: Place, proven: bool)
         peer.writer.write(encode_frame({"c": "batch", "n": 1, "m": True}, block(RUN_BYTES_MAX)))
         (refused,) = [each for each in await peer.said() if each["c"] == "refused"]
         assert refused["reason"] == "bad_record" and "16,777,216" in refused["text"]
-        assert b.runtime.machine.next_txid == 1 and b.runtime.fault is None
+        assert b.parts.instance.machine.next_txid == 1 and b.runtime.fault is None
         peer.writer.close()
 
     place.run(visit)

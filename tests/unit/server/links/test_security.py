@@ -161,7 +161,7 @@ async def publish(server: InstanceServer, *topics: str) -> None:
 
 
 async def holds(server: InstanceServer, messages: int) -> None:
-    while server.runtime.machine.next_txid <= messages:
+    while server.parts.instance.machine.next_txid <= messages:
         await asyncio.sleep(0.01)
 
 
@@ -189,7 +189,7 @@ def test_nothing_passes_with_a_wrong_one_until_the_file_is_corrected(place: Plac
         assert "B does not let A in" in text and "correct the `authenticator`" in text
         text = await told(b, "logon_denied")
         assert '"user": "links"' in text and '"transport": "replication"' in text
-        assert b.runtime.machine.next_txid == 1 and not b.runtime.machine.upstreams()
+        assert b.parts.instance.machine.next_txid == 1 and not b.parts.instance.machine.upstreams()
         (state,) = a.status()["destinations"].values()
         assert not state["connected"]
         place.no_secret()
@@ -227,7 +227,7 @@ def test_who_may_not_replicate_is_kept_out(user: str, place: Place) -> None:
         await told(a, "link_refused", '"auth"')
         text = await told(b, "logon_denied", user)
         assert user != "clients" or "clients has no replication-logon" in text
-        assert not b.runtime.machine.upstreams()
+        assert not b.parts.instance.machine.upstreams()
 
     place.run(visit)
 
@@ -237,7 +237,7 @@ def test_what_the_instance_says_counts_where_the_destination_says_nothing(place:
     async def visit() -> None:
         b = await place.start(place.guarded())
         await place.start(replace(place.sender(b, None), authenticator=place.says()))
-        while not b.runtime.machine.upstreams():
+        while not b.parts.instance.machine.upstreams():
             await asyncio.sleep(0.01)
 
     place.run(visit)
@@ -257,7 +257,7 @@ def test_a_topic_that_may_not_be_replicated_stops_its_link(place: Place) -> None
         # It tries again, more and more slowly, and none of the batch is taken.
         while len(events(b, "upstream_not_entitled")) < 3:
             await asyncio.sleep(0.01)
-        assert b.runtime.machine.next_txid == 2, "nothing of that batch is taken"
+        assert b.parts.instance.machine.next_txid == 2, "nothing of that batch is taken"
         (state,) = a.status()["destinations"].values()
         assert state["unacked"] == 2, "and nothing of it is acknowledged"
 
@@ -323,7 +323,7 @@ def test_a_copy_needs_the_same_logon(place: Place) -> None:
         assert "B does not let C in" in text
         place.no_secret()
         place.password.write_text(SECRET)
-        assert (await c).runtime.machine.next_txid > 1
+        assert (await c).parts.instance.machine.next_txid > 1
 
     place.password.write_text(WRONG)
     place.run(visit)
@@ -343,7 +343,7 @@ def test_a_copy_is_given_topics_that_it_may_have_and_ends_at_others(place: Place
         c = await place.start(
             replace(whole, name="C", bootstrap=chosen, topics=(TopicRule("orders"),))
         )
-        assert c.runtime.machine.next_txid > 1
+        assert c.parts.instance.machine.next_txid > 1
         started = asyncio.ensure_future(place.start(replace(whole, name="D")))
         text = await told(b, "bootstrap_refused", "secret")
         assert "D may not copy topic" in text and "replicated-topics" in text
@@ -356,7 +356,7 @@ def test_a_copy_is_given_topics_that_it_may_have_and_ends_at_others(place: Place
                 {"topic": "orders", "write": True}, {"topic": "secret", "read": True},
             ]}})
         )  # fmt: skip
-        assert (await started).runtime.machine.next_txid > 2
+        assert (await started).parts.instance.machine.next_txid > 2
 
     place.run(visit)
 
@@ -367,7 +367,7 @@ def test_a_copy_that_is_challenged(place: Place, challenged: None) -> None:
         b = await place.start(asks)
         await publish(b, "orders")
         c = await place.start(copying(b, ModuleConfig("asks")))
-        assert c.runtime.machine.next_txid > 1
+        assert c.parts.instance.machine.next_txid > 1
 
     place.run(visit)
 
@@ -389,7 +389,7 @@ def test_a_link_over_the_connection_of_the_other_side_logs_on_too(place: Place) 
         a = await place.start(asks)
         await publish(b, "orders")
         await told(b, "link_refused", '"auth"')
-        assert a.runtime.machine.next_txid == 1 and not a.runtime.machine.upstreams()
+        assert a.parts.instance.machine.next_txid == 1 and not a.parts.instance.machine.upstreams()
         place.password.write_text(SECRET)
         await holds(a, 1)
         assert b.status()["destinations"]["A"]["address"] == "over A's connection"
@@ -404,16 +404,16 @@ def test_news_of_a_moved_instance_need_a_logon(place: Place) -> None:
     async def visit() -> None:
         b = await place.start(place.guarded())
         a = await place.start(replace(GUARDED, name="A", authenticator=place.says()))
-        await a.placements.learn({"Z": InstancePlacement(1, "z:1", "z:2")})
+        await a.parts.placements.learn({"Z": InstancePlacement(1, "z:1", "z:2")})
         work = asyncio.ensure_future(
-            Announcer(a.runtime, a.placements, (b.runtime.replication_address,)).run()
+            Announcer(a.runtime, a.parts.placements, (b.runtime.replication_address,)).run()
         )
         assert "B does not let A in" in await told(a, "move_not_announced")
-        assert not b.placements.known()
+        assert not b.parts.placements.known()
         place.no_secret()
         place.password.write_text(SECRET)
         await work
-        assert b.placements.known()["Z"] == InstancePlacement(1, "z:1", "z:2")
+        assert b.parts.placements.known()["Z"] == InstancePlacement(1, "z:1", "z:2")
 
     place.run(visit)
 
@@ -436,7 +436,7 @@ def test_a_salvage_needs_a_logon(place: Place) -> None:
         # It is let in now, and asked whether it is retired, which it is not.
         with pytest.raises(FabricError, match="A"):
             await asyncio.to_thread(salvage, directory, {}, timeout_s=5.0)
-        assert b.runtime.machine.next_txid == 1
+        assert b.parts.instance.machine.next_txid == 1
 
     place.run(visit)
 
@@ -449,11 +449,11 @@ def test_a_reset_asks_for_what_a_link_may_bring_anew(place: Place) -> None:
         await publish(a, "orders")
         await holds(b, 1)
         (place.path / "permissions").write_text(json.dumps({"links": {"replication-logon": False}}))
-        assert await b.calls.reset_entitlement("nobody") == 0
-        assert await b.calls.reset_entitlement("links") == 1
+        assert await b.parts.calls.reset_entitlement("nobody") == 0
+        assert await b.parts.calls.reset_entitlement("links") == 1
         await told(a, "link_refused", "entitlement_reset")
         await told(a, "link_refused", '"auth"')
-        assert not b.runtime.machine.upstreams()
+        assert not b.parts.instance.machine.upstreams()
 
     place.run(visit)
 
@@ -514,11 +514,11 @@ def logon(user: str, password: str, **words: Any) -> UpstreamLogon:
 
 
 def facts(server: InstanceServer) -> tuple[Any, ...]:
-    machine = server.runtime.machine
+    machine = server.parts.instance.machine
     return (
         machine.next_txid, machine.known.digest(), machine.placements.to_wire(), machine.retired,
         machine.went_back, machine.missing.ranges.count,
-        server.runtime.state.get_number(f"epoch/{77:016x}/B"),
+        server.parts.instance.state.get_number(f"epoch/{77:016x}/B"),
     )  # fmt: skip
 
 
@@ -551,7 +551,7 @@ def test_frames_of_whoever_is_not_let_in_change_nothing(
     async def visit() -> None:
         b = await place.start(place.guarded())
         asked: list[QueueRequest] = []
-        monkeypatch.setattr(b.upstreams.queues, "requested", asked.append)
+        monkeypatch.setattr(b.parts.upstreams.queues, "requested", asked.append)
         await publish(b, "orders")
         before = facts(b)
         peer = await Peer.at(b)
@@ -571,7 +571,7 @@ def test_who_asks_for_messages_of_a_queue_that_it_may_not_bring_gets_none(
     async def visit() -> None:
         b = await place.start(place.guarded())
         asked: list[QueueRequest] = []
-        monkeypatch.setattr(b.upstreams.queues, "requested", asked.append)
+        monkeypatch.setattr(b.parts.upstreams.queues, "requested", asked.append)
         peer = await Peer.at(b)
         peer.writer.write(link_logon(logon("some", SECRET, placements={})))
         await peer.until("accepted")
@@ -594,7 +594,7 @@ def test_who_is_let_in_still_has_to_prove_what_it_says_of_others(place: Place) -
         peer.writer.write(link_logon(said))
         await peer.until("accepted")
         await told(b, "placements_unproven")
-        assert not len(b.runtime.machine.placements)
+        assert not len(b.parts.instance.machine.placements)
         peer.writer.close()
 
     place.run(visit)
@@ -613,7 +613,7 @@ def test_who_may_not_replicate_says_nothing_that_counts_of_others(first: str, pl
         peer.writer.write(link_logon(said))
         answers = await peer.said()
         assert [(each["c"], each["reason"]) for each in answers] == [("refused", "auth")]
-        assert facts(b) == before and not b.placements.known()
+        assert facts(b) == before and not b.parts.placements.known()
 
     place.run(visit)
 
@@ -639,7 +639,7 @@ def test_who_may_replicate_without_the_fabrics_key_says_nothing_that_counts_of_o
             peer.writer.write(placed(MOVED))
         await told(b, "placements_unproven")
         # Retired and moved are what it says, of B itself as of A.
-        assert facts(b)[2:4] == before[2:4] and not b.placements.known()
+        assert facts(b)[2:4] == before[2:4] and not b.parts.placements.known()
         peer.writer.close()
 
     place.run(visit)
@@ -674,7 +674,7 @@ def test_a_link_that_does_not_describe_its_instance_is_refused(proven: bool, pla
         assert refused["reason"] == "bad_description" and "is missing" in refused["text"]
         assert '"bad_description"' in await told(b, "upstream_refused")
         assert facts(b) == before, "no epoch is taken of it"
-        assert not b.runtime.machine.upstreams()
+        assert not b.parts.instance.machine.upstreams()
 
     place.run(visit)
 

@@ -110,24 +110,24 @@ def test_a_link_with_its_certificate_and_one_that_is_never_handed_over(tmp_path:
         )
         await publish(a)
         assert link(a, "B")["persisted"] >= 3 and b.status()["replicated_in"] == 3
-        (upstream,) = b.upstreams.connected.values()
+        (upstream,) = b.parts.upstreams.connected.values()
         assert upstream.peer_certificate is not None
         assert upstream.peer_certificate.common_name == "desk"
         assert replication(b, "links")["connections"] == 1
         # Asked for its connection, it keeps it for good.
-        control = a.links.controls["B"].direct_link
+        control = a.parts.links.controls["B"].direct_link
         policy: Any = control._policy  # type: ignore[attr-defined]
         await until(lambda: not policy._is_allowed)
         assert not link(a, "B")["direct"]
         # A transport that is shut ends the link; it comes back when it is opened.
-        await b.calls.switch_transport("links", on=False)
+        await b.parts.calls.switch_transport("links", on=False)
         await until(lambda: not link(a, "B")["connected"])
         refused = ("transport_disabled", "Connect call failed", "efused")
         await until(lambda: any(word in link(a, "B")["why"] for word in refused))
         assert replication(b, "links") == {
             **replication(b, "links"), "enabled": False, "connections": 0, "kind": "replication",
         }  # fmt: skip
-        await b.calls.switch_transport("links", on=True)
+        await b.parts.calls.switch_transport("links", on=True)
         await until(lambda: link(a, "B")["caught_up"])
         await publish(a)
 
@@ -179,7 +179,7 @@ def test_the_line_of_a_drill_lies_above_tls(tmp_path: Path) -> None:
         there = to("B", b.runtime.replication_address, made.dialling(made.client))
         a = await fabric.start(replace(PLAIN, destinations=(there,), drills=True))
         await until(lambda: link(a, "B")["caught_up"])
-        await a.calls.inject("line", 0.3, {"destination": "B", "mode": "cut"})
+        await a.parts.calls.inject("line", 0.3, {"destination": "B", "mode": "cut"})
         await until(lambda: not link(a, "B")["connected"])
         await until(lambda: link(a, "B")["caught_up"])
         await publish(a)
@@ -235,7 +235,9 @@ def test_a_link_over_the_connection_of_the_other_side_is_known_by_that_ones_cert
         )
         if lets_in:
             await until(lambda: link(b, "A")["caught_up"])
-            (carried,) = [each for each in a.upstreams.connected.values() if each.carried_over]
+            (carried,) = [
+                each for each in a.parts.upstreams.connected.values() if each.carried_over
+            ]
             assert carried.user == who
         else:
             await until(lambda: any(e["event"] == "logon_denied" for e in a.events()))
@@ -270,10 +272,10 @@ def test_a_moved_instance_says_so_over_tls(tmp_path: Path) -> None:
         a = await fabric.start(
             replace(PLAIN, fabric_key=key, announce_tls=made.dialling(made.client))
         )
-        await a.placements.learn({"Z": InstancePlacement(1, "z:1", "z:2")})
-        announcer = Announcer(a.runtime, a.placements, (b.runtime.replication_address,))
+        await a.parts.placements.learn({"Z": InstancePlacement(1, "z:1", "z:2")})
+        announcer = Announcer(a.runtime, a.parts.placements, (b.runtime.replication_address,))
         await announcer.run()
-        assert b.placements.known()["Z"] == InstancePlacement(1, "z:1", "z:2")
+        assert b.parts.placements.known()["Z"] == InstancePlacement(1, "z:1", "z:2")
 
     run(tmp_path, work)
 

@@ -209,13 +209,13 @@ def test_who_proves_nothing_gets_no_message_of_a_queue(
     async def visit() -> None:
         b = await place.start(place.guarded())
         asked: list[QueueRequest] = []
-        monkeypatch.setattr(b.upstreams.queues, "requested", asked.append)
+        monkeypatch.setattr(b.parts.upstreams.queues, "requested", asked.append)
         peer = await Peer.at(b)
         peer.writer.write(unproven(incarnation=79, name="foreign"))
         await peer.until("accepted")
         peer.writer.write(asking(1, "work") + lacks_frames(lacks(), True)[0])
         await told(b, "lacks_unproven")
-        assert not asked and b.runtime.machine.missing.ranges.count == 0
+        assert not asked and b.parts.instance.machine.missing.ranges.count == 0
         peer.writer.close()
 
     place.run(visit)
@@ -233,7 +233,7 @@ def test_without_a_key_who_may_bring_every_topic_says_what_is_lacking(
         await peer.until("accepted")
         peer.writer.write(lacks_frames(lacks(), True)[0] + encode_frame({"c": "batch", "n": 1}))
         await peer.until("ack")
-        assert b.runtime.machine.missing.is_judging is (user == "links")
+        assert b.parts.instance.machine.missing.is_judging is (user == "links")
         peer.writer.close()
 
     place.run(visit)
@@ -246,15 +246,15 @@ def test_nothing_on_disk_is_of_who_proves_nothing(place: Place, monkeypatch: Any
     async def visit() -> None:
         b = await place.start(place.guarded())
         named: dict[int, str] = {}
-        monkeypatch.setattr(b.upstreams.queues, "named", named.update)
-        before = dict(b.runtime.state.items(""))
+        monkeypatch.setattr(b.parts.upstreams.queues, "named", named.update)
+        before = dict(b.parts.instance.state.items(""))
         for number in range(4):
             peer = await Peer.at(b)
             said = {"incarnation": 100 + number, "name": f"n{number}", "destination": f"d{number}"}
             peer.writer.write(unproven(**said))
             await peer.until("accepted")
             peer.writer.close()
-        assert dict(b.runtime.state.items("")) == before
+        assert dict(b.parts.instance.state.items("")) == before
         assert sorted(named) == [100, 101], "queues keep the names that they are told"
         # An older connection of the same link is known by its epoch; who proves it is written down.
         peer = await Peer.at(b)
@@ -264,7 +264,7 @@ def test_nothing_on_disk_is_of_who_proves_nothing(place: Place, monkeypatch: Any
         true.writer.write(link_logon(logon("links", SECRET, placements={})))
         await true.until("accepted")
         true.writer.close()
-        assert {key for key, _ in b.runtime.state.items("epoch/")} == {f"epoch/{77:016x}/B"}
+        assert {key for key, _ in b.parts.instance.state.items("epoch/")} == {f"epoch/{77:016x}/B"}
         assert named[77] == "A"
 
     place.run(visit)
@@ -287,11 +287,11 @@ def test_without_a_key_epochs_on_disk_are_those_of_so_many_links(
 
     async def goes(b: InstanceServer, peer: Peer, left: int) -> None:
         peer.writer.close()
-        while len(b.upstreams.connected) > left:
+        while len(b.parts.upstreams.connected) > left:
             await asyncio.sleep(0)
 
     def stored(b: InstanceServer) -> list[int]:
-        keys = [key for key, _ in b.runtime.state.items("epoch/")]
+        keys = [key for key, _ in b.parts.instance.state.items("epoch/")]
         return sorted(int(key.split("/")[1], 16) for key in keys)
 
     async def visit() -> None:
@@ -330,7 +330,7 @@ def test_whom_ids_belong_to_says_only_who_proves_it(place: Place) -> None:
 
     async def visit() -> None:
         b = await place.start(place.guarded())
-        names = b.runtime.machine.publisher_names
+        names = b.parts.instance.machine.publisher_names
         peer = await Peer.at(b)
         peer.writer.write(unproven(incarnation=79, name="foreign"))
         assert "names" not in await peer.until("accepted")
@@ -345,7 +345,7 @@ def test_whom_ids_belong_to_says_only_who_proves_it(place: Place) -> None:
         assert names.get(7) == name_digest("p")
         await b.stop()
         b = await place.start(place.guarded())
-        assert b.runtime.machine.publisher_names.get(7) == name_digest("p")
+        assert b.parts.instance.machine.publisher_names.get(7) == name_digest("p")
 
     place.run(visit)
 
@@ -368,7 +368,7 @@ def test_who_never_saw_a_client_knows_its_id(
                 pass
         text = await told(server, "publisher_conflict")
         assert '"client": "forger"' in text and server.status()["publisher_conflicts"] == 1
-        assert server._status.snapshot()["publisher_conflicts"] == 1
+        assert server.parts.status.snapshot()["publisher_conflicts"] == 1
 
     async def visit() -> None:
         b = await place.start(replace(place.guarded(), fabric_key=key))
@@ -378,7 +378,7 @@ def test_who_never_saw_a_client_knows_its_id(
         await publish(a, "orders")
         await holds(b, 1)
         await forge(a)
-        names = b.runtime.machine.publisher_names
+        names = b.parts.instance.machine.publisher_names
         if not key:
             assert len(names) == 0, "a link proves nothing"
             return

@@ -52,7 +52,12 @@ from raylay.services.server.clients.connection_limit import SessionShares
 from raylay.services.server.clients.queue_clients import QueueClients
 from raylay.services.server.queues import manager
 from raylay.services.server.queues.deliveries import QueueDeliveries
-from raylay.services.server.queues.manager import QueueControl, QueueManager
+from raylay.services.server.queues.manager import (
+    QueueControl,
+    QueueManager,
+    journaled_topics,
+    opened_queues,
+)
 from raylay.services.server.queues.request_router import QueueRequestRouter
 from raylay.services.telemetry.tracing import NoTracing, TracingOptions, derived, new_context
 
@@ -142,32 +147,41 @@ class Bench:
         )
         self.runtime = SimpleNamespace(
             config=config,
+            loop=SimpleNamespace(
+                call_soon=lambda work: self.later.append(work),
+                call_later=lambda delay_s, work: self.later.append(work),
+            ),
+            is_serving=True,
+            steady_base_us=7,
+            now_us=lambda: NOW_US,
+            steady_us=lambda: NOW_US,
+            report=lambda event, **details: self.reports.append((event, details)),
+            spawn=lambda work: work.close(),
+        )
+        self.instance = SimpleNamespace(
             identity=Identity("a", "g", 0xA, life=3),
             machine=SimpleNamespace(
                 next_txid=next_txid, committed_txid=6, ready=True, authored=self.author
             ),
             state=SimpleNamespace(get=self.state.get, put=self.put),
-            loop=SimpleNamespace(
-                call_soon=lambda work: self.later.append(work),
-                call_later=lambda delay_s, work: self.later.append(work),
-            ),
             journal=SimpleNamespace(removable=self.floors.append),
-            is_serving=True,
-            steady_base_us=7,
-            now_us=lambda: NOW_US,
-            steady_us=lambda: NOW_US,
+            tracing=NoTracing("a", TracingOptions()),
             perform=lambda effects: None,
-            report=lambda event, **details: self.reports.append((event, details)),
-            spawn=lambda work: work.close(),
         )
         self.storage = SimpleNamespace(catch_up=lambda: None, failure=None)
         commits = SimpleNamespace(cycle=self.storage)
         self.folds = folding()
         self.sessions: dict[int, Session] = {}
         self.links: dict[str, Link] = {"b": Link("b"), "c": Link("c")}
-        deliveries = QueueDeliveries(cast(Any, self.runtime), self.sessions)
+        deliveries = QueueDeliveries(
+            cast(Any, self.runtime), cast(Any, self.instance), self.sessions
+        )
+        controls: dict[str, QueueControl] = {}
         self.manager = QueueManager(
             cast(Any, self.runtime),
+            cast(Any, self.instance),
+            opened_queues(config, self.instance.identity, controls),
+            controls,
             self.folds,
             cast(Any, commits),
             cast(Any, None),
@@ -178,8 +192,6 @@ class Bench:
         self.clients = QueueClients(
             cast(Any, self.runtime), self.manager, deliveries, SessionShares()
         )
-        self.manager.open()
-        self.manager.serve()
 
     async def put(self, values: dict[str, bytes | None]) -> None:
         if self.fails is not None:
@@ -191,11 +203,11 @@ class Bench:
                 self.state[key] = value
 
     def author(self, runs: list[Run], now_us: int) -> list[Any]:
-        txid = self.runtime.machine.next_txid
+        txid = self.instance.machine.next_txid
         for run in runs:
             run.first_txid = txid
             txid += run.count
-        self.runtime.machine.next_txid = txid
+        self.instance.machine.next_txid = txid
         self.authored += runs
         return []
 
@@ -259,8 +271,8 @@ def test_a_sampled_message_has_a_span_below_its_lease_and_its_client_is_told_of_
     def span(name: str, parent: bytes, start: int, end: int, said: Any, *, own: bytes) -> None:
         spans.append((name, parent, start, end, said, own))
 
-    bench.runtime.tracing = NoTracing("a", TracingOptions())
-    bench.runtime.tracing.span = span  # type: ignore[method-assign, assignment]
+    bench.instance.tracing = NoTracing("a", TracingOptions())
+    bench.instance.tracing.span = span  # type: ignore[method-assign, assignment]
     bench.owner()
     client = bench.client()
     context = new_context()
@@ -295,6 +307,9 @@ def test_without_queues_there_is_nothing() -> None:
     nothing = cast(Any, None)
     manager = QueueManager(
         cast(Any, bench.runtime),
+        cast(Any, bench.instance),
+        opened_queues(cast(Any, bench.runtime.config), bench.instance.identity, {}),
+        {},
         folding(),
         nothing,
         nothing,
@@ -302,8 +317,8 @@ def test_without_queues_there_is_nothing() -> None:
         requests=nothing,
         deliveries=nothing,
     )
-    assert manager.open() == [] and manager.journaled() == bench.runtime.config.topics
-    manager.serve()
+    assert manager.queues is None
+    assert journaled_topics(bench.runtime.config) == bench.runtime.config.topics
     manager.run()
     manager.check()
     manager.became_ready()
@@ -494,7 +509,10 @@ def test_the_journal_stays_as_far_as_any_queue_needs_it() -> None:
 
 
 def test_topics_of_queues_are_journaled() -> None:
-    assert Bench().manager.journaled() == (TopicRule("orders"), TopicRule("work", "json"))
+    assert journaled_topics(Bench().runtime.config) == (
+        TopicRule("orders"),
+        TopicRule("work", "json"),
+    )
 
 
 @pytest.mark.covers("Queues", "a resend claims")
@@ -507,9 +525,9 @@ def test_it_says_once_who_bears_its_incarnation() -> None:
     (run,) = bench.authored
     (record,) = iterate_records(run.payload)
     assert records.read_transfer(record.body).names == {0xA: "a"}
-    assert bench.manager._unheralded == {"json/work"}
+    assert bench.manager._unannounced == {"json/work"}
     bench.folds.fold(CommitBatch([run], run.last_txid))
-    assert not bench.manager._unheralded
+    assert not bench.manager._unannounced
     again = Bench()
     assert again.manager.queues is not None and not again.manager.queues.announcement(0)
 
@@ -523,7 +541,7 @@ def test_who_bears_its_incarnation_is_said_again_where_that_failed() -> None:
     bench.turn()
     (_, run) = bench.authored
     bench.folds.fold(CommitBatch([run], run.last_txid))
-    assert not bench.manager._unheralded
+    assert not bench.manager._unannounced
     bench.manager.failed(run.last_txid)
     bench.turn()
     assert len(bench.authored) == 2
@@ -775,7 +793,7 @@ def test_an_owner_is_told_of_the_settings_of_the_clock_and_has_the_steady_one() 
     begin = control.read_begin(frame.header, frame.body)
     assert (begin.steady_base_us, begin.clock_steps) == (7, [(8, -5_000_000)])
     assert not owner.said("clock")
-    bench.runtime.machine.next_txid = 20
+    bench.instance.machine.next_txid = 20
     bench.manager.clock_is(-5_000_010)
     bench.manager.clock_is(0)
     assert [control.read_clock(each.header) for each in owner.said("clock")] == [(19, 0)]
