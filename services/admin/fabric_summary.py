@@ -371,7 +371,7 @@ class Summarizer:
             safe=bool(told.get("safe")),
             why_unsafe=_cut(told.get("why_unsafe")),
             why=why,
-            since_us=self._since.get((name, state)),
+            since_us=self._since.get((name, state)) or _told_since(state, told),
             unacked=told.get("unacked"),
             lag=lag,
             age_ms=age_ms,
@@ -435,6 +435,14 @@ class Summarizer:
                 None,
                 subscribers.get(name, 0),
             )
+
+
+def _told_since(state: str, told: Mapping[str, Any]) -> int | None:
+    """Returns the time since when a link is in a state, as the instance tells it; None: it does
+    not."""
+    key = {"disconnected": "disconnected_us", "connected": "connected_us"}.get(state, "")
+    found = told.get(key)
+    return found if isinstance(found, int) and found > 0 else None
 
 
 def _sum(values: Mapping[str, Any], *keys: str) -> int | None:

@@ -129,6 +129,8 @@ def test_a_link_is_as_it_is_since_the_event_that_made_it_so() -> None:
     at = Summarizer()
     lost = changed_link(connected=False)
     assert take(at, destinations=lost).links[0].since_us is None
+    told_lost = changed_link(connected=False, disconnected_us=3)
+    assert take(at, destinations=told_lost).links[0].since_us == 3
     told = events(("link_connected", 5), ("link_disconnected", 7))
     assert take(at, 1, destinations=lost, **told).links[0].since_us == 7
     # Each further attempt is refused again.
