@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -18,6 +18,8 @@ from raylay.services.telemetry.catalogue import BY_EVENT
 
 EventLevel = Literal["info", "attention", "act"]
 BOOK_EVENTS_MAX = 5_000
+INSTANCE_EVENTS_MAX = 50
+"""Newest events of an instance among which those before a problem are looked for."""
 DETAILS_MAX = 20
 _OWN_KEYS = frozenset(("number", "time_us", "event"))
 MISSED = "events_missed"
@@ -103,6 +105,8 @@ class FabricEventBook:
 
     def __init__(self) -> None:
         self._events: deque[FabricEvent] = deque(maxlen=BOOK_EVENTS_MAX)
+        self._of: dict[str, deque[FabricEvent]] = {}
+        """The newest events of each instance."""
         self._known: dict[str, tuple[str, int]] = {}
         """Process and number of the newest event of each instance."""
         self.position = 0
@@ -147,6 +151,8 @@ class FabricEventBook:
 
     def _add(self, event: FabricEvent) -> None:
         self._events.append(event)
+        newest = self._of.setdefault(event.instance, deque(maxlen=INSTANCE_EVENTS_MAX))
+        newest.append(event)
         self.position += 1
 
     def after(self, position: int) -> Iterator[tuple[int, FabricEvent]]:
@@ -159,12 +165,7 @@ class FabricEventBook:
         """Returns the number of events behind a position that are no longer kept."""
         return max(0, self.position - len(self._events) - position)
 
-    def latest(self, instances: Iterable[str], upto_us: int, limit: int) -> list[FabricEvent]:
-        """Returns the newest events of instances up to a time, the newest first."""
-        wanted = frozenset(instances)
-        found = (
-            each
-            for each in reversed(self._events)
-            if each.instance in wanted and each.time_us <= upto_us
-        )
+    def latest(self, instance: str, upto_us: int, limit: int) -> list[FabricEvent]:
+        """Returns the newest events of an instance up to a time, the newest first."""
+        found = (each for each in reversed(self._of.get(instance, ())) if each.time_us <= upto_us)
         return list(itertools.islice(found, limit))

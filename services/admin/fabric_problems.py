@@ -177,8 +177,7 @@ def problem_documents(view: FabricView, problems: list[Problem]) -> list[dict[st
 
 def _document(view: FabricView, each: Problem) -> dict[str, Any]:
     upto_us = view.now_us if each.since_us is None else each.since_us + _AFTER_US
-    concerned = [each.instance] if each.instance else []
-    events = view.events.latest(concerned, upto_us, EVENTS_OF_PROBLEM) if concerned else []
+    events = view.events.latest(each.instance, upto_us, EVENTS_OF_PROBLEM)
     return {
         "id": each.id,
         "level": each.level,

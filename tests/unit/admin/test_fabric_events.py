@@ -101,4 +101,5 @@ def test_the_newest_events_up_to_a_time_are_found() -> None:
     book = FabricEventBook()
     book.learn("a", "7", 5, [event(number) for number in range(1, 6)])
     book.learn("b", "7", 1, [event(1, "b")])
-    assert [each.number for each in book.latest(["a"], 4, 2)] == [4, 3]
+    assert [each.number for each in book.latest("a", 4, 2)] == [4, 3]
+    assert book.latest("nowhere", 4, 2) == []

@@ -15,7 +15,7 @@ from support.fabric_given import NOW_US, answer, answers, summary, topology, wit
 from support.fabric_laws import broken_laws, document, random_fabric
 
 from raylay.services.admin import fabric_problems, fabric_view
-from raylay.services.admin.fabric_events import FabricEventBook
+from raylay.services.admin.fabric_events import FabricEventBook, read_event
 from raylay.services.admin.fabric_problems import (
     ProblemBook,
     problem_documents,
@@ -79,7 +79,7 @@ MISTAKES: dict[str, tuple[Any, str, Any]] = {
     "all that anybody did was the cause": (
         FabricEventBook,
         "latest",
-        lambda self, instances, upto_us, limit: [each for _, each in self.after(0)][:limit],
+        lambda self, instance, upto_us, limit: [each for _, each in self.after(0)][:limit],
     ),
     "a downgraded destination is waited for": (
         fabric_view,
@@ -298,18 +298,24 @@ def test_an_instance_alone_has_a_view() -> None:
 
 
 # -- speed -----------------------------------------------------------------------------------------
-def big() -> tuple[Any, dict[str, PeerAnswer]]:
+def big(links: dict[str, Any] | None = None) -> tuple[Any, dict[str, PeerAnswer]]:
+    """A hundred instances with ten links each.
+
+    Args:
+        links: changed values of every link.
+    """
     made = topology(25, 4)
-    links = []
+    configured = []
     for each in made.instances:
-        own = [found for found in made.links if found.instance == each.name]
-        links += own[:10]
-    made = with_queue(dataclasses.replace(made, links=tuple(links)))
+        configured += [found for found in made.links if found.instance == each.name][:10]
+    made = with_queue(dataclasses.replace(made, links=tuple(configured)))
+    changed = {each.destination: links or {} for each in made.links}
     return made, {
         each.name: answer(
             summary(
                 made,
                 each.name,
+                changed,
                 topics=tuple(TopicSummary(f"topic-{at}", "json") for at in range(20)),
                 queues=(QueueSummary("work", depth=1, consumers=1),),
             )
@@ -318,15 +324,21 @@ def big() -> tuple[Any, dict[str, PeerAnswer]]:
     }
 
 
-def test_a_hundred_instances_and_a_thousand_links_take_little() -> None:
+@pytest.mark.parametrize(
+    "links", [None, {"connected": False, "unacked": 5, "age_ms": 9_000, "why": "no answer " * 20}]
+)
+def test_a_hundred_instances_and_a_thousand_links_take_little(links: Any) -> None:
     """The processor time of the fastest of a few, which a busy machine does not make longer."""
-    made, found = big()
+    made, found = big(links)
     assert (len(made.instances), len(made.links)) == (100, 1_000)
-    book = ProblemBook()
+    book, events = ProblemBook(), FabricEventBook()
+    for each in made.instances:
+        raw = [{"number": at, "time_us": at, "event": "late", "why": "x"} for at in range(1, 51)]
+        events.learn(each.name, "7", 50, [read_event(each.name, told) for told in raw])
     best_s = 1e9
     for _ in range(5):
         begun_s = time.thread_time()
-        seen = view_of(made, found, served_by="R0-0", now_us=NOW_US)
+        seen = view_of(made, found, served_by="R0-0", now_us=NOW_US, events=events)
         problems = book.dated(problems_of(seen), NOW_US)
         verdict = verdict_of(seen, problems)
         made_document = fabric_document(
@@ -334,4 +346,5 @@ def test_a_hundred_instances_and_a_thousand_links_take_little() -> None:
         )
         best_s = min(best_s, time.thread_time() - begun_s)
     assert len(gzip.compress(json.dumps(made_document).encode(), 5)) < 150_000
-    assert best_s < 0.25  # measured: 0.006; the bound is 0.05, and some machines are slow
+    # Measured: 0.009 and 0.020 s. The bound is 0.05 s, and some machines are slow.
+    assert best_s < 0.25
