@@ -332,10 +332,15 @@ class Browser:
 
     @contextmanager
     def console(
-        self, fabric: GeneratedFabric, width: int = 1440, scheme: str = "light", **more: Any
+        self,
+        fabric: GeneratedFabric,
+        width: int = 1440,
+        scheme: str = "light",
+        make: Callable[[GeneratedFabric], ServerThread] = ServerThread,
+        **more: Any,
     ) -> Iterator[Console]:
         """Serves a fabric, and opens a window that is checked at its end."""
-        at = ServerThread(fabric)
+        at = make(fabric)
         at.start()
         try:
             with self._entered():

@@ -38,6 +38,7 @@ from raylay.services.processes.child_program import ChildProgram, InstanceSocket
 from raylay.services.protocol.child import admin_control as protocol
 from raylay.services.protocol.frames import Header
 from raylay.services.telemetry import logs
+from raylay.services.telemetry.tracing import TracingOptions
 from raylay.storage.statistics import StatisticsStore
 
 LISTEN_RETRY_S = 2.0
@@ -121,7 +122,12 @@ class AdminServer:
             guarded=config.guarded,
         )
         messages = MessagesRoutes(
-            MessageClients(config.instance, lambda: config.client_address, config.client_tls),
+            MessageClients(
+                config.instance,
+                lambda: config.client_address,
+                config.client_tls,
+                TracingOptions(1.0, file_directory=config.trace_directory),
+            ),
             guard.viewer,
             check_origin,
             types=MessageTypes(config.type_definitions),

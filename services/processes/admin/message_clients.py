@@ -5,6 +5,7 @@ and a query of a queue only looks."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,10 +24,12 @@ from raylay.services.errors import (
 )
 from raylay.services.messages.plain_text import plain
 from raylay.services.processes.admin.viewers import Viewer
+from raylay.services.telemetry.tracing import TracingOptions
 
 if TYPE_CHECKING:
     from raylay.services.client.arguments import Tls
     from raylay.services.client.client import Client
+    from raylay.services.telemetry.client_traces import ClientTracer
     from raylay.services.telemetry.tracing import Tracing
 
 CONNECT_S = 5.0
@@ -34,6 +37,7 @@ CONNECT_S = 5.0
 CLIENTS_MAX = 6
 """Clients at once, of all viewers: each has a name of its own, which the instance remembers."""
 USER_CLIENTS_MAX = 4
+log = logging.getLogger(__name__)
 NOT_ALLOWED = frozenset(("not_entitled",))
 
 
@@ -67,19 +71,25 @@ class MessageClients:
         address: returns the address of its client transport at present, `host:port`; empty: it has
             none that a client of this process can use.
         tls: TLS options of that transport.
-        tracing: spans of what is published here; None: no traces are written.
+        tracing: where the spans of what is published here go. Each such message is traced, and no
+            reader's delivery is: it would be a step of the message's way each time somebody looks.
     """
 
     instance: str
     address: Callable[[], str]
     tls: Tls = None
-    tracing: Tracing | None = None
+    tracing: TracingOptions = field(default_factory=TracingOptions)
+    _tracing: Tracing | None = None
+    """Started by the first message that is published."""
     _used: dict[int, str] = field(default_factory=dict)
     """Users by the number of their client."""
 
     @asynccontextmanager
-    async def connected(self, viewer: Viewer) -> AsyncIterator[Reader]:
+    async def connected(self, viewer: Viewer, *, publishes: bool = False) -> AsyncIterator[Reader]:
         """Connects for one request.
+
+        Args:
+            publishes: whether messages are published, which are then traced.
 
         Raises:
             TooManyReaders: too many of them are connected.
@@ -89,7 +99,8 @@ class MessageClients:
         """
         number = self._take(viewer.user)
         try:
-            async with self._client(viewer, f"console-{self.instance}-{number}") as reader:
+            name = f"console-{self.instance}-{number}"
+            async with self._client(viewer, name, publishes) as reader:
                 yield reader
         finally:
             del self._used[number]
@@ -106,7 +117,7 @@ class MessageClients:
         return number
 
     @asynccontextmanager
-    async def _client(self, viewer: Viewer, name: str) -> AsyncIterator[Reader]:
+    async def _client(self, viewer: Viewer, name: str, publishes: bool) -> AsyncIterator[Reader]:
         from raylay.services.client.client import Client
         from raylay.services.client.events import Disconnected
 
@@ -125,11 +136,8 @@ class MessageClients:
                 )
 
         options: dict[str, Any] = {}
-        tracer = None
-        if self.tracing is not None and self.tracing.enabled:
-            from raylay.services.telemetry.client_traces import ClientTracer
-
-            tracer = ClientTracer(self.tracing, name)
+        tracer = self._tracer(name) if publishes else None
+        if tracer is not None:
             options = {"tracer": tracer, "sampling_ratio": 1.0}
         client = Client(
             name,
@@ -153,6 +161,20 @@ class MessageClients:
             await client.close(flush=False)
             if tracer is not None:
                 tracer.close()
+
+    def _tracer(self, name: str) -> ClientTracer | None:
+        """Returns the tracer of a client; None: no traces are written, or none can be."""
+        if not self.tracing.enabled:
+            return None
+        from raylay.services.telemetry.client_traces import ClientTracer
+        from raylay.services.telemetry.tracing import start_tracing
+
+        try:
+            self._tracing = self._tracing or start_tracing(f"{self.instance}.admin", self.tracing)
+        except ConfigurationError as error:
+            log.warning("%s", error)
+            return None
+        return ClientTracer(self._tracing, name)
 
 
 class said_plainly:

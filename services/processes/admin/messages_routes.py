@@ -252,7 +252,7 @@ class MessagesRoutes:
         if not isinstance(expiration_s, int) or not 0 <= expiration_s < 1 << 32:
             raise ConfigurationError("headers.expiration_s: give seconds, or 0 for none")
         try:
-            async with self.clients.connected(viewer) as reader:
+            async with self.clients.connected(viewer, publishes=True) as reader:
                 began_s = time.monotonic()
                 sequence = await reader.client.publish(
                     topic,
@@ -279,7 +279,7 @@ class MessagesRoutes:
                 "instance": self.instance,
                 "persisted_ms": None if why else passed_ms,
                 "why": why,
-                "traced": self.clients.tracing is not None and self.clients.tracing.enabled,
+                "traced": self.clients.tracing.enabled,
             },
             status=202 if why else 200,
         )

@@ -309,14 +309,13 @@ def test_the_way_of_a_message_says_where_it_is_stored(tmp_path: Path) -> None:
 
 
 def test_a_message_that_is_published_here_is_traced(tmp_path: Path) -> None:
-    from raylay.services.telemetry.tracing import TracingOptions, start_tracing
+    from raylay.services.telemetry.tracing import TracingOptions
 
     options = TracingOptions(1.0, file_directory=str(tmp_path / "traces"))
     config = replace(CONFIG, tracing=options)
 
     async def act(at: Interface) -> None:
-        tracing = start_tracing("solo.admin", options)
-        at.routes.clients.tracing = tracing
+        at.routes.clients.tracing = options
         status, found = await at.post("/raylay/publish", {"topic": "odd", "body": "{}"})
         assert status == 200, found
         assert found["traced"]
@@ -328,8 +327,10 @@ def test_a_message_that_is_published_here_is_traced(tmp_path: Path) -> None:
         assert [each["process"] for each in way["lanes"]] == ["solo.admin", "solo"]
         assert way["is_sampled"]
         assert way["persisted_ms"] > 0
+        await at.json(f"/raylay/message/{found['bookmark']}")
+        _, again = await at.json(path)
+        assert again["lanes"] == way["lanes"], "a look at a message is no step of its way"
         assert way["without_spans"] == []
-        tracing.close()
 
     with_interface(tmp_path, act, config, trace_directory=tmp_path / "traces")
 
