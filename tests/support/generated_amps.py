@@ -286,7 +286,7 @@ def _replication(view: _View) -> Any:
 def _sow(view: _View) -> Any:
     return [
         {
-            "id": each["name"],
+            "id": f"{each['message_type']}/{each['name']}",
             "topic": each["name"],
             "valid_keys": each["records"],
             "stored_bytes": (each["records"] or 0) * 412,
@@ -389,6 +389,15 @@ def _raylay(view: _View) -> Any:
         "persisted_per_sec": view.instance["acks_per_sec"],
         "disk_full_in_s": 86_400 * 12,
         "min_sync_destinations": 1,
+        "topics": [
+            {
+                "id": f"{each['name']}!{each['message_type']}",
+                "topic": each["name"],
+                "message_type": each["message_type"],
+                "messages_per_sec": round(view.wave(f"{view.name}/{each['name']}", 90), 1),
+            }
+            for each in view.told["topics"]
+        ],
         "config": {
             "name": view.name,
             "group": view.instance["group"],
@@ -426,7 +435,9 @@ def _administrator(view: _View) -> Any:
         ],
         "clients": [{"id": str(at + 1), "disconnect": True} for at in range(len(view.clients))],
         "sow": [
-            {"id": each["name"], "compact": True} for each in view.told["topics"] if each["sow"]
+            {"id": f"{each['message_type']}/{each['name']}", "compact": True}
+            for each in view.told["topics"]
+            if each["sow"]
         ],
         "transaction_log": {
             "journals": [

@@ -1,7 +1,7 @@
 // An administrator's action: a button, and the dialog that says what it risks in live numbers, gives
 // the same as curl and raylay, and stays until the effect shows. Without permission the button is
 // disabled and says which permission it needs.
-import { html, useEffect, useMemo, useRef, useState } from './html.js';
+import { html, render, useEffect, useMemo, useRef, useState } from './html.js';
 import { getJson, postJson } from './api.js';
 import { Dialog } from './dialog.js';
 import { ampsUrl, nodeAt, step } from './amps.js';
@@ -54,7 +54,6 @@ export const actionPath = (...steps) => ['amps/administrator', ...steps.map(step
  text: shorter label inside a table.  disabled: a reason why it makes no sense now.
 */
 export function Action({ instance, path, label, risk = '', typed = '', text, disabled = '', onDone }) {
-  const [isOpen, setIsOpen] = useState(false);
   const [isAllowed, setIsAllowed] = useState(null);
   const user = fabric.value?.viewer?.user;
   useEffect(() => {
@@ -68,21 +67,30 @@ export function Action({ instance, path, label, risk = '', typed = '', text, dis
     isAllowed === false
       ? `${user || 'You'} may not: this needs read of /${path} in the list admin of your permissions`
       : disabled;
-  // A press inside the dialog is none of the row that the button stands in.
-  return html`<span class="action" onClick=${(event) => event.stopPropagation()}>
+  return html`<span class="action">
     <button type="button" aria-disabled=${Boolean(why)} title=${why || `${label} at ${instance}`}
       aria-label=${text ? `${label} at ${instance}` : undefined}
-      data-actions class=${`button ${text ? "button-small" : ""} ${why ? "is-disabled" : ""}`} onClick=${() => !why && setIsOpen(true)}>
+      data-actions class=${`button ${text ? "button-small" : ""} ${why ? "is-disabled" : ""}`} onClick=${() => !why && openAction({ instance, path, label, risk, typed, onDone })}>
       ${text ?? label}
     </button>
     ${why && !text && html`<small class="action-why muted">${why}</small>`}
-    ${isOpen &&
-    html`<${ActionDialog} instance=${instance} path=${path} label=${label} risk=${risk} typed=${typed}
-      onClose=${(done) => {
-        setIsOpen(false);
-        if (done) onDone?.();
-      }} />`}
   </span>`;
+}
+
+// Opens the dialog of an action beside the page: what it was opened for stays, although the button's
+// row changes or goes, as by the action itself.
+export function openAction({ onDone, ...of }) {
+  const place = document.createElement('div');
+  document.body.append(place);
+  const close = (isDone) => {
+    removeEventListener('hashchange', leave);
+    render(null, place);
+    place.remove();
+    if (isDone) onDone?.();
+  };
+  const leave = () => close(false);
+  addEventListener('hashchange', leave);
+  render(html`<${ActionDialog} ...${of} onClose=${close} />`, place);
 }
 
 export function ActionDialog({ instance, path, label, risk, typed, onClose }) {
@@ -173,7 +181,7 @@ export function ActionDialog({ instance, path, label, risk, typed, onClose }) {
         <summary>The same from a shell</summary>
         ${same.map(
           ([name, text]) => html`<div class="same-line" key=${name}>
-            <span class="muted">${name}</span><code>${text}</code><${Copy} text=${text} what=${name} />
+            <span class="muted">${name}</span><code tabindex="0">${text}</code><${Copy} text=${text} what=${name} />
           </div>`,
         )}
       </details>

@@ -1,6 +1,6 @@
 // Parts that several pages are made of: a page's head, facts, tiles, lag, segments, the notice of
 // instances that do not answer, and any branch of the resource tree as a table.
-import { html, useMemo } from './html.js';
+import { html, useEffect, useMemo, useState } from './html.js';
 import { Status } from './status.js';
 import { Table } from './table.js';
 import { bytes, count, duration, exact, isKnown, ms, percent, plural, rate, UNKNOWN } from './format.js';
@@ -203,6 +203,19 @@ function shown(row) {
   const name = row.path.at(-1);
   if (/(^|_)(id|hash|pid|txid|incarnation|generation|number|first|last)$/.test(name)) return row.text;
   return formatOf(name)(row.text);
+}
+
+// A chart of lines [[instance, path], …] inside a page. The chart's code is read when one is shown.
+export function HistoryPanel(props) {
+  const [Panel, setPanel] = useState(null);
+  useEffect(() => {
+    let isCurrent = true;
+    import('../pages/history.js').then((found) => isCurrent && setPanel(() => found.HistoryPanel), () => {});
+    return () => {
+      isCurrent = false;
+    };
+  }, []);
+  return html`<div class="panel-place">${Panel && html`<${Panel} ...${props} />`}</div>`;
 }
 
 // Seconds since a time of the server, by the server's clock.

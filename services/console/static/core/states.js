@@ -18,7 +18,7 @@ export function Loading({ text = 'loading' }) {
 
 export function Empty({ title, text, command }) {
   return html`<div class="state-box">
-    <h3>${title}</h3>
+    <h2>${title}</h2>
     ${text ? html`<p class="muted">${text}</p>` : null}
     ${command ? html`<${Command} text=${command} />` : null}
   </div>`;

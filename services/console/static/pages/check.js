@@ -35,9 +35,10 @@ export default function Page() {
     <p class="muted">The configuration that ${fabric.value?.served_by ?? 'the instance'} runs with, checked ${time(data.checked_us, tz, { seconds: true })}, ${ago(data.checked_us, nowUs.value)}.
       <button type="button" class="button button-small" onClick=${() => setAsked(asked + 1)}>Check again</button></p>
   </${PageHead}>
+  ${data.problem && html`<p class="notice" role="status"><${Status} level="attention" text=${data.problem} /></p>`}
   ${rows.length
     ? html`<${Table} id="check" columns=${columns} rows=${rows} caption="Findings of the topology check, worst first" />`
-    : html`<div class="state-box"><h3><${Status} level="ready" text="The topology is sound" /></h3>
+    : data.problem ? null : html`<div class="state-box"><h2><${Status} level="ready" text="The topology is sound" /></h2>
         <p class="muted">Every message reaches every instance that wants it, also while one instance is away. The same from a shell:</p>
         <code>raylay check fabric.yaml</code></div>`}`;
 }

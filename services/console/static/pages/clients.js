@@ -1,12 +1,12 @@
 // Clients of the whole fabric: subscribers with their lag, publishers with what is unacknowledged,
 // and one client. The worst comes first.
-import { html, useEffect, useMemo, useState } from '../core/html.js';
+import { html, useMemo } from '../core/html.js';
 import { Action, actionPath } from '../core/action.js';
 import { leaf, num, step, timeOf, useFabricAmps } from '../core/amps.js';
 import { nowUs } from '../core/fabric.js';
 import { ago, bytes, count, duration, exact, ms, plural, rate, time, UNKNOWN } from '../core/format.js';
 import { Number } from '../core/history_link.js';
-import { Facts, Lag, LAG_ATTENTION_S, lagLevel, PageHead, Segments, SilentNotice } from '../core/parts.js';
+import { Facts, HistoryPanel, Lag, LAG_ATTENTION_S, lagLevel, PageHead, Segments, SilentNotice } from '../core/parts.js';
 import { href, route } from '../core/route.js';
 import { Empty, Loading } from '../core/states.js';
 import { Status } from '../core/status.js';
@@ -92,7 +92,7 @@ const number = (row, path, label, text) =>
 
 const column = {
   client: {
-    key: 'client', title: 'Client', value: (row) => row.client, text: (row) => row.client,
+    key: 'client', title: 'Client', wide: true, value: (row) => row.client, text: (row) => row.client,
   },
   instance: {
     key: 'instance', title: 'Instance', value: (row) => row.instance, text: (row) => row.instance,
@@ -119,11 +119,11 @@ const column = {
     cell: (row) => number(row, row.subscription ? 'backlog' : 'queued_bytes_out', 'backlog', bytes(row.backlog)),
   },
   offline: {
-    key: 'offline', title: 'Offline', numeric: true, value: (row) => row.offline, text: (row) => bytes(row.offline),
+    key: 'offline', title: 'Offline', numeric: true, minor: 'tablet', value: (row) => row.offline, text: (row) => bytes(row.offline),
     cell: (row) => number(row, 'raylay/offline_bytes', 'offline bytes', bytes(row.offline)),
   },
   delivered: {
-    key: 'delivered', title: 'Delivered', numeric: true, value: (row) => row.delivered, text: (row) => exact(row.delivered),
+    key: 'delivered', title: 'Delivered', numeric: true, minor: 'tablet', value: (row) => row.delivered, text: (row) => exact(row.delivered),
     cell: (row) => number(row, 'raylay/delivered', 'delivered messages', count(row.delivered)),
   },
   out: {
@@ -156,14 +156,14 @@ const column = {
     key: 'oldest', title: 'Oldest', numeric: true, value: (row) => row.oldestMs, text: (row) => ms(row.oldestMs),
     cell: (row) => number(row, 'raylay/oldest_unacknowledged_ms', 'oldest unacknowledged', ms(row.oldestMs)),
   },
-  user: { key: 'user', title: 'User', value: (row) => row.user, text: (row) => row.user || UNKNOWN },
-  address: { key: 'address', title: 'Address', value: (row) => row.address, text: (row) => row.address },
+  user: { key: 'user', title: 'User', minor: true, value: (row) => row.user, text: (row) => row.user || UNKNOWN },
+  address: { key: 'address', title: 'Address', minor: true, value: (row) => row.address, text: (row) => row.address },
   state: {
     key: 'state', title: 'State', value: (row) => row.state, text: (row) => row.state,
     cell: (row) => (row.state ? html`<${Status} level=${stateLevel(row)} text=${row.state} />` : UNKNOWN),
   },
   connected: {
-    key: 'connected', title: 'Connected', numeric: true, value: (row) => row.connectedUs, text: (row) => time(row.connectedUs, route.value.params.tz),
+    key: 'connected', title: 'Connected', numeric: true, minor: true, value: (row) => row.connectedUs, text: (row) => time(row.connectedUs, route.value.params.tz),
     cell: (row) => html`<span title=${time(row.connectedUs, route.value.params.tz)}>${ago(row.connectedUs, nowUs.value)}</span>`,
   },
 };
@@ -230,7 +230,7 @@ function Slowest({ subscribers, isOneInstance }) {
   }
   const level = lagLevel(worst.seconds, worst.trend);
   return html`<p class=${`callout callout-${level}`}>
-    <${Status} level=${level} text=${`Slowest: `} /><a href=${clientHref(worst)}><strong>${worst.client}</strong></a>
+    <${Status} level=${level} text="Slowest:" />${' '}<a href=${clientHref(worst)}><strong>${worst.client}</strong></a>
     ${!isOneInstance && html` at <a href=${href('instance', [worst.instance, 'slow'])}>${worst.instance}</a>`}, on ${worst.topic},
     is <${Lag} seconds=${worst.seconds} trend=${worst.trend} instance=${worst.instance} path=${`${worst.path}/seconds_behind`} /> behind
     ${slow > 1 && html` · ${plural(slow, 'subscription')} ${slow === 1 ? 'is' : 'are'} ${LAG_ATTENTION_S} s behind or more`}</p>`;
@@ -297,19 +297,11 @@ function stateWords(own) {
   return `${worst.state || 'connected'} at ${worst.instance}${own.length > 1 ? `, connected to ${plural(own.length - 1, 'other instance')}` : ''}`;
 }
 
-// How far its subscriptions were behind: the chart's code is read only here.
+// How far its subscriptions were behind.
 function Charts({ subs }) {
-  const [Panel, setPanel] = useState(null);
-  useEffect(() => {
-    let isCurrent = true;
-    import('./history.js').then((found) => isCurrent && setPanel(() => found.HistoryPanel), () => {});
-    return () => {
-      isCurrent = false;
-    };
-  }, []);
   const lines = [...subs].sort((a, b) => (lagOrder(b) ?? -1) - (lagOrder(a) ?? -1)).slice(0, 6).map((each) => [each.instance, lagPath(each)]);
-  if (!Panel || !lines.length) return null;
-  return html`<${Panel} title="How far behind it was" lines=${lines} labels=${subs.length ? labelsOf(subs) : undefined} />`;
+  if (!lines.length) return null;
+  return html`<${HistoryPanel} title="How far behind it was" lines=${lines} labels=${labelsOf(subs)} />`;
 }
 
 const labelsOf = (subs) => new Map(subs.map((each) => [`${each.instance}:${lagPath(each)}`, `${each.instance} ${each.topic}`]));

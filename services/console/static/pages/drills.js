@@ -1,7 +1,7 @@
 // Reports of drills: failures that were rehearsed, and what came of them.
 import { html } from '../core/html.js';
 import { nowUs } from '../core/fabric.js';
-import { ago, time } from '../core/format.js';
+import { ago, duration, time } from '../core/format.js';
 import { PageHead } from '../core/parts.js';
 import { usePolled } from '../core/poll.js';
 import { href, route } from '../core/route.js';
@@ -13,11 +13,14 @@ const ONCE_MS = 60_000;
 
 export function levelOf(verdict) {
   const text = String(verdict ?? '').toLowerCase();
-  if (/not |fail|violat|lost|broken/.test(text)) return 'act';
-  if (/incomplete|unknown|abort|stopped|inconclusive/.test(text)) return 'unknown';
+  if (/not |fail|violat|lost|broken|bad/.test(text)) return 'act';
+  if (/incomplete|unknown|abort|stopped|inconclusive|unreadable/.test(text)) return 'unknown';
   if (/running/.test(text)) return 'working';
-  return /pass|held|hold|ok|sound|kept|success/.test(text) ? 'ready' : 'unknown';
+  return /clean|pass|held|hold|ok|sound|kept|success/.test(text) ? 'ready' : 'unknown';
 }
+
+const WORDS = { clean: 'every guarantee held', bad: 'a guarantee was broken', unreadable: 'the report cannot be read' };
+const wordsOf = (of) => [WORDS[of.verdict] ?? of.verdict, of.why].filter(Boolean).join(': ');
 
 export default function Page({ names }) {
   const { data, error, loading } = usePolled('raylay/drills.json', ONCE_MS);
@@ -35,7 +38,8 @@ export default function Page({ names }) {
   const { tz } = route.value.params;
   const columns = [
     { key: 'name', title: 'Drill', value: (row) => row.name },
-    { key: 'verdict', title: 'Verdict', value: (row) => row.verdict, cell: (row) => html`<${Status} level=${levelOf(row.verdict)} text=${row.verdict} />` },
+    { key: 'verdict', title: 'Verdict', value: (row) => row.verdict, text: wordsOf, wide: true, cell: (row) => html`<${Status} level=${levelOf(row.verdict)} text=${wordsOf(row)} />` },
+    { key: 'seconds', title: 'Took', numeric: true, value: (row) => row.seconds, text: (row) => duration(row.seconds) },
     { key: 'time', title: 'Time', value: (row) => row.time_us, numeric: true, text: (row) => time(row.time_us, tz, { seconds: true }),
       cell: (row) => html`${time(row.time_us, tz, { seconds: true })} <span class="muted">${ago(row.time_us, nowUs.value)}</span>` },
     { key: 'report', title: 'Report', unsorted: true, value: (row) => row.id, cell: (row) => html`<${Links} of=${row} />` },
@@ -47,6 +51,7 @@ export default function Page({ names }) {
 
 // Reports are documents of their own, served in a sandbox: they open beside the console.
 function Links({ of }) {
+  if (of.href === null) return html`<span class="muted">–</span>`;
   const address = `raylay/drills/${encodeURIComponent(of.id)}`;
   return html`<span class="actions">
     <a class="button button-small" href=${address} target="_blank" rel="noopener noreferrer">open</a>
@@ -55,7 +60,7 @@ function Links({ of }) {
 
 function Report({ of }) {
   const { tz } = route.value.params;
-  return html`<${PageHead} crumbs=${[['Drills', href('drills')]]} title=${of.name} level=${levelOf(of.verdict)} state=${of.verdict}>
+  return html`<${PageHead} crumbs=${[['Drills', href('drills')]]} title=${of.name} level=${levelOf(of.verdict)} state=${wordsOf(of)}>
     <p class="muted">${time(of.time_us, tz, { seconds: true })}, ${ago(of.time_us, nowUs.value)}</p>
     <${Links} of=${of} />
     <p class="links-row"><a href=${href('events', [], { from: isoOf(of.time_us - 300e6), to: isoOf(of.time_us + 300e6) })}>Events around it</a>

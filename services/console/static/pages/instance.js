@@ -234,13 +234,13 @@ function LinksOf({ name, node }) {
     { key: 'state', title: 'State', value: (row) => row.link?.state ?? '', text: (row) => stateOf(row),
       cell: (row) => html`<${Status} level=${row.link?.level ?? 'unknown'} text=${stateOf(row)} />` },
     { key: 'type', title: 'Type', value: (row) => row.replication_type, text: (row) => leaf(row, 'raylay/configured_type') === row.replication_type
-      ? row.replication_type : `${row.replication_type}, configured ${leaf(row, 'raylay/configured_type')}` },
+      ? row.replication_type : `${row.replication_type} for now` },
     numeric('rate', 'Rate', name, 'messages_out_per_sec', rate),
     numeric('lag', 'Owes', name, 'raylay/lag', exact),
-    numeric('unacked', 'Unacked', name, 'raylay/unacked', exact),
+    { ...numeric('unacked', 'Unacked', name, 'raylay/unacked', exact), minor: true },
     numeric('seconds', 'Behind', name, 'seconds_behind', duration),
     numeric('age', 'Oldest', name, 'raylay/age_ms', ms),
-    { key: 'safe', title: 'Fail over there', value: (row) => leaf(row, 'raylay/is_safe'),
+    { key: 'safe', title: 'Fail over there', wide: true, value: (row) => leaf(row, 'raylay/is_safe'),
       text: (row) => (isTrue(leaf(row, 'raylay/is_safe')) ? 'safe' : leaf(row, 'raylay/why_unsafe') || 'unsafe'),
       cell: (row) => isTrue(leaf(row, 'raylay/is_safe')) ? html`<${Status} level="ready" text="safe" />`
         : html`<${Status} level="attention" text=${leaf(row, 'raylay/why_unsafe') || 'unsafe'} />` },
@@ -292,7 +292,7 @@ function QueuesTab({ name }) {
   return html`<${Resource} polled=${polled} name=${name}>${() => {
     const rows = polled.node.map((each) => ({ ...each, path: `instance/queues/${step(each.id)}` }));
     const columns = [
-      { key: 'queue', title: 'Queue', value: (row) => row.topic ?? row.id },
+      { key: 'queue', title: 'Queue', wide: true, value: (row) => row.topic ?? row.id },
       { key: 'type', title: 'Type', value: (row) => row.message_type },
       ...QUEUE_NUMBERS.map(([key, title, path, format]) => numeric(key, title, name, path, format)),
     ];
@@ -320,15 +320,15 @@ function SowTab({ name }) {
   return html`<${Resource} polled=${polled} name=${name}>${() => {
     const rows = polled.node.map((each) => ({ ...each, path: `instance/sow/${step(each.id)}` }));
     const columns = [
-      { key: 'topic', title: 'Topic', value: (row) => row.topic ?? row.id },
+      { key: 'topic', title: 'Topic', wide: true, value: (row) => row.topic ?? row.id },
       numeric('records', 'Records', name, 'valid_keys', exact),
       numeric('inserts', 'Inserts', name, 'inserts_per_sec', rate),
       numeric('updates', 'Updates', name, 'updates_per_sec', rate),
       numeric('deletes', 'Deletes', name, 'deletes_per_sec', rate),
       numeric('queries', 'Queries', name, 'queries_per_sec', rate),
       numeric('bytes', 'Stored', name, 'stored_bytes', bytes),
-      numeric('pending', 'Not yet saved', name, 'raylay/pending_bytes', bytes),
-      numeric('expired', 'Expired', name, 'raylay/expired', exact),
+      { ...numeric('pending', 'Not yet saved', name, 'raylay/pending_bytes', bytes), minor: 'tablet' },
+      { ...numeric('expired', 'Expired', name, 'raylay/expired', exact), minor: 'tablet' },
       { key: 'actions', title: 'Actions', unsorted: true, value: () => '', text: () => '', cell: (row) => html`<span class="actions">
         <a class="button button-small" href=${href('messages', [], { source: 'sow', topic: row.topic ?? row.id, at: name })}>look inside</a>
         <${Action} instance=${name} path=${actionPath('sow', row.id, 'compact')} label=${`compact ${row.id}`} text="compact" risk="Queries and publishes of this topic are slower meanwhile." />
@@ -360,7 +360,7 @@ function Journal({ name, of, node }) {
     { key: 'to', title: 'To', value: (row) => row.max_timestamp, text: (row) => time(timeOf(row.max_timestamp), tz, { seconds: true }) },
     { key: 'bytes', title: 'On disk', numeric: true, value: (row) => num(leaf(row, 'raylay/bytes')), text: (row) => bytes(num(leaf(row, 'raylay/bytes'))) },
     { key: 'records', title: 'Records', numeric: true, value: (row) => num(leaf(row, 'raylay/records')), text: (row) => exact(num(leaf(row, 'raylay/records'))) },
-    { key: 'state', title: 'State', value: (row) => leaf(row, 'raylay/state'), text: (row) => (isTrue(row.is_archived) ? `archived, ${leaf(row, 'raylay/state')}` : leaf(row, 'raylay/state')) },
+    { key: 'state', title: 'State', wide: true, value: (row) => leaf(row, 'raylay/state'), text: (row) => (isTrue(row.is_archived) ? `archived, ${leaf(row, 'raylay/state')}` : leaf(row, 'raylay/state')) },
     { key: 'actions', title: 'Actions', unsorted: true, value: () => '', text: () => '', cell: (row) => html`<${SegmentActions} name=${name} row=${row} />` },
   ];
   return html`<section class="card"><${Facts} facts=${[

@@ -5,7 +5,7 @@ import { isTrue, leaf, num, step, useFabricAmps } from '../core/amps.js';
 import { fabric } from '../core/fabric.js';
 import { count, duration, exact, isKnown } from '../core/format.js';
 import { Number } from '../core/history_link.js';
-import { Facts, PageHead, SilentNotice } from '../core/parts.js';
+import { Facts, HistoryPanel, PageHead, SilentNotice } from '../core/parts.js';
 import { href, route } from '../core/route.js';
 import { Empty, Loading } from '../core/states.js';
 import { Status } from '../core/status.js';
@@ -15,6 +15,7 @@ import { QUEUE_NUMBERS } from './instance.js';
 
 const QUEUES = 'instance/queues';
 const NONE = [];
+const MINOR = new Set(['expired', 'in', 'out', 'rate']);
 const TRENDS = { growing: '▲ growing', shrinking: '▼ shrinking', steady: '= steady' };
 
 export default function Page({ names }) {
@@ -46,7 +47,7 @@ function QueuesPage() {
   if (!known) return html`<${PageHead} title="Queues" /><${Loading} text="asking for the fabric" />`;
   const rows = known.queues ?? NONE;
   const columns = [
-    { key: 'name', title: 'Queue', value: (row) => row.name },
+    { key: 'name', title: 'Queue', wide: true, value: (row) => row.name },
     { key: 'depth', title: 'Depth', numeric: true, value: (row) => row.depth, text: (row) => `${exact(row.depth)} ${TRENDS[row.trend] ?? ''}`.trim(), cell: (row) => html`<${Depth} row=${row} />` },
     numeric('consumers', 'Consumers', 'consumers', 'raylay/subscriptions'),
     numeric('oldest', 'Oldest lease', 'oldest_lease_s', 'age_of_oldest_lease', duration),
@@ -54,8 +55,8 @@ function QueuesPage() {
     { key: 'owned', title: 'Owned', numeric: true, value: (row) => ownedOf(row), text: (row) => exact(ownedOf(row)),
       cell: (row) => html`<${Number} lines=${linesOf(row, 'owned')} label=${`owned messages of ${row.name}`}>${exact(ownedOf(row))}</${Number}>` },
     numeric('expired', 'Expired', 'expired', 'expired_leases'),
-    numeric('in', 'Moved in', 'moved_in', 'transferred_in'),
-    numeric('out', 'Moved out', 'moved_out', 'transferred_out'),
+    { ...numeric('in', 'Moved in', 'moved_in', 'transferred_in'), minor: 'tablet' },
+    { ...numeric('out', 'Moved out', 'moved_out', 'transferred_out'), minor: 'tablet' },
     { key: 'why', title: 'State', value: (row) => row.level, text: (row) => whyOf(row), cell: (row) => html`<${Status} level=${row.level ?? 'unknown'} text=${whyOf(row)} />` },
   ];
   // The state stands beside the name: it is what one looks for.
@@ -109,16 +110,19 @@ function QueuePage({ name }) {
     return html`${head}<${SilentNotice} silent=${queues.silent} what="Queues" /><${Empty} title=${`There is no queue ${name}`}
       text=${fabric.value.queues?.length ? `The fabric has ${fabric.value.queues.slice(0, 12).map((each) => each.name).join(', ')}.` : 'The fabric has no queue.'} />`;
   }
+  const depthLines = found ? linesOf(found, 'queue_depth').slice(0, 6) : [];
+  const labels = new Map(depthLines.map(([instance, path]) => [`${instance}:${path}`, instance]));
   const columns = [
-    { key: 'instance', title: 'Instance', value: (row) => row.instance, cell: (row) => html`<a href=${href('instance', [row.instance, 'queues'])}>${row.instance}</a>` },
+    { key: 'instance', title: 'Instance', wide: true, value: (row) => row.instance, cell: (row) => html`<a href=${href('instance', [row.instance, 'queues'])}>${row.instance}</a>` },
     ...QUEUE_NUMBERS.map(([key, title, path, format]) => ({
-      key, title, numeric: true, value: (row) => num(leaf(row, path)), text: (row) => format(num(leaf(row, path))),
+      key, title, numeric: true, value: (row) => num(leaf(row, path)), text: (row) => format(num(leaf(row, path))), minor: MINOR.has(key) && 'tablet',
       cell: (row) => html`<${Number} instance=${row.instance} path=${`${row.path}/${path}`} label=${`${title} at ${row.instance}`}>${format(num(leaf(row, path)))}</${Number}>`,
     })),
-    { key: 'actions', title: 'Proxied transfer', unsorted: true, value: () => '', text: () => '', cell: (row) => html`<${Proxied} row=${row} />` },
+    { key: 'actions', title: 'Proxied', unsorted: true, value: () => '', text: () => '', cell: (row) => html`<${Proxied} row=${row} />` },
   ];
   return html`${head}
     <${SilentNotice} silent=${queues.silent} what=${`The part of ${name}`} />
+    ${depthLines.length > 0 && html`<${HistoryPanel} title="Depth" lines=${depthLines} labels=${labels} />`}
     <h2>At each instance</h2>
     <${Table} id="queue-instances" prefix="at" filter=${false} columns=${columns} rows=${rows} rowKey=${(row) => row.instance} sort="-depth" caption=${`${name} at each instance, deepest first`}
       empty=${html`<${Loading} text="asking every instance for the queue" />`} />

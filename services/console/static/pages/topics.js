@@ -5,7 +5,7 @@ import { leaf, num, step, useFabricAmps } from '../core/amps.js';
 import { fabric } from '../core/fabric.js';
 import { bytes, count, exact, rate, UNKNOWN } from '../core/format.js';
 import { Number } from '../core/history_link.js';
-import { Facts, PageHead, Segments, SilentNotice } from '../core/parts.js';
+import { Facts, HistoryPanel, PageHead, Segments, SilentNotice } from '../core/parts.js';
 import { href, route } from '../core/route.js';
 import { Empty, Loading } from '../core/states.js';
 import { Table } from '../core/table.js';
@@ -14,9 +14,16 @@ import { clientColumns, subscriberRows } from './clients.js';
 const SOW = 'instance/sow';
 const NONE = [];
 
-// The lines of a number's history: the same leaf of each instance that has it.
+// How many messages of a topic come, at each of the first instances that have it.
+const rateLines = (topic) =>
+  (topic.instances ?? NONE)
+    .slice(0, 6)
+    .map((each) => [each.name ?? each, `instance/raylay/topics/${step(`${topic.name}!${topic.message_type}`)}/messages_per_sec`]);
+
+// The lines of a number's history: the same leaf of each instance that has it. A SOW topic is called
+// by its message type and its name.
 const linesOf = (topic, path) =>
-  (topic.instances ?? NONE).map((each) => [each.name ?? each, `${SOW}/${step(topic.name)}/${path}`]);
+  (topic.instances ?? NONE).map((each) => [each.name ?? each, `${SOW}/${step(`${topic.message_type}/${topic.name}`)}/${path}`]);
 
 export default function Page({ names }) {
   return route.value.page === 'topic' && names.length
@@ -31,9 +38,10 @@ function TopicsPage() {
   const topics = known.topics ?? NONE;
   const rows = show === 'sow' ? topics.filter((each) => each.sow) : topics;
   const columns = [
-    { key: 'name', title: 'Topic', value: (row) => row.name },
+    { key: 'name', title: 'Topic', wide: true, value: (row) => row.name },
     { key: 'type', title: 'Type', value: (row) => row.message_type, text: (row) => row.message_type || UNKNOWN },
-    { key: 'in', title: 'In', numeric: true, value: (row) => row.in_per_sec, text: (row) => rate(row.in_per_sec) },
+    { key: 'in', title: 'In', numeric: true, value: (row) => row.in_per_sec, text: (row) => rate(row.in_per_sec),
+      cell: (row) => html`<${Number} lines=${rateLines(row)} label=${`messages of ${row.name}`}>${rate(row.in_per_sec)}</${Number}>` },
     { key: 'publishers', title: 'Publishers', numeric: true, value: (row) => row.publishers },
     { key: 'subscribers', title: 'Subscribers', numeric: true, value: (row) => row.subscribers },
     { key: 'sow', title: 'SOW', value: (row) => (row.sow ? 'yes' : 'no'), text: (row) => (row.sow ? 'yes' : 'no') },
@@ -94,15 +102,15 @@ function TopicPage({ name }) {
   });
   return html`${head}
     <${SilentNotice} silent=${silent} what=${`The part of ${name}`} />
+    ${topic && html`<${HistoryPanel} title="Messages in per second" lines=${rateLines(topic)} labels=${new Map(rateLines(topic).map(([instance, path]) => [`${instance}:${path}`, instance]))} />`}
     ${rows.length > 0 && html`<h2>Its SOW at each instance</h2>
       <${Table} id="topic-sow" prefix="sow" rows=${rows} rowKey=${(row) => row.instance} sort="instance" caption=${`SOW of ${name} at each instance`} columns=${[
-        { key: 'instance', title: 'Instance', value: (row) => row.instance, cell: (row) => html`<a href=${href('instance', [row.instance, 'sow'])}>${row.instance}</a>` },
+        { key: 'instance', title: 'Instance', wide: true, value: (row) => row.instance, cell: (row) => html`<a href=${href('instance', [row.instance, 'sow'])}>${row.instance}</a>` },
         number('records', 'Records', 'valid_keys', exact),
         number('inserts', 'Inserts', 'inserts_per_sec', rate),
         number('updates', 'Updates', 'updates_per_sec', rate),
         number('deletes', 'Deletes', 'deletes_per_sec', rate),
         number('bytes', 'Stored', 'stored_bytes', bytes),
-        number('txid', 'At transaction', 'raylay/txid', exact),
         { key: 'actions', title: 'Actions', unsorted: true, value: () => '', text: () => '', cell: (row) => html`<span data-actions><${Action} instance=${row.instance}
           path=${actionPath('sow', row.id, 'compact')} label=${`compact ${row.id}`} text="compact" risk="Queries and publishes of this topic are slower meanwhile." /></span>` },
       ]} />`}
