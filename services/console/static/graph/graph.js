@@ -158,7 +158,7 @@ function Bar({ topology, index, list, small, all }) {
     if (link.safe === false) unsafe += 1;
   }
   const more = !list && topology.detail === 'cells' && !all ? Math.max(0, troubledLinks([...index.links.values()]).length - SINGLES_MAX) : 0;
-  return html`<div class="graph-bar">
+  return html`<div class="graph-bar ${states.size + (unsafe ? 1 : 0) > 7 ? 'is-many' : ''}">
     <h2>${plural(topology.instances, 'instance')}, ${plural(index.links.size, 'link')}</h2>
     <ul class="graph-counts">
       ${STATE_GLYPHS.filter(([kind]) => states.has(kind)).map(([kind, glyph]) => html`<li key=${kind} class="is-${kind === 'sync' || kind === 'async' ? 'ready' : states.get(kind).level}"><a href=${href('links', [], { q: kind === 'catching_up' ? 'catching' : kind })}>

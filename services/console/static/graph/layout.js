@@ -164,7 +164,7 @@ export function placeRegions(topology, kept = null) {
 
 /* Sizes of one instance and of the gaps between two, by detail; gaps hold the cards of the links between neighbours. */
 export const SIZES = {
-  full: { width: 272, height: 164, gapX: 184, gapY: 80, pad: 16, head: 36 },
+  full: { width: 256, height: 164, gapX: 184, gapY: 80, pad: 16, head: 36 },
   boxes: { width: 184, height: 64, gapX: 152, gapY: 64, pad: 12, head: 32 },
   names: { width: 148, height: 28, gapX: 4, gapY: 4, pad: 8, head: 32 },
   cells: { width: 28, height: 28, gapX: 4, gapY: 4, pad: 8, head: 48 },
@@ -258,7 +258,7 @@ function clamp(box, world) {
 
 /* Least free room between two regions: that of the cards of the links between them. */
 const ROOM = {
-  full: { x: 216, y: 96 },
+  full: { x: 152, y: 96 },
   boxes: { x: 176, y: 72 },
   names: { x: 64, y: 48 },
   cells: { x: 40, y: 32 },

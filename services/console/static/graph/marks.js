@@ -170,7 +170,7 @@ function spark(values, x, y, width, height) {
     open = px;
   });
   if (open !== null) area += `L${open} ${y + height}Z`;
-  return html`<path class="g-spark-area" d=${area}/><path class="g-spark" d=${line}/>`;
+  return html`<path class="g-spark-base" d=${`M${x} ${y + height}H${x + width}`}/><path class="g-spark-area" d=${area}/><path class="g-spark" d=${line}/>`;
 }
 
 /** What an instance's box shows, as a text: it is drawn again when that changes. */

@@ -267,7 +267,7 @@ export function placeCards(lines, routes, layout, extraBoxes = []) {
   const cards = new Map();
   const taken = [];
   const boxes = [...layout.regions.values(), ...extraBoxes];
-  const sizes = [size, { width: size.width, height: 20 }, { width: Math.min(size.width, 96), height: 20 }];
+  const sizes = [size, { width: Math.min(size.width, 148), height: size.height }, { width: size.width, height: 20 }, { width: Math.min(size.width, 96), height: 20 }];
   const crowd = crowdOf(lines, routes, layout.world);
   for (const line of lines) {
     const route = routes.get(line.key);
@@ -300,6 +300,8 @@ export function placeCards(lines, routes, layout, extraBoxes = []) {
         const cy = at.y + off * (height / 2 + 4);
         const rect = { x: cx - width / 2, y: cy - height / 2, width, height, at, t, moved: off !== 0 };
         if (rect.x < 4 || rect.y < 4 || rect.x + rect.width > layout.world.width - 4 || rect.y + rect.height > layout.world.height - 4) continue;
+        // Where the line itself passes behind a box, a leader would point at the box.
+        if (off !== 0 && boxes.some((box) => hit({ x: at.x, y: at.y, width: 0, height: 0 }, box, 4))) continue;
         if (boxes.some((box) => hit(rect, box, 5)) || taken.some((other) => hit(rect, other, 3))) continue;
         let cost = Math.abs(t - 0.5) * 6 + Math.abs(off) * 4;
         cost += crowd(rect);
