@@ -564,6 +564,22 @@ DRAWN_MS = 1_000
 TASK_MS = 100
 ATTEMPTS = 8
 
+LOOP_MS = 20.0
+SLOWNESS = """
+async () => {
+  let total = 0;
+  for (let round = 0; round < 5; round += 1) {
+    const begin = performance.now();
+    let sum = 0;
+    for (let i = 0; i < 3e6; i += 1) sum += Math.sqrt(i) % 7;
+    total += performance.now() - begin;
+    await new Promise((done) => setTimeout(done, sum ? 10 : 0));
+  }
+  return total / 5;
+}
+"""
+"""A loop that takes LOOP_MS on a quiet machine of two cores. What it takes longer, others take."""
+
 TIMES = """
 window.__long = [];
 window.__answered = 0;
@@ -591,7 +607,8 @@ def test_a_hundred_instances_and_a_thousand_links_are_drawn_at_once(
     browser: Browser, hash: str
 ) -> None:
     """Drawn within 1 s of their data without a task above 100 ms. The machine's other work only
-    adds to both, so that the best of several loads is judged."""
+    adds to both: the best of several loads is judged, against a loop that ran just before and
+    after."""
     fabric = GeneratedFabric(100)
     assert len(fabric.links) >= 1_000
     tried = []
@@ -600,13 +617,17 @@ def test_a_hundred_instances_and_a_thousand_links_are_drawn_at_once(
         for _ in range(ATTEMPTS):
             console.page.goto("about:blank")
             opened(console, hash)
-            console.tick()
+            before = console.page.evaluate(SLOWNESS)
+            console.page.reload()
+            console.page.wait_for_selector(GRAPH)
             answered, drawn, long = console.page.evaluate(
                 "() => [window.__answered, window.__drawn, window.__long]"
             )
             worst = max((task for begin, task in long if begin + task > answered), default=0)
-            tried.append((round(drawn - answered), round(worst)))
-            if drawn - answered <= DRAWN_MS and worst <= TASK_MS:
+            loop = (before + console.page.evaluate(SLOWNESS)) / 2
+            slow = max(1.0, loop / LOOP_MS)
+            tried.append((round(drawn - answered), round(worst), round(slow, 1)))
+            if drawn - answered <= DRAWN_MS * slow and worst <= TASK_MS * slow:
                 break
         else:
-            pytest.fail(f"drawn after, and longest task, in ms: {tried}")
+            pytest.fail(f"drawn after and longest task in ms, slowness: {tried}")

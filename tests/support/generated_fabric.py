@@ -204,8 +204,9 @@ class GeneratedFabric:
         instance.answered_us = instance.dead_since_us
         for link in self.links.values():
             if link.source != name and link.to[0] == name:
-                if len(link.to) > 1 and link.destination != name:
-                    link.to = (*link.to[1:], name)
+                alive = [each for each in link.to if not self.instances[each].dead_since_us]
+                if alive:
+                    link.to = (*alive, *(each for each in link.to if each not in alive))
                 else:
                     link.state, link.since_us = "disconnected", instance.dead_since_us
                     link.why, link.trend = "connection refused", "growing"

@@ -84,7 +84,7 @@ function Header({ isMenuOpen, onMenu }) {
       <span class="brand-name">${found?.fabric ?? 'Raylay'}</span>
     </a>
     ${verdict && route.value.page !== ''
-      ? html`<a class="header-verdict" href=${href('')}><${Status} level=${isLost() ? 'unknown' : verdict.level}
+      ? html`<a class="header-verdict" href=${href('')} aria-label=${isLost() ? 'unknown' : verdict.text}><${Status} level=${isLost() ? 'unknown' : verdict.level}
           text=${isLost() ? 'unknown' : verdict.text} /></a>`
       : null}
     <span class="spacer"></span>

@@ -200,6 +200,23 @@ const defaultKey = (row) => row.id ?? row.name;
 
 const tableClass = ({ columns }) => (columns.some(({ wide }) => wide) ? 'has-wide' : undefined);
 
+// A column never becomes narrower while it is shown: what changes in one would move all others.
+function useKeptWidths(key) {
+  const head = useRef(null);
+  const kept = useRef({ width: 0, key: '' });
+  useLayoutEffect(() => {
+    const cells = [...(head.current?.querySelectorAll('th.numeric') ?? [])];
+    const isNew = kept.current.width !== innerWidth || kept.current.key !== key;
+    kept.current = { width: innerWidth, key };
+    if (isNew) for (const cell of cells) cell.style.minWidth = '';
+    const widths = cells.map((cell) => `${cell.offsetWidth}px`);
+    cells.forEach((cell, at) => {
+      if (cell.style.minWidth !== widths[at]) cell.style.minWidth = widths[at];
+    });
+  });
+  return head;
+}
+
 function Body(props) {
   return props.rows.length > VIRTUAL_ROWS
     ? html`<${VirtualBody} ...${props} />`
@@ -257,9 +274,10 @@ function VirtualBody(props) {
 const minorClass = (minor) => (minor === 'tablet' ? 'minor-tablet' : minor && 'minor');
 
 function Head({ caption, columns, column, isDown, onSort }) {
+  const head = useKeptWidths(columns.map(({ key }) => key).join());
   return html`
     ${caption ? html`<caption class="hidden-text">${caption}</caption>` : null}
-    <thead><tr>${columns.map(({ key, title, numeric, hint, unsorted, minor }) => {
+    <thead ref=${head}><tr>${columns.map(({ key, title, numeric, hint, unsorted, minor }) => {
       const isOrder = column?.key === key;
       return html`<th key=${key} scope="col" class=${classes(numeric && 'numeric', minorClass(minor))}
           aria-sort=${isOrder ? (isDown ? 'descending' : 'ascending') : undefined}>

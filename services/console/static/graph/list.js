@@ -44,7 +44,7 @@ export function GraphList({ fabric, topology }) {
         return html`<li class="graph-list-instance" key=${name}>
           <a class="graph-list-name" href=${href('instance', [name])}>
             <${Status} level=${level} text=${name}/>
-            <span class="muted">${level === 'ready' ? `${rate(instance.acks_per_sec)} · p99 ${ms(instance.ack_ms_p99)}` : instanceState(instance)}</span>
+            <span class="muted">${level !== 'unknown' && instance.state === 'ready' ? `${rate(instance.acks_per_sec)} · p99 ${ms(instance.ack_ms_p99)}` : instanceState(instance)}</span>
           </a>
           ${instance && instance.may_fail_over === false ? html`<p class="graph-list-unsafe">clients may not fail over to it${instance.why_not ? `: ${instance.why_not}` : ''}</p>` : null}
           <ul>${shown.map((link) => html`<${LinkItem} key=${link.id} link=${link} nowUs=${fabric.time_us}/>`)}
