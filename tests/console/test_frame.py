@@ -3,7 +3,6 @@ loads under its policy, by keyboard, in light and dark, and says when its instan
 
 from __future__ import annotations
 
-import asyncio
 import re
 
 import pytest
@@ -17,14 +16,6 @@ def healthy(size: int = 2) -> GeneratedFabric:
     return GeneratedFabric(size, scenario="healthy")
 
 
-def test_the_frame_is_shown(browser: Browser) -> None:
-    with browser.console(healthy()) as console:
-        console.open()
-        assert "flights" in console.text("header")
-        assert console.page.title() == "Overview · flights · Raylay"
-        assert console.page.get_attribute(".nav a[aria-current]", "href") == "#/"
-
-
 def test_the_tab_says_that_there_is_something_to_do(browser: Browser) -> None:
     with browser.console(healthy()) as console:
         console.open("#/instances")
@@ -34,14 +25,9 @@ def test_the_tab_says_that_there_is_something_to_do(browser: Browser) -> None:
         assert "with something to do now" in console.page.text_content(".nav")
 
 
-def test_other_tests_can_run_a_loop_of_their_own(browser: Browser) -> None:
-    with browser.console(healthy()) as console:
-        console.open()
-    assert asyncio.run(asyncio.sleep(0, "done")) == "done"
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1440, "light"), (1440, "dark"), (1024, "light"), (390, "dark")]
+)
 def test_nothing_is_cut_off_or_breaks_a_rule_of_accessibility(
     browser: Browser, width: int, scheme: str
 ) -> None:
@@ -76,8 +62,9 @@ def test_names_like_scripts_are_texts(browser: Browser) -> None:
             )
         assert HOSTILE in console.text()
         console.page.keyboard.press("Control+k")
+        console.page.wait_for_selector("dialog[open] input")
         console.page.keyboard.type("<scr")
-        assert HOSTILE in console.text("#found")
+        console.page.wait_for_selector(f"#found li:has-text('{HOSTILE}')")
 
 
 def test_a_peer_that_lies_breaks_nothing(browser: Browser) -> None:
@@ -114,14 +101,14 @@ def test_the_keyboard_does_everything(browser: Browser) -> None:
         press("/")
         page.keyboard.type("tokyo-1 new")
         assert "q=tokyo-1" in page.url
-        assert page.locator("#links tbody tr").count() == 1
+        console.until("() => document.querySelectorAll('#links tbody tr').length === 1")
         press("Escape")
         press("?")
-        assert "this help" in console.text("dialog")
+        page.wait_for_selector("dialog:has-text('this help')")
         press("Escape")
-        assert page.locator("dialog").count() == 0
+        console.closed()
         press("p")
-        assert "Paused" in console.text(".banner")
+        page.wait_for_selector(".banner:has-text('Paused')")
         press("p")
         page.wait_for_selector(".banner", state="detached")
 
@@ -130,7 +117,9 @@ def test_find_goes_to_an_instance(browser: Browser) -> None:
     with browser.console(GeneratedFabric(6)) as console:
         console.open("#/links")
         console.page.keyboard.press("Control+k")
+        console.page.wait_for_selector("dialog[open] input")
         console.page.keyboard.type("instances")
+        console.page.wait_for_selector("#found-0:has-text('Instances')")
         assert not console.axe()
         console.page.keyboard.press("Enter")
         console.page.wait_for_selector("#instances tbody tr")

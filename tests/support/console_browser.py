@@ -40,7 +40,7 @@ FLAGS = [
 ]
 WIDTHS = {"desktop": 1440, "tablet": 1024, "phone": 390}
 HEIGHT = 900
-WAIT_MS = 30_000
+WAIT_MS = 60_000
 """Bound on waits for what certainly comes: a busy machine takes long."""
 GRID_PX = 8
 AXE = Path(__file__).parents[1] / "console" / "axe" / "axe.min.js"
@@ -235,14 +235,22 @@ class Console:
         return found
 
     def settled(self) -> None:
-        """Waits until an answer that was asked for from now on has been drawn."""
-        # The first answer may have been on its way already.
-        for _ in range(2):
-            with self.page.expect_response(lambda found: "fabric.json" in found.url):
-                self.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        """Waits until the page has drawn the fabric as it is now."""
+        now_us = self.at.do(lambda fabric: fabric.now_us)
+        # It asks at once, unless an answer is on its way: then a second later.
+        self.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        self.until("(us) => Number(document.querySelector('main')?.dataset.timeUs) >= us", now_us)
         self.page.evaluate(
             "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
         )
+
+    def until(self, condition: str, argument: Any = None) -> None:
+        """Waits until a function of the page returns true."""
+        self.page.wait_for_function(condition, arg=argument)
+
+    def closed(self) -> None:
+        """Waits until no dialog is open: the browser closes them a little later than it is told."""
+        self.page.wait_for_selector("dialog", state="detached")
 
     def text(self, selector: str = "main") -> str:
         return str(self.page.inner_text(selector))

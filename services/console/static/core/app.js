@@ -202,7 +202,8 @@ function App() {
     <${Banner} />
     <div class=${classes('frame', isMenuOpen && 'menu-open')}>
       <${Navigation} />
-      <main class=${classes('main', dim)} id="main" tabindex="-1" ref=${main}><${Page} /></main>
+      <main class=${classes('main', dim)} id="main" tabindex="-1" ref=${main}
+        data-time-us=${nowUs.value}><${Page} /></main>
     </div>
     <${LiveRegion} />
     ${opened.value === 'find' ? html`<${Find} onClose=${() => (opened.value = '')} />` : null}

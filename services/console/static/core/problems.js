@@ -36,10 +36,16 @@ export function ProblemCard({ problem, isTitleLink = true }) {
       ? html`<div class="problem-do">
           ${toDo.action ? html`<${LazyAction} ...${toDo.action} />` : null}
           <p class="muted">${toDo.text}</p>
-          ${toDo.page ? html`<p class="muted"><code>docs/${toDo.page}</code></p>` : null}
+          ${toDo.page ? html`<p class="muted">${pageOf(toDo.page)}</p>` : null}
         </div>`
       : null}
   </article>`;
+}
+
+// A page of the documentation that is not served here: its file and heading.
+function pageOf(page) {
+  const [file, heading] = page.split('#');
+  return html`see <code>docs/${file}</code>${heading ? `, “${heading.replaceAll('-', ' ')}”` : ''}`;
 }
 
 // The address that a server gives, in the time zone and range of this page.

@@ -2,9 +2,11 @@
 //
 //   <Table id caption columns rows rowKey rowHref rowClass empty sort filter prefix actions/>
 //
-// A column is {key, title, numeric, value(row), text(row), cell(row), hint, wide, wraps, minor, hidden}:
+// A column is {key, title, numeric, value(row), text(row), search(row), cell(row), hint,
+// wide, wraps, minor, hidden}:
 //   value  what it is sorted by and exported as; default row[key]
 //   text   what is shown and filtered by; default String(value)
+//   search further words that a filter finds
 //   cell   a component's output instead of the text
 //   hint   a longer title
 //   minor  shown on wide screens, and on phones, where a row is a card; 'tablet': left out only below 1200 px
@@ -62,12 +64,15 @@ export function sorted(rows, column, isDown) {
     .map(([, row]) => row);
 }
 
+const searched = (column, row) =>
+  (column.search ? `${textOf(column, row)} ${column.search(row)}` : textOf(column, row));
+
 // Returns the rows that have every word of the filter in one of their texts.
 export function filtered(rows, columns, filter) {
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
   if (!words.length) return rows;
   return rows.filter((row) => {
-    const text = columns.map((column) => textOf(column, row)).join('\n').toLowerCase();
+    const text = columns.map((column) => searched(column, row)).join('\n').toLowerCase();
     return words.every((word) => text.includes(word));
   });
 }

@@ -4,6 +4,7 @@ import { fabric, fabricError, instancesByName, linksById, nowUs } from '../core/
 import {
   bytesRate, clock, count, duration, exact, isKnown, lag, ms, rate, time, TRENDS, UNKNOWN,
 } from '../core/format.js';
+import { Number as Historic } from '../core/history_link.js';
 import { instanceState } from '../core/instance_state.js';
 import { LazyAction, ProblemCard } from '../core/problems.js';
 import { href, route } from '../core/route.js';
@@ -19,6 +20,9 @@ const STATES = {
 const nameOf = ({ from, destination }) => `${from} → ${destination}`;
 const stateOf = (link) => link.text || STATES[link.state] || link.state;
 
+// A filter finds links by the regions of both ends.
+const groupOf = ({ from }) => instancesByName.value.get(from)?.group ?? '';
+
 function modeOf({ configured_type: configured, type, state }) {
   return configured === 'sync' && type !== 'sync' && state !== 'unknown' ? 'sync, now async' : configured;
 }
@@ -32,6 +36,7 @@ const COLUMNS = [
   { key: 'link', title: 'Link', value: nameOf },
   {
     key: 'state', title: 'State', value: ({ level }) => badness(level), text: stateOf, wide: true,
+    search: (link) => `${STATES[link.state] ?? ''} ${link.to_group ?? ''} ${groupOf(link)}`,
     cell: (link) => html`<${Status} level=${link.level} text=${stateOf(link)} />`,
   },
   { key: 'mode', title: 'Mode', value: modeOf, hint: 'as configured, and now', wraps: true },
@@ -122,21 +127,28 @@ function Actions({ link }) {
 
 function Figures({ link }) {
   const trend = link.lag ? TRENDS[link.trend] : '';
+  const path = `amps/instance/replication/${encodeURIComponent(link.destination)}`;
+  const of = (leaf) => ({ instance: link.from, path: `${path}/${leaf}` });
   return html`<dl class="figures card">
-    <${Figure} label="sends" value=${rate(link.rate_per_sec)} note=${bytesRate(link.bytes_per_sec)} />
-    <${Figure} label="owes" value=${count(link.lag)} note=${isKnown(link.lag)
-      ? `${exact(link.lag)} messages` : 'not known'} />
+    <${Figure} label="sends" value=${rate(link.rate_per_sec)} note=${bytesRate(link.bytes_per_sec)}
+      ...${of('messages_out_per_sec')} />
+    <${Figure} label="owes" value=${count(link.lag)} note=${link.lag >= 1e6
+      ? `${exact(link.lag)} messages` : isKnown(link.lag) ? 'messages' : 'not known'}
+      ...${of('raylay/lag')} />
     <${Figure} label="behind" value=${duration(link.seconds_behind)} note=${isKnown(link.seconds_left)
-      ? `${duration(link.seconds_left)} left` : trend} />
-    <${Figure} label="oldest unacknowledged" value=${ms(link.age_ms)}
-      note=${isKnown(link.unacked) ? `${exact(link.unacked)} not acknowledged` : ''} />
+      ? `${duration(link.seconds_left)} left` : trend} ...${of('seconds_behind')} />
+    <${Figure} label="oldest" value=${ms(link.age_ms)}
+      note=${isKnown(link.unacked) ? `of ${exact(link.unacked)} not acknowledged` : ''}
+      ...${of('raylay/age_ms')} />
     <${Figure} label="mode" value=${link.type || UNKNOWN} note=${link.type === link.configured_type
       ? 'as configured' : `configured ${link.configured_type}`} />
   </dl>`;
 }
 
-const Figure = ({ label, value, note }) => html`<div class="figure">
-  <dt>${label}</dt><dd class="value">${value}</dd>${note ? html`<dd class="note">${note}</dd>` : null}
+const Figure = ({ label, value, note, instance, path }) => html`<div class="figure">
+  <dt>${label}</dt>
+  <dd class="value"><${Historic} instance=${instance} path=${path} label=${label}>${value}<//></dd>
+  ${note ? html`<dd class="note">${note}</dd>` : null}
 </div>`;
 
 function Ends({ link }) {

@@ -10,7 +10,7 @@ import { Loading, Problem } from '../core/states.js';
 import { Status } from '../core/status.js';
 import { Graph } from '../graph/graph.js';
 
-const PROBLEMS_SHOWN = 5;
+const PROBLEMS_SHOWN = 3; // The graph below is in sight with these.
 const EVENTS_SHOWN = 12;
 
 export default function Overview() {
@@ -59,13 +59,14 @@ const Total = ({ label, value, precise, address }) => html`<div class="total">
 
 function Problems({ problems }) {
   const isAll = route.value.params.problems === 'all';
-  const shown = isAll ? problems : problems.slice(0, PROBLEMS_SHOWN);
+  const shown = isAll || problems.length === PROBLEMS_SHOWN + 1
+    ? problems : problems.slice(0, PROBLEMS_SHOWN);
   const more = problems.length - shown.length;
   return html`<section aria-label="problems, the worst first">
     <div class="problems">
       ${shown.map((problem) => html`<${ProblemCard} key=${problem.id} problem=${problem} />`)}
     </div>
-    ${more > 0 || isAll
+    ${more > 0 || (isAll && problems.length > PROBLEMS_SHOWN + 1)
       ? html`<button type="button" class="button more-button" aria-expanded=${isAll}
           onClick=${() => setParam('problems', isAll ? null : 'all')}>
           ${isAll ? 'Show the worst only' : `Show ${exact(more)} more`}</button>`
