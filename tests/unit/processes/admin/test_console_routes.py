@@ -94,7 +94,7 @@ def first_load() -> set[str]:
     found = {"index.html"}
     while waiting:
         name = waiting.pop()
-        if name in found or name in PLANNED:
+        if name in found:
             continue
         found.add(name)
         if not name.endswith(".js"):
@@ -125,13 +125,9 @@ def test_every_import_of_the_console_is_relative_and_there() -> None:
         text = read_static(name).body.decode()
         for each in re.findall(r"""(?:\bfrom|\bimport)\s*\(?\s*["']([^"'\s]+)["']""", text):
             target = URL(f"http://x/{name}").join(URL(each)).path.lstrip("/")
-            if not each.startswith(".") or target not in static_names() | PLANNED:
+            if not each.startswith(".") or target not in static_names():
                 wrong.append(f"{name} imports {each}")
     assert not wrong
-
-
-PLANNED = {"pages/messages.js"}
-"""Files that other branches write."""
 
 
 @pytest.mark.parametrize("name", sorted(static_names()))
