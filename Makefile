@@ -47,8 +47,8 @@ java:
 	@command -v java >/dev/null 2>&1 || echo "note: no Java found; only the Spark pipeline needs" \
 		"it: sudo apt-get install openjdk-17-jre-headless"
 
-demo: $(STAMP)  ## the three-region fabric on real flights, with a kill half way
-	$(PY) examples/three_regions.py
+demo: $(STAMP)  ## three regions on real flights, a kill half way; STAY=1 keeps the fabric up
+	$(PY) examples/three_regions.py $(if $(STAY),--stay)
 
 test: $(STAMP) java  ## set up and run the tests that every change runs, minutes on two cores
 	$(PY) -m pytest $(SPREAD) -m 'not slow and not soak and not hosts'

@@ -22,6 +22,7 @@ import csv
 import importlib.metadata
 import io
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -71,6 +72,7 @@ def declare() -> Fabric:
         "three-regions", topics=[Topic("flights/.*", "json"), Topic(LAST_FLIGHTS, "json")],
         downgrade_age="1s",
         sow_topics=[SOW_TOPIC], logs={"level": "info", "target": "file"},
+        admin={"enabled": True},
     )  # fmt: skip
     for city in ("Chicago", "NewYork", "London"):
         fabric.region(city, instances=2)  # a sync pair inside, PassThrough .*
@@ -461,6 +463,18 @@ def audited(directory: Path, report: Path, console: Console) -> dict[str, Any] |
     }
 
 
+async def interrupted() -> None:
+    """Returns at the first Ctrl-C or SIGTERM."""
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    try:
+        await stopped.wait()
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
 async def run(
     arguments: argparse.Namespace, directory: Path, report: Path, console: Console
 ) -> int:
@@ -485,8 +499,13 @@ async def run(
         console.print(f"up after {time.monotonic() - started_s:.1f} s; clients are at", end=" ")
         addresses = ", ".join(f"{each.instance} {each.address}" for each in fabric.servers())
         console.print(addresses, highlight=False, soft_wrap=True)
+        watch = fabric.consoles()[0]
+        console.print(f"watch it in the browser: {watch}", highlight=False, soft_wrap=True)
         demo = Demo(fabric, flights, console)
         verdict = await demo.run(arguments.seconds)
+        if arguments.stay:
+            console.print(f"the fabric stays up until Ctrl-C: {watch}", highlight=False)
+            await interrupted()
     finally:
         await asyncio.to_thread(fabric.stop)
     sum_line = (
@@ -531,6 +550,7 @@ def main() -> int:
     parser.add_argument("--directory", help="keep the data here; else it is removed at the end")
     parser.add_argument("--messages", type=int, default=0, help="only the first N flights")
     parser.add_argument("--seconds", type=float, default=PUBLISH_S, help="of publishing")
+    parser.add_argument("--stay", action="store_true", help="keep the fabric up until Ctrl-C")
     arguments = parser.parse_args()
     kept = Path(arguments.directory).absolute() if arguments.directory else None
     try:

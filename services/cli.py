@@ -107,6 +107,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{_COMMANDS}.error:error",
         "Explain an event or a line of a log: what happened, why, and what to do.",
     ),
+    "console": (
+        f"{_COMMANDS}.console:console",
+        "Open a fabric's console in the browser, and print its address.",
+    ),
     "publish": (
         f"{_COMMANDS}.messages:publish",
         "Publish, and return when everything is persisted.",

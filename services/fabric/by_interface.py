@@ -28,7 +28,7 @@ from raylay.services.fabric.interface_client import (
     InterfaceClient,
     answers_as_head,
 )
-from raylay.services.fabric.plan import FabricRecord, admin_address
+from raylay.services.fabric.plan import FabricRecord, admin_address, instance_config
 from raylay.services.fabric.records.registry import RegistryEntry
 from raylay.services.fabric.transports import client_tls
 from raylay.services.net.tls_config import TlsConfig
@@ -309,6 +309,18 @@ def interfaces_of(entry: RegistryEntry) -> tuple[InterfaceFabric, int]:
     Raises:
         HeadSilent: none has one; says which setting gives it one.
     """
+    settings, found = _clients_of(entry)
+    if not found:
+        raise HeadSilent(
+            f"Ray's head at {entry.address} does not answer, and no instance of fabric "
+            f"{entry.name} has an administrator's interface, which needs none: {HOW_TO_HAVE_ONE}. "
+            "Wait until the head is back; clients do not need it"
+        )
+    return InterfaceFabric(entry.name, found, settings), len(found)
+
+
+def _clients_of(entry: RegistryEntry) -> tuple[FabricSettings, dict[str, InterfaceClient]]:
+    """Returns a fabric's settings, and the interfaces of those of its instances that have one."""
     record = FabricRecord.load(entry.directory)
     if record is None:
         raise FabricError(f"{entry.directory} has no record of fabric {entry.name}")
@@ -320,21 +332,46 @@ def interfaces_of(entry: RegistryEntry) -> tuple[InterfaceFabric, int]:
         if address:
             context = _context(settings, record, instance)
             found[instance.name] = InterfaceClient(address, caller, context)
-    if not found:
-        raise HeadSilent(
-            f"Ray's head at {entry.address} does not answer, and no instance of fabric "
-            f"{entry.name} has an administrator's interface, which needs none: {HOW_TO_HAVE_ONE}. "
-            "Wait until the head is back; clients do not need it"
-        )
-    return InterfaceFabric(entry.name, found, settings), len(found)
+    return settings, found
+
+
+def console_address(entry: RegistryEntry | None, addresses: Sequence[str] = ()) -> str:
+    """Returns the URL of the console, at the first instance whose interface answers.
+
+    Args:
+        entry: the fabric; None: `addresses` say all.
+        addresses: interfaces that the user names.
+
+    Raises:
+        FabricError: none answers, or none has an interface; says what to do.
+        ConfigurationError: an address is none.
+    """
+    if addresses:
+        clients = [InterfaceClient(address) for address in addresses]
+    elif entry is None:
+        raise ConfigurationError("name a fabric, or the address of an interface")
+    else:
+        clients = list(_clients_of(entry)[1].values())
+        if not clients:
+            raise FabricError(
+                f"no instance of fabric {entry.name} has an administrator's interface, which "
+                f"serves the console: {HOW_TO_HAVE_ONE}"
+            )
+    for client in clients:
+        if client.listens():
+            return f"{client.url}/"
+    raise FabricError(
+        f"no administrator's interface answers at {', '.join(each.url for each in clients)}: "
+        "`raylay status` says which instances run"
+    )
 
 
 def _context(
     settings: FabricSettings, record: FabricRecord, instance: InstanceSettings
 ) -> ssl.SSLContext | None:
     """Returns the TLS context for an instance's interface; None: it speaks plain HTTP."""
-    own, around = settings.interface_of(instance).tls, instance.tls
-    if not (around if own is None else own) and (own is not None or not settings.tls):
+    interface = instance_config(settings, record, instance).interface
+    if interface is None or interface.tls is None:
         return None
     tls = client_tls(settings, record.directory) or TlsConfig()
     return client_context(tls, f"the administrator's interface of {instance.name}")

@@ -445,6 +445,22 @@ class Fabric:
         settings, record = self.handle.known()
         return plan.servers(settings, record, group)
 
+    def consoles(self) -> list[str]:
+        """Returns the URLs of the instances' consoles, in the order declared; each shows the whole
+        fabric. Empty: no instance has an administrator's interface (`admin={"enabled": True}`).
+
+        Raises:
+            FabricError: the fabric is not started.
+        """
+        settings, record = self.handle.known()
+        found = []
+        for instance in settings.instances:
+            address = plan.admin_address(settings, record, instance)
+            interface = plan.instance_config(settings, record, instance).interface
+            if address and interface is not None:
+                found.append(f"{'https' if interface.tls else 'http'}://{address}/")
+        return found
+
     def client(self, name: str, *, group: str | None = None, **options: Any) -> Client:
         """Returns a client of one group's instances, not connected yet: use it with `async with`.
 

@@ -59,6 +59,14 @@ class InterfaceClient:
         self.url = f"{parts.scheme}://{parts.netloc}{self._front}"
         """The interface's root, for people."""
 
+    def listens(self) -> bool:
+        """Returns whether something listens at the address."""
+        try:
+            socket.create_connection((self._host, self._port), CONNECT_S).close()
+        except OSError:
+            return False
+        return True
+
     def get(self, path: str, timeout_s: float = ANSWER_S) -> Any:
         """Returns the JSON at a path, such as `/raylay/status.json`.
 

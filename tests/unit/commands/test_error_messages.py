@@ -49,6 +49,7 @@ GIVEN = {
     "relocate": "here-1 F",
     "watch": "F",
     "events": "F",
+    "console": "F",
     "publish": "notes {} F",
     "publish --delta": "notes {} --key k F",
     "delete": "notes --filter 1=1 F",

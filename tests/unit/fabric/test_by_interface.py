@@ -22,6 +22,7 @@ from raylay.services.fabric import Fabric
 from raylay.services.fabric.by_interface import (
     InterfaceFabric,
     call_of_path,
+    console_address,
     named_interfaces,
     reach,
 )
@@ -298,6 +299,25 @@ def test_without_a_head_and_an_interface_it_says_what_to_do(tmp_path: Path) -> N
         pass
     with pytest.raises(ConfigurationError, match="name a fabric"), reach(None):
         pass
+
+
+def test_the_console_is_at_the_first_instance_that_listens(tmp_path: Path) -> None:
+    with serving() as at:
+        entry = running(tmp_path / "f", at.port, "")
+        record = FabricRecord.load(tmp_path / "f")
+        assert record is not None
+        assert (
+            console_address(entry) == f"http://{at.address}/" == console_address(None, [at.address])
+        )
+        record.ports["A-1"].admin, record.ports["A-2"].admin = closed_port(), at.port
+        record.save()
+        assert console_address(entry) == f"http://{at.address}/"
+    with pytest.raises(FabricError, match="no administrator's interface answers at http"):
+        console_address(entry)
+    with pytest.raises(FabricError, match=r"no instance of fabric f has .*enabled: true"):
+        console_address(running(tmp_path / "g", None, ""))
+    with pytest.raises(ConfigurationError, match="name a fabric"):
+        console_address(None)
 
 
 def test_a_named_interface_knows_the_others() -> None:

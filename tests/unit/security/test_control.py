@@ -202,7 +202,7 @@ ELSEWHERE = {
 LOOKS = {
     *("attach", "load", "of", "ask", "status", "events", "servers", "directory", "declared", "pid"),
     *("data_directory", "instance_config", "wait_ready", "wait_connected", "shared_hosts"),
-    *("client", "sync_client", "client_options"),
+    *("client", "sync_client", "client_options", "consoles"),
 }
 """Look at the fabric, and make handles and clients."""
 DECLARES = {"region", "instance", "destination", "connect_regions", "settings"}
