@@ -85,7 +85,7 @@ def sentence(event: str, details: Mapping[str, Any]) -> str:
     whom = next(
         (
             str(details[key])
-            for key in ("destination", "queue", "topic", "client", "peer", "name")
+            for key in ("path", "destination", "queue", "topic", "client", "peer", "name")
             if details.get(key)
         ),
         "",

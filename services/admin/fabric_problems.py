@@ -144,10 +144,10 @@ class ProblemBook:
         self._has_begun = False
         self._closed: deque[tuple[Problem, int]] = deque(maxlen=CLOSED_MAX)
 
-    def dated(self, problems: list[Problem], now_us: int) -> list[Problem]:
+    def dated(self, problems: list[Problem], view: FabricView) -> list[Problem]:
         """Returns the problems of the next view, each with its time. Those of the first view began
         earlier, nobody knows when."""
-        first = None if not self._has_begun else now_us
+        first = None if not self._has_begun else view.now_us
         self._since = {each.id: self._since.get(each.id, first) for each in problems}
         self._has_begun = True
         found = [
@@ -157,9 +157,16 @@ class ProblemBook:
             for each in problems
         ]
         still = {each.id: each for each in found}
-        for key, each in self._open.items():
-            if key not in still:
-                self._closed.appendleft((each, now_us))
+        gone = [each for key, each in self._open.items() if key not in still]
+        if gone:
+            lost = frozenset(
+                f"link/{link.configured.id}/disconnected"
+                for link in view.links
+                if link.state == "disconnected"
+            )
+            for each in gone:
+                if each.id not in lost and not _is_unknown(each, view):
+                    self._closed.appendleft((each, view.now_us))
         self._open = still
         return found
 
@@ -168,6 +175,13 @@ class ProblemBook:
         return [
             {**_document(view, each), "closed_us": closed_us} for each, closed_us in self._closed
         ]
+
+
+def _is_unknown(problem: Problem, view: FabricView) -> bool:
+    """Returns whether nothing is known of the instance of a problem any more, so that nobody can
+    say that the problem has ended."""
+    instance = view.instances.get(problem.instance)
+    return problem.kind != "unknown" and instance is not None and instance.known is None
 
 
 def problem_documents(view: FabricView, problems: list[Problem]) -> list[dict[str, Any]]:

@@ -235,8 +235,7 @@ def _why(instance: ConfiguredInstance, answer: PeerAnswer, summary: InstanceSumm
     if summary is None:
         if not instance.admin_address and not answer.text:
             return "it has no administrator's interface: give it a `port` in `admin`"
-        said = last_answer(answer)
-        return f"{said}: {answer.text}" if answer.text else said
+        return answer.text
     if summary.storage_failure:
         return summary.storage_failure
     return "" if summary.state == "ready" else summary.why
@@ -286,8 +285,8 @@ def _link_level(state: str, told: LinkSummary | None) -> Level:
         return "working"
     if state == "downgraded":
         return "attention"
-    # Publishers wait for it, or would.
-    return "act" if told.sync else "attention"
+    # Publishers wait for it now, or until somebody changes a setting.
+    return "act" if told.sync and (told.unacked or state == "refused") else "attention"
 
 
 def since_words(since_us: int | None, now_us: int) -> str:
@@ -312,14 +311,17 @@ def _link_text(
         left = "" if told.seconds_left is None else f"{duration(told.seconds_left)} left"
         return ", ".join(each for each in (owed, left) if each) or "catching up"
     if state in ("disconnected", "refused"):
-        since = f"since {clock(told.since_us)}" if told.since_us is not None else ""
-        said = " ".join(each for each in (state, since) if each)
+        said = _lost_words(state, told)
         return f"{said}: {told.why}" if told.why else said
     words = since_words(told.since_us, now_us)
     if state == "downgraded":
         by = "by hand " if told.by_hand else ""
         return f"downgraded {by}{words}".strip()
     return state
+
+
+def _lost_words(state: str, told: LinkSummary) -> str:
+    return state if told.since_us is None else f"{state} since {clock(told.since_us)}"
 
 
 def _other_end(
@@ -381,7 +383,7 @@ def _seen(
                 if told.connected_to == target:
                     found[target].append((by, f"connected, {link.text}", told.since_us))
             else:
-                found[target].append((by, link.text, told.since_us))
+                found[target].append((by, _lost_words(link.state, told), told.since_us))
     for by, others in upstreams.items():
         for name in others:
             if name in found and not any(each[0] == by for each in found[name]):

@@ -7,6 +7,7 @@ import asyncio
 import base64
 import json
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -121,6 +122,7 @@ class AdminFabric:
         self.instances: dict[str, FakeInstance] = {}
         self.addresses: dict[str, str] = {}
         self.topology = FabricTopology("", ())
+        self.has_tls = False
 
     def url(self, path: str, name: str = "") -> str:
         return f"http://{self.addresses[name or next(iter(self.instances))]}{path}"
@@ -154,7 +156,12 @@ class AdminFabric:
         names = list(self.addresses)
         self.topology = FabricTopology(
             "flights",
-            tuple(ConfiguredInstance(each, "North", self.addresses[each]) for each in names),
+            tuple(
+                ConfiguredInstance(
+                    each, "North", self.addresses[each], is_tls=self.has_tls and each != names[0]
+                )
+                for each in names
+            ),
             tuple(
                 ConfiguredLink(each, other, (other,), "North", True)
                 for each in self.instances
@@ -185,6 +192,7 @@ async def admin_fabric(
     streams: Callable[[], EventStreams] = EventStreams,
     writes: bool = True,
     topology: Mapping[str, Any] | None = None,
+    tls: ssl.SSLContext | None = None,
     **settings: Any,
 ) -> AsyncIterator[AdminFabric]:
     """Runs the interfaces.
@@ -193,11 +201,13 @@ async def admin_fabric(
         replies: further peers, each with what it does with a connection.
         writes: whether the topology is written.
         topology: changed values of it.
+        tls: settings of the interfaces but the first, which speaks plain HTTP.
         settings: of each interface.
     """
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(ClientSession())
         made = AdminFabric(directory, session)
+        made.has_tls = tls is not None
         every = (*names, *(replies or {}))
         sockets = {name: socket.create_server(("127.0.0.1", 0)) for name in every}
         for name, listening in sockets.items():
@@ -212,7 +222,8 @@ async def admin_fabric(
             runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
-            await web.SockSite(runner, sockets[name]).start()
+            context = None if name == names[0] else tls
+            await web.SockSite(runner, sockets[name], ssl_context=context).start()
         for name, reply in (replies or {}).items():
             await _raw(stack, reply, sockets[name])
         yield made

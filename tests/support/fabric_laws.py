@@ -42,7 +42,7 @@ def document(made: FabricTopology, answers: Mapping[str, PeerAnswer]) -> dict[st
             event = read_event(name, {"number": 1, "time_us": NOW_US - 1, "event": "downgraded"})
             book.learn(name, "7", 1, [event])
     view = view_of(made, answers, served_by="R0-0", now_us=NOW_US, events=book)
-    problems = ProblemBook().dated(problems_of(view), NOW_US)
+    problems = ProblemBook().dated(problems_of(view), view)
     verdict = verdict_of(view, problems)
     found = fabric_document(
         view, problem_documents(view, problems), verdict, user="anna", guarded=True

@@ -216,7 +216,7 @@ class FabricRoutes:
                 now_us=now_us,
                 events=board.events,
             )
-            problems = board.problems.dated(problems_of(view), now_us)
+            problems = board.problems.dated(problems_of(view), view)
             found = fabric_document(
                 view,
                 problem_documents(view, problems),

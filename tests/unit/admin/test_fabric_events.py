@@ -25,7 +25,7 @@ def event(number: int, instance: str = "a", **more: Any) -> FabricEvent:
     [
         ("downgraded", {"destination": "London", "why": "too old"}, "downgraded London: too old"),
         ("storage_failed", {"text": "no space left"}, "storage failed: no space left"),
-        ("control", {"user": "anna"}, "control by anna"),
+        ("control", {"user": "anna", "path": "/amps/x"}, "control /amps/x by anna"),
         ("ready", {}, "ready"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -217,27 +218,47 @@ def test_the_most_urgent_comes_first() -> None:
     )
 
 
+def at(now_us: int, changed: Any = None) -> FabricView:
+    return dataclasses.replace(seen(changed), now_us=now_us)
+
+
 def test_since_when_is_kept_and_unknown_at_first() -> None:
     book = ProblemBook()
     disk = of(disk_free_percent=1.0)
-    assert [each.since_us for each in book.dated(disk, 100)] == [None]
+    assert [each.since_us for each in book.dated(disk, at(100))] == [None]
     both = of(disk_free_percent=1.0, front_log_failure="bad")
-    assert [each.since_us for each in book.dated(both, 200)] == [None, 200]
-    assert [each.since_us for each in book.dated(both, 300)] == [None, 200]
-    assert book.dated([], 400) == []
-    assert [each.since_us for each in book.dated(disk, 500)] == [500]
+    assert [each.since_us for each in book.dated(both, at(200))] == [None, 200]
+    assert [each.since_us for each in book.dated(both, at(300))] == [None, 200]
+    assert book.dated([], at(400)) == []
+    assert [each.since_us for each in book.dated(disk, at(500))] == [500]
     waiting = of({"R0-1": WAITING})
-    assert book.dated(waiting, 600)[0].since_us == NOW_US - 42_000_000
+    assert book.dated(waiting, at(600))[0].since_us == NOW_US - 42_000_000
+
+
+def test_a_problem_of_which_nothing_is_known_any_more_has_not_ended() -> None:
+    """Nor has one that another problem explains by now."""
+    lost = answer(summary(PAIR, "R0-0", {"R0-1": {"connected": False}}))
+    silent = answer(summary(PAIR, "R0-1"), 38.0, "silent")
+    book = ProblemBook()
+    full = {"R0-0": lost, "R0-1": answer(summary(PAIR, "R0-1", disk_free_percent=1.0))}
+    found = book.dated(problems_of(at(100, full)), at(100, full))
+    assert [each.kind for each in found] == ["disk", "link"]
+    now = {"R0-0": lost, "R0-1": silent}
+    found = book.dated(problems_of(at(200, now)), at(200, now))
+    assert [each.kind for each in found] == ["unknown"]
+    assert book.closed(at(200, now)) == []
+    book.dated([], at(300))
+    assert [each["kind"] for each in book.closed(at(300))] == ["unknown"]
 
 
 def test_problems_that_ended_are_kept_for_a_while() -> None:
     book, view = ProblemBook(), seen()
-    book.dated(of(disk_free_percent=1.0, front_log_failure="bad"), 100)
+    book.dated(of(disk_free_percent=1.0, front_log_failure="bad"), at(100))
     assert book.closed(view) == []
-    book.dated(of(disk_free_percent=1.0), 200)
-    for at in range(100):
-        book.dated(of(disk_free_percent=1.0), 300 + 2 * at)
-        book.dated([], 301 + 2 * at)
+    book.dated(of(disk_free_percent=1.0), at(200))
+    for turn in range(100):
+        book.dated(of(disk_free_percent=1.0), at(300 + 2 * turn))
+        book.dated([], at(301 + 2 * turn))
     found = book.closed(view)
     assert len(found) == 50
     assert (found[0]["id"], found[0]["closed_us"]) == ("instance/R0-0/disk", 499)

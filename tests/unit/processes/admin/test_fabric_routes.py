@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from support.admin_fabric import (
     http,
     says,
 )
+from support.tls_files import tls_files
 
 from raylay.services.admin.fabric_summary import InstanceSummary
 from raylay.services.admin.fabric_topology import ConfiguredInstance, FabricTopology
@@ -280,6 +283,36 @@ def test_a_peer_checks_a_password_once(tmp_path: Path) -> None:
 )
 def test_credentials_are_passed_on_as_they_came(caller: Caller, header: str) -> None:
     assert authorization(caller) == header
+
+
+def test_peers_are_asked_over_tls_and_checked(tmp_path: Path) -> None:
+    files = tls_files()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.server.certificate, files.server.key)
+
+    async def act(fabric: AdminFabric) -> None:
+        await fabric.until(all_answered)
+        status, found = await fabric.get("/raylay/peer/north-2/amps/instance/name.json")
+        assert (status, found["amps"]["instance"]["name"]) == (200, "north-2")
+        # Another authority's certificate is not believed.
+        fabric.write(ca_file="")
+        found = await fabric.until(lambda found: "TLS" in of(found, "north-2")["why_missing"])
+        status, found = await fabric.get("/raylay/peer/north-2/amps/instance/name.json")
+        assert status == 503 and "TLS" in found["error"]
+
+    visit(tmp_path, act, topology={"ca_file": files.ours.file}, tls=context)
+
+
+def test_paths_that_need_no_logon_show_the_fabric_to_everybody(tmp_path: Path) -> None:
+    async def act(fabric: AdminFabric) -> None:
+        found = await fabric.until(all_answered)
+        assert found["viewer"] == {"user": "", "guarded": True}
+        assert (await fabric.get("/raylay/check.json"))[0] == 401
+        assert (await fabric.get("/raylay/peer/north-2/amps/instance.json"))[0] == 401
+        assert not fabric.instances["north-2"].identified
+
+    paths = re.compile("^/raylay/(fabric|summary)[.]json$")
+    visit(tmp_path, act, guarded=True, anonymous_paths=paths)
 
 
 # -- the topology's file -----------------------------------------------------------------------

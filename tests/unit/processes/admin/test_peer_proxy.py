@@ -140,6 +140,20 @@ def test_another_instance_answers_through_this_one(tmp_path: Path) -> None:
     visit(tmp_path, act)
 
 
+def test_a_head_has_no_body_and_a_large_body_is_refused(tmp_path: Path) -> None:
+    async def act(fabric: AdminFabric) -> None:
+        for name in ("north-1", "north-2"):
+            url = fabric.url(f"/raylay/peer/{name}/amps/instance/name.json")
+            async with fabric.session.head(url) as response:
+                assert (response.status, await response.read()) == (200, b"")
+            path = f"/raylay/peer/{name}/{DOWNGRADE}"
+            status, _ = await fabric.ask("POST", path, headers=POST, data=b" " * 200_000)
+            assert status == 413
+            assert not fabric.instances[name].performed
+
+    visit(tmp_path, act)
+
+
 def test_an_action_is_performed_where_it_is_sent_and_only_by_a_page_of_ours(tmp_path: Path) -> None:
     async def act(fabric: AdminFabric) -> None:
         for name in ("north-1", "north-2"):
