@@ -180,6 +180,12 @@ def write_text_durably(path: Path, text: str) -> None:
     sync_directory(path.parent)
 
 
+def move_durably(source: Path, target: Path) -> None:
+    """Renames a file in its directory, in place of another one."""
+    os.replace(source, target)
+    sync_directory(target.parent)
+
+
 def read_text(path: Path) -> bytes:
     """Reads the text that `write_text_durably` has written.
 

@@ -2,7 +2,8 @@
 
 Each kind of thing has two tables. `ICLIENTS_STATIC` has one row for each client that was ever seen,
 with its texts as they were last; `ICLIENTS_DYNAMIC` has one for each client and sample, with its
-numbers. `static_id` joins them.
+numbers. `static_id` joins them. LIFETIMES has the starts of the instance, the latest
+`LIFETIMES_MAX` of them.
 
 The file is bounded by age and by size, whichever is reached first: what is oldest leaves first.
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from raylay.services.errors import StorageError
+from raylay.storage.files import move_durably
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,11 +32,20 @@ SAMPLES_BETWEEN_TRIMS = 60
 TRIMMED_SHARE = 0.1
 """Share of the samples that leave at once where the file is too large."""
 LOCK_WAIT_S = 5.0
+LIFETIMES_MAX = 1_000
+SAME_START_US = 5_000_000
+"""Time in which two starts are the same one, told twice."""
+DAMAGED_SUFFIX = ".damaged"
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}\Z")
 
 Number = int | float
 SampleRow = tuple[str, str, Mapping[str, "str | int | float | bool | None"]]
 """Table, id and values of one thing."""
+
+
+class StatisticsDamaged(StorageError):
+    """The file is not, or not any more, a database."""
 
 
 class StatisticsReader(Protocol):
@@ -58,6 +69,7 @@ class StatisticsStore:
         bytes_max: the size that the file does not stay above.
 
     Raises:
+        StatisticsDamaged: the file is no database.
         StorageError: the file cannot be used; names it.
     """
 
@@ -84,8 +96,21 @@ class StatisticsStore:
         run("PRAGMA journal_mode = WAL")
         run("PRAGMA synchronous = NORMAL")
         run("CREATE TABLE IF NOT EXISTS SAMPLES (timestamp INTEGER PRIMARY KEY)")
+        run(
+            "CREATE TABLE IF NOT EXISTS LIFETIMES "
+            "(timestamp INTEGER PRIMARY KEY, event TEXT, version TEXT)"
+        )
+        self._list_tables()
+
+    def _list_tables(self) -> None:
+        run = self._database.execute
         for (name,) in run("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
             self._columns[name] = {each[1] for each in run(f"PRAGMA table_info({name})")}
+
+    def _roll_back(self) -> None:
+        # A full disk makes SQLite roll back by itself.
+        if self._database.in_transaction:
+            self._database.execute("ROLLBACK")
 
     @contextmanager
     def _named(self) -> Iterator[None]:
@@ -93,9 +118,14 @@ class StatisticsStore:
         try:
             yield
         except sqlite3.Error as error:
-            raise StorageError(
-                f"the statistics database {self.path} cannot be used: {error}; move the file away, "
-                "or give `admin` another `file`"
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            kind = StatisticsDamaged if code in _DAMAGED else StorageError
+            advice = (
+                "make room on its disk" if code == sqlite3.SQLITE_FULL else "move the file away"
+            )
+            raise kind(
+                f"the statistics database {self.path} cannot be used: {error}; {advice}, or give "
+                "`admin` another `statistics_file`"
             ) from error
 
     # -- writing -----------------------------------------------------------------------------
@@ -115,11 +145,11 @@ class StatisticsStore:
                         self._add(time_us, table, key, values)
                 run("COMMIT")
             except BaseException:
-                run("ROLLBACK")
+                self._roll_back()
                 # What was added to a table, or given an id, is not there any more.
                 self._columns.clear()
                 self._ids.clear()
-                self._begin()
+                self._list_tables()
                 raise
             self._appended += 1
             if self._appended % SAMPLES_BETWEEN_TRIMS == 1:
@@ -129,10 +159,14 @@ class StatisticsStore:
         self, time_us: int, table: str, key: str, values: Mapping[str, str | Number | None]
     ) -> None:
         texts = {name: value for name, value in values.items() if isinstance(value, str)}
-        numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
+        numbers = {
+            name: _bounded(value)
+            for name, value in values.items()
+            if isinstance(value, int | float)
+        }
         static_id = self._static_id(table, key, texts)
         dynamic = self._table(f"{table}_DYNAMIC", "timestamp INTEGER, static_id INTEGER", numbers)
-        names = ["timestamp", "static_id", *numbers]
+        names = ["timestamp", "static_id", *(f'"{name}"' for name in numbers)]
         self._database.execute(
             f"INSERT INTO {dynamic} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})",
             (time_us, static_id, *numbers.values()),
@@ -149,7 +183,7 @@ class StatisticsStore:
         run(f"INSERT OR IGNORE INTO {static} (id) VALUES (?)", (key,))
         ((found,),) = run(f"SELECT static_id FROM {static} WHERE id = ?", (key,)).fetchall()
         if texts:
-            changes = ", ".join(f"{name} = ?" for name in texts)
+            changes = ", ".join(f'"{name}" = ?' for name in texts)
             run(f"UPDATE {static} SET {changes} WHERE static_id = ?", (*texts.values(), found))
         self._ids[table, key] = found, texts
         return int(found)
@@ -160,15 +194,18 @@ class StatisticsStore:
         known = self._columns.get(name)
         if known is None:
             self._check_name(name)
-            run(f"CREATE TABLE {name} ({columns})")
-            if name.endswith("_DYNAMIC"):
-                run(f"CREATE INDEX {name}_BY_ID ON {name} (static_id, timestamp)")
-                run(f"CREATE INDEX {name}_BY_TIME ON {name} (timestamp)")
+            # One sample lies together, and needs no index besides: it leaves as one range.
+            ending = (
+                ", PRIMARY KEY (timestamp, static_id)) WITHOUT ROWID"
+                if name.endswith("_DYNAMIC")
+                else ")"
+            )
+            run(f"CREATE TABLE {name} ({columns}{ending}")
             known = self._columns[name] = {each.split()[0] for each in columns.split(", ")}
         for column in more:
             if column not in known:
                 self._check_name(column)
-                run(f"ALTER TABLE {name} ADD COLUMN {column}")
+                run(f'ALTER TABLE {name} ADD COLUMN "{column}"')
                 known.add(column)
         return name
 
@@ -220,7 +257,7 @@ class StatisticsStore:
             run("DELETE FROM SAMPLES WHERE timestamp < ?", (before_us,))
             run("COMMIT")
         except BaseException:
-            run("ROLLBACK")
+            self._roll_back()
             raise
         self._ids.clear()
         run("PRAGMA incremental_vacuum").fetchall()
@@ -234,11 +271,69 @@ class StatisticsStore:
         if column not in self._columns.get(dynamic, ()):
             return []
         with self._named():
-            return self._database.execute(
-                f"SELECT timestamp, {column} FROM {dynamic} JOIN {static} USING (static_id) "
-                f"WHERE id = ? AND timestamp BETWEEN ? AND ? AND {column} IS NOT NULL "
+            run = self._database.execute
+            found = run(f"SELECT static_id FROM {static} WHERE id = ?", (key,)).fetchall()
+            if not found:
+                return []
+            # CROSS JOIN: sample by sample, each a look-up.
+            return run(
+                f'SELECT timestamp, "{column}" FROM SAMPLES CROSS JOIN {dynamic} USING (timestamp) '
+                f'WHERE static_id = ? AND timestamp BETWEEN ? AND ? AND "{column}" IS NOT NULL '
                 "ORDER BY timestamp",
-                (key, *_bounds(first_us, last_us)),
+                (found[0][0], *_bounds(first_us, last_us)),
+            ).fetchall()
+
+    def sample(self, time_us: int) -> dict[str, dict[str, dict[str, str | Number]]] | None:
+        """Returns one sample: by table and id, its numbers, and the texts as they were last. None:
+        there is no sample of this time."""
+        with self._named():
+            run = self._database.execute
+            if not run("SELECT 1 FROM SAMPLES WHERE timestamp = ?", (time_us,)).fetchall():
+                return None
+            found: dict[str, dict[str, dict[str, str | Number]]] = {}
+            for name in sorted(self._columns):
+                table, _, kind = name.rpartition("_")
+                if kind != "DYNAMIC":
+                    continue
+                static = f"{table}_STATIC"
+                cursor = run(
+                    f"SELECT {static}.*, {name}.* FROM {name} JOIN {static} USING (static_id) "
+                    f"WHERE {name}.timestamp = ?",
+                    (time_us,),
+                )
+                columns = [each[0] for each in cursor.description]
+                for row in cursor.fetchall():
+                    pairs = zip(columns, row, strict=True)
+                    values = {column: value for column, value in pairs if value is not None}
+                    key = values.pop("id")
+                    del values["timestamp"], values["static_id"]
+                    found.setdefault(table, {})[key] = values
+            return found
+
+    # -- lifetimes ---------------------------------------------------------------------------
+    def add_lifetime(self, time_us: int, event: str, version: str) -> None:
+        """Notes a start of the instance, unless it is known.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        with self._named():
+            run = self._database.execute
+            near = (time_us - SAME_START_US, time_us + SAME_START_US)
+            if run("SELECT 1 FROM LIFETIMES WHERE timestamp BETWEEN ? AND ?", near).fetchall():
+                return
+            run("INSERT INTO LIFETIMES VALUES (?, ?, ?)", (time_us, event, version))
+            run(
+                "DELETE FROM LIFETIMES WHERE timestamp NOT IN "
+                "(SELECT timestamp FROM LIFETIMES ORDER BY timestamp DESC LIMIT ?)",
+                (LIFETIMES_MAX,),
+            )
+
+    def lifetimes(self) -> list[tuple[int, str, str]]:
+        """Returns the starts of the instance, oldest first: time, event, version."""
+        with self._named():
+            return self._database.execute(
+                "SELECT timestamp, event, version FROM LIFETIMES ORDER BY timestamp"
             ).fetchall()
 
     def timestamps(self, first_us: int | None, last_us: int | None) -> list[int]:
@@ -254,6 +349,30 @@ class StatisticsStore:
         """Closes the file."""
         with self._named():
             self._database.close()
+
+
+def _bounded(value: Number) -> Number:
+    """Returns a number that SQLite takes: its integers have 64 bits and a sign."""
+    return value if -(1 << 63) <= value < 1 << 63 else float(value)
+
+
+def move_aside(path: str | Path) -> Path:
+    """Moves a damaged file away, with what belongs to it, in place of an earlier one. Returns where
+    it lies now.
+
+    Raises:
+        StorageError: it cannot be moved.
+    """
+    aside = Path(f"{path}{DAMAGED_SUFFIX}")
+    try:
+        move_durably(Path(path), aside)
+        for ending in ("-wal", "-shm"):
+            Path(f"{path}{ending}").unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"the statistics database {path} is damaged and cannot be moved away: {error.strerror}"
+        ) from error
+    return aside
 
 
 def _bounds(first_us: int | None, last_us: int | None) -> tuple[int, int]:

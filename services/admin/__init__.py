@@ -5,7 +5,8 @@ history, and the actions.
 from the summaries (`fabric_summary.py`) of all instances and the configured topology
 (`fabric_topology.py`).
 
-`tree.py` has the nodes and their formats, `resources.py` the tree of an instance and `host.py` that
-of its host, `requests.py` reads a request's path and query. All of that is pure but for `host.py`,
-which reads the operating system. `storage/statistics.py` keeps the history.
+`tree.py` has the nodes and their formats, `resources.py` the tree of an instance, made of its
+snapshots (`snapshot_pages.py`), `requests.py` reads a request's path and query. `statistics.py` has
+the rows of the history, which `storage/statistics.py` keeps. All of that is pure;
+services/processes/admin serves it, and reads the host.
 """

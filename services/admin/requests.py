@@ -12,10 +12,10 @@ format.
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
-from urllib.parse import unquote_to_bytes
 
 from raylay.services.errors import ConfigurationError
 
@@ -82,8 +82,16 @@ def read_request(path: str, query: Sequence[tuple[str, str]]) -> ResourceRequest
         raise ConfigurationError(f"no such path: resources are below /{ROOT}/")
     if len(raw) > STEPS_MAX:
         raise ConfigurationError(f"the path has {len(raw)} steps: at most {STEPS_MAX} are read")
-    steps = tuple(unquote_to_bytes(step).decode("utf-8", "replace") for step in raw[1:])
+    steps = tuple(_decoded(step) for step in raw[1:])
     return ResourceRequest(steps, found, _period(query))
+
+
+def _decoded(step: str) -> str:
+    raw = _ESCAPED.sub(lambda found: bytes.fromhex(found[1].decode()), step.encode())
+    return raw.decode("utf-8", "replace")
+
+
+_ESCAPED = re.compile(rb"%([0-9A-Fa-f]{2})")
 
 
 def _period(query: Sequence[tuple[str, str]]) -> Period | None:

@@ -7,15 +7,20 @@ in the instance and in each entry, so that a reader of the documents is never su
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from raylay.services.admin.rates import CounterRates
 from raylay.services.admin.requests import format_time
+from raylay.services.admin.snapshot_pages import COUNTERS
 from raylay.services.admin.tree import Branch, Collection, Node
 
 Snapshot = Mapping[str, Any]
-"""What an instance tells of itself (`services/server/status.py`), as msgpack carries it."""
+"""What an instance tells of itself (`services/server/admin_snapshot.py`), with the rows of all
+pages (`SnapshotPages`) and what its administrator's process reads by itself
+(`InstanceReadings`)."""
+NS_PER_US = 1_000
 
 
 def instance_branch(snapshot: Snapshot, rates: CounterRates, time_us: int) -> Branch:
@@ -27,8 +32,10 @@ def instance_branch(snapshot: Snapshot, rates: CounterRates, time_us: int) -> Br
         time_us: of the sample, in microseconds since 1970.
     """
     rated = _Rated(rates)
+    configuration = snapshot.get("configuration", {})
     return {
         "name": snapshot["name"],
+        "name_hash": str(snapshot.get("name_hash", "")),
         "description": snapshot.get("description", ""),
         "version": snapshot.get("version", ""),
         "pid": snapshot["pid"],
@@ -37,20 +44,42 @@ def instance_branch(snapshot: Snapshot, rates: CounterRates, time_us: int) -> Br
         "user_id": snapshot.get("user_id", ""),
         "timestamp": format_time(time_us),
         "uptime": _uptime(snapshot.get("uptime_s", 0.0)),
-        "clients": Collection("client", _clients(snapshot, rated)),
-        "subscriptions": Collection("subscription", _subscriptions(snapshot)),
-        "memory": dict(snapshot.get("memory", {})),
-        "message_types": Collection(
-            "message_type",
-            {name: {"name": name} for name in snapshot.get("message_types", ())},
+        "api": {"command_queue_depth": snapshot.get("command_queue_depth")},
+        "clients": Collection("client", _clients(snapshot)),
+        "cpu": dict(snapshot.get("cpu", {})),
+        "environment": Collection(
+            "variable",
+            {name: {"value": value} for name, value in snapshot.get("environment", {}).items()},
         ),
-        "processors": Collection("processor", {"all": _processor(snapshot, rated)}),
+        "lifetimes": Collection("lifetime", _lifetimes(snapshot)),
+        "logging": _logging(configuration.get("log", {})),
+        "subscriptions": Collection("subscription", _subscriptions(snapshot)),
+        "memory": _memory(snapshot),
+        "message_types": Collection(
+            "message_type", _message_types(snapshot.get("message_types", ()), configuration)
+        ),
+        "processors": Collection("processor", _processors(snapshot, rated)),
+        "queries": {
+            "queued_queries": snapshot.get("queries_queued"),
+            "raylay": {"queries": Collection("query", _queries(snapshot))},
+        },
         "queues": Collection("queue", _queues(snapshot, rated)),
         "replication": Collection("destination", _destinations(snapshot, rated)),
         "sow": Collection("topic", _sow_topics(snapshot, rated)),
-        "transaction_log": _transaction_log(snapshot),
+        "statistics": dict(snapshot.get("statistics", {})),
+        "transaction_log": _transaction_log(snapshot, rated),
         "transports": Collection("transport", _transports(snapshot)),
-        "raylay": _own(snapshot),
+        "raylay": {
+            **_own(snapshot),
+            **rated(
+                ("own",),
+                {name: snapshot[name] for name in _OWN_COUNTERS if name in snapshot},
+            ),
+            "pools": Collection("pool", _pools(snapshot)),
+            "processes": Collection("process", _processes(snapshot)),
+            "topics": Collection("topic", _topics(snapshot, rated)),
+            "upstreams": Collection("upstream", _upstreams(snapshot)),
+        },
     }
 
 
@@ -80,27 +109,41 @@ def _time(time_us: int | None) -> str | None:
     return None if not time_us else format_time(time_us)
 
 
-def _clients(snapshot: Snapshot, rated: _Rated) -> dict[str, Branch]:
+def _clients(snapshot: Snapshot) -> dict[str, Branch]:
     found: dict[str, Branch] = {}
+    queues = snapshot.get("socket_queues", {})
     for each in snapshot.get("client_connections", ()):
-        key = str(each["number"])
-        counters = {name: each[name] for name in ("bytes_in", "bytes_out", "messages_out")}
-        found[key] = {
+        counters: dict[str, Node] = {}
+        for name in COUNTERS:
+            counters[name] = each[name]
+            counters[f"{name}_per_sec"] = each["rates"][name]
+        received, sent = queues.get(each["address"], (None, None))
+        found[str(each["number"])] = {
             "client_name": each["client"],
-            "client_name_hash": each["publisher"],
+            "client_name_hash": str(each["publisher"]),
             "authenticated_id": each["user"],
             "remote_address": each["address"],
             "connection_name": each["transport"],
             "connect_time": _time(each["connected_us"]),
-            **rated(("clients", key), counters),
+            **counters,
+            "denied_reads": each["denied_reads"],
+            "denied_writes": each["denied_writes"],
             "queued_bytes_out": each["unsent_bytes"],
             "queue_max_latency": each["age_ms"] / 1000,
             "subscription_count": each["subscriptions"],
+            "transport_rx_queue": received,
+            "transport_tx_queue": sent,
             "raylay": {
                 "state": each["state"],
                 "published_upto": each["published_upto"],
                 "unacknowledged": each["unacknowledged"],
+                "oldest_unacknowledged_ms": each["oldest_unacknowledged_ms"],
+                "seconds_behind": each["age_ms"] // 1000,
+                "trend": each.get("trend"),
+                "memory_bytes": each["memory_bytes"],
                 "offline_bytes": each["offline_bytes"],
+                "times_slowed": each["times_slowed"],
+                "measured_us": each["measured_us"],
             },
         }
     return found
@@ -108,39 +151,163 @@ def _clients(snapshot: Snapshot, rated: _Rated) -> dict[str, Branch]:
 
 def _subscriptions(snapshot: Snapshot) -> dict[str, Branch]:
     found: dict[str, Branch] = {}
+    clients = {each["number"]: each for each in snapshot.get("client_connections", ())}
     for each in snapshot.get("subscribers", ()):
-        found[f"{each['client']}/{each['subscription']}"] = {
+        client = clients[each["number"]]
+        found[f"{each['number']}/{each['subscription']}"] = {
             "client_id": each["client"],
             "sub_id": each["subscription"],
             "topic": each["topic"],
-            "message_type": ",".join(each["message_types"]),
-            "filter": each.get("filter", ""),
-            "bookmark": each["bookmark"],
-            "backlog": each["unsent_bytes"],
+            "message_type": each["message_types"],
+            "filter": each["filter"],
+            "options": each["options"],
+            "bookmark": each["kind"] == "bookmark",
+            "backlog": client["unsent_bytes"],
             "seconds_behind": each.get("seconds_behind"),
-            "raylay": {"delivered": each["delivered"], "transactions_behind": each["behind"]},
+            "raylay": {
+                "kind": each["kind"],
+                "client_number": each["number"],
+                "delivered": each["delivered"],
+                "cursor_txid": each["cursor_txid"],
+                "transactions_behind": each.get("behind"),
+                "age_ms": client["age_ms"],
+                "trend": each.get("trend"),
+            },
         }
     return found
 
 
-def _processor(snapshot: Snapshot, rated: _Rated) -> Branch:
-    counters = {"messages_received": snapshot.get("published", 0)}
-    counters["matches_found"] = snapshot.get("delivered", 0)
-    return {"description": "all of the instance", **rated(("processors", "all"), counters)}
+def _lifetimes(snapshot: Snapshot) -> dict[str, Branch]:
+    return {
+        str(time_us): {"timestamp": format_time(time_us), "event": event, "version": version}
+        for time_us, event, version in snapshot.get("lifetimes", ())
+    }
+
+
+def _logging(options: Mapping[str, Any]) -> Branch:
+    """Returns the target of the log by its documented name."""
+    if not options or options["target"] == "none":
+        return {}
+    values = {"level": options["level"], "format": options["format"]}
+    if options["target"] == "file":
+        return {"file": {"file_name": options["directory"], **values}}
+    return {"console": {"protocol": "stderr", **values}}
+
+
+def _memory(snapshot: Snapshot) -> Branch:
+    process = snapshot.get("memory", {})
+    caches: dict[str, Branch] = {}
+    metrics = snapshot.get("metrics", {})
+    for name, size in (
+        ("client_buffers", metrics.get("buffer_bytes")),
+        ("incomplete_frames", metrics.get("incomplete_bytes")),
+        ("staged", snapshot.get("staged_bytes")),
+        ("sow", sum(each["pending_bytes"] for each in snapshot.get("sow_topics", {}).values())),
+    ):
+        caches[name] = {"name": name, "size": size}
+    return {**process, "caches": Collection("cache", caches)}
+
+
+def _message_types(names: Iterable[str], configuration: Mapping[str, Any]) -> dict[str, Branch]:
+    found: dict[str, Branch] = {
+        name: {"name": name, "type": name, "module": "built in", "options": ""} for name in names
+    }
+    for each in configuration.get("type_definitions", ()):
+        options = json.dumps(each.get("options", {}), sort_keys=True)
+        found[each["name"]] = {
+            "name": each["name"],
+            "type": each["kind"],
+            "module": each["kind"],
+            "options": options if options != "{}" else "",
+        }
+    return found
+
+
+def _processors(snapshot: Snapshot, rated: _Rated) -> dict[str, Branch]:
+    """The documented processor types: the parts that take messages, and those that find who wants
+    them."""
+    deliveries = snapshot.get("deliveries", {})
+    sow = snapshot.get("sow_topics", {}).values()
+    put = sum(each["inserted"] + each["updated"] + each["deleted"] for each in sow)
+    published, replicated = snapshot.get("published", 0), snapshot.get("replicated_in", 0)
+    found: dict[str, Branch] = {}
+    for name, description, received, matched in (
+        ("all", "all of the instance", published + replicated, snapshot.get("delivered", 0)),
+        ("external", "publishes of clients", published, deliveries.get("live", 0)),
+        ("replication", "messages of other instances", replicated, 0),
+        ("bookmark", "replays of the transaction log", 0, deliveries.get("bookmark", 0)),
+        ("queue", "messages of queues", 0, deliveries.get("queue", 0)),
+        ("sow", "records and queries of SOW topics", put, deliveries.get("rows", 0)),
+    ):
+        counters = {"messages_received": received, "matches_found": matched}
+        if name == "all":
+            counters["messages_received_bytes"] = snapshot.get("payload_bytes", 0)
+        found[name] = {"description": description, **rated(("processors", name), counters)}
+    return found
+
+
+def _queries(snapshot: Snapshot) -> dict[str, Branch]:
+    return {
+        f"{each['client']}/{each['query']}": {
+            "client_id": each["client_name"],
+            "query_id": each["query"],
+            "topic": each["topic"],
+            "message_type": each["message_type"],
+            "filter": each["filter"],
+            "is_running": each["is_running"],
+        }
+        for each in snapshot.get("queries", ())
+    }
 
 
 def _queues(snapshot: Snapshot, rated: _Rated) -> dict[str, Branch]:
     found: dict[str, Branch] = {}
-    for name, each in snapshot.get("queues", {}).items():
+    configuration = snapshot.get("configuration", {}).get("queue_definitions", ())
+    definitions = {(each["name"], each["message_type"]): each for each in configuration}
+    for stored_as, each in snapshot.get("queues", {}).items():
         own = {key: value for key, value in each.items() if _is_leaf(value)}
-        found[name] = {
-            "topic": own.pop("topic"),
-            "message_type": own.pop("message_type"),
-            **rated(("queues", name), {"delivered": own.pop("delivered")}),
-            "subscription_count": own.pop("subscriptions"),
-            "raylay": own,
+        topic, message_type = own.pop("topic"), own.pop("message_type")
+        defined = definitions.get((topic, message_type), {})
+        depth = own.pop("queue_depth", None)
+        came, left = own.pop("came", None), own.pop("left", None)
+        counters = {
+            name: own.pop(name, 0)
+            for name in ("delivered", "transferred_in", "transferred_out", "expired_leases")
+        }
+        found[f"{topic}!{message_type}"] = {
+            "topic": topic,
+            "message_type": message_type,
+            "queue_depth": depth,
+            "owned": _owned(each),
+            "backlog": own.pop("backlog", None),
+            "max_backlog": defined.get("backlog_max", 0),
+            "target_queue_depth": defined.get("target_depth", 0),
+            "inactive_message_count": own.pop("inactive_message_count", None),
+            "deferred_ack_count": own.pop("deferred_ack_count", None),
+            "age_of_oldest_lease": _whole_s(own.pop("age_of_oldest_lease_us", None)),
+            "seconds_behind": own.pop("seconds_behind", None),
+            "proxied_transfer": own.pop("proxied_transfer", None),
+            **rated(("queues", stored_as), counters),
+            "details": {
+                "depth": depth,
+                "insert_count": came,
+                "delete_count": left,
+                "last_queued_txid": own.get("folded_txid"),
+            },
+            "raylay": {"name": stored_as, "trend": own.pop("trend", None), **own},
         }
     return found
+
+
+def _owned(queue: Mapping[str, Any]) -> int | None:
+    """Returns the messages that this instance may deliver, or has delivered on a lease."""
+    if queue.get("available_here") is None:
+        return None
+    return int(queue["available_here"]) + int(queue.get("backlog") or 0)
+
+
+def _whole_s(microseconds: int | None) -> int | None:
+    return None if microseconds is None else microseconds // 1_000_000
 
 
 def _destinations(snapshot: Snapshot, rated: _Rated) -> dict[str, Branch]:
@@ -155,9 +322,14 @@ def _destinations(snapshot: Snapshot, rated: _Rated) -> dict[str, Branch]:
             "destination_name": each["peer"],
             "destination_group_name": each["group"],
             "destination_admin_addr": each.get("admin_address", ""),
+            "authenticated_id": each.get("user", ""),
             "client_name": each["client_name"],
             "client_type": "source",
+            "connect_time": _time(each.get("connected_us")),
+            "disconnect_time": _time(each.get("disconnected_us")),
+            "disconnect_count": each.get("disconnects", 0),
             "is_connected": each["connected"],
+            "pass_through": each.get("pass_through", ""),
             "replication_type": "sync" if each["sync"] else "async",
             "seconds_behind": each["age_ms"] // 1000,
             **rated(("replication", name), counters),
@@ -172,7 +344,14 @@ def _destinations(snapshot: Snapshot, rated: _Rated) -> dict[str, Branch]:
                 "unacked": each["unacked"],
                 "age_ms": each["age_ms"],
                 "lag": each["lag"],
+                "trend": each.get("trend"),
+                "persisted": each.get("persisted"),
+                "stored_txid": each.get("stored_txid"),
+                "skipped": each.get("skipped"),
+                "is_direct": each.get("direct"),
+                "sent_wire_bytes": each.get("sent_wire_bytes"),
                 "address": each["address"],
+                "incarnation": each.get("incarnation", ""),
                 "pid": each["pid"],
                 "starts": each["starts"],
             },
@@ -181,21 +360,52 @@ def _destinations(snapshot: Snapshot, rated: _Rated) -> dict[str, Branch]:
 
 
 def _sow_topics(snapshot: Snapshot, rated: _Rated) -> dict[str, Branch]:
-    return {
-        name: {
-            "topic": name,
+    configuration = snapshot.get("configuration", {}).get("sow", ())
+    definitions = {_stored_as(each): each for each in configuration}
+    queried = snapshot.get("queried", {})
+    found: dict[str, Branch] = {}
+    for name, each in snapshot.get("sow_topics", {}).items():
+        defined = definitions.get(name, {})
+        topic, rules = defined.get("name", name), defined.get("rules", {})
+        counters = {
+            "insert_count": each["inserted"],
+            "update_count": each["updated"],
+            "delete_count": each["deleted"],
+            "query_count": queried.get(topic, 0),
+        }
+        values: dict[str, Node] = {}
+        for counter, value in rated(("sow", name), counters).items():
+            values[_RATES_OF_SOW.get(counter, counter)] = value
+        found[name] = {
+            "topic": topic,
+            "message_type": defined.get("message_type", ""),
+            "path": "" if defined.get("transient") else snapshot.get("sow_path", ""),
+            "stored_bytes": None if defined.get("transient") else snapshot.get("sow_bytes"),
             "valid_keys": each["records"],
-            **rated(("sow", name), {"delete_count": each["deleted"]}),
+            "historical_window": _whole_s(rules.get("window_us")),
+            "historical_granularity": _whole_s(rules.get("granularity_us")),
+            **values,
             "raylay": {
                 key: each[key]
                 for key in ("txid", "saved_txid", "pending_bytes", "tombstones", "expired")
             },
         }
-        for name, each in snapshot.get("sow_topics", {}).items()
-    }
+    return found
 
 
-def _transaction_log(snapshot: Snapshot) -> Branch:
+_RATES_OF_SOW = {
+    "insert_count_per_sec": "inserts_per_sec",
+    "update_count_per_sec": "updates_per_sec",
+    "delete_count_per_sec": "deletes_per_sec",
+    "query_count_per_sec": "queries_per_sec",
+}
+
+
+def _stored_as(definition: Mapping[str, Any]) -> str:
+    return f"{definition['message_type']}/{definition['name']}"
+
+
+def _transaction_log(snapshot: Snapshot, rated: _Rated) -> Branch:
     segments: Iterable[Mapping[str, Any]] = snapshot.get("segments", ())
     journals: dict[str, Branch] = {
         str(each["first_txid"]): {
@@ -216,15 +426,82 @@ def _transaction_log(snapshot: Snapshot) -> Branch:
     }
     times = [each[name] for each in segments for name in ("first_time_us", "last_time_us")]
     known = [time_us for time_us in times if time_us]
+    counters = {
+        "messages": snapshot.get("messages", 0),
+        "payload_bytes": snapshot.get("payload_bytes", 0),
+        "commits": snapshot.get("commits", 0),
+    }
     return {
         "min_timestamp": _time(min(known, default=0)),
         "max_timestamp": _time(max(known, default=0)),
         "journals": Collection("journal", journals),
-        "write_latency": dict(snapshot.get("write_latency", {})),
+        "write_latency": _histogram(snapshot.get("write_latency"), NS_PER_US),
+        "write_size": _histogram(snapshot.get("write_size"), 1),
         "raylay": {
-            key: snapshot.get(key) for key in ("first_txid", "committed_txid", "messages", "notes")
+            **{key: snapshot.get(key) for key in ("first_txid", "committed_txid", "notes")},
+            **rated(("transaction_log",), counters),
+            "journal_count": len(journals),
+            "bytes": sum(each["bytes_on_disk"] for each in segments),
+            "problem": snapshot.get("journal_problem", ""),
         },
     }
+
+
+def _histogram(found: Mapping[str, Any] | None, divisor: int) -> Branch:
+    """Returns a histogram with the counts of its buckets by their upper bounds, those without a
+    count left out."""
+    if found is None:
+        return {}
+    bounds = [*(str(bound // divisor) for bound in found["bounds"]), "more"]
+    counted = [f"{bound}={n}" for bound, n in zip(bounds, found["counts"], strict=True) if n]
+    minimum, maximum = found["minimum"], found["maximum"]
+    return {
+        "histogram": " ".join(counted),
+        "minimum": None if minimum is None else minimum // divisor,
+        "maximum": None if maximum is None else maximum // divisor,
+        "raylay": {
+            "count": sum(found["counts"]),
+            "p50": _percentile(found, 0.5, divisor),
+            "p99": _percentile(found, 0.99, divisor),
+        },
+    }
+
+
+def _percentile(found: Mapping[str, Any], fraction: float, divisor: int) -> int | None:
+    """Returns the upper bound of the bucket that holds this fraction."""
+    wanted, reached = fraction * sum(found["counts"]), 0
+    for bound, count in zip(found["bounds"], found["counts"], strict=False):
+        reached += count
+        if reached and reached >= wanted:
+            return int(bound) // divisor
+    return None if found["maximum"] is None else int(found["maximum"]) // divisor
+
+
+def _pools(snapshot: Snapshot) -> dict[str, Branch]:
+    return {
+        each["pool"]: {key: value for key, value in each.items() if _is_leaf(value)}
+        for each in snapshot.get("capacity", ())
+    }
+
+
+def _processes(snapshot: Snapshot) -> dict[str, Branch]:
+    return {str(each["pid"]): dict(each) for each in snapshot.get("processes", ())}
+
+
+def _topics(snapshot: Snapshot, rated: _Rated) -> dict[str, Branch]:
+    found: dict[str, Branch] = {}
+    for (topic, message_type), count in snapshot.get("topics", {}).items():
+        key = f"{topic}!{message_type}"
+        found[key] = {
+            "topic": topic,
+            "message_type": message_type,
+            **rated(("topics", key), {"messages": count}),
+        }
+    return found
+
+
+def _upstreams(snapshot: Snapshot) -> dict[str, Branch]:
+    return {each["name"]: dict(each) for each in snapshot.get("upstreams", ())}
 
 
 def _transports(snapshot: Snapshot) -> dict[str, Branch]:
@@ -267,8 +544,6 @@ _OWN = (
     "durable_txid",
     "next_txid",
     "pending",
-    "persisted",
-    "replicated_in",
     "duplicates",
     "late",
     "conflicts",
@@ -282,7 +557,20 @@ _OWN = (
     "retention_held",
     "last_event",
     "control_problem",
+    "min_sync_destinations",
+    "sessions",
+    "bookmark_subscriptions",
+    "publisher_names",
+    "publisher_conflicts",
+    "connection_faults",
+    "filters_given_up",
+    "runs_unreadable",
+    "sow_store_failure",
+    "topics_of_others",
 )
+
+
+_OWN_COUNTERS = ("published", "persisted", "delivered", "replicated_in")
 
 
 def _own(snapshot: Snapshot) -> Branch:

@@ -77,6 +77,7 @@ class SowFeature:
         first_unreadable: the first of them, and the reason; empty: there is none.
         is_urgent: see `begin`.
         deleted, expired: number of records, by the topic's name in the store.
+        put: number of messages that made or changed a record, by the topic's name in the store.
     """
 
     name = "sow"
@@ -88,6 +89,8 @@ class SowFeature:
         self.unreadable = 0
         self.deleted: dict[str, int] = dict.fromkeys((topic.stored_as for topic in book.topics), 0)
         self.expired = dict(self.deleted)
+        self.put = dict(self.deleted)
+        self._began_with: dict[str, int] = {}
         self._kept = [topic for topic in book.topics if not topic.definition.transient]
         self._saved_txid = {id(each): each.state.txid for each in self._kept}
         self._taken: list[tuple[SowTopic, int]] = []
@@ -199,6 +202,7 @@ class SowFeature:
         folded_txid = topic.state.txid
         logical = topic.logical(run.topic)
         keys = None if topic.staging is None else topic.staging.keys_of(run)
+        put = 0
         for at, record in readable_records(run, partial(self._leave_run, topic, run)):
             txid += 1
             if txid <= folded_txid:
@@ -213,9 +217,11 @@ class SowFeature:
                     topic.state, record, key, txid, run.receive_time_us, logical
                 )
                 if change is not None:
+                    put += 1
                     self._changed(SowChange(topic, run.topic, change, record), changes)
             elif record.command == Command.DELETE:
                 self._delete(topic, record, txid, run, changes)
+        self.put[topic.stored_as] += put
 
     def _key_of(self, topic: SowTopic, record: Record) -> bytes | None:
         try:
@@ -347,6 +353,20 @@ class SowFeature:
             topic.state.not_saved()
         self._taken = []
 
+    def begin_counting(self) -> None:
+        """Counts changes from now on: what recovery folded was counted by an earlier life."""
+        for topic in self.book.topics:
+            name = topic.stored_as
+            self._began_with[name] = topic.state.count
+            self.put[name] = self.deleted[name] = self.expired[name] = 0
+
+    def _changes(self, topic: SowTopic) -> dict[str, int]:
+        name = topic.stored_as
+        grown = topic.state.count - self._began_with.get(name, 0)
+        # Every record came by an insert, and leaves when it is deleted or expires.
+        inserted = max(0, grown + self.deleted[name] + self.expired[name])
+        return {"inserted": inserted, "updated": max(0, self.put[name] - inserted)}
+
     def status(self) -> dict[str, dict[str, int]]:
         """Returns the status of each topic, for the instance's status."""
         return {
@@ -358,6 +378,7 @@ class SowFeature:
                 "tombstones": topic.state.tombstones,
                 "deleted": self.deleted[topic.stored_as],
                 "expired": self.expired[topic.stored_as],
+                **self._changes(topic),
             }
             for topic in self.book.topics
         }

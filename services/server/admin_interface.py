@@ -37,6 +37,7 @@ class AdminInterface:
     Args:
         start: starts the process.
         status: returns the status of the instance, in any state.
+        snapshot: returns its values for the resource tree, in any state (admin_snapshot.py).
         access: identifies callers.
         perform: performs a control call of a caller, with its arguments.
     """
@@ -47,11 +48,13 @@ class AdminInterface:
         start: AdminStart,
         *,
         status: Callable[[], dict[str, Any]],
+        snapshot: Callable[[], Awaitable[dict[str, Any]]],
         access: ControlAccess,
         perform: Callable[[str, Mapping[str, Any], Caller | None], Awaitable[Any]],
     ) -> None:
         self._runtime = runtime
         self._status = status
+        self._take_snapshot = snapshot
         self._access = access
         self._perform = perform
         self._answering = 0
@@ -119,9 +122,6 @@ class AdminInterface:
         if what == "status":
             self.process.say(protocol.answer(number, self._told(**arguments)))
             return
-        if what == "snapshot":
-            self.process.say(protocol.answer(number, self._snapshot(**arguments)))
-            return
         if self._answering >= QUESTIONS_MAX:
             busy = FabricError(f"{self._runtime.config.name} is busy: try again a little later")
             self.process.say(protocol.refusal(number, busy))
@@ -129,9 +129,10 @@ class AdminInterface:
         self._answering += 1
         self._runtime.spawn(self._answer(number, what, arguments))
 
-    def _snapshot(self, events_after: int = 0) -> dict[str, Any]:
+    async def _snapshot(self, events_after: int = 0) -> dict[str, Any]:
+        found = await self._take_snapshot()
         events = self._runtime.events_log.after(events_after, EVENTS_MAX)
-        return {**self._status(), "events": events}
+        return {**found, "events": events}
 
     def _told(self, events_after: int | None = None) -> dict[str, Any]:
         """Returns the instance's own status, and the events behind a number; None: no events."""
@@ -155,6 +156,8 @@ class AdminInterface:
         self._runtime.outbox.flush()
 
     async def _result(self, what: str, arguments: Mapping[str, Any]) -> Any:
+        if what == "snapshot":
+            return await self._snapshot(**arguments)
         user, password = str(arguments["user"]), str(arguments["password"])
         caller = Caller(user, password)
         if what == "identify":

@@ -18,7 +18,7 @@ from raylay.services.messages.records import Run
 from raylay.services.server.data.disk_watch import DiskClock
 from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
-from raylay.services.telemetry.metrics import LatencyHistogram
+from raylay.services.telemetry.metrics import SIZE_BOUNDS, LatencyHistogram, ValueHistogram
 from raylay.storage.journal import Journal
 
 if TYPE_CHECKING:
@@ -82,6 +82,9 @@ class Commits:
         self._folds = folds
         self._staged_bytes_max = staged_bytes_max
         self.latency = LatencyHistogram()
+        self.sizes = ValueHistogram(SIZE_BOUNDS)
+        """Sizes of commits, in bytes of payload, as the loop takes them: one that waited for the
+        loop is counted with the next."""
         self.cycle = CommitCycle(
             runtime,
             instance,
@@ -153,8 +156,11 @@ class Commits:
 
     def taken(self, runs: list[Run]) -> None:
         """Subtracts these runs from the staged bytes."""
+        size_bytes = 0
         for run in runs:
-            self.cycle.staged_bytes -= len(run.payload)
+            size_bytes += len(run.payload)
+        self.cycle.staged_bytes -= size_bytes
+        self.sizes.record(size_bytes)
         if self._paused:
             self.folded()
 

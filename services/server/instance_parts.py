@@ -15,6 +15,7 @@ import msgpack
 
 from raylay.services.security.connection_shares import ConnectionShares
 from raylay.services.server.admin_interface import AdminInterface
+from raylay.services.server.admin_snapshot import AdminSnapshots
 from raylay.services.server.children.child_connection import ChildConnection, ChildHosts
 from raylay.services.server.children.starts import ChildStarts
 from raylay.services.server.clients.admission import ClientAdmission
@@ -182,6 +183,15 @@ class InstanceParts:
             self.clients.descriptors,
         )
         self.status = self._made_status(deliveries, start)
+        self.admin_snapshots = AdminSnapshots(
+            runtime,
+            instance,
+            self.status,
+            clients=self.clients,
+            commits=commits,
+            deliveries=deliveries,
+            replays=self.replays,
+        )
         self.calls = self._made_calls()
         EffectHandlers(
             runtime,

@@ -25,6 +25,7 @@ from raylay.services.replication.instance import Identity
 from raylay.services.replication.link.routing import SYNC_DESTINATIONS_MAX
 from raylay.services.security.control import Caller
 from raylay.services.server.admin_interface import AdminInterface
+from raylay.services.server.admin_snapshot import InstanceFiles
 from raylay.services.server.children.starts import ChildStarts
 from raylay.services.server.children.supervisor import ChildStart, no_children
 from raylay.services.server.clients.connection_limit import ConnectionLimit, connections_max
@@ -102,10 +103,12 @@ class InstanceServer:
         self.control = ControlAccess(self.runtime)
         self._starts = ChildStarts(self.runtime, start_child)
         self._start_status = StartStatus(self.runtime, self.control)
+        self._files = InstanceFiles(self.runtime)
         self.admin = AdminInterface(
             self.runtime,
             self._starts.admin,
             status=self.status,
+            snapshot=self._admin_snapshot,
             access=self.control,
             perform=self._perform,
         )
@@ -365,6 +368,12 @@ class InstanceServer:
         if self.admin.is_configured:
             found["admin_interface"] = self.admin.status()
         return found
+
+    async def _admin_snapshot(self) -> dict[str, Any]:
+        """Returns the values for the administrator's interface, in any state of the instance."""
+        if self._parts is None or not self.runtime.is_serving:
+            return {**self._start_status.unserved(), **self._files.told()}
+        return await self._parts.admin_snapshots.take()
 
     async def _perform(self, call: str, arguments: Mapping[str, Any], caller: Caller | None) -> Any:
         """Performs a control call that the administrator's interface passes on."""

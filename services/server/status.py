@@ -144,6 +144,27 @@ class InstanceStatus:
         self._rates_before = (now_s, counters.published, counters.persisted, self.delivered)
 
     def status(self) -> dict[str, Any]:
+        found = self.brief()
+        if not self._runtime.is_serving:
+            return found
+        machine = self._instance.machine
+        found.update(
+            unavailable_ranges=[
+                [publisher, first, last]
+                for publisher, (first, last) in itertools.islice(
+                    machine.missing.ranges.items(), RANGES_SHOWN_MAX
+                )
+            ],
+            clients=[client.client_name for client in self._clients.sessions.values()],
+            topics=self._runtime.topic_counts.told(),
+            subscribers=subscription_status(
+                self._clients.sessions.values(), machine.committed_txid
+            ),
+        )
+        return found
+
+    def brief(self) -> dict[str, Any]:
+        """Returns the status without what grows with the number of clients or topics."""
         if not self._runtime.is_serving:
             return self._start.unserved()
         found = self._start.status(self._state(), self._admission.reason())
@@ -177,28 +198,23 @@ class InstanceStatus:
             runs_unreadable=UNREADABLE.count,
             shares_reached=dict(self._runtime.shares_reached),
             unavailable=machine.missing.ranges.count,
-            unavailable_ranges=[
-                [publisher, first, last]
-                for publisher, (first, last) in itertools.islice(
-                    machine.missing.ranges.items(), RANGES_SHOWN_MAX
-                )
-            ],
             commits=counters.commits,
             persisted=counters.persisted,
             delivered=self.delivered,
+            deliveries={
+                "live": self._clients.delivered,
+                "bookmark": self._replays.delivered,
+                "queue": self._deliveries.delivered,
+                "rows": self._clients.queries.rows,
+            },
             **self._commits.status(),
             **self._sow.status(),
             **self._queues.status(),
             **self._clients.pools.status(),
             sessions=len(self._clients.sessions),
-            clients=[client.client_name for client in self._clients.sessions.values()],
             subscriptions=len(self._clients.live),
             bookmark_subscriptions=len(self._replays),
-            topics=self._runtime.topic_counts.told(),
             topics_of_others=self._runtime.topic_counts.others,
-            subscribers=subscription_status(
-                self._clients.sessions.values(), machine.committed_txid
-            ),
             upstreams=[
                 {"name": name, "group": group, "incarnation": f"{incarnation:016x}"}
                 for name, group, incarnation in machine.upstreams()
@@ -240,6 +256,10 @@ class InstanceStatus:
             "persisted": ledger.persisted,
             "address": link.address,
             "client_name": link.client_name,
+            "pass_through": link.config.pass_through or "",
+            "connected_us": link.connected_us,
+            "disconnected_us": link.disconnected_us,
+            "disconnects": link.disconnects,
             "incarnation": f"{ledger.incarnation:016x}",
             "pid": link.process.pid,
             "starts": link.process.starts,
@@ -273,9 +293,14 @@ class InstanceStatus:
         # Takes a while for very many publishers, and so runs on this thread.
         return found and {**found, "ranges_held": sum(1 for _ in held.items())}
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self, buffer_bytes: int | None = None) -> dict[str, Any]:
         """Returns the numbers for metrics (services/telemetry/metrics.py), except `ranges_held`.
-        Changes nothing."""
+        Changes nothing.
+
+        Args:
+            buffer_bytes: bytes that wait in memory for clients; None: they are added up, which
+                takes a while for very many clients.
+        """
         if not self._runtime.is_serving:
             return {}
         machine = self._instance.machine
@@ -307,7 +332,9 @@ class InstanceStatus:
             "runs_unreadable": UNREADABLE.count,
             "buffer_bytes": sum(
                 client.holding().memory_bytes for client in self._clients.sessions.values()
-            ),
+            )
+            if buffer_bytes is None
+            else buffer_bytes,
             "clients": len(self._clients.sessions),
             "subscriptions": len(self._clients.live) + len(self._replays),
             "front_log_failed": int(bool(self._instance.journal.front_log_failure)),

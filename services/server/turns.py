@@ -87,6 +87,10 @@ class CommandTurns:
         """Time at which the turn of this pass of the loop ends; 0: it has not begun."""
         self.turns = SpacedTurns(runtime, self._take)
 
+    def __len__(self) -> int:
+        """The number of connections whose commands wait."""
+        return len(self._ready)
+
     def is_over(self) -> bool:
         """Begins the turn of this pass of the loop, if none has begun. Returns whether its time is
         over."""

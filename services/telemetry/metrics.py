@@ -33,7 +33,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,34 +45,68 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Observation
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import Metric, MetricsData
+    from prometheus_client import CollectorRegistry
 
 LATENCY_BOUNDS_MS = (
     *(0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5),
     *(10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 5_000.0),
 )
+SIZE_BOUNDS = tuple(1 << power for power in range(7, 27))
+"""Bounds of the sizes of commits, in bytes: 128 B to 64 MiB."""
 SNAPSHOT_ATTEMPTS = 3
 
 
-class LatencyHistogram:
-    """Counts durations in buckets. A count is one addition into a list, cheap enough for every
-    commit."""
+class ValueHistogram:
+    """Counts values in buckets. A count is one addition into a list, cheap enough for every
+    commit.
 
-    __slots__ = ("_bounds_ns", "bounds_ms", "counts", "sum_ns")
+    Attributes:
+        bounds: the upper bound of each bucket, which belongs to it; a last bucket has none.
+        counts: the number of values in each bucket.
+        minimum, maximum: the least and the greatest value; None: nothing was counted.
+    """
 
-    def __init__(self, bounds_ms: tuple[float, ...] = LATENCY_BOUNDS_MS) -> None:
-        self.bounds_ms = bounds_ms
-        self._bounds_ns = [round(bound * 1e6) for bound in bounds_ms]
-        self.counts = [0] * (len(bounds_ms) + 1)
-        """Count of each bucket, whose upper bound belongs to it; the last one has no bound."""
-        self.sum_ns = 0
+    __slots__ = ("bounds", "counts", "maximum", "minimum", "total")
 
-    def record(self, duration_ns: int) -> None:
-        self.counts[bisect_left(self._bounds_ns, duration_ns)] += 1
-        self.sum_ns += duration_ns
+    def __init__(self, bounds: tuple[int, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0
+        self.minimum: int | None = None
+        self.maximum: int | None = None
+
+    def record(self, value: int) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+        if self.minimum is None or value < self.minimum:
+            self.minimum = value
+        if self.maximum is None or value > self.maximum:
+            self.maximum = value
 
     @property
     def count(self) -> int:
         return sum(self.counts)
+
+
+class LatencyHistogram(ValueHistogram):
+    """Counts durations, in nanoseconds, in buckets."""
+
+    __slots__ = ("bounds_ms",)
+
+    def __init__(self, bounds_ms: tuple[float, ...] = LATENCY_BOUNDS_MS) -> None:
+        super().__init__(tuple(round(bound * 1e6) for bound in bounds_ms))
+        self.bounds_ms = bounds_ms
+
+    @classmethod
+    def of_counts(cls, counts: Sequence[int], sum_ns: int) -> LatencyHistogram:
+        """Returns the histogram of another process, which has the usual bounds."""
+        found = cls()
+        found.counts, found.total = list(counts), sum_ns
+        return found
+
+    @property
+    def sum_ns(self) -> int:
+        return self.total
 
     def percentile_ms(self, fraction: float) -> float:
         """Returns the upper bound of the bucket that holds this fraction; 0: nothing was
@@ -241,6 +275,7 @@ class Metrics:
         self._failures = 0
         self._started_ns = time.time_ns()
         self._provider: MeterProvider | None = None
+        self._registry: CollectorRegistry | None = None
         self._server: WSGIServer | None = None
         self._thread: threading.Thread | None = None
 
@@ -272,14 +307,33 @@ class Metrics:
         self._thread.start()
         return int(self._server.server_port)
 
+    def render(self) -> bytes:
+        """Returns one scrape in Prometheus's text format, for a server of another owner. To be
+        called on one thread at a time.
+
+        Raises:
+            ConfigurationError: the extra is not installed.
+        """
+        try:
+            from prometheus_client import CollectorRegistry, generate_latest
+        except ImportError as error:
+            raise ConfigurationError(
+                "metrics need an extra: pip install 'raylay[prometheus]'"
+            ) from error
+        if self._registry is None:
+            self._registry = CollectorRegistry()
+            self._provider = self._make_provider(self._registry)
+        return generate_latest(self._registry)
+
     def stop(self) -> None:
         """Closes the port. A second call does nothing."""
-        if self._server is not None and self._thread is not None and self._provider is not None:
+        if self._server is not None and self._thread is not None:
             self._server.shutdown()
             self._server.server_close()
             self._thread.join()
+        if self._provider is not None:
             self._provider.shutdown()
-        self._server = self._thread = self._provider = None
+        self._server = self._thread = self._provider = self._registry = None
 
     def _refresh(self) -> None:
         for attempt in range(SNAPSHOT_ATTEMPTS):

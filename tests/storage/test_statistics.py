@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from raylay.services.errors import StorageError
-from raylay.storage.statistics import DAY_US, MEMORY, SAMPLES_BETWEEN_TRIMS, StatisticsStore
+from raylay.storage import statistics
+from raylay.storage.statistics import (
+    DAY_US,
+    MEMORY,
+    SAMPLES_BETWEEN_TRIMS,
+    StatisticsDamaged,
+    StatisticsStore,
+    move_aside,
+)
 
 
 def sample(count: int, name: str = "billing") -> list[tuple[str, str, dict[str, object]]]:
@@ -95,3 +103,77 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"no database at all" * 100)
     with pytest.raises(StorageError, match=str(path)):
         StatisticsStore(path)
+
+
+def test_a_sample_is_found_whole_with_the_texts_as_they_were_last() -> None:
+    store = StatisticsStore(MEMORY)
+    store.append(1, [*sample(10), ("IMEMORY", "", {"rss": 5, "group": "g", "nothing": None})])
+    store.append(2, sample(20, "invoices"))
+    assert store.sample(3) is None
+    assert store.sample(2) == {
+        "ICLIENTS": {"7": {"client_name": "invoices", "bytes_in": 20, "share": 10.0}}
+    }
+    found = store.sample(1)
+    assert found is not None and found["IMEMORY"] == {"": {"rss": 5, "group": "g"}}
+    assert found["ICLIENTS"]["7"]["bytes_in"] == 10
+
+
+def test_numbers_beyond_those_of_sqlite_are_kept_roughly() -> None:
+    store = StatisticsStore(MEMORY)
+    store.append(1, [("ICLIENTS", "7", {"hash": (1 << 64) - 1, "least": -(1 << 63)})])
+    assert store.history("ICLIENTS", "7", "hash", None, None) == [(1, float((1 << 64) - 1))]
+    assert store.history("ICLIENTS", "7", "least", None, None) == [(1, -(1 << 63))]
+
+
+def test_starts_are_kept_once_each_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "LIFETIMES_MAX", 2)
+    store = StatisticsStore(MEMORY)
+    for time_us in (10, 20_000_000, 20_000_900, 40_000_000):
+        store.add_lifetime(time_us, "start", "1.0")
+    assert store.lifetimes() == [(20_000_000, "start", "1.0"), (40_000_000, "start", "1.0")]
+
+
+def test_a_full_disk_costs_only_the_samples_of_that_time(tmp_path: Path) -> None:
+    store = StatisticsStore(tmp_path / "statistics.db")
+    store.append(1, sample(1))
+    ((pages,),) = store._database.execute("PRAGMA page_count").fetchall()
+    store._database.execute(f"PRAGMA max_page_count = {pages}")
+    much = [("ICLIENTS", str(each), {"client_name": "x" * 500}) for each in range(500)]
+    with pytest.raises(StorageError, match="make room on its disk") as told:
+        store.append(2, much)
+    assert not isinstance(told.value, StatisticsDamaged)
+    store._database.execute("PRAGMA max_page_count = 1000000")
+    store.append(3, much)
+    assert store.timestamps(None, None) == [1, 3]
+    store.close()
+
+
+def test_a_damaged_file_is_moved_aside(tmp_path: Path) -> None:
+    path = tmp_path / "statistics.db"
+    path.write_bytes(b"no database at all" * 100)
+    (tmp_path / "statistics.db-wal").write_bytes(b"of it")
+    with pytest.raises(StatisticsDamaged, match="file is not a database"):
+        StatisticsStore(path)
+    assert move_aside(path).read_bytes().startswith(b"no database")
+    store = StatisticsStore(path)
+    store.append(1, sample(1))
+    store.close()
+    with pytest.raises(StorageError, match="cannot be moved away"):
+        move_aside(tmp_path / "none.db")
+
+
+def test_a_week_of_samples_stays_within_its_bound(tmp_path: Path) -> None:
+    """A sample a minute instead of each ten seconds: their number is not the point."""
+    bytes_max, minute_us = 2 * 1024 * 1024, 60_000_000
+    store = StatisticsStore(tmp_path / "statistics.db", bytes_max=bytes_max)
+    rows = [("ICLIENTS", str(each), {"bytes_in": each << 40, "age": 0.5}) for each in range(8)]
+    for number in range(7 * 24 * 60):
+        store.append(number * minute_us, rows)
+        if number % 1000 == 0:
+            assert store.file_bytes <= bytes_max + SAMPLES_BETWEEN_TRIMS * 1024
+    times = store.timestamps(None, None)
+    assert times[-1] == (7 * 24 * 60 - 1) * minute_us
+    assert len(times) > 2_000, "what is removed is a part, not all"
+    assert len(store.history("ICLIENTS", "3", "bytes_in", None, None)) == len(times)
+    store.close()
+    assert (tmp_path / "statistics.db").stat().st_size <= 1.5 * bytes_max

@@ -17,9 +17,8 @@ from pathlib import Path
 
 from aiohttp import web
 
-from raylay.services.admin.host import HostReader
 from raylay.services.config.admin_interface import MEMORY, AdminProcessConfig
-from raylay.services.errors import RaylayError, StorageError
+from raylay.services.errors import RaylayError
 from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.net.tls_files import RenewedContext
 from raylay.services.processes.admin.action_routes import ActionRoutes, check_origin
@@ -27,7 +26,9 @@ from raylay.services.processes.admin.connections import BoundedConnections
 from raylay.services.processes.admin.console_routes import add_console_routes
 from raylay.services.processes.admin.fabric_routes import FabricRoutes
 from raylay.services.processes.admin.guard import NOTHING, InterfaceSettings, RequestGuard
+from raylay.services.processes.admin.host import HostReader
 from raylay.services.processes.admin.instance_client import InstanceClient
+from raylay.services.processes.admin.instance_readings import InstanceReadings
 from raylay.services.processes.admin.message_clients import MessageClients
 from raylay.services.processes.admin.messages_routes import MessagesRoutes
 from raylay.services.processes.admin.resource_routes import ResourceRoutes
@@ -59,6 +60,8 @@ class AdminServer:
         self._program = ChildProgram(self)
         self._instance: InstanceSocket | None = None
         self._client = InstanceClient(config.instance, self._send)
+        self._noted_life: object = None
+        """Process id of the instance whose start is kept."""
 
     async def run(self) -> str:
         """Runs until the instance is gone. Returns the reason.
@@ -73,7 +76,12 @@ class AdminServer:
         statistics = await self._open_statistics()
         hello = protocol.hello(config.instance, config.start_number, os.getpid())
         self._instance = await program.connect(config.unix_path, hello)
-        sampler = Sampler(self._client, HostReader().read)
+        sampler = Sampler(
+            self._client,
+            HostReader().read,
+            readings=InstanceReadings(),
+            more=statistics.status,
+        )
         runner = web.AppRunner(
             self._application(sampler, statistics),
             access_log=None,
@@ -92,6 +100,7 @@ class AdminServer:
             with suppress(TimeoutError):
                 async with asyncio.timeout(2 * SHUTDOWN_S):
                     await runner.cleanup()
+            await sampler.close()
             await statistics.close()
 
     def _application(self, sampler: Sampler, statistics: StatisticsThread) -> web.Application:
@@ -215,14 +224,16 @@ class AdminServer:
         interface = self._config.interface
         retention_us, bytes_max = interface.retention_ms * 1000, interface.file_bytes_max
         name = interface.statistics_file
-        path = name if name == MEMORY else str(Path(self._config.directory) / name)
-        thread = StatisticsThread(lambda: StatisticsStore(path, retention_us, bytes_max))
-        try:
-            await thread.open()
-        except StorageError as error:
-            self._log.warning("statistics_failed", name=self._config.process_name, text=str(error))
-            thread = StatisticsThread(lambda: StatisticsStore(MEMORY, retention_us, bytes_max))
-            await thread.open()
+        thread = StatisticsThread(
+            lambda path: StatisticsStore(path, retention_us, bytes_max),
+            name if name == MEMORY else str(Path(self._config.directory) / name),
+            interface.interval_ms / 1000,
+        )
+        await thread.open()
+        if thread.problem:
+            self._log.warning(
+                "statistics_failed", name=self._config.process_name, text=thread.problem
+            )
         return thread
 
     async def _keep_statistics(self, sampler: Sampler, statistics: StatisticsThread) -> None:
@@ -234,6 +245,7 @@ class AdminServer:
             due_s = max(due_s + interval_s, loop.time())
             try:
                 tree = await sampler.tree()
+                await self._note_start(sampler, statistics)
                 await statistics.append(sampler.time_us, tree)
                 told = ""
             except RaylayError as error:
@@ -242,6 +254,15 @@ class AdminServer:
                     self._log.warning(
                         "statistics_failed", name=self._config.process_name, text=told
                     )
+
+    async def _note_start(self, sampler: Sampler, statistics: StatisticsThread) -> None:
+        """Keeps the start of the instance, once in each of its lives."""
+        snapshot = sampler.snapshot
+        life = snapshot["pid"]
+        if life != self._noted_life:
+            began_us = sampler.time_us - round(snapshot["uptime_s"] * 1_000_000)
+            await statistics.began(began_us, snapshot.get("version", ""))
+            self._noted_life = life
 
 
 def format_address(host: str, port: int) -> str:

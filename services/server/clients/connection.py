@@ -126,6 +126,14 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         query waits."""
         self._asking = ClientSubscriptions(self, clients)
         self.published_upto = 0
+        self.published_from = 0
+        """Sequence of the first publish of this connection; 0: there was none."""
+        self.connected_us = self._runtime.now_us()
+        self.bytes_in = 0
+        self.messages_in = 0
+        self.messages_out = 0
+        """Messages delivered to the client's subscriptions, without rows of queries."""
+        self.denied_reads = 0
         self.arrivals = InboundQueue(self._perform)
         self._said: deque[Command] = deque()
         """Commands that wait for a turn, or for an earlier command's look into the journal."""
@@ -149,6 +157,11 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self._suspected_s = -1.0
         """Time of the last arrival at the moment when the silence after it became too long."""
         self._heartbeat_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def publisher_acks(self) -> PublisherAcks:
+        """Returns the replies to the client's publishes, for its status."""
+        return self._acks
 
     # -- the connection ----------------------------------------------------------------------
     def opened(self) -> None:
@@ -186,6 +199,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         """Takes bytes: performs the commands that they complete. Many commands go on in further
         turns."""
         self.received_at_s = self.loop.time()
+        self.bytes_in += len(data)
         try:
             said = self._said
             if said or self._is_behind:
@@ -506,6 +520,8 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
                 f"sequence {first} came on one connection after {self.published_upto}",
             )
             return None
+        if not self.published_upto:
+            self.published_from = first
         machine, types = self._instance.machine, self.message_types
         if len(payload) > SLICE_BYTES and not processed:
             return self._scan_on(
@@ -564,8 +580,10 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             self.number, runs, runtime.steady_us(), answers, resent
         )
         self.published_upto = self._instance.machine.received_of(self.number)
+        count = sum([run.count for run in runs])
+        self.messages_in += count
         if self._acks.counts:
-            self._acks.taken(self.published_upto, sum([run.count for run in runs]))
+            self._acks.taken(self.published_upto, count)
         self._instance.perform(effects)
         if transient:
             self._clients.live.transient(transient)
@@ -681,6 +699,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         if self._commits.cycle.failure is not None:
             self.end(*self._commits.cycle.failure)
             return False
+        self.messages_in += 1
         (run,) = self._instance.machine.topics.routed(run_of(scan(record, verify=False)[0], record))
         entry = self._instance.machine.topics[run.topic, run.message_type]
         if self.judge is not None:
@@ -690,6 +709,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
                     self._instance.machine.authored(judged.authored, runtime.steady_us())
                 )
             if judged.refused:
+                self._acks.denied += 1
                 self._refused_as(command.command_id, *judged.refused[0][1:])
                 return False
         wanted = command.command_id if "persisted" in command.acks else ""
@@ -728,6 +748,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
     # -- deliveries --------------------------------------------------------------------------
     def deliver(self, subscription: str, delivery: DeliveryContent) -> None:
         """Sends one delivery; its bytes are shared with other subscribers."""
+        self.messages_out += delivery.count
         self.send_parts(*self._delivery(subscription, delivery))
 
     def out_of_focus(self, subscription: str, reason: str, left: DeliveryContent) -> None:

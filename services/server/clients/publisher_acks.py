@@ -9,6 +9,7 @@ from collections.abc import Callable
 from raylay.services.capacity.outstanding import OutstandingPublishes
 from raylay.services.protocol.client.codec import Codec
 from raylay.services.replication.effects import AckClient, RefuseClient
+from raylay.services.security.publishing import NOT_ENTITLED
 
 _OWN_IDS = "\0"
 """Prefix of a command id that the server made up, so that a flush can wait for the publish."""
@@ -54,6 +55,8 @@ class PublisherAcks:
         """Whether the client has asked for persisted acks of the messages that it numbers."""
         self.conflation_s = 0.0
         """Time, in seconds, for which an ack may wait for later ones; 0: each is sent at once."""
+        self.denied = 0
+        """Number of publishes that the client's permissions did not allow."""
         self._acked_upto = 0
         self._conflated = 0
         """The sequence of the ack that waits for later ones; 0: none waits."""
@@ -80,6 +83,17 @@ class PublisherAcks:
         self.outstanding.took_unnumbered()
         self._look_at_outstanding()
         return wanted or f"{_OWN_IDS}{self._unnumbered}"
+
+    def unacknowledged(self, published_from: int, published_upto: int) -> int:
+        """Returns how many publishes wait for their acks. Sequences between them that the client
+        did not use count as well.
+
+        Args:
+            published_from, published_upto: the first and the last sequence that was taken; 0: none.
+        """
+        acked_upto = max(self._acked_upto, published_from - 1)
+        numbered = max(0, published_upto - acked_upto) if published_upto else 0
+        return numbered + self._unnumbered - self._unnumbered_acked
 
     def unnumbered_refused(self) -> None:
         """Notes that the last publish without a sequence is refused: it gets no persisted ack, and
@@ -114,7 +128,10 @@ class PublisherAcks:
     def refused(self, refusal: RefuseClient) -> None:
         """Sends the refusal of publishes that the machine refuses for good."""
         text = refusal.text
+        is_denied = refusal.reason == NOT_ENTITLED
         for first, last in refusal.ranges:
+            if is_denied:
+                self.denied += last + 1 - first
             for sequence in range(first, last + 1):
                 self._send(self._persisted_ack(sequence, refusal.reason, text))
                 text = ""  # The ranges may be a whole batch: only the first message has the text.

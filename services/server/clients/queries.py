@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from raylay.services.core.live import LiveSubscriptions
@@ -49,6 +50,7 @@ TURN_S = 0.001
 goes on for a fraction of that."""
 WEIGHED_BYTES = 256 * 1024
 """Growth of a query's kept bytes since it was last weighed, after which it is weighed again."""
+TOPICS_COUNTED_MAX = 10_000
 QUERIES_MAX = 10_000
 """Limit on the queries of one connection that wait or run."""
 
@@ -159,6 +161,8 @@ class QueryRunner:
         self._turns = SpacedTurns(runtime, self._turn)
         self.rows = 0
         """Number of rows sent in this life of the instance."""
+        self.asked: Counter[str] = Counter()
+        """Number of queries by topic, of `TOPICS_COUNTED_MAX` topics at most."""
 
     def __len__(self) -> int:
         """The number of queries that run or wait, with those whose bookmark is being looked up."""
@@ -168,6 +172,31 @@ class QueryRunner:
         """Returns whether a query of this id runs or waits."""
         session = self._sessions.get(connection.number)
         return session is not None and session.names(name)
+
+    def running(self, shown_max: int) -> list[dict[str, object]]:
+        """Returns the queries that run or wait, those that run first in each session.
+
+        Args:
+            shown_max: most queries that are returned.
+        """
+        every = (
+            (session.connection, query, query is session.query)
+            for session in self._sessions.values()
+            for query in (session.query, *session.waiting)
+            if query is not None
+        )
+        return [
+            {
+                "client": connection.number,
+                "client_name": connection.client_name,
+                "query": query.sow.query,
+                "topic": query.sow.topic,
+                "message_type": query.sow.message_type,
+                "filter": query.sow.filter,
+                "is_running": is_running,
+            }
+            for connection, query, is_running in islice(every, shown_max)
+        ]
 
     # -- accepting and ending queries ----------------------------------------------------------
     def ask(
@@ -203,6 +232,8 @@ class QueryRunner:
             if claim is not None:
                 claim.release()
             raise
+        if sow.topic in self.asked or len(self.asked) < TOPICS_COUNTED_MAX:
+            self.asked[sow.topic] += 1
         if "received" in sow.acks:
             self._accept("received", connection, sow)
         if subscribe is not None and position is not None:

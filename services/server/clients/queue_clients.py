@@ -52,6 +52,7 @@ class QueueClient(Protocol):
     codec: Codec
     is_open: bool
     may_write: bool
+    messages_out: int
     message_types: frozenset[bytes]
 
     @property

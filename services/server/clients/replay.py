@@ -114,6 +114,25 @@ class ReplayPump:
         self._durability: PendingMessages | None = None
         self._counted = counted
 
+    def options_of(self, subscription: BookmarkSubscription) -> str:
+        """Returns the options of a subscription as a client would write them; empty: it has
+        ended."""
+        member = self._members.get(subscription)
+        if member is None:
+            return ""
+        terms, rate = member.terms, member.terms.rate
+        found = [f"bookmark={terms.bookmark}"]
+        if rate is not None:
+            found.append(f"rate={rate.per_s:g} {rate.unit}/s")
+        for option, is_set in (
+            ("live", member.is_live),
+            ("fully_durable", terms.fully_durable),
+            ("pause", member.is_paused),
+        ):
+            if is_set:
+                found.append(option)
+        return ",".join(found)
+
     def __len__(self) -> int:
         return len(self._members)
 

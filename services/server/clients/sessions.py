@@ -40,6 +40,7 @@ from raylay.services.security.retained_bytes import (
 from raylay.services.server.clients.admission import ClientAdmission
 from raylay.services.server.clients.connection_limit import ConnectionLimit, SessionShares
 from raylay.services.server.clients.historical_queries import HistoricalQueries
+from raylay.services.server.clients.publisher_acks import PublisherAcks
 from raylay.services.server.clients.queries import QueryingClient, QueryRunner
 from raylay.services.server.clients.queue_clients import QueueClients
 from raylay.services.server.clients.replay import ReplayPump
@@ -82,6 +83,24 @@ class ClientSession(QueryingClient, Protocol):
     in_hand: IncompleteFrame
     peer: str
     """Address of the other side."""
+    bytes_in: int
+    came_by: ClientTransport
+    connected_us: int
+    denied_reads: int
+    """Number of subscriptions and queries that the permissions did not allow."""
+    messages_in: int
+    messages_out: int
+    published_from: int
+    published_upto: int
+    reading: bool
+
+    @property
+    def publisher_acks(self) -> PublisherAcks:
+        """Returns the replies to the client's publishes."""
+
+    @property
+    def is_offline(self) -> bool:
+        """Returns whether what the client does not take goes to the disk."""
 
     def holding(self) -> ClientHolding:
         """Returns how many bytes the client holds now, and where."""

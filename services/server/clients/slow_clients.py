@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import resource
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -258,6 +258,15 @@ class ClientPool:
     def left(self, connection: BufferedConnection) -> None:
         self._members.pop(connection.number, None)
         self.pool.left(connection.number)
+
+    @property
+    def numbers(self) -> Iterable[int]:
+        """Returns the numbers of the connections that hold bytes, or did at the last look."""
+        return self._members.keys()
+
+    def age_ms(self, number: int) -> int:
+        """Returns how long the oldest message for a client has waited."""
+        return self.pool.age_ms(number, int(self._runtime.loop.time() * 1000))
 
     @property
     def is_idle(self) -> bool:

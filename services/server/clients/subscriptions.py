@@ -20,6 +20,7 @@ from raylay.services.protocol.client.commands import (
     Subscribe,
     Unsubscribe,
 )
+from raylay.services.security.publishing import NOT_ENTITLED
 from raylay.services.security.reading import ReadRequest, RestrictedRead, reading
 from raylay.services.security.retained_bytes import RetainedClaim, keys_bytes
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
@@ -56,6 +57,8 @@ class ClientSubscriptions:
         self, kind: str, command_id: str, reason: str = "", text: str = "", **extras: Any
     ) -> None:
         connection = self._connection
+        if reason == NOT_ENTITLED:
+            connection.denied_reads += 1
         connection.send(connection.codec.acknowledgment(kind, command_id, reason, text, **extras))
 
     def subscribe(self, command: Subscribe) -> None:

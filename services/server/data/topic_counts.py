@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 from raylay.services.messages.records import Kind, Run
 from raylay.services.messages.topics import TopicKey
@@ -39,6 +40,18 @@ class TopicCounts:
                 counts[key] = run.count
             else:
                 self.others += run.count
+
+    def page(self, first: int, count_max: int) -> list[tuple[str, str, int]]:
+        """Returns (topic, message type, messages) of some topics, in the order in which they were
+        first published.
+
+        Args:
+            first: number of topics before the page.
+        """
+        return [
+            (topic.decode("utf-8", "replace"), kind.decode("utf-8", "replace"), count)
+            for (topic, kind), count in islice(self._counts.items(), first, first + count_max)
+        ]
 
     def told(self) -> list[tuple[str, str, int]]:
         """Returns (topic, message type, messages), those with most messages first, `SHOWN_MAX` at

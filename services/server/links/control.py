@@ -128,6 +128,10 @@ class LinkControl:
         self.config = config
         self.name = config.name
         self.is_connected = False
+        self.connected_us = self.disconnected_us = 0
+        """Times of the last connection and of its end, in microseconds since 1970; 0: none yet."""
+        self.disconnects = 0
+        """Number of connections that ended in this life of the instance."""
         self.peer_name = ""
         self._peer_client_address = ""
         self.address = ""
@@ -305,6 +309,7 @@ class LinkControl:
     def reached(self, server: ReachedServer) -> None:
         """Marks the link as connected to this server: from now on it is told of commits."""
         self.is_connected = True
+        self.connected_us = self._runtime.now_us()
         self._names_told.connected(server.names)
         self.remember(server.incarnation, server.name, server.client_address)
         self.address = server.address
@@ -437,6 +442,9 @@ class LinkControl:
     def _disconnected(self, why: str) -> None:
         self._dial_number += 1
         self._behind_start = None
+        if self.is_connected:
+            self.disconnects += 1
+            self.disconnected_us = self._runtime.now_us()
         self.is_connected = False
         self._names_told.disconnected()
         self.direct_link.ended(why)

@@ -27,6 +27,8 @@ class QueueReceiver(Protocol):
     client_name: str
     codec: Codec
     may_write: bool
+    messages_out: int
+    """Number of messages delivered to the client."""
 
     def send_parts(self, parts: Sequence[bytes], size_bytes: int) -> None:
         """Sends a frame that lies in several pieces."""
@@ -91,6 +93,7 @@ class QueueDeliveries:
         if is_traced:
             self._trace(client, consumer, messages, records, since_us, now_us)
         self.delivered += len(messages)
+        client.messages_out += len(messages)
         if client.may_write:
             return None
         found = self.filled(client, name)

@@ -116,6 +116,7 @@ class SowManager:
 
             self._folds.weigh_by(weigh, weigh_published)
             self._folds.enlist(self, True)
+            self.feature.begin_counting()
             if self.feature.floor_txid is not None:
                 self._begin_write()
 

@@ -15,18 +15,18 @@ import pytest
 from aiohttp import ClientSession
 from aiohttp.test_utils import TestServer
 
-from raylay.services.admin.host import HostReader
 from raylay.services.errors import ConfigurationError, ControlRefused, FabricError
 from raylay.services.processes.admin import guard as guard_module
 from raylay.services.processes.admin.action_routes import ActionRoutes
 from raylay.services.processes.admin.guard import REQUESTS_MAX, InterfaceSettings, RequestGuard
+from raylay.services.processes.admin.host import HostReader
 from raylay.services.processes.admin.resource_routes import ResourceRoutes
 from raylay.services.processes.admin.sampler import Sampler
 from raylay.services.processes.admin.statistics_thread import StatisticsThread
 from raylay.services.processes.admin.viewers import COOKIE, Viewers
 from raylay.services.security.control import Caller
 from raylay.services.security.permissions import Permissions, read_permissions
-from raylay.storage.statistics import MEMORY, StatisticsStore
+from raylay.storage.statistics import StatisticsStore
 
 HEADER = {"X-Raylay": "1"}
 READS_HOST = {"admin": [{"topic": "/amps/host.*", "read": True}]}
@@ -114,7 +114,7 @@ def visit(
         instance = Instance()
         host = HostReader()
         sampler = Sampler(instance, host.read, clock)
-        statistics = StatisticsThread(lambda: StatisticsStore(MEMORY))
+        statistics = StatisticsThread(StatisticsStore)
         await statistics.open()
         get_actions = settings.pop("get_actions", False)
         viewers = Viewers(instance)
@@ -126,6 +126,7 @@ def visit(
             async with TestServer(app) as server, ClientSession() as session:
                 await act(Visit(session, server, instance, statistics))
         finally:
+            await sampler.close()
             await statistics.close()
 
     asyncio.run(asyncio.wait_for(run(), 60))
@@ -179,7 +180,7 @@ def test_the_history_of_a_leaf_is_lines_of_time_and_value() -> None:
         status, found = await at.get(f"{path}.json?t0=19700101T000002Z")
         assert [each["value"] for each in found["amps"]["history"]] == ["30"]
         status, found = await at.get("/amps/instance/processors.csv")
-        assert status == 400 and "only a leaf has a history" in found["error"]
+        assert status == 400 and "only a leaf is served as CSV" in found["error"]
 
     visit(act)
 

@@ -113,6 +113,7 @@ class Session(Line):
         self.publisher = number
         self.codec = NativeCodec()
         self.is_open = self.may_write = True
+        self.messages_out = 0
         self.message_types: frozenset[bytes] = frozenset()
         self.readable = None
 
