@@ -490,7 +490,7 @@ def _processes(snapshot: Snapshot) -> dict[str, Branch]:
 
 def _topics(snapshot: Snapshot, rated: _Rated) -> dict[str, Branch]:
     found: dict[str, Branch] = {}
-    for (topic, message_type), count in snapshot.get("topics", {}).items():
+    for topic, message_type, count in snapshot.get("topics", ()):
         key = f"{topic}!{message_type}"
         found[key] = {
             "topic": topic,

@@ -58,7 +58,7 @@ class SnapshotPages:
             **snapshot,
             "client_connections": list(self._clients.values()),
             "subscribers": self._subscribers(),
-            "topics": dict(self._topics),
+            "topics": [(*key, count) for key, count in self._topics.items()],
         }
 
     def _client(self, row: dict[str, Any], now_us: int) -> None:

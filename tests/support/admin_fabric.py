@@ -35,7 +35,7 @@ from raylay.services.processes.admin.statistics_thread import StatisticsThread
 from raylay.services.processes.admin.viewers import Viewers
 from raylay.services.security.control import Caller
 from raylay.services.security.permissions import Permissions, read_permissions
-from raylay.storage.statistics import MEMORY, StatisticsStore
+from raylay.storage.statistics import StatisticsStore
 
 POST = {"X-Raylay": "1"}
 READS_INSTANCE = {"admin": [{"topic": "/amps/.*", "read": True}]}
@@ -237,7 +237,7 @@ async def _interface(
     settings: Mapping[str, Any],
 ) -> web.Application:
     sampler = Sampler(instance, lambda: {})
-    statistics = StatisticsThread(lambda: StatisticsStore(MEMORY))
+    statistics = StatisticsThread(StatisticsStore)
     await statistics.open()
     stack.push_async_callback(statistics.close)
     viewers = Viewers(instance)

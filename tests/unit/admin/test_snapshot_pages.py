@@ -85,11 +85,11 @@ def test_subscriptions_and_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -
         1,
     )
     assert len(found["subscribers"]) == 3
-    assert found["topics"] == {("orders", "json"): 1}
+    assert found["topics"] == [("orders", "json", 1)]
     found = pages.merge(snapshot([], [2], topic_page=[("orders", "json", 5)]), 2)
     found = pages.merge(snapshot([], [2], [(2, True, ["1", "2", "3"])]), 3)
     assert len(found["subscribers"]) == 3, "the room of those who have gone is free again"
-    assert found["topics"] == {("orders", "json"): 5}
+    assert found["topics"] == [("orders", "json", 5)]
 
 
 def test_another_life_of_the_instance_begins_anew() -> None:
@@ -98,6 +98,6 @@ def test_another_life_of_the_instance_begins_anew() -> None:
     found = pages.merge(snapshot([(1, "b", 5)], [1], pid=8), 2)
     assert [each["client"] for each in found["client_connections"]] == ["b"]
     assert found["client_connections"][0]["rates"]["bytes_in"] is None
-    assert (names(found), found["topics"]) == ([], {})
+    assert (names(found), found["topics"]) == ([], [])
     # One that does not serve yet has no rows at all.
     assert pages.merge({"pid": 9}, 3)["client_connections"] == []

@@ -222,7 +222,7 @@ def test_names_that_are_markup_are_names(tmp_path: Path) -> None:
 def test_a_large_view_is_compressed_where_that_is_wanted(tmp_path: Path) -> None:
     async def act(fabric: AdminFabric) -> None:
         for instance in fabric.instances.values():
-            instance.changed["topics"] = [(f"topic-{at}", "json", at) for at in range(100)]
+            instance.changed["topic_page"] = [(f"topic-{at}", "json", at) for at in range(100)]
         await fabric.until(lambda found: len(found["topics"]) == 100)
         async with ClientSession(auto_decompress=False) as session:
             for wanted, given in (("gzip", "gzip"), ("identity", None)):
