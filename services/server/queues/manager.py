@@ -289,6 +289,11 @@ class QueueControl:
             del self._asked[number]
         told(answer)
 
+    @property
+    def resource_id(self) -> str:
+        """Returns the queue's id in the resource tree."""
+        return f"{self.frontend.definition.name}!{self.frontend.definition.message_type}"
+
     def status(self) -> dict[str, Any]:
         definition, frontend = self.frontend.definition, self.frontend
         return {
@@ -653,7 +658,7 @@ class QueueManager:
         or no longer, connected to. The setting lasts over restarts until it is turned off.
 
         Args:
-            queue: the queue's name, or `type/name`.
+            queue: the queue's name, `type/name`, or `name!type` as in the resource tree.
 
         Returns:
             A sentence about the result and its risk.
@@ -667,7 +672,7 @@ class QueueManager:
         found = [
             name
             for name, each in self.controls.items()
-            if queue in (name, each.frontend.definition.name)
+            if queue in (name, each.frontend.definition.name, each.resource_id)
             and each.frontend.definition.is_distributed
         ]
         if not found:
