@@ -1,4 +1,4 @@
-"""An LMDB environment that survives what makes LMDB give it up."""
+"""An LMDB environment that is opened again after errors for which LMDB refuses any further use."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ Answer = TypeVar("Answer")
 
 
 class CutShortError(Exception):
-    """A file lacks some of its end. The system kills who reads a page behind it (SIGBUS)."""
+    """A file is shorter than LMDB believes. A process that reads a page behind its end is killed
+    (SIGBUS)."""
 
 
 def check_whole(env: Any, path: Path) -> None:
     """Makes sure that a file has every page that LMDB would read, on the disk or as zeros.
 
     Raises:
-        CutShortError: It does not.
+        CutShortError: the file is shorter.
     """
     pages_bytes = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
     size_bytes = path.stat().st_size
@@ -42,14 +43,14 @@ WRITES_A_CHECK = 64
 
 
 def is_full(error: Exception, path: Path) -> bool:
-    """Tells whether there was no room for a write: the same write may succeed later.
+    """Returns whether a write failed because the disk is full: the same write may succeed later.
 
-    LMDB takes the short write on a full disk for an input/output error, so the room that is left
-    decides what that was.
+    LMDB reports the short write on a full disk as an input/output error. Such an error counts as a
+    full disk if less than `FREE_BYTES_MIN` is free.
 
     Args:
-        error: LMDB's or the system's.
-        path: The file that was written.
+        error: the error of LMDB or of the system.
+        path: the file that was written.
     """
     if isinstance(error, lmdb.DiskError | lmdb.MapFullError):
         return True
@@ -65,26 +66,27 @@ def _free_bytes(directory: Path) -> int:
 
 
 class LastingEnvironment:
-    """An LMDB environment that is opened anew where LMDB gave it up.
+    """An LMDB environment that is opened again after LMDB has refused any further use of it.
 
-    When the write of a meta page fails, as on a disk that is full or breaks for a moment, LMDB
-    refuses an environment for good (MDB_PANIC), to readers as well; the file is as whole as before.
-    The next transaction opens it anew.
+    After a failed write of a meta page, for example on a full disk, LMDB refuses the environment
+    for good (MDB_PANIC), also to readers. The file is undamaged: the next transaction opens it
+    again.
 
-    A reader that was killed keeps the pages of its moment, so that the file grows, and its place in
-    the table of readers, until that is full: both are freed here, as no reader does it for another.
+    A reader that was killed keeps the pages of its transaction, so that the file grows, and its
+    slot in the table of readers, until that table is full. Write transactions free both, because no
+    reader frees those of another one.
 
-    Invariants: open once at a time; not opened anew beneath a transaction, whose values lie in its
-        map.
+    Invariants: the file is open once at a time, and is not opened again during a transaction, whose
+        values lie in the environment's map.
     Owner: one process; any of its threads, none of which begins a transaction within another.
 
     Args:
-        opening: opens it; called again each time it was given up.
-        clears_dead_readers: Whether write transactions free what dead readers hold; False: the
-            owner does it by itself.
+        opening: opens the environment; called again after each refusal.
+        clears_dead_readers: whether write transactions free the pages and slots of dead readers;
+            False: the owner does.
 
     Raises:
-        lmdb.Error, StorageError, OSError: what `opening` raises.
+        lmdb.Error, StorageError, OSError: the errors of `opening`.
     """
 
     __slots__ = ("_clears", "_env", "_idle", "_opening", "_running", "_writes")
@@ -98,13 +100,13 @@ class LastingEnvironment:
         self._idle = threading.Condition()
 
     def begin(self, *, write: bool = False, buffers: bool = False) -> Transaction:
-        """A transaction, for a `with`.
+        """Begins a transaction, for a `with`.
 
         Args:
-            buffers: values are views into the map, valid until its end.
+            buffers: whether values are views into the map, valid until the transaction's end.
 
         Raises:
-            lmdb.Error: LMDB's own; what `opening` raises: it had to be opened anew, which failed.
+            lmdb.Error: an error of LMDB, or of `opening` where the environment is opened again.
         """
         if write and self._clears:
             if not self._writes % WRITES_A_CHECK:
@@ -136,7 +138,7 @@ class LastingEnvironment:
                 self._idle.notify_all()
 
     def _give_up(self) -> None:
-        """Closes what LMDB gave up, once nobody is in it."""
+        """Closes an environment that LMDB refuses, when no transaction runs in it."""
         with self._idle:
             env = self._env
             self._idle.wait_for(lambda: not self._running)
@@ -145,14 +147,14 @@ class LastingEnvironment:
                 env.close()
 
     def clear_dead_readers(self) -> int:
-        """Frees what dead processes hold of the table of readers. Returns how many these were."""
+        """Frees the slots of dead processes in the table of readers. Returns their number."""
         return self.ask(lambda env: int(env.reader_check()))
 
     def ask(self, question: Callable[[Any], Answer]) -> Answer:
-        """The answer of LMDB's environment to a question, such as how large it is.
+        """Returns the result of a function of LMDB's environment, for example its size.
 
         Raises:
-            lmdb.Error: LMDB's own; what `opening` raises.
+            lmdb.Error: an error of LMDB, or of `opening`.
         """
         with self._idle:
             return question(self._opened())
@@ -163,19 +165,19 @@ class LastingEnvironment:
         return self._env
 
     def rewrite(self, path: Path, timeout_s: float) -> tuple[int, int]:
-        """Rewrites the file without its free pages. Transactions go on while it is copied; for the
-        moment in which the copy takes its place none begins. Nobody may write meanwhile.
+        """Rewrites the file without its free pages. Read transactions go on while the file is
+        copied; none begins while the copy replaces the file. No process may write meanwhile.
 
         Args:
             path: the file.
-            timeout_s: for transactions that run when the copy is done.
+            timeout_s: time, in seconds, that transactions have to end when the copy is complete.
 
         Returns:
-            the bytes of the file before and after.
+            the size of the file before and after, in bytes.
 
         Raises:
-            TimeoutError: transactions did not end in time; the file is as it was.
-            lmdb.Error, OSError: there is no room, or the disk fails; the file is as it was.
+            TimeoutError: transactions did not end in time; the file is unchanged.
+            lmdb.Error, OSError: the disk is full, or fails; the file is unchanged.
         """
         aside = path.with_name(path.name + REWRITTEN_SUFFIX)
         before = path.stat().st_size
@@ -217,15 +219,15 @@ class LastingEnvironment:
 
 @contextmanager
 def read_only(path: Path, **options: Any) -> Iterator[Any]:
-    """A read transaction on the LMDB file of another process.
+    """Begins a read transaction on the LMDB file of another process, for a `with`.
 
     Args:
-        path: The file. This process may not have an environment of it open.
-        options: Of `lmdb.open`.
+        path: the file. This process may not have an environment of it open.
+        options: options of `lmdb.open`.
 
     Raises:
-        lmdb.Error, OSError: The file cannot be read.
-        CutShortError: It lacks some of its end.
+        lmdb.Error, OSError: the file cannot be read.
+        CutShortError: the file is shorter than LMDB believes.
     """
     # A reader makes the lock table where there is none.
     file = lmdb.open(
@@ -246,7 +248,7 @@ def read_only(path: Path, **options: Any) -> Iterator[Any]:
 
 
 class Transaction:
-    """A transaction in a `with`: committed at its end, or aborted where that is an error."""
+    """A transaction in a `with`: committed at its end, or aborted after an error."""
 
     __slots__ = ("_begun", "_of")
 

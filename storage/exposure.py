@@ -1,5 +1,5 @@
-"""Access of others than its owner to a file or directory, and the command that closes it. Others
-are every user of the host, or the members of a group."""
+"""Access to a file or directory by others than its owner, and the command that ends it. The others
+are all users of the host, or the members of a group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Right = Literal["read", "change"]
 
 
 class PathStep(NamedTuple):
-    """One directory on the way to a file, or the file itself at the end."""
+    """A directory above a file, or the file itself."""
 
     path: str
     mode: int
@@ -22,24 +22,25 @@ class PathStep(NamedTuple):
 
 
 class ExposedPath(NamedTuple):
-    """One file or directory that is open to others."""
+    """A file or directory that others may read or change."""
 
     path: str
     right: Right
-    """The worse one of both."""
+    """The more dangerous right that others have: to change is worse than to read."""
     who: str
+    """The others, in words: all users of the host, or a group."""
     change: str
-    """The command that mends it."""
+    """The command that takes the right from the others."""
 
     @property
     def text(self) -> str:
-        """The finding as a sentence, without a full stop."""
+        """Returns the finding as a sentence, without a full stop."""
         return f"{self.who} may {self.right} {self.path}"
 
 
 def exposed(path: Path) -> list[ExposedPath]:
-    """Judges an existing file or directory by the modes of all directories above it; empty also
-    where there is none, or this user may not look."""
+    """Returns what others may access, by the modes of a file or directory and of all directories
+    above it. Empty also if the path does not exist, or this user may not examine it."""
     try:
         steps = steps_to(path)
     except (OSError, RuntimeError):  # What is a circle of links is a RuntimeError.
@@ -48,10 +49,10 @@ def exposed(path: Path) -> list[ExposedPath]:
 
 
 def steps_to(path: Path) -> list[PathStep]:
-    """The way to a file, from the root on, without links.
+    """Returns the directories from the root to a file, and the file, with links resolved.
 
     Raises:
-        OSError, RuntimeError: It is not there, or cannot be looked at.
+        OSError, RuntimeError: the path does not exist, or cannot be examined.
     """
     whole = path.resolve()
     return [
@@ -62,11 +63,11 @@ def steps_to(path: Path) -> list[PathStep]:
 
 
 def judge(steps: Sequence[PathStep], own_group: int) -> list[ExposedPath]:
-    """The judgement of `exposed`.
+    """Returns what others may access, by the modes of these steps.
 
-    A directory that others cannot pass closes what is below it. In one that they may write to,
-    without the sticky bit, they can put something else in the place of what is there: a group that
-    may is none but root's or this user's own.
+    Nobody reaches an entry below a directory that he may not pass. In a directory that others may
+    write to, they can replace entries, unless it has the sticky bit. The group of root and this
+    user's own group do not count as others there.
     """
     found = []
     all_pass = group_passes = True

@@ -19,11 +19,10 @@ _STATFS_BYTES = 256
 
 
 def overwrites_in_place(path: Path) -> bool:
-    """Returns whether what was written of a file once can be written again without space on the
-    disk.
+    """Returns whether blocks of a file that are written again need no space on the disk.
 
-    Only then may it be written through a mapping: where the disk is full, a page that needs space
-    ends the process (SIGBUS), and no error tells why.
+    Only such a file may be written through a mapping: on a full disk, a page that needs space ends
+    the process (SIGBUS), and no error tells why.
     """
     if sys.platform != "linux":
         return False
@@ -36,18 +35,18 @@ def overwrites_in_place(path: Path) -> bool:
 
 
 def has_every_block(descriptor: int, size_bytes: int) -> bool:
-    """Tells whether the disk has given a file all the blocks of its size.
+    """Returns whether the disk has allocated all blocks of a file.
 
-    A copy that was restored sparse has not: a write through a mapping into a hole needs space, and
-    ends the process (SIGBUS) on a full disk.
+    A sparse copy has holes: a write through a mapping into a hole needs space, and ends the process
+    (SIGBUS) on a full disk.
     """
     return os.fstat(descriptor).st_blocks * 512 >= size_bytes
 
 
 def overwrite_in_place(descriptor: int) -> None:
-    """Has btrfs overwrite an empty file in place, as other file systems do. It copies on each write
-    otherwise, which needs space: a write through a mapping ends the process (SIGBUS) on a full
-    disk. Where there is no such flag, nothing happens."""
+    """Has btrfs overwrite an empty file in place, as other file systems do. Otherwise btrfs copies
+    on each write, which needs space: on a full disk a write through a mapping would end the process
+    (SIGBUS). On a file system without such a flag, nothing happens."""
     flags = bytearray(struct.calcsize("l"))
     try:
         fcntl.ioctl(descriptor, _GET_FLAGS, flags)

@@ -1,7 +1,8 @@
-"""A note in shared memory of what an instance has in hand (services/messages/suspects.py).
+"""A note in shared memory of the messages that an instance works on
+(services/messages/suspects.py).
 
-It outlives the process, and not the host: a power failure is no message's fault. It is no file of
-the data directory, since the loop writes it and must never wait for a disk.
+The note outlives the process and not the host, because no message causes a power failure. It is no
+file of the data directory: the event loop writes it, and must never wait for a disk.
 """
 
 from __future__ import annotations
@@ -27,21 +28,22 @@ _BYTES = 4_096
 
 
 class InHand:
-    """The first slot says what is in hand, the others what earlier processes ended with.
+    """The note: its first slot has the messages that the process works on, the other slots have the
+    messages during which earlier processes ended.
 
-    Owner: the instance's loop. Lifecycle: made before anything is taken; `close` once, where
-    nothing is in hand any more.
+    Owner: the instance's event loop. Lifecycle: made before the first message is taken; `close`
+    once, when the instance works on no message any more.
 
     Args:
-        data_directory: of the instance, which names the note.
-        shared: where shared memory has names.
+        data_directory: the data directory of the instance, from which the note's name is made.
+        shared: the directory in which files of shared memory have their names.
 
     Attributes:
-        left: what earlier processes ended with, the last of them first.
-        just_left: of that, what the last process ended with; None: nothing.
+        left: the messages during which earlier processes ended, those of the last process first.
+        just_left: the messages during which the last process ended; None: it ended otherwise.
 
     Raises:
-        OSError: there is no shared memory here.
+        OSError: the host has no shared memory.
     """
 
     def __init__(self, data_directory: Path, shared: Path = SHARED_DIRECTORY) -> None:
@@ -69,15 +71,18 @@ class InHand:
         self.clear()
 
     def set(self, publisher: int, first: int, last: int, deaths: int) -> None:
-        """Notes these sequences of a publisher as in hand, in place of the former ones; `deaths` is
-        how many processes in a row ended with them."""
+        """Notes that the process works on these sequences of a publisher now.
+
+        Args:
+            deaths: the number of processes in a row that ended during these messages.
+        """
         _SLOT.pack_into(self._map, 0, publisher, first, last, deaths)
 
     def clear(self) -> None:
         self._map[: _SLOT.size] = _NOTHING
 
     def close(self) -> None:
-        """Ends it; the note goes where it says nothing."""
+        """Closes the note, and removes it if it is empty."""
         is_empty = not self.left and self._read(0) is None
         self._map.close()
         if is_empty:
@@ -94,7 +99,8 @@ class InHand:
 
 
 def _without_doubles(found: list[Suspect]) -> tuple[Suspect, ...]:
-    """Keeps of the same messages the one with the most deaths, in the place of the first."""
+    """Returns the suspects without duplicates: of equal messages the entry with the most deaths, at
+    the place of the first."""
     most: dict[tuple[int, int, int], Suspect] = {}
     for each in found:
         before = most.get(each[:3])
@@ -103,7 +109,7 @@ def _without_doubles(found: list[Suspect]) -> tuple[Suspect, ...]:
 
 
 def _remove_orphans(shared: Path, own: str) -> None:
-    """Removes the notes of data directories that are gone: memory is scarcer than disks."""
+    """Removes the notes of data directories that do not exist any more: memory is scarce."""
     for path in shared.glob(f"{own}*"):
         with contextlib.suppress(OSError):
             directory = _directory_in(path)
@@ -112,13 +118,13 @@ def _remove_orphans(shared: Path, own: str) -> None:
 
 
 def _directory_in(path: Path) -> bytes:
-    """Reads whose note it is; empty: it is none of this user's.
+    """Returns the data directory of a note; empty: the file is no note of this user.
 
-    Everybody may write to the directory, and give a file any name: one that is a pipe, or has no
-    end, is not read.
+    Every user may write to the directory and give a file any name: a pipe, or another file without
+    an end, is not read.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

@@ -1,7 +1,7 @@
 """Reads a journal from any process, beside the instance that writes it.
 
-The reader follows the live segment, what is in front of it, rotation, sealing, compression,
-archiving and removal by looking at the directory; it asks the instance nothing.
+The reader follows the live segment, the front log, rotation, sealing, compression, archiving and
+removal by looking at the directory; it asks the instance nothing.
 """
 
 from __future__ import annotations
@@ -48,32 +48,35 @@ def _is_live(segment: OpenSegment) -> bool:
 
 
 class FrontSource(Protocol):
-    """The commits that are durable in front of the store; see `front.FrontReader`."""
+    """The commits that are in the front log and not in the store yet; see `front.FrontReader`."""
 
     def blocks(self, txid: int, bytes_max: int, stored: Callable[[], int]) -> Blocks | None:
-        """Blocks from the one that holds `txid` on; None: the store has it by now."""
+        """Returns the blocks from the one that holds `txid` on; None: the store has that one by
+        now."""
 
     def last_txid(self, stored_txid: int) -> int:
-        """The last durable transaction id."""
+        """Returns the last durable transaction id."""
 
     def close(self) -> None:
-        """Gives everything back."""
+        """Closes the files."""
 
 
 class LmdbJournalReader:
     """A cursor over one data directory's journal (interface: `journal.JournalReader`).
 
-    Invariants: no read transaction outlives a call; each open segment is locked shared; behind two
-    calls of `tidy` without another in between only the live one is open, so that an idle reader
-    never holds up compression and removal.
-    Owner: one thread. Lifecycle: opened at any time; in the writer's own process after the writer
-    (an environment is opened once, and the writer's can write); `close` at the end.
+    Invariants: no read transaction outlives a call; each open segment has a shared lock. After two
+    calls of `tidy` with no other call in between, only the live segment is open, so that an idle
+    reader never holds up compression and removal.
+    Owner: one thread. Lifecycle: opened at any time, but in the writer's own process only after the
+    writer, because a process opens an environment once, and the writer's one must be able to write;
+    `close` at the end.
 
     Args:
         directory: the journal's directory.
-        archive_directory: where archived segments lie, if there is such a place.
+        archive_directory: the directory of archived segments; None: there is none.
         verify: whether each run's payload checksum is verified when it is read.
-        front: what is in front; in the writer's own process the journal's.
+        front: the reader of the front log; None: a reader of the directory's files. In the writer's
+            own process it is the journal's.
 
     Raises:
         StorageError: the directory cannot be read.
@@ -110,7 +113,8 @@ class LmdbJournalReader:
         self._firsts = [file.first_txid for file in self._files]
 
     def _segment_at(self, txid: int) -> OpenSegment | None:
-        """The segment that holds, or would hold, the id; the oldest one for an id before it."""
+        """Returns the segment that holds, or would hold, the id; the oldest segment for an id
+        before it. None: there is no segment."""
         for _ in range(LISTINGS_MAX):
             if not self._files:
                 self._list()
@@ -147,7 +151,7 @@ class LmdbJournalReader:
         return segment
 
     def _following(self, segment: OpenSegment) -> OpenSegment | None:
-        """The next segment; None where `segment` is the newest.
+        """Returns the next segment; None: `segment` is the newest.
 
         Raises:
             StorageError: segments are missing behind it.
@@ -213,7 +217,8 @@ class LmdbJournalReader:
 
     @contextmanager
     def _passing(self) -> Iterator[None]:
-        """Closes again what is opened inside: a look-up leaves no lock behind."""
+        """Closes the segments that are opened inside the `with`: a look-up leaves no lock
+        behind."""
         before = set(self._open)
         try:
             yield
@@ -228,8 +233,8 @@ class LmdbJournalReader:
                 segment.close()
 
     def tidy(self) -> None:
-        """Lets go of the segments, but for the live one, that nobody asked for since the last call:
-        to be called now and then, as a reader cannot know that it is done with one."""
+        """Closes the segments, except the live one, that were not read since the last call. To be
+        called regularly, as a reader cannot know that a segment is not read any more."""
         for first_txid, segment in list(self._open.items()):
             if first_txid not in self._used and not _is_live(segment):
                 del self._open[first_txid]
@@ -245,7 +250,7 @@ class LmdbJournalReader:
         return not all(map(_is_live, list(self._open.values())))
 
     def release(self) -> None:
-        """Lets go of every segment and its lock, until the next call that needs one."""
+        """Closes all segments and their locks, until the next call that needs one."""
         self._close_all_but(None)
         self._front.close()
         self._rest_after = -1
@@ -253,10 +258,10 @@ class LmdbJournalReader:
 
     # -- reading -----------------------------------------------------------------------------
     def read(self, after_txid: int, bytes_max: int = BLOCK_BYTES_MAX) -> list[Run]:
-        """Committed runs behind `after_txid`; see `JournalReader.read`.
+        """Returns committed runs behind `after_txid`; see `JournalReader.read`.
 
         Raises:
-            CorruptRecord: a run is damaged; names the file.
+            CorruptRecord: a run is damaged; the error names the file.
         """
         found: list[Run] = []
         taken_bytes = 0
@@ -285,7 +290,8 @@ class LmdbJournalReader:
     def _take(
         self, key: int, block: bytes, offset: int, after: int, bytes_max: int, found: list[Run]
     ) -> int:
-        """Decodes runs of a block from `offset` on; returns their bytes; remembers the rest."""
+        """Decodes runs of a block from `offset` on, up to `bytes_max`, and keeps the rest for the
+        next call. Returns the number of bytes decoded."""
         start = offset
         end = len(block)
         limit = start + bytes_max
@@ -323,7 +329,8 @@ class LmdbJournalReader:
     def _headers(
         self, txid: int, bytes_max: int = BLOCK_BYTES_MAX
     ) -> Iterator[tuple[int, bytes, RunHeader]]:
-        """(offset in its block, block, header) of the runs from the one that holds `txid` on."""
+        """Yields (offset in the block, block, header) of each run from the one that holds `txid`
+        on."""
         while True:
             blocks = self._next_blocks(txid, bytes_max)
             if not blocks:
@@ -348,7 +355,7 @@ class LmdbJournalReader:
                 )
 
     def read_headers(self, after_txid: int, runs_max: int = 4096) -> list[Run]:
-        """Like `read`, without the payloads; see `JournalReader.read_headers`."""
+        """Returns committed runs without their payloads; see `JournalReader.read_headers`."""
         found: list[Run] = []
         for offset, block, header in self._headers(after_txid + 1):
             run = header.run
@@ -368,10 +375,10 @@ class LmdbJournalReader:
 
     # -- look-up -----------------------------------------------------------------------------
     def _index_of(self, file: SegmentFile) -> SegmentIndex:
-        """A segment's index; kept where the segment is sealed.
+        """Returns a segment's index, which is kept in memory if the segment is sealed.
 
         Raises:
-            FileNotFoundError: the file went; list anew.
+            FileNotFoundError: the file was renamed or removed: list the directory again.
         """
         index = self._indexes.get(file.first_txid)
         if index is None:
@@ -386,7 +393,7 @@ class LmdbJournalReader:
         return index
 
     def _add_front(self, segment: OpenSegment, index: SegmentIndex) -> None:
-        """Adds to the index of the live segment what is in front of the store."""
+        """Adds the runs of the front log to the index of the live segment."""
         for _ in range(LISTINGS_MAX):
             at = max(segment.first_txid, index.last_txid + 1)
             blocks = self._front.blocks(at, BLOCK_BYTES_MAX, segment.last_txid)
@@ -405,7 +412,7 @@ class LmdbJournalReader:
         raise self._unsettled()
 
     def _listed_indexes(self, newest_first: bool) -> Iterator[SegmentIndex]:
-        """The indexes of all segments, each once, however the directory changes meanwhile."""
+        """Yields the index of each segment once, even if the directory changes meanwhile."""
         self._list()
         done: set[int] = set()
         for _ in range(LISTINGS_MAX):
@@ -422,7 +429,7 @@ class LmdbJournalReader:
         raise self._unsettled()
 
     def find_sequence(self, publisher: int, sequence: int) -> int | None:
-        """The transaction id of a message, or None when it is not here."""
+        """Returns the transaction id of a message; None: the journal does not hold it."""
         with self._passing():
             return self._find_sequence(publisher, sequence)
 
@@ -441,7 +448,8 @@ class LmdbJournalReader:
         return None
 
     def first_held(self, publisher: int, first: int, last: int) -> int | None:
-        """The lowest sequence in first..last that is here; None when none of them is."""
+        """Returns the lowest sequence of first..last that the journal holds; None: it holds
+        none."""
         with self._passing():
             found = [
                 lowest
@@ -451,7 +459,8 @@ class LmdbJournalReader:
         return min(found, default=None)
 
     def highest_on_topic(self, publisher: int, topic: bytes, wanted: SequenceSet) -> int:
-        """The highest of `wanted` on the topic, or in no segment; see `JournalReader`."""
+        """Returns the highest of the `wanted` sequences that is on the topic, or in no segment; see
+        `JournalReader`."""
         with self._passing():
             return self._highest_on_topic(publisher, topic, wanted)
 
@@ -482,7 +491,7 @@ class LmdbJournalReader:
         return highest
 
     def find_time(self, time_us: int) -> int:
-        """The first transaction id received at or after this time; see `JournalReader`."""
+        """Returns the first transaction id received at or after this time; see `JournalReader`."""
         with self._passing():
             return self._find_time(time_us)
 
@@ -499,7 +508,8 @@ class LmdbJournalReader:
         return self.last_txid + 1
 
     def segment_summaries(self) -> list[tuple[int, int, PublisherRanges]]:
-        """(first, last transaction id, sequences in it) of each sealed segment, oldest first."""
+        """Returns (first transaction id, last transaction id, sequences) of each sealed segment,
+        the oldest first."""
         with self._passing():
             return self._segment_summaries()
 
@@ -519,13 +529,14 @@ class LmdbJournalReader:
 
     @property
     def first_txid(self) -> int:
-        """The oldest transaction id still here; the next one when there is none."""
+        """Returns the oldest transaction id that the journal still holds; the next one where it
+        holds none."""
         self._list()
         return self._firsts[0] if self._firsts else 1
 
     @property
     def last_txid(self) -> int:
-        """The newest committed transaction id; 0 when there is none."""
+        """Returns the newest committed transaction id; 0: there is none."""
         stored = self._stored_txid()
         if not self._files:
             return stored
@@ -534,7 +545,7 @@ class LmdbJournalReader:
         return max(last, self._stored_txid())
 
     def _stored_txid(self) -> int:
-        """The last transaction id of the newest segment."""
+        """Returns the last transaction id of the newest segment."""
         for _ in range(LISTINGS_MAX):
             if not self._files:
                 self._list()
@@ -551,7 +562,7 @@ class LmdbJournalReader:
         raise self._unsettled()
 
     def removed(self) -> PublisherRanges:
-        """Every sequence ever journaled that is in no segment any more."""
+        """Returns all sequences that were once journaled and are in no segment any more."""
         with self._passing():
             # What was held when the oldest one was begun.
             segment = self._segment_at(0)
@@ -560,7 +571,7 @@ class LmdbJournalReader:
             return ranges_from_entries(segment.entries(), HELD_PREFIX, str(segment.file.path))
 
     def segments(self) -> list[SegmentInfo]:
-        """Every segment, oldest first, the live one last."""
+        """Returns all segments, the oldest first, the live one last."""
         with self._passing():
             return self._segments()
 

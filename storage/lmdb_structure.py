@@ -2,8 +2,8 @@
 
 LMDB trusts its pages: one damaged page number or node offset ends the process with SIGBUS or an
 assertion (measured: about one in fifty random hits), where a damaged segment must be an error that
-names the file. This walk reads every branch and leaf page and each overflow page's header, and
-refuses what would lead outside the file. Payloads have their own checksums
+names the file. The check reads each branch page, each leaf page and the header of each overflow
+page, and refuses numbers that would lead outside the file. Payloads have their own checksums
 (services/messages/records.py).
 
     page (16 bytes)   u64 number, u16, u16 flags, u16 lower, u16 upper — or u32 pages, for overflow
@@ -40,11 +40,12 @@ _U32 = struct.Struct("<I")
 
 
 def check_structure(path: Path) -> None:
-    """Walks both trees of the file, which nobody may write meanwhile.
+    """Checks both trees of the file. No process may write to it meanwhile.
 
     Raises:
         FileNotFoundError: there is no such file.
-        CorruptRecord: a page is damaged, or the file is torn; names file and offset.
+        CorruptRecord: a page is damaged, or the file is cut short; the error names file and
+            offset.
     """
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size

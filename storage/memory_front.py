@@ -1,7 +1,8 @@
-"""The front log's in-memory twin: the same bytes and decisions, on pages that a test may tear.
+"""A front log in memory for the simulator: the same bytes and decisions, on pages that a test may
+tear.
 
-The seeded simulator's disks have it: what a crash leaves between the front's write and the store,
-and in the middle of a write, is what front_entries.py makes of it.
+So a crash between the write of the front log and that of the store, or in the middle of a write,
+leaves what front_entries.py has to recover from.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from raylay.storage.front_entries import (
 )
 
 FILE_PAGES = 2
-"""Pages of each file, so few that a short run uses the files again."""
+"""Number of pages of each file: so few that a short simulation reuses the files."""
 
 
 class MemoryFront:
-    """Two files, and what of them is not in the store yet.
+    """The two files of a front log, and the commits that are not in the store yet.
 
     Owner: a MemoryJournal, and after its crash the next one. Lifecycle: `recover` begins a life.
 
     Args:
-        tears: asked for each page of a write that a crash, or an error, ends: whether the page is
-            there. None: none is.
+        tears: returns for each page of an interrupted write whether the page was written; None: no
+            page was.
     """
 
     space_of: type[FrontSpace] = FrontSpace
@@ -50,8 +51,8 @@ class MemoryFront:
         return [entry for content in self._files for entry in scan(bytes(content))]
 
     def recover(self, stored_txid: int) -> list[Run]:
-        """Returns what a restart finds in front of a store that ends there; the caller stores
-        it."""
+        """Returns the runs that a restart finds behind the end of the store; the caller stores
+        them."""
         # Where something is lost it goes on with what is sound: the laws see what was lost.
         found = recover(self.entries(), stored_txid)
         self._begin(found.generation)
@@ -66,7 +67,7 @@ class MemoryFront:
         return runs
 
     def take(self, runs: Sequence[Run]) -> bool:
-        """Makes a commit durable; False: there is no place for it."""
+        """Makes a commit durable. Returns whether there was room for it."""
         placed = self._pages(runs)
         if placed is None:
             if not self._space.is_usable and self._space.holds_nothing:
@@ -78,7 +79,7 @@ class MemoryFront:
         return True
 
     def tear(self, runs: Sequence[Run]) -> None:
-        """A crash, or an error, in the middle of the write of this commit."""
+        """Interrupts the write of this commit, as a crash or an error does."""
         placed = self._pages(runs)
         if placed is None:
             return
@@ -90,7 +91,7 @@ class MemoryFront:
                 self._files[place.file][begin : begin + PAGE_BYTES] = page
 
     def failed(self, runs: Sequence[Run]) -> None:
-        """The write of this commit failed, and its ids will be used again."""
+        """Notes that the write of this commit failed: its transaction ids will be used again."""
         if self._pages(runs) is not None:
             self.tear(runs)
             self._space.failed()
@@ -108,7 +109,7 @@ class MemoryFront:
         return place, encode(entry), len(block)
 
     def copied(self) -> MemoryFront:
-        """One with the same pages."""
+        """Returns another front log with the same pages."""
         other = type(self)(self.tears)
         other._files = [bytearray(content) for content in self._files]
         return other

@@ -1,4 +1,5 @@
-"""Repairs a journal whose front log is damaged: what is sound goes into the log, the rest aside."""
+"""Repairs a journal whose front log is damaged: undamaged commits go into the journal, and the
+files of the front log are set aside."""
 
 from __future__ import annotations
 
@@ -15,12 +16,15 @@ ASIDE = ".damaged"
 
 
 def repair_front(directory: Path, archive: Path | None) -> str:
-    """Takes what is sound and puts the files aside. Nobody may have the journal open. Returns what
-    was done.
+    """Stores the undamaged commits of the front log and renames its files. No process may have the
+    journal open. Returns a sentence about the result.
+
+    Args:
+        archive: the directory of archived segments; None: there is none.
 
     Raises:
-        StorageLocked: another process has it open.
-        StorageError: what is sound could not be stored, or a file cannot be renamed.
+        StorageLocked: another process has the journal open.
+        StorageError: the commits could not be stored, or a file cannot be renamed.
     """
     journal = LmdbJournal(directory, archive_directory=archive, take_damaged_front=True)
     try:

@@ -1,4 +1,4 @@
-"""Reads the SOW store of an instance from another process, beside it or when it is down."""
+"""Reads of an instance's SOW store from another process, while the instance runs or is down."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from raylay.storage.state import check_version, explained
 
 
 class StoredTopics:
-    """The contents of a store at one moment.
+    """The contents of a SOW store at one moment.
 
-    Owner: who reads. Lifecycle: the `with` of `reading`.
+    Owner: the reader. Lifecycle: the `with` of `reading`.
     """
 
     def __init__(self, transaction: Any) -> None:
         self._transaction = transaction
 
     def txid(self, name: str) -> int:
-        """The transaction that a topic is valid for; 0: it is new, or there is none."""
+        """Returns the transaction id up to which a topic is folded; 0: the topic is new, or
+        unknown."""
         number = self._number(name)
         value = self._transaction.get(_VALID + number) if number else None
         return int(_TXID.unpack(value)[0]) if value else 0
@@ -35,7 +36,8 @@ class StoredTopics:
         return value
 
     def entries(self, name: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """(key, value) of a topic from `start` on and before `end`, by key."""
+        """Yields (key, value) of the entries of a topic from key `start` to before `end`, by
+        key."""
         number = self._number(name)
         if not number:
             return
@@ -52,7 +54,8 @@ class StoredTopics:
 
 @contextmanager
 def reading(path: Path) -> Iterator[StoredTopics]:
-    """The store of that file as it is now. An environment of it may not be open in this process.
+    """Opens the store in a file at its present state, for a `with`. This process may not have an
+    environment of it open.
 
     Raises:
         StorageError: the file cannot be read, or is of another version.

@@ -1,4 +1,4 @@
-"""Verifies a journal: every checksum, every length, every order, and goes on behind damage."""
+"""Verifies the checksums, lengths and order of a journal, and goes on behind damage."""
 
 from __future__ import annotations
 
@@ -29,31 +29,35 @@ from raylay.storage.segments import (
 )
 
 FRONT_LOOKS = 3
-"""Number of looks: its writer may be at work: what is damaged is so each time."""
+"""Number of times that a damaged front log is read again: its writer may be writing just then, and
+real damage is found each time."""
 _KEY_BYTES = 8
 _KEY_MAX = (1 << 8 * _KEY_BYTES) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One thing that is not as it was written."""
+    """A place of a journal that is not as it was written."""
 
     path: Path
     offset: int
-    """Bytes from the start of the file, as near as can be told; 0: the file as a whole."""
+    """Offset from the start of the file, in bytes, or that of the enclosing block; 0: the whole
+    file."""
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A block and where it lies; an environment tells its place only when asked."""
+    """A block of a segment, and its place in the file."""
 
     key: int
     content: bytes
     file_offset: int | None
-    """None: search the file for it. In a compressed segment the group's."""
+    """Offset in the file, in bytes; in a compressed segment that of the group. None: not known, so
+    the file is searched for the block."""
     inner: bool
-    """Whether an offset inside the block counts in the file (it does not where it is packed)."""
+    """Whether an offset inside the block is also one in the file: not if the block is
+    compressed."""
 
 
 @dataclass(slots=True)
@@ -71,9 +75,13 @@ def verify_journal(
     verified: VerifyResult,
     only: frozenset[Path] | None = None,
 ) -> Iterator[Damage]:
-    """Every damage of every segment, oldest first; counts into `verified` as it goes.
+    """Yields the damage of all segments, the oldest first. A live segment is verified as far as it
+    was committed.
 
-    `only` restricts it to some files. A live segment is verified as far as it was committed.
+    Args:
+        archive: the directory of archived segments; None: there is none.
+        verified: counts the verified segments, runs and records.
+        only: the files to verify; None: all.
     """
     expected: int | None = None
     for file in list_segments(directory, archive):
@@ -103,7 +111,7 @@ def verify_journal(
 
 
 def _verify_front(directory: Path, expected: int, verified: VerifyResult) -> Iterator[Damage]:
-    """Verifies what is in front of the newest segment, which ends before `expected`."""
+    """Verifies the front log behind the newest segment, which ends before `expected`."""
     reader = FrontReader(directory)
     path = directory / END_NAME
     file = SegmentFile(expected, ".live", False, path)
@@ -126,7 +134,8 @@ def _verify_front(directory: Path, expected: int, verified: VerifyResult) -> Ite
 
 
 def _verify_segment(file: SegmentFile, verified: VerifyResult) -> Iterator[Damage | int]:
-    """Damages; at the end the transaction id behind the segment, where that is known."""
+    """Yields the damage of a segment, and at last the transaction id behind the segment, if that is
+    known."""
     entries: dict[bytes, bytes] = {}
     found = SegmentIndex()
     expected = file.first_txid
@@ -229,7 +238,7 @@ def _damage(file: SegmentFile, block: _Block, offset: int, text: str) -> Damage:
 
 
 def _place(path: Path, content: bytes) -> int:
-    """Returns where the block lies in the file; 0 where that cannot be told."""
+    """Returns the offset of the block in the file, in bytes; 0: it is not found."""
     with open(path, "rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as view:
         return max(0, view.find(content))
 
@@ -272,7 +281,8 @@ def _verify_block(
 
 
 def _verify_run(file: SegmentFile, block: _Block, offset: int, run: Run) -> Iterator[Damage]:
-    """Sound records that are not what the run's header says: as they came by a link."""
+    """Yields damage where undamaged records contradict the header of their run, as a link may have
+    sent them."""
     try:
         check_records(run)
     except CorruptRecord as error:

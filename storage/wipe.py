@@ -1,4 +1,4 @@
-"""Empties the directory of a journal whose content is of no use: a copy that was not finished."""
+"""Empties the directory of a journal whose content is of no use, such as an unfinished copy."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ _KEPT = frozenset((LOCK_FILE, "archive.json"))
 
 
 def wipe_journal(directory: Path, archive: Path | None) -> int:
-    """Removes every segment and what belongs to them, archived ones included. Nobody may have the
-    journal open. Returns how many files went.
+    """Removes all files of the journal, also archived segments. No process may have the
+    journal open. Returns the number of removed files.
+
+    Args:
+        archive: the directory of archived segments; None: there is none.
 
     Raises:
-        StorageLocked: another process has it open.
-        StorageError: a file cannot be removed; names it.
+        StorageLocked: another process has the journal open.
+        StorageError: a file cannot be removed; the error names it.
     """
     with FileLock(directory / LOCK_FILE):
         # What is in front of the newest segment goes before it: without it, it would seem damaged.

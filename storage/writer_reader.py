@@ -1,4 +1,4 @@
-"""The reads of a journal by its own writer: from any thread, and what is in front from memory."""
+"""Reads of a journal by its own writer, from any thread; the front log is read from memory."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from raylay.storage.segments import SegmentFile
 
 
 class WriterReader(LmdbJournalReader):
-    """The writer's own reader: of the live segment it uses the index that the writer keeps.
+    """The writer's own reader. For the live segment it uses the index that the writer keeps.
 
     Args:
-        active_index: the index of the segment of this first transaction id, where it is the active
-            one.
+        active_index: returns the writer's index of the segment with this first transaction id;
+            None: that segment is not the live one.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class WriterReads:
     Owner: `LmdbJournal`. Threads: any. Lifecycle: `open` when the journal is recovered, `close`.
 
     Args:
-        active_index: as of `WriterReader`.
+        active_index: see `WriterReader`.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class WriterReads:
         self._lock = threading.RLock()
         self._opened: WriterReader | None = None
         self.last_txid = 0
-        """The newest committed transaction id, which the writer sets; 0 when there is none."""
+        """The newest committed transaction id, which the writer sets; 0: there is none."""
 
     def open(self) -> None:
-        """Allows reading: the files are as they are to be."""
+        """Allows reads. To be called when the recovery has put the files in order."""
         self._opened = WriterReader(self._directory, self._archive, self._front, self._active_index)
 
     @property
@@ -75,65 +75,69 @@ class WriterReads:
 
     @property
     def first_txid(self) -> int:
-        """The oldest transaction id still here; the next one when there is none."""
+        """Returns the oldest transaction id that the journal still holds; the next one where it
+        holds none."""
         with self._lock:
             return self._reader.first_txid
 
     def read(self, after_txid: int, bytes_max: int = BLOCK_BYTES_MAX) -> list[Run]:
-        """Committed runs behind `after_txid`; see `JournalReader.read`."""
+        """Returns committed runs behind `after_txid`; see `JournalReader.read`."""
         if after_txid >= self.last_txid:
             return []
         with self._lock:
             return self._reader.read(after_txid, bytes_max)
 
     def read_headers(self, after_txid: int, runs_max: int = 4096) -> list[Run]:
-        """Like `read`, without the payloads; see `JournalReader.read_headers`."""
+        """Returns committed runs without their payloads; see `JournalReader.read_headers`."""
         if after_txid >= self.last_txid:
             return []
         with self._lock:
             return self._reader.read_headers(after_txid, runs_max)
 
     def find_sequence(self, publisher: int, sequence: int) -> int | None:
-        """The transaction id of a message, or None when it is not here."""
+        """Returns the transaction id of a message; None: the journal does not hold it."""
         with self._lock:
             return self._reader.find_sequence(publisher, sequence)
 
     def first_held(self, publisher: int, first: int, last: int) -> int | None:
-        """The lowest sequence in first..last that is here; None when none of them is."""
+        """Returns the lowest sequence of first..last that the journal holds; None: it holds
+        none."""
         with self._lock:
             return self._reader.first_held(publisher, first, last)
 
     def highest_on_topic(self, publisher: int, topic: bytes, wanted: SequenceSet) -> int:
-        """The highest of `wanted` on the topic, or in no segment; see `JournalReader`."""
+        """Returns the highest of the `wanted` sequences that is on the topic, or in no segment; see
+        `JournalReader`."""
         with self._lock:
             return self._reader.highest_on_topic(publisher, topic, wanted)
 
     def find_time(self, time_us: int) -> int:
-        """The first transaction id received at or after this time; see `JournalReader`."""
+        """Returns the first transaction id received at or after this time; see `JournalReader`."""
         with self._lock:
             return self._reader.find_time(time_us)
 
     def segment_summaries(self) -> list[tuple[int, int, PublisherRanges]]:
-        """(first, last transaction id, sequences in it) of each sealed segment, oldest first."""
+        """Returns (first transaction id, last transaction id, sequences) of each sealed segment,
+        the oldest first."""
         with self._lock:
             return self._reader.segment_summaries()
 
     def removed(self) -> PublisherRanges:
-        """Every sequence ever journaled that is in no segment any more."""
+        """Returns all sequences that were once journaled and are in no segment any more."""
         with self._lock:
             return self._reader.removed()
 
     def segments(self) -> list[SegmentInfo]:
-        """Every segment, oldest first, the live one last."""
+        """Returns all segments, the oldest first, the live one last."""
         with self._lock:
             return self._reader.segments()
 
     def reader(self) -> LmdbJournalReader:
-        """A reader of its own for another thread of this process; the caller closes it."""
+        """Returns a new reader for another thread of this process; the caller closes it."""
         return LmdbJournalReader(self._directory, self._archive, front=InProcessFront(self._front))
 
     def tidy(self) -> None:
-        """Lets go of sealed segments that nobody asked for since the last call; see
+        """Closes the sealed segments that were not read since the last call; see
         `LmdbJournalReader.tidy`."""
         with self._lock:
             if self._opened is not None:
@@ -146,7 +150,7 @@ class WriterReads:
         return reader is not None and reader.is_untidy
 
     def release(self) -> None:
-        """Closes what is open, so that it stands in nobody's way."""
+        """Closes the open segments, so that they can be compressed, archived and removed."""
         with self._lock:
             if self._opened is not None:
                 self._opened.release()

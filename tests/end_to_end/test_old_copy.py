@@ -75,9 +75,9 @@ def test_a_copy_of_the_directory_takes_back_what_it_lacks_before_it_serves(
     refused = Client(a.address, "publisher").answer
     assert (refused["status"], refused["reason"]) == ("failure", "not_ready")
     assert "copy" in refused["text"], refused
-    ready = a.events("instance ready")
+    ready = a.events(" 00-0002 ready")
     b.start()
-    a.wait_for("instance ready", times=ready + 1)
+    a.wait_for(" 00-0002 ready", times=ready + 1)
     goes_on(a, b)
     # It is no copy any more.
     incarnation = a.status["incarnation"]
@@ -99,7 +99,7 @@ def test_what_went_back_in_place_is_found_by_the_peer_and_begins_anew(
     before = a.status["incarnation"]
     a.start()
     a.wait_for("went_back")
-    a.wait_for("instance ready")
+    a.wait_for(" 00-0002 ready")
     goes_on(a, b)
     assert a.stop() == 0
     a.start()
@@ -124,5 +124,5 @@ def test_a_journal_that_is_shorter_than_the_state_says_is_an_old_copy(
     shutil.copytree(tmp_path / "copy", a.directory / JOURNAL_DIRECTORY)
     a.start()
     a.wait_for("which was on disk")
-    a.wait_for("instance ready")
+    a.wait_for(" 00-0002 ready")
     goes_on(a, b)
