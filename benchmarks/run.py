@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable
 from admin_polled import NAMES as ADMIN_POLLED
 from admin_polled import admin_polled
 from checks import publish_checks
+from console import NAMES as CONSOLE
+from console import console
 from contents import SOW_NAMES, TYPE_NAMES, sow, types_parse
 from context import Bench, Figure, bench, rest_disk
 from copies import table_copies
@@ -86,6 +88,7 @@ MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
     (SLOW_BESIDE, slow_beside, ""),
     (NEIGHBOUR, neighbour, ""),
     (ADMIN_POLLED, admin_polled, ""),
+    (CONSOLE, console, ""),
     (REPLAYS, replay, "single"),
     (
         ("publish_checks_throughput", "publish_checks_window1", "publish_checks_processor"),
