@@ -248,8 +248,8 @@ def test_a_message_that_was_not_sampled_says_so_and_where_it_is(browser: Browser
 def test_a_message_that_is_nowhere_says_what_to_do(browser: Browser) -> None:
     with messages(browser) as (console, _):
         console.allowed.append("404")
-        console.open("#/message/77%7C1%7C", ".message-panel .state-box h3")
-        assert "The message is not here" in console.text(".message-panel")
+        console.open("#/message/77%7C1%7C", ".message-panel .state-box")
+        console.page.wait_for_selector("text=The message is not here")
 
 
 @pytest.mark.parametrize(
