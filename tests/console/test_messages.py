@@ -196,7 +196,7 @@ def test_a_message_is_published_seen_and_published_again(browser: Browser) -> No
         dialog.get_by_role("button", name="Publish to orders").click()
         page.wait_for_selector("text=persisted after")
         dialog.get_by_role("button", name="Close", exact=True).click()
-        console.open("#/messages?topic=orders&start=epoch&run=1")
+        console.open("#/messages?topic=orders&source=sow")
         ended(console)
         assert len(rows(console)) == 2
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from aiohttp import ClientSession, encode_basic_auth
 from raylay.services.config.admin_interface import AdminInterfaceConfig
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.fabric.plan import free_port
+from raylay.services.messages.topics import TopicRule
 from raylay.services.plugins.authentication import hasher
 from raylay.services.security.control import AdminConfig
 from raylay.services.security.modules import ModuleConfig
@@ -22,6 +24,7 @@ from raylay.services.server.children import liveness
 from raylay.services.server.children.subprocess import ChildSubprocess
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.telemetry import logs
+from raylay.services.telemetry.tracing import TracingOptions
 
 DEADLINE_S = 120.0
 POST = {"X-Raylay": "1"}
@@ -158,3 +161,54 @@ def test_modules_say_who_may_read_and_act(tmp_path: Path) -> None:
         assert told[-1]["user"] == "anna" and told[-1]["path"] == path
 
     visit(tmp_path / "data", config(admin=admin), work)
+
+
+def test_messages_are_published_read_and_traced_with_the_permissions_of_their_user(
+    tmp_path: Path,
+) -> None:
+    passwords, permissions = tmp_path / "passwords.yaml", tmp_path / "permissions.yaml"
+    passwords.write_text(f"anna:{hasher().hash('one')}\n", "utf-8")
+    permissions.write_text(
+        "anna: {logon: true, topic: [{topic: orders, read: true, write: true}], "
+        "admin: [{topic: /raylay/trace, read: true}]}\n",
+        encoding="utf-8",
+    )
+    for each in (passwords, permissions):
+        each.chmod(0o600)
+    modules = (
+        ModuleConfig("passwords", {"File": str(passwords)}),
+        ModuleConfig("permissions", {"File": str(permissions)}),
+    )
+    made = config(
+        admin=AdminConfig(*modules),
+        topics=(TopicRule(".*"),),
+        tracing=TracingOptions(0.0, file_directory=str(tmp_path / "traces")),
+        authentication=modules[0],
+        entitlement=modules[1],
+    )
+    made = replace(made, destinations=())
+
+    async def work(server: InstanceServer, session: ClientSession) -> None:
+        anna = {"Authorization": encode_basic_auth("anna", "one")}
+        message = {"topic": "orders", "body": '{"id": 1}'}
+        async with session.post("/raylay/publish", json=message, headers=POST) as response:
+            assert response.status == 401
+        send = {**anna, **POST}
+        async with session.post("/raylay/publish", json=message, headers=send) as response:
+            published = await response.json()
+            assert response.status == 200, published
+        async with session.get("/raylay/messages?topic=orders", headers=anna) as response:
+            assert published["bookmark"] in await response.text()
+        async with session.get("/raylay/messages?topic=secrets", headers=anna) as response:
+            assert response.status == 403, await response.text()
+        other = {**message, "topic": "secrets"}
+        async with session.post("/raylay/publish", json=other, headers=send) as response:
+            assert response.status == 403, await response.text()
+        lanes: list[Any] = []
+        while len(lanes) < 2:
+            path = f"/raylay/trace/{published['bookmark']}"
+            async with session.get(path, headers=anna) as response:
+                lanes = (await response.json())["lanes"]
+        assert [each["process"] for each in lanes] == ["north.admin", "north"]
+
+    visit(tmp_path / "data", made, work)

@@ -1,5 +1,5 @@
 // The message browser, and the page of one message. The address holds what is asked: i (instance), topic,
-// start, filter, limit, follow, run, and m (the message whose panel is open).
+// start, filter, limit, follow, run (how often), and m (the message whose panel is open).
 import { html, useEffect, useMemo, useRef, useState } from '../core/html.js';
 import { ApiError, lines, peerPath } from '../core/api.js';
 import { bytes, clock, count, exact, plural, rate, time } from '../core/format.js';
@@ -73,10 +73,12 @@ function withOwn(instances, name) {
 
 // What the bar asks, from the address.
 function askedOf(params) {
+  // Other pages lead here by what is to be read, too: source=live, source=sow.
+  const bySource = { live: 'now', sow: 'sow' }[params.source];
   return {
-    i: params.i ?? '',
+    i: params.i || params.at || '',
     topic: params.topic ?? '',
-    start: params.start || '-5m',
+    start: params.start || bySource || '-5m',
     filter: params.filter ?? '',
     limit: LIMITS.includes(params.limit) ? params.limit : '200',
     follow: params.follow === '1',
@@ -202,7 +204,7 @@ function Browser({ params }) {
   const stream = useStream(isOpen);
   const isReady = Boolean(asked.i || servedBy());
   const running = useRef('');
-  const wanted = params.run ? JSON.stringify([asked, params.run]) : '';
+  const wanted = asked.topic ? JSON.stringify([asked, params.run]) : '';
 
   // The address is what runs: a link, a reload and the button do the same.
   useEffect(() => {
@@ -239,7 +241,7 @@ function Browser({ params }) {
           ? stream.rows.length
             ? html`<${Rows} stream=${stream} address=${address} opened=${params.m} topic=${asked.topic} />`
             : stream.error ? null : html`<${Nothing} asked=${asked} stream=${stream} instance=${instance} />`
-          : html`<${Suggestions} onAsk=${(topic) => ask({ ...draft, topic })} />`}
+          : html`<${Suggestions} start=${draft.start} onAsk=${(topic) => ask({ ...draft, topic })} />`}
       </div>
       ${isOpen ? html`<${MessagePanel} key=${params.m} instance=${instance} bookmark=${params.m} topic=${opened?.topic ?? params.mt}
         sowKey=${opened?.sow_key} onClose=${() => go(address({ m: '', mt: '' }))}
@@ -382,14 +384,14 @@ function Nothing({ asked, stream, instance }) {
 }
 
 // Before anything is asked: the topics, the busiest first. One click shows messages.
-function Suggestions({ onAsk }) {
+function Suggestions({ start, onAsk }) {
   const topics = [...(fabric.value?.topics ?? [])].sort((a, b) => (b.in_per_sec ?? 0) - (a.in_per_sec ?? 0)).slice(0, 24);
   if (!topics.length) {
     return html`<div class="state-box"><h3>Which topic?</h3>
       <p class="muted">Name one above, or write an expression that several match. <span class="mono">.*</span> is all of them.</p>
       <${Command} text="raylay subscribe '.*' --bookmark 0" /></div>`;
   }
-  return html`<section class="suggestions" aria-label="topics"><h2>Which topic?</h2><p class="muted">Its last five minutes are shown. Nothing is taken from a queue.</p>
+  return html`<section class="suggestions" aria-label="topics"><h2>Which topic?</h2><p class="muted">One click reads it, from ${(STARTS.find(([name]) => name === start) ?? ['', start])[1]}. Nothing is taken from a queue.</p>
     <ul>${topics.map((topic) => html`<li key=${topic.name}><button type="button" class="topic-card" onClick=${() => onAsk(topic.name)}>
       <strong class="mono">${topic.name}</strong>
       <span class="muted">${[topic.message_type, topic.in_per_sec != null ? rate(topic.in_per_sec) : ''].filter(Boolean).join(' · ')}</span>
