@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from typing import Any
@@ -33,7 +34,7 @@ from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.status import InstanceStatus
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.matching import LiveSubscription
-from raylay.services.telemetry.metrics import ValueHistogram
+from raylay.services.telemetry.metrics import LatencyHistogram, ValueHistogram
 
 INTERVAL_S = 0.95
 """Least time, in seconds, between two snapshots: whoever asks earlier is told the last one."""
@@ -47,6 +48,8 @@ TOPICS_AT_ONCE = 500
 QUERIES_SHOWN_MAX = 200
 HELD_COUNTED_S = 10.0
 """Time, in seconds, between two counts of the ranges that the instance holds, for the metrics."""
+ACKS_S = 10.0
+"""Time, in seconds, whose acks the percentiles of acks are of."""
 CLIENT_FIELDS = (
     "number",
     "client",
@@ -124,6 +127,8 @@ class AdminSnapshots:
         """For each client with unacknowledged publishes: a time, and the sequence up to which it
         had published then."""
         self._topics_from = 0
+        self._ack_marks: deque[tuple[float, tuple[int, ...]]] = deque()
+        """Counts of the times to persisted acks, each with its time, over `ACKS_S`."""
         self._held = (0, 0.0)
         self._files = InstanceFiles(runtime)
 
@@ -154,6 +159,7 @@ class AdminSnapshots:
         found.update(
             write_latency=_histogram(self._commits.latency),
             write_size=_histogram(self._commits.sizes),
+            **self._ack_times(),
             min_sync_destinations=config.policy.min_sync_destinations,
             name_hash=publisher_id(config.name),
             command_queue_depth=len(self._clients.turns),
@@ -173,6 +179,23 @@ class AdminSnapshots:
         found.update(await self._rows())
         self._last = found
         return found
+
+    def _ack_times(self) -> dict[str, float]:
+        """Returns the percentiles of the times to persisted acks, of the last `ACKS_S`; empty:
+        nothing was acknowledged in it."""
+        now_s, counts = self._runtime.loop.time(), tuple(self._commits.ack_latency.counts)
+        marks = self._ack_marks
+        marks.append((now_s, counts))
+        while len(marks) > 1 and marks[1][0] <= now_s - ACKS_S:
+            marks.popleft()
+        recent = [now - then for now, then in zip(counts, marks[0][1], strict=True)]
+        if not any(recent):
+            return {}
+        found = LatencyHistogram.of_counts(recent, 0)
+        return {
+            "ack_ms_p50": found.percentile_ms(0.5),
+            "ack_ms_p99": found.percentile_ms(0.99),
+        }
 
     async def _ranges_held(self) -> int:
         count, until_s = self._held

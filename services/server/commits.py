@@ -82,6 +82,8 @@ class Commits:
         self._folds = folds
         self._staged_bytes_max = staged_bytes_max
         self.latency = LatencyHistogram()
+        self.ack_latency = LatencyHistogram()
+        """Times from a publish to its persisted ack, of a sample."""
         self.sizes = ValueHistogram(SIZE_BOUNDS)
         """Sizes of commits, in bytes of payload, as the loop takes them: one that waited for the
         loop is counted with the next."""

@@ -146,6 +146,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             self._slow_down,
             lambda: self.resume_reading("outstanding"),
             came_by.config.outstanding_publishes_max,
+            self._commits.ack_latency.record,
         )
         # The machine's replies to this client's publishes go straight to the acks, without one
         # more call.
@@ -582,6 +583,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self.published_upto = self._instance.machine.received_of(self.number)
         count = sum([run.count for run in runs])
         self.messages_in += count
+        self._acks.batch(self.published_upto)
         if self._acks.counts:
             self._acks.taken(self.published_upto, count)
         self._instance.perform(effects)

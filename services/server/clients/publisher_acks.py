@@ -3,6 +3,7 @@ the answers to its flushes. A client with too many unanswered publishes is not r
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -13,6 +14,8 @@ from raylay.services.security.publishing import NOT_ENTITLED
 
 _OWN_IDS = "\0"
 """Prefix of a command id that the server made up, so that a flush can wait for the publish."""
+PROBED_BATCHES = 8
+"""Number of batches of which the ack of one is timed."""
 FLUSHES_MAX = 10_000
 """Limit on the flushes of one connection that wait for persisted acks."""
 
@@ -27,6 +30,8 @@ class PublisherAcks:
         call_later: calls a function after a number of seconds.
         codec: encodes the replies.
         slow, hurry: called when too many publishes are unanswered, and when there is room again.
+        waited: called with the nanoseconds from a publish to its persisted ack, of every
+            `PROBED_BATCHES`th batch at most.
         outstanding_max: the largest number of unanswered publishes; None: no limit for publishes
             that have a sequence.
     """
@@ -39,6 +44,7 @@ class PublisherAcks:
         slow: Callable[[], None] = lambda: None,
         hurry: Callable[[], None] = lambda: None,
         outstanding_max: int | None = None,
+        waited: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._send = send
         self._acknowledgment = codec.acknowledgment
@@ -58,6 +64,11 @@ class PublisherAcks:
         self.denied = 0
         """Number of publishes that the client's permissions did not allow."""
         self._acked_upto = 0
+        self._waited = waited
+        self._batches = 0
+        self._probe_upto = 0
+        """The sequence whose ack is timed; 0: none is."""
+        self._probe_ns = 0
         self._conflated = 0
         """The sequence of the ack that waits for later ones; 0: none waits."""
         self._conflated_unjournaled = 0
@@ -72,6 +83,12 @@ class PublisherAcks:
         answered."""
         self.outstanding.took(upto, count)
         self._look_at_outstanding()
+
+    def batch(self, upto: int) -> None:
+        """Notes a batch of numbered publishes that was taken, before any of it is answered."""
+        self._batches += 1
+        if not self._probe_upto and not self._batches % PROBED_BATCHES:
+            self._probe_upto, self._probe_ns = upto, time.perf_counter_ns()
 
     def unnumbered(self, wanted: str) -> str:
         """Counts a publish without a sequence and returns the command id of its ack.
@@ -113,6 +130,9 @@ class PublisherAcks:
                 self._send(self._acknowledgment("persisted", ack.command_id, ack.reason, ack.text))
         else:
             self._acked_upto = max(self._acked_upto, ack.sequence)
+            if self._probe_upto and self._probe_upto <= ack.sequence:
+                self._probe_upto = 0
+                self._waited(time.perf_counter_ns() - self._probe_ns)
             if self.counts:
                 self.outstanding.answered(ack.sequence)
             if ack.reason:

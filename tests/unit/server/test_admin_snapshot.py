@@ -4,6 +4,7 @@ loop at once."""
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,24 @@ def test_publishes_that_wait_for_their_acks_are_told_with_their_age(tmp_path: Pa
             assert made._unacknowledged_ms(client, 1) >= 2000
             made._marks[client.number] = at_s - 2.0, upto - 1
             assert made._unacknowledged_ms(client, 1) == 0, "that one is acknowledged"
+
+    in_instance(tmp_path / "data", visit, InstanceConfig("A", "g", first=True))
+
+
+def test_the_times_to_acks_are_those_of_the_last_seconds(tmp_path: Path) -> None:
+    async def visit(server: InstanceServer) -> None:
+        made, times = snapshots(server), server.parts.commits.ack_latency
+        assert made._ack_times() == {}, "nothing was acknowledged"
+        for _ in range(99):
+            times.record(1_400_000)
+        times.record(180_000_000)
+        assert made._ack_times() == {"ack_ms_p50": 1.5, "ack_ms_p99": 1.5}
+        times.record(180_000_000)
+        assert made._ack_times()["ack_ms_p99"] == 200.0
+        made._ack_marks = deque(
+            (at_s - 2 * admin_snapshot.ACKS_S, of) for at_s, of in made._ack_marks
+        )
+        assert made._ack_times() == {}, "all of it is long ago"
 
     in_instance(tmp_path / "data", visit, InstanceConfig("A", "g", first=True))
 

@@ -12,7 +12,7 @@ from raylay.services.protocol.client.codec import NativeCodec
 from raylay.services.protocol.frames import FrameReader
 from raylay.services.replication.effects import AckClient, RefuseClient
 from raylay.services.server.clients import publisher_acks
-from raylay.services.server.clients.publisher_acks import PublisherAcks
+from raylay.services.server.clients.publisher_acks import PROBED_BATCHES, PublisherAcks
 
 
 class Heard:
@@ -168,3 +168,20 @@ def test_of_those_without_a_sequence_there_is_always_a_limit(
         assert slowed.said == ["slow"]
         slowed.acks.persisted(AckClient(1, sequence, command_id="c"))
     assert slowed.said == ["slow", "hurry"]
+
+
+def test_the_time_to_the_ack_of_some_batches_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = iter((1_000, 9_000, 20_000, 50_000))
+    monkeypatch.setattr(publisher_acks.time, "perf_counter_ns", lambda: next(now_ns))
+    waited: list[int] = []
+    acks = PublisherAcks(lambda _: None, lambda *_: None, NativeCodec(), waited=waited.append)
+    for upto in range(1, PROBED_BATCHES + 3):
+        acks.batch(upto)
+    acks.persisted(AckClient(1, PROBED_BATCHES - 1))
+    assert waited == [], "the batch that is timed is not acknowledged yet"
+    acks.persisted(AckClient(1, PROBED_BATCHES + 1))
+    assert waited == [8_000]
+    for upto in range(PROBED_BATCHES + 3, 2 * PROBED_BATCHES + 1):
+        acks.batch(upto)
+    acks.persisted(AckClient(1, 2 * PROBED_BATCHES))
+    assert waited == [8_000, 30_000]
