@@ -121,6 +121,11 @@ class _Instance:
         own = self._tree.get("raylay")
         return own.get(name) if isinstance(own, Mapping) else None
 
+    def log(self, name: str) -> Any:
+        log = self._tree.get("transaction_log")
+        own = log.get("raylay") if isinstance(log, Mapping) else None
+        return own.get(name) if isinstance(own, Mapping) else None
+
 
 def _count(number: float, one: str, many: str) -> str:
     return f"{number:,.0f} {one if number == 1 else many}"
@@ -276,7 +281,7 @@ def _maintain(action: AdminAction, at: _Instance) -> ActionRisk:
 
 def _lacking(at: _Instance, last_txid: float) -> list[tuple[str, float]]:
     """The destinations that lack entries of the log up to a transaction id, each with how many."""
-    committed = at.own("committed_txid")
+    committed = at.log("committed_txid")
     found = []
     for name, each in at.entries("replication").items():
         lag = at.number(each, "raylay", "lag")
@@ -296,7 +301,7 @@ def _proxied(action: AdminAction, at: _Instance) -> ActionRisk:
     return ActionRisk(
         (text,),
         effect=ActionEffect(
-            _leaf("queues", action.name, "raylay/proxied"), "true" if is_on else "false"
+            _leaf("queues", action.name, "proxied_transfer"), "true" if is_on else "false"
         ),
     )
 

@@ -97,10 +97,12 @@ class InstanceClient:
             RaylayError: it could not be done.
         """
         return await self._ask(
-            "perform", {**_credentials(caller), "call": call, "details": dict(arguments)}
+            "perform",
+            {**_credentials(caller), "call": call, "details": dict(arguments)},
+            silent=f"{call} may still go on: its events tell how it ends. If it does nothing, it",
         )
 
-    async def _ask(self, what: str, arguments: Mapping[str, Any]) -> Any:
+    async def _ask(self, what: str, arguments: Mapping[str, Any], silent: str = "it") -> Any:
         number = next(self._numbers)
         waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
         self._send(protocol.ask(number, what, arguments))
@@ -109,8 +111,8 @@ class InstanceClient:
                 return await waiting
         except TimeoutError:
             raise FabricError(
-                f"{self._instance} has not answered within {ANSWER_S_MAX:g} s: it is busy, or it "
-                "hangs; `raylay status` and its log say more"
+                f"{self._instance} has not answered within {ANSWER_S_MAX:g} s: {silent} is busy, "
+                "or it hangs; `raylay status` and its log say more"
             ) from None
         finally:
             self._waiting.pop(number, None)

@@ -56,9 +56,10 @@ def tree(**more: Any) -> dict[str, Any]:
                     },
                     "101": {"raylay": {"state": "live", "last_txid": 1_300}},
                 },
-            )
+            ),
+            "raylay": {"committed_txid": 1_292},
         },
-        "raylay": {"group": "NewYork", "committed_txid": 1_292, "min_sync_destinations": 0},
+        "raylay": {"group": "NewYork", "min_sync_destinations": 0},
         **more,
     }
 

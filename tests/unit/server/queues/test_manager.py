@@ -957,7 +957,7 @@ def test_a_queue_may_take_over_what_is_of_instances_that_are_not_reachable() -> 
     owner = bench.owner()
     bench.manager.check()
     assert owner.said("proxied")
-    asyncio.run(bench.manager.proxied("json/work", on=False))
+    asyncio.run(bench.manager.proxied("work!json", on=False))
     assert control.read_proxied(owner.said("proxied")[0].header)[0] is False
     bench.manager.check()
     assert not owner.said("proxied")
