@@ -23,6 +23,7 @@ const LIST_BELOW = 600;
 const SINGLES_MAX = 50;
 const LINES_A_TASK = 100;
 const HISTORY = 60;
+const DENSE_ABOVE = 64;
 
 /* The last minute's acknowledgments of each instance, for sparklines: {name → [values]}, gaps as null. */
 const history = { fabric: '', timeUs: 0, values: new Map() };
@@ -304,6 +305,9 @@ function Base({ scene, index, lines, all, open, panel, hot, onDrawn }) {
   // Worse lines are drawn over better ones; the order in the document is that of the configuration, for whoever walks it.
   const singles = bundles && detail === 'cells' ? singleLines(scene, index) : [];
   const thin = all && topology.bundled;
+  // Among many lines what is well stands back, and only what needs somebody has a card.
+  const dense = detail === 'cells' || lines.lines.length > DENSE_ABOVE;
+  const faint = lines.lines.length > DENSE_ABOVE * 6 ? 'is-fainter' : 'is-faint';
   const isDrawn = drawn >= lines.lines.length;
   useLayoutEffect(() => {
     onDrawn(isDrawn);
@@ -327,7 +331,7 @@ function Base({ scene, index, lines, all, open, panel, hot, onDrawn }) {
         const card = thin ? null : scene.cards.get(line.key);
         const mark = !card || card.moved;
         return html`<${Line} key=${line.key} id=${lineId(line)} href=${lineHref(line)} name=${thin ? `${line.from} to ${line.to || line.toRegion}: ${face.kind.replace('_', ' ')}` : lineName(line, face, index)}
-          shown=${face} face=${`${lineKey(face)}|${mark}|${thin}`} place=${lines.routes.get(line.key)} at=${card ? card.t : 0.5} mark=${mark && (!thin || face.level !== 'ready')} thin=${thin} faint=${(bundles && detail === 'cells' && face.level !== 'act') || (thin && face.level === 'ready')}/>`;
+          shown=${face} face=${`${lineKey(face)}|${mark}|${thin}`} place=${lines.routes.get(line.key)} at=${card ? card.t : 0.5} mark=${mark && (!thin || face.level !== 'ready')} thin=${thin} faint=${(bundles && detail === 'cells' && face.level !== 'act') || ((thin || dense) && face.level === 'ready' && !face.unsafe) ? faint : ''}/>`;
       })}
       ${singles.map(({ link, place, face }) => html`<${Line} key=${`single ${link.id}`} id=${`l:${link.id}`} href=${href('link', [link.id])} name=${linkSentence(link, index.nowUs)}
           shown=${face} face=${lineKey(face)} place=${place} at=${0.5} mark=${face.kind === 'disconnected' || face.kind === 'refused'} thin=${true}/>`)}
@@ -346,8 +350,7 @@ function Base({ scene, index, lines, all, open, panel, hot, onDrawn }) {
         const card = scene.cards.get(line.key);
         const face = faces.get(line.key);
         if (!card || !face || !face.worst) return null;
-        // Healthy is quiet: among cells only what needs somebody is labelled.
-        if (detail === 'cells' && face.level === 'ready' && !face.unsafe) return null;
+        if (dense && face.level === 'ready' && !face.unsafe) return null;
         const texts = cardTexts(line, face, card, index.nowUs);
         return html`<${Card} key=${line.key} id=${lineId(line)} href=${lineHref(line)} shown=${face} texts=${texts} place=${card} face=${`${lineKey(face)}|${texts.glyph}|${texts.first}|${texts.second}`}/>`;
       })}

@@ -96,8 +96,8 @@ export class Line extends Kept {
     return super.shouldComponentUpdate(next) || next.name !== this.props.name;
   }
 
-  render({ id, href, name, shown, place, at, mark, thin, faint }) {
-    return html`<a class="g-line is-${shown.level} kind-${shown.kind} ${faint ? 'is-faint' : ''}" href=${href} data-key=${id} tabindex="-1" aria-label=${name}>
+  render({ id, href, name, shown, place, at, mark, thin, faint = '' }) {
+    return html`<a class="g-line is-${shown.level} kind-${shown.kind} ${faint}" href=${href} data-key=${id} tabindex="-1" aria-label=${name}>
       <path class="g-hit" d=${place.path}/>
       <${LineShape} route=${place} face=${shown} at=${at} mark=${mark} thin=${thin}/>
     </a>`;
@@ -121,7 +121,7 @@ export function cardTexts(line, face, card, nowUs) {
   const [first, second] = linkLines(face.worst, nowUs);
   const bold = face.level === 'attention' || face.level === 'act';
   const tall = card.height >= 34;
-  if (!tall) return { glyph, first: fitting([shortLag(face.lag, face.trend), ...first.slice(1)], width, 12, bold), second: '' };
+  if (!tall) return { glyph, first: fitting(face.kind === 'unknown' ? first : [shortLag(face.lag, face.trend), ...first.slice(1)], width, 12, bold), second: '' };
   return { glyph, first: fitting(first, width, 12, bold), second: second.length ? secondText(second, card.width - 14) : '' };
 }
 
