@@ -168,9 +168,9 @@ def test_the_time_zone_goes_along(browser: Browser) -> None:
 
 def test_a_page_that_is_not_there_says_so(browser: Browser) -> None:
     with browser.console(healthy()) as console:
-        console.open("#/nothing/%E0%A4%A", "main h3")
+        console.open("#/nothing/%E0%A4%A", ".state-box h2")
         assert "There is no page “nothing”" in console.text()
-        console.open("#/link/Paris~Rome", "main h3")
+        console.open("#/link/Paris~Rome", ".state-box h2")
         assert "There is no link Paris~Rome" in console.text()
 
 
