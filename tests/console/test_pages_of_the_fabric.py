@@ -178,3 +178,24 @@ def test_nothing_is_kept_of_what_was_shown_before(browser: Browser) -> None:
         for _ in range(20):
             console.tick()
         assert console.page.evaluate(nodes) == before
+
+
+def test_a_reload_and_refreshes_show_the_same_in_the_same_places(browser: Browser) -> None:
+    """Role, state and box of each part on a grid of 8 px; texts have times in them."""
+
+    def picture() -> list[tuple[str, str, list[int]]]:
+        return [(each["role"], each["state"], each["box"]) for each in console.structure()]
+
+    with browser.console(GeneratedFabric(6, scenario="healthy")) as console:
+        for place in ("#/instances?sort=-clients", "#/links?q=tokyo", "#/link/NewYork-1~London"):
+            console.open(place)
+            console.settled()
+            before = picture()
+            assert len(before) > 20
+            for _ in range(3):
+                console.settled()
+            assert picture() == before, place
+            console.page.reload()
+            console.page.wait_for_selector("main h1")
+            console.settled()
+            assert picture() == before, place

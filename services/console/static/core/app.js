@@ -81,7 +81,7 @@ function Header({ isMenuOpen, onMenu }) {
       aria-label="pages" onClick=${onMenu}>☰</button>
     <a class="brand" href=${href('')}>
       <img src="console/icon.svg" alt="" width="24" height="24" />
-      <span class="brand-name">${found?.fabric ?? 'Raylay'}</span>
+      <span class="brand-name">${found?.fabric || 'Raylay'}</span>
     </a>
     ${verdict && route.value.page !== ''
       ? html`<a class="header-verdict" href=${href('')} aria-label=${isLost() ? 'unknown' : verdict.text}><${Status} level=${isLost() ? 'unknown' : verdict.level}

@@ -55,7 +55,7 @@ export default function Instances() {
   const { answered, instances } = found.totals;
   return html`<div class="page-head"><h1>Instances</h1>
       <p class="muted">${plural(found.regions.length, 'region')}, ${answered === instances
-        ? `all ${exact(instances)} answered` : `${exact(answered)} of ${exact(instances)} answered`}</p></div>
+        ? (instances === 1 ? 'it has answered' : `all ${exact(instances)} answered`) : `${exact(answered)} of ${exact(instances)} answered`}</p></div>
     <${Table} id="instances" caption="Instances" columns=${COLUMNS} rows=${found.instances}
       rowHref=${({ name }) => href('instance', [name])} />`;
 }

@@ -80,7 +80,8 @@ function All() {
     .filter((state) => numbers[state])
     .map((state) => `${exact(numbers[state])} ${STATES[state]}`);
   return html`<div class="page-head"><h1>Links</h1>
-      <p class="muted">${[`${exact(inStep)} in step`, ...others].join(', ')}</p></div>
+      ${links.length
+        ? html`<p class="muted">${[`${exact(inStep)} in step`, ...others].join(', ')}</p>` : null}</div>
     <${Table} id="links" caption="Links" columns=${COLUMNS} rows=${links} sort="-state"
       rowHref=${({ id }) => href('link', [id])}
       empty=${html`<${Empty} title="There are no links" text=${'A link comes from a destination in'

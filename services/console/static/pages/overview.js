@@ -36,7 +36,7 @@ function Verdict({ found }) {
     <div class="verdict-words">
       <h1><${Status} level=${verdict.level} text=${verdict.text} /></h1>
       <p class="muted">${answered === instances
-        ? `all ${exact(instances)} instances answered`
+        ? (instances === 1 ? 'it has answered' : `all ${exact(instances)} instances answered`)
         : html`<strong class="some-missing">${exact(answered)} of ${exact(instances)} instances answered</strong>`}
         , as of <time title=${time(nowUs.value, tz)}>${clock(nowUs.value, tz)}</time></p>
     </div>
