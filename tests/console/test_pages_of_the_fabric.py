@@ -132,6 +132,19 @@ def test_a_link_shows_both_ends_and_what_it_means(browser: Browser) -> None:
         assert "receives" in ends[1] and "London-1 → NewYork" in ends[1]
 
 
+def test_an_async_link_to_another_group_is_no_worry_for_failover(browser: Browser) -> None:
+    fabric = GeneratedFabric(6, scenario="healthy")
+    fabric.links["NewYork-1~Tokyo"].owes = 7
+    with browser.console(fabric) as console:
+        console.open("#/links?q=newyork-1")
+        row = console.page.locator(ROWS, has_text="NewYork-1 → Tokyo")
+        assert "not for failover" in row.inner_text()
+        assert console.page.locator(".unsafe-text").count() == 0
+        console.open("#/link/NewYork-1~Tokyo")
+        assert "do not fail over along it" in console.text()
+        assert console.page.locator(".unsafe").count() == 0
+
+
 def test_events_come_by_themselves(browser: Browser) -> None:
     with browser.console(GeneratedFabric(2, scenario="healthy")) as console:
         console.open()

@@ -27,9 +27,15 @@ function modeOf({ configured_type: configured, type, state }) {
   return configured === 'sync' && type !== 'sync' && state !== 'unknown' ? 'sync, now async' : configured;
 }
 
-function failoverOf({ safe, why_unsafe: why }) {
-  if (!isKnown(safe)) return UNKNOWN;
-  return safe ? 'safe' : `unsafe: ${why}`;
+// Clients fail over within a group, or along a sync link: of the others nothing is promised.
+const isForFailover = (link) =>
+  link.configured_type === 'sync' || groupOf(link) === link.to_group;
+const isUnsafe = (link) => link.safe === false && isForFailover(link);
+
+function failoverOf(link) {
+  if (!isForFailover(link)) return 'not for failover';
+  if (!isKnown(link.safe)) return UNKNOWN;
+  return link.safe ? 'safe' : `unsafe: ${link.why_unsafe}`;
 }
 
 const COLUMNS = [
@@ -56,9 +62,11 @@ const COLUMNS = [
   },
   {
     key: 'safe', title: 'Failover', hint: 'whether clients may fail over to the destination',
-    value: ({ safe }) => (isKnown(safe) ? Number(safe) : null), text: failoverOf, wide: true,
-    cell: (link) => (link.safe === false
-      ? html`<span class="unsafe-text">${failoverOf(link)}</span>` : failoverOf(link)),
+    value: (link) => (isForFailover(link) && isKnown(link.safe) ? Number(link.safe) : null),
+    text: failoverOf, wide: true,
+    cell: (link) => (isUnsafe(link)
+      ? html`<span class="unsafe-text">${failoverOf(link)}</span>`
+      : html`<span class=${isForFailover(link) ? '' : 'muted'}>${failoverOf(link)}</span>`),
   },
 ];
 
@@ -230,12 +238,14 @@ function Meaning({ link }) {
   } else if (link.configured_type === 'async') {
     texts.push(`Acknowledgments at ${link.from} never wait for ${link.destination}.`);
   }
-  if (link.safe === true) texts.push(`Clients may fail over from ${link.from} to ${link.destination}.`);
-  if (link.safe === false) {
+  if (!isForFailover(link)) {
+    texts.push(`Clients of ${link.from} do not fail over along it: it is async, and goes to another group.`);
+  } else if (link.safe === true) texts.push(`Clients may fail over from ${link.from} to ${link.destination}.`);
+  if (isUnsafe(link)) {
     texts.push(`Clients of ${link.from} should not fail over to ${link.destination}: ${link.why_unsafe}.`);
   }
-  if (!isKnown(link.safe)) texts.push('Whether clients may fail over there is not known.');
-  return html`<section class=${link.safe === false ? 'card unsafe' : 'card'}>
+  if (isForFailover(link) && !isKnown(link.safe)) texts.push('Whether clients may fail over there is not known.');
+  return html`<section class=${isUnsafe(link) ? 'card unsafe' : 'card'}>
     <h2>What this means</h2>
     ${texts.map((text) => html`<p key=${text}>${text}</p>`)}
   </section>`;
