@@ -115,6 +115,8 @@ def test_a_restart_has_what_was_folded_saved_or_not(tmp_path: Path) -> None:
                 "tombstones": 0,
                 "deleted": 0,
                 "expired": 0,
+                "inserted": 2,
+                "updated": 1,
             }
             await life.publish("orders", 3)
             await life.kill()

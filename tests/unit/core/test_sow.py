@@ -70,7 +70,21 @@ def test_publishes_and_deletions_are_folded_and_said() -> None:
         "tombstones": 2,
         "deleted": 1,
         "expired": 0,
+        "inserted": 2,
+        "updated": 0,
     }
+
+
+def test_changes_are_counted_from_when_the_instance_serves() -> None:
+    feature = SowFeature(book())
+    folded(feature, put(5, b'{"id":1}', b'{"id":2}'))
+    feature.begin_counting()
+    told = feature.status()["json/orders"]
+    assert (told["records"], told["inserted"], told["updated"], told["deleted"]) == (2, 0, 0, 0)
+    folded(feature, put(7, b'{"id":3}', b'{"id":1}', b'{"id":1}'))
+    folded(feature, delete(10, key(2)))
+    told = feature.status()["json/orders"]
+    assert (told["records"], told["inserted"], told["updated"], told["deleted"]) == (2, 1, 2, 1)
 
 
 def test_what_is_no_message_of_the_topic_is_counted_and_left() -> None:
