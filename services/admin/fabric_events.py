@@ -165,7 +165,18 @@ class FabricEventBook:
         """Returns the number of events behind a position that are no longer kept."""
         return max(0, self.position - len(self._events) - position)
 
-    def latest(self, instance: str, upto_us: int, limit: int) -> list[FabricEvent]:
-        """Returns the newest events of an instance up to a time, the newest first."""
-        found = (each for each in reversed(self._of.get(instance, ())) if each.time_us <= upto_us)
-        return list(itertools.islice(found, limit))
+    def latest(
+        self, instance: str, upto_us: int, limit: int, destination: str = ""
+    ) -> list[FabricEvent]:
+        """Returns the newest events of an instance up to a time, the newest first. Where some
+        concern the destination, or are more than information, only those: that a client came and
+        went explains nothing."""
+        found = [each for each in reversed(self._of.get(instance, ())) if each.time_us <= upto_us]
+        telling = [each for each in found if _tells(each, destination)]
+        return (telling or found)[:limit]
+
+
+def _tells(event: FabricEvent, destination: str) -> bool:
+    return event.level != "info" or (
+        destination != "" and event.details.get("destination") == destination
+    )

@@ -191,7 +191,7 @@ def problem_documents(view: FabricView, problems: list[Problem]) -> list[dict[st
 
 def _document(view: FabricView, each: Problem) -> dict[str, Any]:
     upto_us = view.now_us if each.since_us is None else each.since_us + _AFTER_US
-    events = view.events.latest(each.instance, upto_us, EVENTS_OF_PROBLEM)
+    events = view.events.latest(each.instance, upto_us, EVENTS_OF_PROBLEM, each.destination)
     return {
         "id": each.id,
         "level": each.level,
@@ -481,7 +481,7 @@ def _at_risk(view: FabricView, link: LinkView) -> Problem:
     ]
     owed = told.lag or told.unacked or 0
     by_hand = " by hand" if told.by_hand else ""
-    since = since_words(told.since_us, view.now_us)
+    since = since_words(told.downgraded_us, view.now_us)
     ago = f" {since} ago" if since else ""
     risk = (
         f"; {messages(owed)} acknowledged at {name} {'is' if owed == 1 else 'are'} not there"
@@ -501,7 +501,10 @@ def _at_risk(view: FabricView, link: LinkView) -> Problem:
     )  # fmt: skip
     action = ProblemAction(name, _path(destination, "upgrade"), f"upgrade {destination}")
     return dataclasses.replace(
-        found, action=action if told.by_hand or told.caught_up else None, weight=float(owed)
+        found,
+        since_us=told.downgraded_us,
+        action=action if told.by_hand or told.caught_up else None,
+        weight=float(owed),
     )
 
 

@@ -57,6 +57,7 @@ class LinkSummary(msgspec.Struct, frozen=True):
         sync: whether acks wait for it now.
         refused: whether the other side, or this one, refuses the link; `why` says why.
         since_us: time since when it is as it is, in microseconds since 1970; None: not known.
+        downgraded_us: time of the downgrade; None: not known, or not downgraded.
         lag: entries of the log that the destination has not stored.
         age_ms: age of the oldest message that it has not acknowledged.
         seconds_left: time until it has caught up, by its trend.
@@ -75,6 +76,7 @@ class LinkSummary(msgspec.Struct, frozen=True):
     why_unsafe: Text = ""
     why: Text = ""
     since_us: Count | None = None
+    downgraded_us: Count | None = None
     unacked: Count | None = None
     lag: Count | None = None
     age_ms: Count | None = None
@@ -372,6 +374,7 @@ class Summarizer:
             why_unsafe=_cut(told.get("why_unsafe")),
             why=why,
             since_us=self._since.get((name, state)) or _told_since(state, told),
+            downgraded_us=self._since.get((name, "downgraded")) if downgraded else None,
             unacked=told.get("unacked"),
             lag=lag,
             age_ms=age_ms,

@@ -139,6 +139,7 @@ def _random_link(sync: bool, to: tuple[str, ...], chance: random.Random) -> dict
         "lag": chance.choice((None, 0, 12)),
         "age_ms": chance.choice((None, 0, 1_999, 42_000)),
         "since_us": chance.choice((None, NOW_US - 42_000_000)),
+        "downgraded_us": chance.choice((None, NOW_US - 42_000_000)) if downgraded else None,
         "why": chance.choice(("", "the other side does not answer")),
         "seconds_left": chance.choice((None, 40)),
         "trend": chance.choice((None, "growing", "steady")),

@@ -103,3 +103,17 @@ def test_the_newest_events_up_to_a_time_are_found() -> None:
     book.learn("b", "7", 1, [event(1, "b")])
     assert [each.number for each in book.latest("a", 4, 2)] == [4, 3]
     assert book.latest("nowhere", 4, 2) == []
+
+
+def test_events_that_tell_something_go_before_others() -> None:
+    book = FabricEventBook()
+    told = [
+        event(1, event="link_connected", destination="L"),
+        event(2, event="link_connected", destination="M"),
+        event(3, event="client_connected", client="c"),
+        event(4, event="downgraded", destination="M"),
+    ]
+    book.learn("a", "7", 4, told)
+    assert [each.number for each in book.latest("a", 9, 3, "L")] == [4, 1]
+    assert [each.number for each in book.latest("a", 9, 3)] == [4]
+    assert [each.number for each in book.latest("a", 3, 3)] == [3, 2, 1]

@@ -28,7 +28,7 @@ from raylay.services.admin.fabric_view import FabricView, PeerAnswer, view_of
 PAIR = topology(1, 2)
 DOCS = Path(__file__).parents[3] / "docs"
 WAITING = {"unacked": 310, "lag": 310, "age_ms": 42_000, "trend": "growing"}
-DOWN = {"sync": False, "downgraded": True, "since_us": NOW_US - 120_000_000}
+DOWN = {"sync": False, "downgraded": True, "downgraded_us": NOW_US - 120_000_000}
 
 
 def seen(changed: Any = None, made: Any = PAIR, events: Any = None) -> FabricView:
@@ -75,7 +75,7 @@ def test_waiting_publishers_are_named_with_what_they_wait_for() -> None:
             "at R0-0 is not there, and R0-0 waits for nobody else", "upgrade R0-1",
         ),
         (
-            {**DOWN, "since_us": None, "caught_up": False, "connected": False}, "attention",
+            {**DOWN, "downgraded_us": None, "caught_up": False, "connected": False}, "attention",
             "Acks at R0-0 do not wait for R0-1, downgraded; it has everything so far, and R0-0 "
             "waits for nobody else", "",
         ),

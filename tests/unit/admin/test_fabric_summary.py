@@ -144,7 +144,11 @@ def test_a_link_is_as_it_is_since_the_event_that_made_it_so() -> None:
     assert take(at, 4, destinations=catching).links[0].since_us == 20
     told = events(*[("other", 1)] * 6, ("downgraded", 30))
     down = changed_link(downgraded=True, sync=False)
-    assert take(at, 5, destinations=down, **told).links[0].since_us == 30
+    found = take(at, 5, destinations=down, **told).links[0]
+    assert (found.since_us, found.downgraded_us) == (30, 30)
+    gone = changed_link(downgraded=True, sync=False, connected=False)
+    found = take(at, 5, destinations=gone).links[0]
+    assert (found.since_us, found.downgraded_us) == (None, 30)
     # Another process of the instance: nothing of it holds.
     assert take(at, 6, destinations=down, pid=8).links[0].since_us is None
 

@@ -79,7 +79,9 @@ MISTAKES: dict[str, tuple[Any, str, Any]] = {
     "all that anybody did was the cause": (
         FabricEventBook,
         "latest",
-        lambda self, instance, upto_us, limit: [each for _, each in self.after(0)][:limit],
+        lambda self, instance, upto_us, limit, destination: [each for _, each in self.after(0)][
+            :limit
+        ],
     ),
     "a downgraded destination is waited for": (
         fabric_view,
