@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, encode_basic_auth
 
+from raylay.services.client import Client
 from raylay.services.config.admin_interface import AdminInterfaceConfig
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.fabric.plan import free_port
 from raylay.services.messages.topics import TopicRule
 from raylay.services.plugins.authentication import hasher
+from raylay.services.queues.definition import QueueDefinition
 from raylay.services.security.control import AdminConfig
 from raylay.services.security.modules import ModuleConfig
 from raylay.services.server.children import liveness
@@ -212,3 +214,35 @@ def test_messages_are_published_read_and_traced_with_the_permissions_of_their_us
         assert [each["process"] for each in lanes] == ["north.admin", "north"]
 
     visit(tmp_path / "data", made, work)
+
+
+def test_whoever_looks_at_a_queue_takes_nothing_from_it(tmp_path: Path) -> None:
+    made = config(
+        topics=(TopicRule(".*"),),
+        queue_definitions=(QueueDefinition("work", "json", underlying="orders"),),
+    )
+    made = replace(made, destinations=())
+
+    async def work(server: InstanceServer, session: ClientSession) -> None:
+        async with (
+            Client("desk", [server.runtime.client_address]) as client,
+            session.get("/raylay/messages?topic=work&source=live") as live,
+        ):
+            assert b"progress" in await live.content.readline()
+            for number in range(3):
+                await client.publish("orders", b'{"id": %d}' % number)
+            await client.flush()
+            seen = 0
+            while seen < 3:
+                seen += b'"row"' in await live.content.readline()
+            async with session.get("/raylay/messages?topic=work") as response:
+                assert (await response.text()).count('"row"') == 3
+            taken = []
+            async with client.queue("work", backlog=10) as queue:
+                async for message in queue:
+                    taken.append(message.sequence)
+                    if len(taken) == 3:
+                        break
+        assert len(set(taken)) == 3
+
+    visit(tmp_path, made, work)
