@@ -22,6 +22,8 @@ LOADED = """
   && document.querySelector('main .state-box[role=status]') === null
 """
 SILENT = "status of 503"
+LONG_MS = 120_000
+"""Bound on waits for very large answers."""
 UNKNOWN = "\u2013"
 
 
@@ -128,13 +130,17 @@ def test_ten_thousand_rows_are_a_few_elements(browser: Browser) -> None:
     fabric = GeneratedFabric(2, scenario="healthy")
     fabric.clients_each = 5_000
     with browser.console(fabric) as console:
-        open_page(console, "clients")
-        console.page.wait_for_selector("#clients-subscribers table[aria-rowcount='10001']")
+        console.open("#/clients")
+        console.page.wait_for_selector(
+            "#clients-subscribers table[aria-rowcount='10001']", timeout=LONG_MS
+        )
         assert console.page.locator("#clients-subscribers tbody tr[data-row]").count() < 120
         console.page.eval_on_selector(
             "#clients-subscribers .table-scroll", "(box) => box.scrollTo(0, box.scrollHeight)"
         )
-        console.page.wait_for_selector("#clients-subscribers tr[aria-rowindex='10001']")
+        console.page.wait_for_selector(
+            "#clients-subscribers tr[aria-rowindex='10001']", timeout=LONG_MS
+        )
         assert console.page.locator("#clients-subscribers tbody tr[data-row]").count() < 120
 
 

@@ -106,7 +106,7 @@ const TITLES = {
   pending: 'Unacknowledged messages', rss: 'Memory of the process', vmsize: 'Virtual memory', idle_percent: 'Processors idle',
   user_percent: 'Processors, programs', system_percent: 'Processors, system', iowait_percent: 'Processors waiting for disks',
   queued_bytes_out: 'Backlog in bytes', seconds_behind: 'Seconds behind', transactions_behind: 'Messages behind',
-  published_upto: 'Last sequence', valid_keys: 'Records', lag: 'Messages owed', unacked: 'Unacknowledged messages', age_ms: 'Oldest unacknowledged',
+  published_upto: 'Last sequence', valid_keys: 'Records', lag: 'Messages owed', unacked: 'Unacknowledged messages',
   queue_depth: 'Depth', file_system_free_percent: 'Disk free',
 };
 
@@ -155,7 +155,7 @@ const rest = ({ id, ...others }) => others;
 export const leavesOf = (node) => flat(node, [], []);
 
 // Any branch as a table of names and values; each number opens its history.
-export function BranchTable({ id, caption, node, instance, path, empty }) {
+export function BranchTable({ id, caption, node, instance, path, empty, prefix = '' }) {
   const rows = useMemo(() => leavesOf(node ?? {}), [node]);
   const columns = [
     {
@@ -177,24 +177,7 @@ export function BranchTable({ id, caption, node, instance, path, empty }) {
           : html`<span class="text-value">${shown(row)}</span>`,
     },
   ];
-  return html`<div class="narrow"><${Table} id=${id} columns=${columns} rows=${rows} caption=${caption} empty=${empty} rowKey=${(row) => row.path.join('/')} /></div>`;
-}
-
-// A collection of branches as a table with a row for each, and a column for each of their leaves.
-export function CollectionTable({ id, caption, node, instance, path, title }) {
-  const names = [...new Set(node.flatMap((each) => Object.keys(each).filter((name) => name !== 'id' && typeof each[name] === 'string')))];
-  const columns = [
-    { key: 'id', title, value: (row) => row.id },
-    ...names.map((name) => {
-      const isNumber = node.every((each) => each[name] === '' || isNumeric(each[name] ?? ''));
-      const text = (row) => shown({ path: [name], text: row[name] ?? '' });
-      return {
-        key: name, title: titleOf(name), numeric: isNumber, value: (row) => (isNumber ? num(row[name]) : row[name]), text,
-        cell: (row) => (isNumber ? html`<${HistoryNumber} instance=${instance} path=${`${path}/${step(row.id)}/${name}`} label=${name}>${text(row)}</${HistoryNumber}>` : text(row)),
-      };
-    }),
-  ];
-  return html`<${Table} id=${id} prefix=${id} filter=${false} columns=${columns} rows=${node} caption=${caption} />`;
+  return html`<div class="narrow"><${Table} id=${id} columns=${columns} rows=${rows} caption=${caption} empty=${empty} prefix=${prefix} rowKey=${(row) => row.path.join('/')} /></div>`;
 }
 
 function shown(row) {

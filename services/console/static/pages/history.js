@@ -22,7 +22,7 @@ const NOTABLE = new Set(['attention', 'act']);
 // The charts that the page opens with: the fabric at a glance, a line for each instance.
 const FIRST = [
   'instance/processors/all/messages_received_per_sec',
-  'instance/raylay/ack_ms_p99',
+  'instance/raylay/commit_ms_p99',
   'instance/raylay/pending',
   'instance/memory/rss',
 ];

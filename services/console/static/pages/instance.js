@@ -6,7 +6,7 @@ import { ampsUrl, isTrue, leaf, num, step, timeOf, useAmps } from '../core/amps.
 import { fabric, instancesByName, nowUs } from '../core/fabric.js';
 import { ago, bytes, clock, count, duration, exact, isKnown, ms, percent, rate, time, UNKNOWN } from '../core/format.js';
 import { Number, historyHref } from '../core/history_link.js';
-import { BranchTable, CollectionTable, Facts, Old, PageHead, Tile, titleOf } from '../core/parts.js';
+import { BranchTable, Facts, Old, PageHead, Tile, titleOf } from '../core/parts.js';
 import { isoOf, serverNowS } from '../core/range.js';
 import { usePolled } from '../core/poll.js';
 import { href, route } from '../core/route.js';
@@ -107,7 +107,12 @@ function NowTab({ name, of }) {
   const own = useAmps(name, 'instance/raylay', 2000);
   const log = useAmps(name, 'instance/transaction_log/raylay', 2000);
   const memory = useAmps(name, 'instance/memory', 5000);
-  const lines = useSparks(name);
+  const isTold = (path) => {
+    const [, part] = path.split('/');
+    const node = { memory: memory.node, transaction_log: log.node, raylay: own.node }[part];
+    return node === undefined ? part === 'processors' : path.split('/').at(-1) in node;
+  };
+  const lines = useSparks(name, TILES.map((tile) => tile.path).filter((path) => path && isTold(path)).join('\n'));
   const value = (tile) => {
     if (of.level === 'unknown') return null;
     if (tile.of && isKnown(of[tile.of])) return of[tile.of];
@@ -153,7 +158,7 @@ function LatestEvents({ name }) {
 }
 
 // The last quarter of an hour of each tile, read once and then carried on by the polls.
-function useSparks(name) {
+function useSparks(name, paths) {
   const [lines, setLines] = useState(new Map());
   useEffect(() => {
     const control = new AbortController();
@@ -161,8 +166,7 @@ function useSparks(name) {
     const read = async () => {
       const toS = serverNowS();
       const found = new Map();
-      for (const { path } of TILES) {
-        if (!path) continue;
+      for (const path of paths.split('\n').filter(Boolean)) {
         try {
           const text = await getText(`${ampsUrl(name, path, 'csv')}?t0=${encodeURIComponent(isoOf(toS - SPARK_S))}`, { signal: control.signal });
           found.set(path, sampled(text, toS));
@@ -179,7 +183,7 @@ function useSparks(name) {
       control.abort();
       clearTimeout(timer);
     };
-  }, [name]);
+  }, [name, paths]);
   return lines;
 }
 
@@ -231,7 +235,7 @@ function LinksOf({ name, node }) {
   const rows = node.map((each) => ({ ...each, link: ofFabric.get(each.id), path: `${LINK}/${step(each.id)}` }));
   const columns = [
     { key: 'destination', title: 'Destination', value: (row) => row.id },
-    { key: 'state', title: 'State', value: (row) => row.link?.state ?? '', text: (row) => stateOf(row),
+    { key: 'state', title: 'State', value: (row) => row.link?.state ?? '', text: (row) => stateOf(row), wraps: true,
       cell: (row) => html`<${Status} level=${row.link?.level ?? 'unknown'} text=${stateOf(row)} />` },
     { key: 'type', title: 'Type', value: (row) => row.replication_type, text: (row) => leaf(row, 'raylay/configured_type') === row.replication_type
       ? row.replication_type : `${row.replication_type} for now` },
@@ -383,7 +387,7 @@ function Journal({ name, of, node }) {
 
 function SegmentActions({ name, row }) {
   const state = leaf(row, 'raylay/state');
-  if (/active|open|current/.test(state)) return html`<span class="muted">written now</span>`;
+  if (/active|open|current|live/.test(state)) return html`<span class="muted">written now</span>`;
   const path = (call) => actionPath('transaction_log', 'journals', row.id, call);
   return html`<span class="actions">
     ${!isTrue(row.is_compressed) && html`<${Action} instance=${name} path=${path('compress')} label=${`compress up to ${row.id}`} text="compress" risk="Reading is slower meanwhile. This and older segments." />`}
@@ -432,16 +436,18 @@ function SlowTab({ name }) {
     () => clientRows(name, clients.node, subscribers).filter((each) => each.backlog > 0 || each.offline > 0 || each.seconds > 0 || /offline|slow/.test(each.state)),
     [name, clients.node, subscribers],
   );
+  const limits = useMemo(() => {
+    const found = Array.isArray(pools.node) ? Object.fromEntries(pools.node.map(({ id, pool, ...others }) => [id ?? pool, others])) : pools.node;
+    return found && typeof found === 'object' && Object.keys(found).length ? found : null;
+  }, [pools.node]);
   const slow = subscribers.filter((each) => each.seconds > 0 || each.backlog > 0);
   return html`<${Resource} polled=${clients} name=${name}>${() => html`
     ${rows.length || slow.length
       ? html`<${ClientTables} id=${`slow-of-${name}`} clients=${rows} subscribers=${slow} isOneInstance />`
       : html`<${Empty} title="Nobody is slow here" text="A client appears here as soon as messages wait for it in memory or on the disk." />`}
     <h2>Pools and limits</h2>
-    ${Array.isArray(pools.node) && pools.node.length
-      ? html`<${CollectionTable} id="pools" title="Pool" caption=${`Pools and limits of slow clients of ${name}`} node=${pools.node} instance=${name} path="instance/raylay/pools" />`
-      : pools.node && typeof pools.node === 'object' && Object.keys(pools.node).length
-      ? html`<${BranchTable} id="pools" caption=${`Pools and limits of slow clients of ${name}`} node=${pools.node} instance=${name} path="instance/raylay/pools" />`
+    ${limits
+      ? html`<${BranchTable} id="pools" prefix="pools" caption=${`Pools and limits of slow clients of ${name}`} node=${limits} instance=${name} path="instance/raylay/pools" />`
       : html`<p class="muted">${pools.error ? `${name} does not tell them: ${pools.error.message}` : 'No pool is used.'}</p>`}`}</${Resource}>`;
 }
 
