@@ -24,7 +24,7 @@ def test_a_dialog_tells_the_risk_and_the_same_from_a_shell(browser: Browser) -> 
         assert "1,204 messages that NewYork-2 lacks count as acknowledged now" in console.text(
             "dialog"
         )
-        assert console.page.evaluate("document.activeElement.textContent") == "Cancel"
+        console.page.wait_for_function("document.activeElement.textContent === 'Cancel'")
         assert console.text("dialog [type=submit]") == "downgrade NewYork-2"
         console.page.click("dialog summary")
         shell = console.text("dialog .same")
@@ -62,13 +62,14 @@ def test_a_dialog_is_left_and_sent_by_keyboard(browser: Browser) -> None:
         console.open(LINKS)
         console.page.get_by_label(DOWNGRADE, exact=True).focus()
         console.page.keyboard.press("Enter")
-        console.page.wait_for_selector(".risk li")
+        console.page.wait_for_function("document.activeElement.textContent === 'Cancel'")
         console.page.keyboard.press("Escape")
         console.page.wait_for_selector("dialog", state="detached")
-        assert console.page.evaluate("document.activeElement.textContent") == "downgrade"
+        console.page.wait_for_function("document.activeElement.textContent === 'downgrade'")
         assert console.at.do(lambda fabric: fabric.performed) == []
         console.page.keyboard.press("Enter")
         console.page.wait_for_selector(".risk li")
+        console.page.wait_for_function("document.activeElement.textContent === 'Cancel'")
         console.page.keyboard.press("Tab")
         console.page.keyboard.press("Enter")
         console.page.wait_for_selector("dialog [data-phase=done]")
@@ -83,7 +84,7 @@ def test_what_is_gone_for_good_needs_its_name_typed(browser: Browser) -> None:
         console.page.keyboard.press("Enter")
         assert console.at.do(lambda fabric: fabric.performed) == []
         console.page.fill("dialog [name=typed]", "1")
-        assert button.get_attribute("aria-disabled") == "false"
+        console.page.wait_for_selector("dialog [type=submit][aria-disabled=false]")
         console.page.keyboard.press("Enter")
         console.page.wait_for_selector("dialog [data-phase=done]")
         assert console.at.do(lambda fabric: fabric.performed)[0][1] == (

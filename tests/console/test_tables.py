@@ -19,7 +19,7 @@ PAGES = (
 )
 LOADED = """
 () => document.querySelector('main h1') !== null
-  && document.querySelector('main .state-box[role=status]') === null
+  && document.querySelector('main .state-box[role=status], main [data-partial]') === null
 """
 SILENT = "status of 503"
 LONG_MS = 120_000
@@ -202,7 +202,7 @@ def test_events_come_by_themselves_and_problems_close(browser: Browser) -> None:
         console.do(lambda fabric: fabric.heal())
         console.page.wait_for_selector(".problems :text('1 closed problem')")
         console.page.click(".problems summary")
-        assert "do not wait for London" in console.text(".problems")
+        console.page.wait_for_selector(".problems details li:has-text('do not wait for London')")
 
 
 def test_the_check_says_what_to_do(browser: Browser) -> None:

@@ -81,16 +81,28 @@ export function Action({ instance, path, label, risk = '', typed = '', text, dis
 // row changes or goes, as by the action itself.
 export function openAction({ onDone, ...of }) {
   const place = document.createElement('div');
+  const opener = document.activeElement;
   document.body.append(place);
   const close = (isDone) => {
     removeEventListener('hashchange', leave);
     render(null, place);
     place.remove();
+    setTimeout(() => focusAgain(opener));
     if (isDone) onDone?.();
   };
   const leave = () => close(false);
   addEventListener('hashchange', leave);
   render(html`<${ActionDialog} ...${of} onClose=${close} />`, place);
+}
+
+// Gives the focus back to the button of a dialog, or to the one that has taken its place.
+function focusAgain(opener) {
+  if (document.activeElement !== document.body) return;
+  const label = opener?.getAttribute?.('aria-label');
+  const found = opener?.isConnected
+    ? opener
+    : [...document.querySelectorAll('main .action button')].find((each) => label && each.getAttribute('aria-label') === label);
+  found?.focus();
 }
 
 export function ActionDialog({ instance, path, label, risk, typed, onClose }) {

@@ -185,7 +185,8 @@ const VIEWS = {
 const ORDER = { subscribers: '-lag', publishers: '-unacknowledged', all: '-lag' };
 
 // The tables of clients, for the fabric's page and an instance's tab.
-export function ClientTables({ clients, subscribers, isOneInstance = false, id }) {
+// `isPartial`: instances are still asked for the first time; the rows are put in order once all are there.
+export function ClientTables({ clients, subscribers, isOneInstance = false, isPartial = false, id }) {
   const view = VIEWS[route.value.params.show] ? route.value.params.show : 'subscribers';
   const publishers = useMemo(
     () => clients.filter((each) => each.sequence || each.unacknowledged),
@@ -199,7 +200,7 @@ export function ClientTables({ clients, subscribers, isOneInstance = false, id }
       ['publishers', `Publishers ${count(publishers.length)}`],
       ['all', `All connections ${count(clients.length)}`],
     ]} />
-    <${Table} key=${view} id=${`${id}-${view}`} columns=${columns} rows=${rows} sort=${ORDER[view]}
+    <${Table} key=${`${view} ${isPartial}`} id=${`${id}-${view}`} columns=${columns} rows=${rows} sort=${ORDER[view]}
       rowHref=${clientHref} rowKey=${(row) => `${row.instance}/${row.id}`}
       caption=${{ subscribers: 'Subscribers, furthest behind first', publishers: 'Publishers, most unacknowledged first', all: 'Connections of clients' }[view]}
       empty=${html`<${Empty} ...${NOTHING[view]} />`} />`;
@@ -248,7 +249,10 @@ function useClients() {
     for (const each of subscribers) of.set(each.instance, [...(of.get(each.instance) ?? []), each]);
     return [...clients.of].flatMap(([name, each]) => clientRows(name, each.node, of.get(name)));
   }, [clients.of, subscribers]);
-  return { clients: rows, subscribers, silent: clients.silent, loading: clients.loading || subscriptions.loading };
+  return {
+    clients: rows, subscribers, silent: clients.silent, loading: clients.loading || subscriptions.loading,
+    isPartial: clients.isFirst || subscriptions.isFirst,
+  };
 }
 
 // -- the pages -------------------------------------------------------------------------------
@@ -259,12 +263,13 @@ export default function Page({ names }) {
 }
 
 function ClientsPage() {
-  const { clients, subscribers, silent, loading } = useClients();
+  const { clients, subscribers, silent, loading, isPartial } = useClients();
   return html`<${PageHead} title="Clients" />
     <${SilentNotice} silent=${silent} what="Clients" />
     ${loading
       ? html`<${Loading} text="asking every instance for its clients" />`
-      : html`<${ClientTables} id="clients" clients=${clients} subscribers=${subscribers} />`}`;
+      : html`${isPartial && html`<p class="muted" role="status" data-partial>◐ more instances are being asked …</p>`}
+        <${ClientTables} id="clients" clients=${clients} subscribers=${subscribers} isPartial=${isPartial} />`}`;
 }
 
 function ClientPage({ name }) {

@@ -115,7 +115,7 @@ function TopicPage({ name }) {
           path=${actionPath('sow', row.id, 'compact')} label=${`compact ${row.id}`} text="compact" risk="Queries and publishes of this topic are slower meanwhile." /></span>` },
       ]} />`}
     <h2>Subscribers</h2>
-    ${subscriptions.loading ? html`<${Loading} text="asking every instance for subscribers" />` : html`<${Table} id="topic-subscribers" rows=${subscribers} sort="-lag" rowKey=${(row) => `${row.instance}/${row.id}`}
+    ${subscriptions.loading ? html`<${Loading} text="asking every instance for subscribers" />` : html`<${Table} key=${String(subscriptions.isFirst)} id="topic-subscribers" rows=${subscribers} sort="-lag" rowKey=${(row) => `${row.instance}/${row.id}`}
       rowHref=${(row) => href('client', [row.client])} caption=${`Subscribers of ${name}, furthest behind first`}
       columns=${['client', 'lag', 'instance', 'messages', 'backlog', 'delivered', 'filter'].map((each) => clientColumns[each])}
       empty=${html`<${Empty} title="Nobody subscribes to it" text="Messages are journaled and replicated all the same." command=${`raylay subscribe --topic ${JSON.stringify(name)}`} />`} />`}`;
