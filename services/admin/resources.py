@@ -549,6 +549,8 @@ _OWN = (
     "conflicts",
     "unavailable",
     "commits",
+    "ack_ms_p50",
+    "ack_ms_p99",
     "commit_ms_p50",
     "commit_ms_p99",
     "staged_bytes",

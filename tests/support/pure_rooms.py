@@ -19,20 +19,13 @@ PURE_FOLDERS = tuple(
         "queues",
         "security",
         "capacity",
+        "admin",
         "topology",
         "verification",
     )
 )
 PURE_FILES = (
     "services/errors.py",
-    "services/admin/fabric_events.py",
-    "services/admin/fabric_problems.py",
-    "services/admin/fabric_summary.py",
-    "services/admin/fabric_topology.py",
-    "services/admin/fabric_view.py",
-    "services/admin/fabric_words.py",
-    "services/admin/rates.py",
-    "services/admin/trends.py",
     "services/client/pending_commands.py",
     "services/client/publishing/deletes.py",
     "services/client/events.py",
