@@ -67,11 +67,13 @@ def test_check_notes_addresses_of_other_instances(pair: list[str]) -> None:
 def test_check_lists_what_does_not_run(tmp_path: Path) -> None:
     path = tmp_path / "s.xml"
     path.write_text(
-        completed("slow-clients").replace("<MessageMemoryLimit>", f"{ADMIN}<MessageMemoryLimit>")
+        completed("slow-clients").replace(
+            "<MessageMemoryLimit>", f"{UNSUPPORTED}<MessageMemoryLimit>"
+        )
     )
     lines = output("check", str(path)).splitlines()
     assert len(lines) == 2
-    assert lines[0] == f"{path}:5: Admin does not run yet"
+    assert lines[0] == f"{path}:5: SOWStatisticsInterval does not run yet"
     assert lines[-1].startswith("1 instance, 0 destinations: 1 thing of it would not run")
     with pytest.raises(ConfigurationError, match="give --ignore-unsupported"):
         load_fabric([path])
@@ -117,15 +119,17 @@ def test_up_takes_the_files_and_refuses_what_does_not_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "s.xml"
-    text = completed("slow-clients").replace("<MessageMemoryLimit>", f"{ADMIN}<MessageMemoryLimit>")
+    text = completed("slow-clients").replace(
+        "<MessageMemoryLimit>", f"{UNSUPPORTED}<MessageMemoryLimit>"
+    )
     path.write_text(text.replace("9007", "${PORT}"))
     assert f"{path}:17: ${{PORT}} is not set" in error("up", str(path), capsys=capsys)
     refused = error("up", str(path), "-D", "PORT=9007", capsys=capsys)
-    assert f"{path}:5: Admin does not run yet" in refused
+    assert f"{path}:5: SOWStatisticsInterval does not run yet" in refused
     assert refused.splitlines()[-1].endswith("give --ignore-unsupported to start without")
 
 
-ADMIN = "<Admin><InetAddr>8085</InetAddr></Admin>"
+UNSUPPORTED = "<SOWStatsInterval>5s</SOWStatsInterval>"
 FILTERED = """\
 fabric: f
 regions: {{A: {{instances: 2, links: none}}}}
