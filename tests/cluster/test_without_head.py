@@ -145,6 +145,7 @@ def test_the_other_commands_work_too(headless: Headless) -> None:
     assert sorted(names) == ["here-1", "here-2"], "one interface answers for its peers, too"
 
 
+@pytest.mark.covers("Administration", "without Ray's head the shell goes through the interf")
 def test_what_needs_the_head_says_so(headless: Headless) -> None:
     done = headless.raylay("restart", "here-1")
     assert done.returncode == 1 and "Ray's head at" in done.stderr

@@ -3,6 +3,7 @@ browser: they tell the risk in numbers of now, and stay until the effect shows."
 
 from __future__ import annotations
 
+import pytest
 from support.console_browser import Browser, Console
 from support.generated_fabric import GeneratedFabric
 
@@ -16,6 +17,7 @@ def open_dialog(console: Console, page: str, label: str) -> None:
     console.page.wait_for_selector(".risk li")
 
 
+@pytest.mark.covers("Administration", "the console's dialogs: what is risked, a typed name,")
 def test_a_dialog_tells_the_risk_and_the_same_from_a_shell(browser: Browser) -> None:
     with browser.console(GeneratedFabric(scenario="healthy")) as console:
         console.at.do(lambda fabric: setattr(fabric.links["NewYork-1~NewYork-2"], "owes", 1_204))
@@ -43,6 +45,7 @@ def test_numbers_follow_while_the_dialog_is_open(browser: Browser) -> None:
         console.page.wait_for_selector(".risk li:has-text('77 messages')")
 
 
+@pytest.mark.covers("Administration", "the console's dialogs: what is risked, a typed name,")
 def test_a_dialog_stays_until_the_effect_shows(browser: Browser) -> None:
     with browser.console(GeneratedFabric(scenario="healthy")) as console:
         open_dialog(console, LINKS, DOWNGRADE)
@@ -75,6 +78,7 @@ def test_a_dialog_is_left_and_sent_by_keyboard(browser: Browser) -> None:
         console.page.wait_for_selector("dialog [data-phase=done]")
 
 
+@pytest.mark.covers("Administration", "the console's dialogs: what is risked, a typed name,")
 def test_what_is_gone_for_good_needs_its_name_typed(browser: Browser) -> None:
     with browser.console(GeneratedFabric(scenario="healthy")) as console:
         open_dialog(console, "#/instance/NewYork-1/journal", "remove up to 1 at NewYork-1")
@@ -92,6 +96,7 @@ def test_what_is_gone_for_good_needs_its_name_typed(browser: Browser) -> None:
         )
 
 
+@pytest.mark.covers("Administration", "the console's dialogs: what is risked, a typed name,")
 def test_what_a_user_may_not_do_is_disabled_and_says_why(browser: Browser) -> None:
     path = "/amps/administrator/clients/1/disconnect"
     fabric = GeneratedFabric(2, scenario="healthy")

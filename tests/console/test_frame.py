@@ -25,6 +25,7 @@ def test_the_tab_says_that_there_is_something_to_do(browser: Browser) -> None:
         assert "with something to do now" in console.page.text_content(".nav")
 
 
+@pytest.mark.covers("Administration", "the console for everybody: keyboard, axe, small scre")
 @pytest.mark.parametrize(
     ("width", "scheme"), [(1440, "light"), (1440, "dark"), (1024, "light"), (390, "dark")]
 )
@@ -52,6 +53,7 @@ def test_a_hundred_instances_fit(browser: Browser, width: int) -> None:
             console.picture(f"{name}-100-{width}-dark")
 
 
+@pytest.mark.covers("Administration", "the console for everybody: keyboard, axe, small scre")
 def test_names_like_scripts_are_texts(browser: Browser) -> None:
     fabric = GeneratedFabric(6, hostile=True)
     with browser.console(fabric) as console:
@@ -79,6 +81,7 @@ def test_a_peer_that_lies_breaks_nothing(browser: Browser) -> None:
             assert not console.faults(), place
 
 
+@pytest.mark.covers("Administration", "the console for everybody: keyboard, axe, small scre")
 def test_the_keyboard_does_everything(browser: Browser) -> None:
     with browser.console(GeneratedFabric(6)) as console:
         page, press = console.page, console.page.keyboard.press
@@ -190,6 +193,7 @@ def test_an_instance_that_is_gone_names_the_others(browser: Browser) -> None:
         console.page.wait_for_selector(".banner-attention", state="detached")
 
 
+@pytest.mark.covers("Administration", "the console for everybody: keyboard, axe, small scre")
 def test_a_page_below_a_prefix_works(browser: Browser) -> None:
     """All addresses are relative, as a proxy before the instance needs it."""
     with browser.console(healthy()) as console:

@@ -216,6 +216,7 @@ def test_a_new_region_is_fitted_in_and_the_others_stay(browser: Browser) -> None
             ]  # fmt: skip
 
 
+@pytest.mark.covers("Administration", "the console's graph stays where it is, shows each st")
 @pytest.mark.parametrize("size", SIZES)
 def test_no_refresh_reload_or_dead_peer_moves_anything(browser: Browser, size: int) -> None:
     with browser.console(GeneratedFabric(size)) as console:
@@ -233,6 +234,7 @@ def test_no_refresh_reload_or_dead_peer_moves_anything(browser: Browser, size: i
         assert placed(console) == before, "after a reload"
 
 
+@pytest.mark.covers("Administration", "the console's graph stays where it is, shows each st")
 @pytest.mark.parametrize("width", [1440, 1024])
 @pytest.mark.parametrize("size", SIZES)
 def test_nothing_overlaps_or_is_cut_off(browser: Browser, size: int, width: int) -> None:
@@ -254,6 +256,7 @@ def link_like(state: str, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.covers("Administration", "the console's graph stays where it is, shows each st")
 def test_each_state_has_its_line_and_its_text(browser: Browser) -> None:
     fabric = GeneratedFabric(6, scenario="healthy")
     links = list(fabric.links.values())
@@ -602,6 +605,7 @@ requestAnimationFrame(look);
 """
 
 
+@pytest.mark.covers("Administration", "the console's graph stays where it is, shows each st")
 @pytest.mark.parametrize("hash", ["#/", "#/?lines=all"])
 def test_a_hundred_instances_and_a_thousand_links_are_drawn_at_once(
     browser: Browser, hash: str

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import unquote
 
+import pytest
 from support.console_browser import Browser, Console
 from support.generated_fabric import GeneratedFabric
 
@@ -52,6 +53,7 @@ def test_a_number_opens_its_history(browser: Browser) -> None:
         assert console.page.locator(".chart").count() == 1
 
 
+@pytest.mark.covers("Administration", "the console's history: gaps stay gaps, events are ma")
 def test_charts_share_a_range_a_cursor_and_a_chosen_time(browser: Browser) -> None:
     with browser.console(GeneratedFabric(scenario="healthy")) as console:
         open_history(console)
@@ -112,6 +114,7 @@ def test_a_table_stands_behind_each_chart_and_its_data_can_be_had(browser: Brows
         assert all("t0=2026-11-27T" in link and "&t1=" in link for link in links)
 
 
+@pytest.mark.covers("Administration", "the console's history: gaps stay gaps, events are ma")
 def test_gaps_stay_gaps(browser: Browser) -> None:
     with browser.console(GeneratedFabric(scenario="healthy")) as console:
         console.open("#/history")
@@ -138,6 +141,7 @@ def test_a_range_without_values_offers_the_last_that_there_are(browser: Browser)
         console.page.wait_for_function(KNOWN)
 
 
+@pytest.mark.covers("Administration", "the console's history: gaps stay gaps, events are ma")
 def test_events_are_marks(browser: Browser) -> None:
     with browser.console(GeneratedFabric()) as console:
         console.allowed.append("status of 503")

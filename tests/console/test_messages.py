@@ -57,6 +57,7 @@ def ended(console: Console, text: str = "that is all there is") -> str:
     return console.text(".progress")
 
 
+@pytest.mark.covers("Administration", "the console's message browser and *its way*; a large")
 def test_messages_are_found_by_topic_time_and_filter(browser: Browser) -> None:
     with messages(browser) as (console, at):
         at.publish("orders", *map(order, range(40)))
@@ -113,6 +114,7 @@ def test_messages_are_followed_and_wait_while_one_is_read(browser: Browser) -> N
         assert "stopped" in ended(console, "stopped")
 
 
+@pytest.mark.covers("Administration", "the console's message browser and *its way*; a large")
 def test_a_panel_shows_all_digits_and_runs_nothing(browser: Browser) -> None:
     with messages(browser) as (console, at):
         at.publish("orders", order(1, big=BIG, name=SCRIPT), correlation=SCRIPT.encode())
@@ -201,6 +203,7 @@ def test_a_message_is_published_seen_and_published_again(browser: Browser) -> No
         assert len(rows(console)) == 2
 
 
+@pytest.mark.covers("Administration", "the console's message browser and *its way*; a large")
 def test_its_way_is_drawn_and_told(browser: Browser) -> None:
     with messages(browser) as (console, at):
         (bookmark,) = at.publish("orders", order(1))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import io
 
+import pytest
 from support.console_browser import Browser
 from support.generated_fabric import GeneratedFabric
 
@@ -13,6 +14,7 @@ UNKNOWN = "\N{EN DASH}"
 ROWS = "#links tbody tr[data-row]"
 
 
+@pytest.mark.covers("Administration", "the console: a healthy fabric is quiet; the worst co")
 def test_a_healthy_fabric_is_quiet(browser: Browser) -> None:
     with browser.console(GeneratedFabric(6, scenario="healthy")) as console:
         console.open()
@@ -23,6 +25,7 @@ def test_a_healthy_fabric_is_quiet(browser: Browser) -> None:
         assert "all 6 instances answered" in console.text(".verdict")
 
 
+@pytest.mark.covers("Administration", "the console: a healthy fabric is quiet; the worst co")
 def test_waiting_publishers_come_first_with_what_to_do(browser: Browser) -> None:
     with browser.console(GeneratedFabric(6)) as console:
         console.open()
@@ -40,6 +43,7 @@ def test_waiting_publishers_come_first_with_what_to_do(browser: Browser) -> None
         console.page.wait_for_selector(".ends")
 
 
+@pytest.mark.covers("Administration", "the console: a healthy fabric is quiet; the worst co")
 def test_a_silent_instance_is_unknown_and_in_no_sum(browser: Browser) -> None:
     with browser.console(GeneratedFabric(6, scenario="healthy")) as console:
         console.open("#/instances")

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from support.console_browser import Browser
 from support.generated_fabric import GeneratedFabric
 
 
+@pytest.mark.covers("Administration", "the console: a healthy fabric is quiet; the worst co")
 def test_the_console_opens_and_a_link_is_downgraded(browser: Browser) -> None:
     with browser.console(GeneratedFabric(2, scenario="healthy")) as console:
         console.open()

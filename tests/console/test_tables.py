@@ -64,6 +64,7 @@ def test_every_page_holds_for_people_who_see_or_click_otherwise(
             assert console.axe() == [], page
 
 
+@pytest.mark.covers("Administration", "the console's tables: order and filter in the addres")
 def test_the_slow_consumer_is_named_first(browser: Browser) -> None:
     with browser.console(GeneratedFabric()) as console:
         console.allowed.append(SILENT)
@@ -94,6 +95,7 @@ def test_a_silent_instance_is_named_and_spares_the_others(browser: Browser) -> N
         assert instances == {"NewYork-1", "NewYork-2", "London-1", "Tokyo-1", "Tokyo-2"}
 
 
+@pytest.mark.covers("Administration", "the console's tables: order and filter in the addres")
 def test_order_and_filter_stand_in_the_address(browser: Browser) -> None:
     with browser.console(GeneratedFabric(scenario="healthy")) as console:
         open_page(console, "clients?show=publishers")
@@ -114,6 +116,7 @@ def test_order_and_filter_stand_in_the_address(browser: Browser) -> None:
         assert sorted_by == "descending"
 
 
+@pytest.mark.covers("Administration", "the console's tables: order and filter in the addres")
 def test_the_csv_is_what_is_shown(browser: Browser) -> None:
     with browser.console(GeneratedFabric(scenario="healthy", hostile=True)) as console:
         open_page(console, "clients?show=subscribers&q=script+NewYork-1")
@@ -126,6 +129,7 @@ def test_the_csv_is_what_is_shown(browser: Browser) -> None:
         assert lines[1].startswith(f"{HOSTILE},")
 
 
+@pytest.mark.covers("Administration", "the console's tables: order and filter in the addres")
 def test_ten_thousand_rows_are_a_few_elements(browser: Browser) -> None:
     fabric = GeneratedFabric(2, scenario="healthy")
     fabric.clients_each = 5_000

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import ClientSession
 
 from raylay.services.configuration.yaml_file import parse
@@ -66,6 +67,7 @@ async def until(
         await asyncio.sleep(0.1)
 
 
+@pytest.mark.covers("Administration", "two real instances show one another, and one acts on")
 def test_an_interface_shows_the_fabric_and_acts_on_another_instance(tmp_path: Path) -> None:
     async def run() -> None:
         fabric = TwoInstances(tmp_path)

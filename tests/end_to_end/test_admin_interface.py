@@ -78,6 +78,7 @@ async def listening(server: InstanceServer) -> None:
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.covers("Administration", "administrator's actions: each is the control call th")
 def test_the_interface_tells_the_instance_and_downgrades_a_link(tmp_path: Path) -> None:
     async def work(server: InstanceServer, session: ClientSession) -> None:
         async with session.get("/amps/instance/replication/south.json") as response:
@@ -97,6 +98,7 @@ def test_the_interface_tells_the_instance_and_downgrades_a_link(tmp_path: Path) 
     visit(tmp_path, config(), work)
 
 
+@pytest.mark.covers("Administration", "the interface's process: killed or hung, it is start")
 def test_a_process_that_is_killed_is_started_again_on_the_same_port(tmp_path: Path) -> None:
     port = free_port(set())
 
@@ -113,6 +115,7 @@ def test_a_process_that_is_killed_is_started_again_on_the_same_port(tmp_path: Pa
     visit(tmp_path, made, work)
 
 
+@pytest.mark.covers("Administration", "the interface's process: killed or hung, it is start")
 def test_a_process_that_hangs_is_ended_and_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +132,7 @@ def test_a_process_that_hangs_is_ended_and_started_again(
     visit(tmp_path, config(), work)
 
 
+@pytest.mark.covers("Administration", "authentication, entitlement and sessions of the inte")
 def test_modules_say_who_may_read_and_act(tmp_path: Path) -> None:
     passwords, permissions = tmp_path / "passwords.yaml", tmp_path / "permissions.yaml"
     hashes = {user: hasher().hash(word) for user, word in (("anna", "one"), ("bert", "two"))}

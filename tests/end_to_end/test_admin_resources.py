@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import pytest
 from aiohttp import ClientSession
 from end_to_end.test_admin_interface import config, visit
 
@@ -110,6 +111,7 @@ def found_at(tree: Any, place: str) -> Any:
     return node
 
 
+@pytest.mark.covers("Administration", "two real instances show one another, and one acts on")
 def test_every_documented_value_is_there_and_true(tmp_path: Path) -> None:
     made = config(
         sow=(SowTopicDefinition("prices", "json", keys=("/id",)),),

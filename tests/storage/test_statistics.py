@@ -125,6 +125,7 @@ def test_numbers_beyond_those_of_sqlite_are_kept_roughly() -> None:
     assert store.history("ICLIENTS", "7", "least", None, None) == [(1, -(1 << 63))]
 
 
+@pytest.mark.covers("Administration", "`instance`: clients, subscriptions with seconds behi")
 def test_starts_are_kept_once_each_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "LIFETIMES_MAX", 2)
     store = StatisticsStore(MEMORY)
@@ -133,6 +134,7 @@ def test_starts_are_kept_once_each_and_bounded(monkeypatch: pytest.MonkeyPatch) 
     assert store.lifetimes() == [(20_000_000, "start", "1.0"), (40_000_000, "start", "1.0")]
 
 
+@pytest.mark.covers("Administration", "the statistics database: documented tables; a week s")
 def test_a_full_disk_costs_only_the_samples_of_that_time(tmp_path: Path) -> None:
     store = StatisticsStore(tmp_path / "statistics.db")
     store.append(1, sample(1))
@@ -148,6 +150,7 @@ def test_a_full_disk_costs_only_the_samples_of_that_time(tmp_path: Path) -> None
     store.close()
 
 
+@pytest.mark.covers("Administration", "the statistics database: documented tables; a week s")
 def test_a_damaged_file_is_moved_aside(tmp_path: Path) -> None:
     path = tmp_path / "statistics.db"
     path.write_bytes(b"no database at all" * 100)
@@ -162,6 +165,7 @@ def test_a_damaged_file_is_moved_aside(tmp_path: Path) -> None:
         move_aside(tmp_path / "none.db")
 
 
+@pytest.mark.covers("Administration", "the statistics database: documented tables; a week s")
 def test_a_week_of_samples_stays_within_its_bound(tmp_path: Path) -> None:
     """A sample a minute instead of each ten seconds: their number is not the point."""
     bytes_max, minute_us = 2 * 1024 * 1024, 60_000_000

@@ -29,6 +29,7 @@ def details_of(call: str) -> dict[str, str]:
     return {name: value for name, value in NAMES.items() if f"{{{name}}}" in PATHS[call]}
 
 
+@pytest.mark.covers("Administration", "administrator's actions: each is the control call th")
 @pytest.mark.parametrize("call", sorted(BY_HTTP))
 def test_a_call_is_found_by_the_path_that_authorizes_it(call: str) -> None:
     details = details_of(call)
@@ -90,6 +91,7 @@ def test_another_body_is_refused(call: str, body: object, text: str) -> None:
         read_options(call, body)
 
 
+@pytest.mark.covers("Administration", "administrator's actions: each is the control call th")
 def test_all_that_there_is_to_do_is_listed() -> None:
     instance = {
         "clients": Collection("client", {"7": {"client_name": "billing"}}),

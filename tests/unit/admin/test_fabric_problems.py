@@ -47,6 +47,7 @@ def test_a_healthy_fabric_has_none() -> None:
     assert verdict_of(seen(made=lone), []) == ("ready", "1 instance is ready")
 
 
+@pytest.mark.covers("Administration", "problems: the most urgent first, since when, what ha")
 def test_waiting_publishers_are_named_with_what_they_wait_for() -> None:
     (found,) = of({"R0-1": WAITING})
     assert found.text == (
@@ -198,6 +199,7 @@ def test_a_queue_that_nobody_consumes_is_named() -> None:
     assert problems_of(seen(told, made)) == []
 
 
+@pytest.mark.covers("Administration", "problems: the most urgent first, since when, what ha")
 def test_the_most_urgent_comes_first() -> None:
     made = topology(1, 3)
     found = of(
@@ -222,6 +224,7 @@ def at(now_us: int, changed: Any = None) -> FabricView:
     return dataclasses.replace(seen(changed), now_us=now_us)
 
 
+@pytest.mark.covers("Administration", "problems: the most urgent first, since when, what ha")
 def test_since_when_is_kept_and_unknown_at_first() -> None:
     book = ProblemBook()
     disk = of(disk_free_percent=1.0)
@@ -264,6 +267,7 @@ def test_problems_that_ended_are_kept_for_a_while() -> None:
     assert (found[0]["id"], found[0]["closed_us"]) == ("instance/R0-0/disk", 499)
 
 
+@pytest.mark.covers("Administration", "problems: the most urgent first, since when, what ha")
 def test_a_problem_has_the_events_just_before() -> None:
     events = FabricEventBook()
     raw = [

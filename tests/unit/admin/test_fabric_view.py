@@ -40,6 +40,7 @@ def view(changed: Any = None, made: Any = PAIR) -> FabricView:
     return view_of(made, answers(made, changed), served_by="R0-0", now_us=NOW_US)
 
 
+@pytest.mark.covers("Administration", "the whole fabric by each instance: states, sums, tre")
 @pytest.mark.parametrize("seed", range(200))
 def test_the_laws_hold_whatever_instances_say(seed: int) -> None:
     made, found = random_fabric(random.Random(seed))
@@ -92,6 +93,7 @@ MISTAKES: dict[str, tuple[Any, str, Any]] = {
 _SOME_PROBLEM = fabric_problems.Problem("some", "unknown", "attention", "text", "#/", "Wait.")
 
 
+@pytest.mark.covers("Administration", "the whole fabric by each instance: states, sums, tre")
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_planted_mistake_breaks_a_law(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*MISTAKES[name])
@@ -160,6 +162,7 @@ def test_both_ends_of_a_link_are_told() -> None:
 
 
 # -- instances -------------------------------------------------------------------------------------
+@pytest.mark.covers("Administration", "the whole fabric by each instance: states, sums, tre")
 def test_others_tell_what_they_see_of_a_silent_instance() -> None:
     silent = answer(summary(WORLD, "R1-1"), 38.0, "silent")
     lost = {"connected": False, "since_us": NOW_US - 41_000_000}
@@ -186,6 +189,7 @@ def test_others_tell_what_they_see_of_a_silent_instance() -> None:
     assert view(made=WORLD).instances["R1-1"].seen == ()
 
 
+@pytest.mark.covers("Administration", "the whole fabric by each instance: states, sums, tre")
 @pytest.mark.parametrize(
     ("changed", "may", "why"),
     [

@@ -40,6 +40,7 @@ def sampled(*samples: dict[str, Any], every_s: int = 2) -> dict[str, Any]:
     return samples[-1]
 
 
+@pytest.mark.covers("Administration", "`instance`: clients, subscriptions with seconds behi")
 def test_one_who_reads_the_log_is_behind_in_transactions_and_seconds() -> None:
     found = sampled(*(snapshot(100 * each, 100) for each in range(1, 6)))
     replay, live = found["subscribers"]

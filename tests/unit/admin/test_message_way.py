@@ -36,6 +36,7 @@ DELIVERY = span("7", "4", "delivery", "ann", 4, 6, instance="B", client="ann")
 WAY = (DELIVERY, ACK, BACK, REMOTE, SEND, COMMIT, PUBLISH)
 
 
+@pytest.mark.covers("Administration", "the way of a message: lanes, arrows, clocks that dif")
 def test_lanes_stand_in_the_order_of_the_graph_and_arrows_go_both_ways() -> None:
     way = message_way("7|1|", [InstanceTrace("A", WAY), InstanceTrace("B", WAY)])
     assert [each["process"] for each in way["lanes"]] == ["pub", "A", "A.B", "B", "ann"]
@@ -53,6 +54,7 @@ def test_lanes_stand_in_the_order_of_the_graph_and_arrows_go_both_ways() -> None
     assert (way["begin_us"], way["end_us"]) == (0.0, 8_000.0)
 
 
+@pytest.mark.covers("Administration", "the way of a message: lanes, arrows, clocks that dif")
 def test_a_clock_that_is_behind_is_told_and_nothing_is_moved() -> None:
     early = span("4", "3", "remote commit", "B", 0.7, 4, instance="B")
     earlier = span("8", "3", "remote commit", "B", 1.5, 4, instance="B")

@@ -55,6 +55,7 @@ def test_what_is_refused(path: str, query: tuple[tuple[str, str], ...], text: st
     assert len(str(found.value)) < 200
 
 
+@pytest.mark.covers("Administration", "history of a leaf by `t0` and `t1`, of a branch at a")
 @pytest.mark.parametrize(
     "text",
     ["20230830T000000.000000Z", "2023-08-30", "2023-08-30T00:00:00Z", "2023-08-30T02:00:00+02:00"],
@@ -63,6 +64,7 @@ def test_times_are_in_utc(text: str) -> None:
     assert read_time(text, "t0") == AUGUST_30_US
 
 
+@pytest.mark.covers("Administration", "history of a leaf by `t0` and `t1`, of a branch at a")
 def test_a_period_may_be_open_at_one_side() -> None:
     found = read_request("/amps/a.csv", (("other", "1"), ("t0", "2023-08-30")))
     assert found.period == Period(AUGUST_30_US, None)

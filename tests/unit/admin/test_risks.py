@@ -68,6 +68,7 @@ def said(call: str, *, at: dict[str, Any] | None = None, **details: str) -> str:
     return " ".join(risk_of(AdminAction(call, details), tree() if at is None else at).sentences)
 
 
+@pytest.mark.covers("Administration", "what an action risks is told in live numbers before")
 def test_a_downgrade_tells_what_may_be_lost() -> None:
     assert said("downgrade", destination="London") == (
         "Acks at NewYork-1 stop waiting for London. 1,204 messages that London lacks count as "
@@ -191,6 +192,7 @@ def test_the_others_say_what_happens() -> None:
     assert "No risk" in said("dump")
 
 
+@pytest.mark.covers("Administration", "what an action risks is told in live numbers before")
 @pytest.mark.parametrize("call", sorted(BY_HTTP))
 def test_every_action_has_a_risk_and_two_commands_though_nothing_is_known(call: str) -> None:
     steps = [f"it's/{each[1:-1]}" if each[:1] == "{" else each for each in PATHS[call].split("/")]

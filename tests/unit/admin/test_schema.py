@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from raylay.services.admin.schema import schema_of
 from raylay.services.admin.tree import Branch, Collection
 
@@ -13,6 +15,7 @@ TREE: Branch = {
 }
 
 
+@pytest.mark.covers("Administration", "the documented tree, as JSON with texts, as XML, as")
 def test_each_element_may_be_absent_and_entries_have_what_any_of_them_has() -> None:
     assert (
         schema_of("amps", TREE)

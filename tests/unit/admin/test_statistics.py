@@ -89,6 +89,7 @@ def test_an_empty_branch_has_no_row() -> None:
     )
 
 
+@pytest.mark.covers("Administration", "the statistics database: documented tables; a week s")
 def test_documented_tables_have_their_documented_names() -> None:
     tree: Branch = {
         "instance": {
@@ -128,6 +129,7 @@ def sample_of(tree: Branch) -> dict[str, dict[str, dict[str, Value]]]:
     return found
 
 
+@pytest.mark.covers("Administration", "history of a leaf by `t0` and `t1`, of a branch at a")
 def test_a_past_tree_has_the_form_of_the_present_one_and_what_has_left_it() -> None:
     instance: dict[str, Node] = {
         "name": "north",

@@ -54,6 +54,7 @@ def test_an_answer_says_where_its_node_stands() -> None:
     }
 
 
+@pytest.mark.covers("Administration", "the documented tree, as JSON with texts, as XML, as")
 def test_json_has_every_value_as_text() -> None:
     found = json.loads(to_json(TREE))
     first, second = found["instance"]["clients"]
@@ -67,6 +68,7 @@ def test_json_has_every_value_as_text() -> None:
     assert found["instance"]["memory"] == {"rss": "5", "is_low": "false"}
 
 
+@pytest.mark.covers("Administration", "the documented tree, as JSON with texts, as XML, as")
 def test_xml_has_an_element_for_each_entry() -> None:
     root = ElementTree.fromstring(to_xml("amps", TREE))
     assert root.tag == "amps"

@@ -22,6 +22,7 @@ def line(per_s: float, begin: float = 100.0, seconds: int = 30) -> list[tuple[in
     return [(at * SECOND, begin + per_s * at) for at in range(seconds)]
 
 
+@pytest.mark.covers("Administration", "the whole fabric by each instance: states, sums, tre")
 @pytest.mark.parametrize(
     ("per_s", "trend"),
     [(1.0, "growing"), (-1.0, "shrinking"), (0.0, "steady"), (0.3, "steady"), (-0.3, "steady")],

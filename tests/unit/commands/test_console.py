@@ -22,6 +22,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+@pytest.mark.covers("Administration", "`raylay console` prints the address always")
 @pytest.mark.parametrize(
     ("variable", "options", "opens"),
     [

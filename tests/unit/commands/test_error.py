@@ -17,6 +17,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return found.exit_code, found.output
 
 
+@pytest.mark.covers("Administration", "every event has a code and an explanation")
 @pytest.mark.parametrize("text", ["21-0010", "downgraded", LINE])
 def test_a_code_a_name_and_a_line_are_explained(text: str) -> None:
     code, output = run(*text.split())

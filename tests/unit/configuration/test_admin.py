@@ -21,6 +21,7 @@ def configs(text: str, directory: Path) -> dict[str, InstanceConfig]:
     return {each.name: instance_config(settings, record, each) for each in settings.instances}
 
 
+@pytest.mark.covers("Administration", "`admin` in YAML and Python, `Admin` of an AMPSConfig")
 def test_a_fabric_enables_the_interface_of_all_and_an_instance_changes_its_own(
     tmp_path: Path,
 ) -> None:
@@ -56,6 +57,7 @@ def test_a_port_that_was_chosen_is_kept(tmp_path: Path) -> None:
     assert record_of(parse("fabric: f\ninstances: {a: {}}\n"), tmp_path).ports["a"].admin is None
 
 
+@pytest.mark.covers("Administration", "`admin` in YAML and Python, `Admin` of an AMPSConfig")
 def test_an_interface_beside_modules_of_clients_asks_them(tmp_path: Path) -> None:
     text = """
 fabric: f

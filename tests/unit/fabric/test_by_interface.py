@@ -270,6 +270,7 @@ def test_a_head_that_answers_is_asked(tmp_path: Path, monkeypatch: pytest.Monkey
         assert found == "attached to f" and told == []
 
 
+@pytest.mark.covers("Administration", "without Ray's head the shell goes through the interf")
 def test_without_a_head_the_interfaces_are_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +288,7 @@ def test_without_a_head_the_interfaces_are_asked(
         assert "Authorization" in at.asked[-1][3]
 
 
+@pytest.mark.covers("Administration", "without Ray's head the shell goes through the interf")
 def test_without_a_head_and_an_interface_it_says_what_to_do(tmp_path: Path) -> None:
     entry = running(tmp_path / "f", None, f"127.0.0.1:{closed_port()}")
     with (

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import pytest
 from support.one_instance import in_instance
 
 from raylay.services.admin.snapshot_pages import SnapshotPages
@@ -39,6 +40,7 @@ async def whole(server: InstanceServer) -> dict[str, Any]:
     return SnapshotPages().merge(found, 1)
 
 
+@pytest.mark.covers("Administration", "`instance`: clients, subscriptions with seconds behi")
 def test_clients_and_subscriptions_are_told_with_all_that_is_documented(tmp_path: Path) -> None:
     config = InstanceConfig(
         "A",
@@ -105,6 +107,7 @@ def test_clients_and_subscriptions_are_told_with_all_that_is_documented(tmp_path
     in_instance(tmp_path / "data", visit, config)
 
 
+@pytest.mark.covers("Administration", "an instance tells its values at most once a second,")
 def test_a_snapshot_is_taken_once_however_many_ask(tmp_path: Path) -> None:
     async def visit(server: InstanceServer) -> None:
         made = snapshots(server)
@@ -116,6 +119,7 @@ def test_a_snapshot_is_taken_once_however_many_ask(tmp_path: Path) -> None:
     in_instance(tmp_path / "data", visit, InstanceConfig("A", "g", first=True))
 
 
+@pytest.mark.covers("Administration", "an instance tells its values at most once a second,")
 def test_rows_take_the_loop_in_slices_and_their_rest_comes_next(tmp_path: Path) -> None:
     async def visit(server: InstanceServer) -> None:
         address = server.runtime.client_address
@@ -192,6 +196,7 @@ def test_the_times_to_acks_are_those_of_the_last_seconds(tmp_path: Path) -> None
     in_instance(tmp_path / "data", visit, InstanceConfig("A", "g", first=True))
 
 
+@pytest.mark.covers("Administration", "`instance`: clients, subscriptions with seconds behi")
 def test_the_configuration_is_told_without_secrets() -> None:
     config = InstanceConfig(
         "A",

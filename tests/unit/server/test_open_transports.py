@@ -75,6 +75,7 @@ def test_who_asks_or_says_so_starts(tmp_path: Path, lines: tuple[str, ...]) -> N
     check(tmp_path, *lines)
 
 
+@pytest.mark.covers("Administration", "authentication, entitlement and sessions of the inte")
 @pytest.mark.parametrize(
     ("lines", "says"),
     [

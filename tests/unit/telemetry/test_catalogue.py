@@ -50,6 +50,7 @@ def events_in(path: Path) -> set[str]:
     return found
 
 
+@pytest.mark.covers("Administration", "every event has a code and an explanation")
 def test_every_event_that_is_reported_is_in_the_catalogue() -> None:
     folders = ("server", "processes", "replication", "core", "queues", "sow")
     files = [path for name in folders for path in (ROOT / "services" / name).rglob("*.py")]
@@ -69,6 +70,7 @@ def test_codes_and_names_stand_for_one_event_each() -> None:
     assert codes == sorted(codes)
 
 
+@pytest.mark.covers("Administration", "every event has a code and an explanation")
 def test_every_entry_helps() -> None:
     for entry in ENTRIES:
         for text in (entry.what, entry.why, entry.action):

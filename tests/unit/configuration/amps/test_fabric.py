@@ -640,6 +640,7 @@ def with_port(text: str) -> InstanceConfig:
     return instance_config(settings, record, instance)
 
 
+@pytest.mark.covers("Administration", "`admin` in YAML and Python, `Admin` of an AMPSConfig")
 def test_admin_with_an_address_serves_the_interface() -> None:
     inside = """<InetAddr>0.0.0.0:8085</InetAddr><FileName>stats.db</FileName>
 <Interval>30s</Interval><AnonymousPaths>^/amps/instance/replication</AnonymousPaths>

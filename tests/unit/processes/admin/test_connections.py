@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+import pytest
+
 from raylay.services.processes.admin.connections import BoundedConnections
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -67,6 +69,7 @@ def test_the_longest_silent_gives_way() -> None:
     visit(act, connections_max=2)
 
 
+@pytest.mark.covers("Administration", "actions by GET are off by default; requests of other")
 def test_a_silent_connection_ends_and_one_that_talks_stays() -> None:
     async def act(bounded: BoundedConnections, connect: Callable[[], Awaitable[Streams]]) -> None:
         silent, talking = await connect(), await connect()

@@ -108,6 +108,7 @@ def first_load() -> set[str]:
     return found
 
 
+@pytest.mark.covers("Administration", "the console for everybody: keyboard, axe, small scre")
 def test_the_first_load_is_small() -> None:
     found = first_load()
     assert "vendor/preact.js" in found and "pages/overview.js" in found

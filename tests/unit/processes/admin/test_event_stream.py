@@ -67,6 +67,7 @@ def named(name: str) -> Callable[[dict[str, Any]], bool]:
     return lambda event: bool(event["event"] == name)
 
 
+@pytest.mark.covers("Administration", "events of all instances as they come, gaps told")
 def test_events_of_all_instances_come_as_they_happen(tmp_path: Path) -> None:
     async def act(fabric: AdminFabric) -> None:
         one, two = fabric.instances.values()
@@ -100,6 +101,7 @@ def test_a_quiet_stream_says_that_it_is_there(tmp_path: Path) -> None:
     visit(tmp_path, act)
 
 
+@pytest.mark.covers("Administration", "events of all instances as they come, gaps told")
 def test_a_reader_goes_on_where_it_was(tmp_path: Path) -> None:
     async def act(fabric: AdminFabric) -> None:
         one = fabric.instances["north-1"]
@@ -149,6 +151,7 @@ def test_a_reader_that_is_too_slow_is_told(tmp_path: Path, monkeypatch: pytest.M
     visit(tmp_path, act, "north-1")
 
 
+@pytest.mark.covers("Administration", "events of all instances as they come, gaps told")
 def test_readers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_stream, "SUBSCRIBERS_MAX", 1)
 

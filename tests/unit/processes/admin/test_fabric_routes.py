@@ -134,6 +134,7 @@ def summary(**changed: Any) -> bytes:
     return json.dumps(told).encode()
 
 
+@pytest.mark.covers("Administration", "peers that are silent, slow or lie harm nothing; onl")
 @pytest.mark.parametrize(
     ("reply", "missing", "text"),
     [
@@ -181,6 +182,7 @@ def test_a_peer_that_is_silent_or_lies_is_named_and_harms_nothing(
     visit(tmp_path, act, replies={"liar": reply})
 
 
+@pytest.mark.covers("Administration", "peers that are silent, slow or lie harm nothing; onl")
 def test_a_silent_peer_delays_no_other(tmp_path: Path) -> None:
     """The view is there while the question to the silent one is still out."""
     out = asyncio.Event()
@@ -240,6 +242,7 @@ def test_a_large_view_is_compressed_where_that_is_wanted(tmp_path: Path) -> None
 
 
 # -- users -----------------------------------------------------------------------------------------
+@pytest.mark.covers("Administration", "authentication, entitlement and sessions of the inte")
 def test_each_user_sees_what_that_user_may(tmp_path: Path) -> None:
     async def act(fabric: AdminFabric) -> None:
         assert (await fabric.get("/raylay/fabric.json"))[0] == 401

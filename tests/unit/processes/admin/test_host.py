@@ -21,6 +21,7 @@ Part = namedtuple("Part", "device mountpoint fstype")
 Usage = namedtuple("Usage", "percent")
 
 
+@pytest.mark.covers("Administration", "`host`: processors, disks, memory, name, network")
 def test_disks_have_rates_and_waits_of_the_time_between_two_readings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -48,6 +49,7 @@ def test_disks_have_rates_and_waits_of_the_time_between_two_readings(
     assert disk["file_system_free_percent"] == 75.0
 
 
+@pytest.mark.covers("Administration", "`host`: processors, disks, memory, name, network")
 def test_the_network_has_rates() -> None:
     now = [10.0]
     reader = HostReader(lambda: now[0])

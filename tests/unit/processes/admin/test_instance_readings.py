@@ -6,6 +6,8 @@ import os
 import socket
 from pathlib import Path
 
+import pytest
+
 from raylay.services.processes.admin.instance_readings import (
     SEGMENTS_S,
     InstanceReadings,
@@ -53,6 +55,7 @@ def test_bytes_that_nobody_reads_lie_in_the_kernel() -> None:
                 pass
 
 
+@pytest.mark.covers("Administration", "`instance`: clients, subscriptions with seconds behi")
 def test_only_variables_that_are_no_secrets_are_shown() -> None:
     found = shown_environment(
         {"LANG": "C", "PATH": "/bin", "AWS_SECRET_ACCESS_KEY": "x", "PGPASS": "y", "LC_ALL": "C"}

@@ -26,6 +26,7 @@ def order(number: int, **more: Any) -> bytes:
     return json.dumps({"id": number, **more}).encode()
 
 
+@pytest.mark.covers("Administration", "messages: query, replay, follow, publish; entitlemen")
 def test_a_replay_tells_rows_and_how_far_it_read(tmp_path: Path) -> None:
     async def act(at: Interface) -> None:
         bookmarks = await at.publish("orders", *(order(n, big=BIG) for n in range(5)))
@@ -110,6 +111,7 @@ def test_a_replay_follows_behind_what_there_was(tmp_path: Path) -> None:
     with_interface(tmp_path, act)
 
 
+@pytest.mark.covers("Administration", "messages: query, replay, follow, publish; entitlemen")
 def test_what_follows_too_fast_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_stream, "FOLLOWED_ROWS_PER_S", 3)
 
@@ -138,6 +140,7 @@ def test_a_topic_that_is_not_journaled_is_followed(tmp_path: Path) -> None:
     with_interface(tmp_path, act)
 
 
+@pytest.mark.covers("Administration", "messages: query, replay, follow, publish; entitlemen")
 def test_a_query_of_a_sow_tells_how_many_there_are(tmp_path: Path) -> None:
     async def act(at: Interface) -> None:
         await at.publish("orders", *(order(n, side="buy") for n in range(7)))
@@ -192,6 +195,7 @@ def test_binary_bodies_are_told_as_digits_and_their_fields_as_text(tmp_path: Pat
     with_interface(tmp_path, act)
 
 
+@pytest.mark.covers("Administration", "messages: query, replay, follow, publish; entitlemen")
 def test_a_test_message_is_published_and_told_where(tmp_path: Path) -> None:
     async def act(at: Interface) -> None:
         message = {"topic": "orders", "message_type": "json", "body": '{"id": 9}'}
@@ -335,6 +339,7 @@ def test_a_message_that_is_published_here_is_traced(tmp_path: Path) -> None:
     with_interface(tmp_path, act, config, trace_directory=tmp_path / "traces")
 
 
+@pytest.mark.covers("Administration", "the way of a message: lanes, arrows, clocks that dif")
 def test_peers_are_asked_for_what_they_have(tmp_path: Path) -> None:
     asked: list[tuple[str, str]] = []
 

@@ -59,6 +59,7 @@ def test_these_paths_are_passed_on(path: str, name: str, rest: str) -> None:
     assert asked_of_peer(f"/raylay/peer/{path}") == (name, rest)
 
 
+@pytest.mark.covers("Administration", "peers that are silent, slow or lie harm nothing; onl")
 @pytest.mark.parametrize(
     "path",
     [
@@ -175,6 +176,7 @@ def test_an_action_is_performed_where_it_is_sent_and_only_by_a_page_of_ours(tmp_
     visit(tmp_path, act)
 
 
+@pytest.mark.covers("Administration", "peers that are silent, slow or lie harm nothing; onl")
 @pytest.mark.parametrize(
     ("path", "headers", "status", "text"),
     [

@@ -136,6 +136,7 @@ def basic(user: str, password: str = "right") -> dict[str, str]:
     return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
 
 
+@pytest.mark.covers("Administration", "the documented tree, as JSON with texts, as XML, as")
 def test_every_node_is_served_in_its_formats() -> None:
     async def act(at: Visit) -> None:
         status, found = await at.get("/amps/instance/replication/south.json")
@@ -156,6 +157,7 @@ def test_every_node_is_served_in_its_formats() -> None:
     visit(act)
 
 
+@pytest.mark.covers("Administration", "an instance tells its values at most once a second,")
 def test_many_requests_ask_the_instance_once() -> None:
     async def act(at: Visit) -> None:
         await asyncio.gather(*(at.get("/amps/instance/name.json") for _ in range(10)))
@@ -164,6 +166,7 @@ def test_many_requests_ask_the_instance_once() -> None:
     visit(act, clock=lambda: 0.0)
 
 
+@pytest.mark.covers("Administration", "history of a leaf by `t0` and `t1`, of a branch at a")
 def test_the_history_of_a_leaf_is_lines_of_time_and_value() -> None:
     async def act(at: Visit) -> None:
         for time_us, published in ((1_000_000, 10), (2_000_000, 30)):
@@ -185,6 +188,7 @@ def test_the_history_of_a_leaf_is_lines_of_time_and_value() -> None:
     visit(act)
 
 
+@pytest.mark.covers("Administration", "the documented tree, as JSON with texts, as XML, as")
 @pytest.mark.parametrize(
     ("path", "status", "text"),
     [
@@ -214,6 +218,7 @@ def test_an_instance_that_is_away_is_told_with_503() -> None:
     visit(act)
 
 
+@pytest.mark.covers("Administration", "administrator's actions: each is the control call th")
 def test_an_action_is_a_control_call() -> None:
     async def act(at: Visit) -> None:
         path = "/amps/administrator/replication/south/downgrade"
@@ -254,6 +259,7 @@ def test_a_body_adds_to_an_action() -> None:
     visit(act)
 
 
+@pytest.mark.covers("Administration", "authentication, entitlement and sessions of the inte")
 def test_a_reset_ends_the_sessions_of_the_interface_too() -> None:
     async def act(at: Visit) -> None:
         path = "/amps/administrator/authorization/entitlement/reset"
@@ -269,6 +275,7 @@ def test_a_reset_ends_the_sessions_of_the_interface_too() -> None:
     visit(act, guarded=True)
 
 
+@pytest.mark.covers("Administration", "what an action risks is told in live numbers before")
 def test_the_risk_of_an_action_is_told_before_it_is_done() -> None:
     async def act(at: Visit) -> None:
         path = "amps/administrator/replication/south/downgrade"
@@ -318,6 +325,7 @@ def test_the_risk_says_who_may_not() -> None:
     visit(act, guarded=True)
 
 
+@pytest.mark.covers("Administration", "actions by GET are off by default; requests of other")
 @pytest.mark.parametrize(
     ("method", "headers", "status"),
     [
@@ -340,6 +348,7 @@ def test_an_action_that_another_site_may_have_sent_is_refused(
     visit(act)
 
 
+@pytest.mark.covers("Administration", "actions by GET are off by default; requests of other")
 def test_the_documented_get_may_be_allowed() -> None:
     async def act(at: Visit) -> None:
         status, _ = await at.get("/amps/administrator/replication/south/upgrade")
@@ -348,6 +357,7 @@ def test_the_documented_get_may_be_allowed() -> None:
     visit(act, get_actions=True)
 
 
+@pytest.mark.covers("Administration", "actions by GET are off by default; requests of other")
 @pytest.mark.parametrize(
     ("host", "status"),
     [("rebound.example", 421), ("north.example:1", 200), ("localhost", 200), ("[::1]:5", 200)],
@@ -360,6 +370,7 @@ def test_only_its_own_names_are_answered(host: str, status: int) -> None:
     visit(act, host_names=frozenset(("north.example",)))
 
 
+@pytest.mark.covers("Administration", "authentication, entitlement and sessions of the inte")
 def test_a_password_is_checked_once_and_a_cookie_stands_for_it() -> None:
     async def act(at: Visit) -> None:
         url = at.server.make_url("/amps/host/name.json")
@@ -385,6 +396,7 @@ def test_a_password_is_checked_once_and_a_cookie_stands_for_it() -> None:
     visit(act, guarded=True)
 
 
+@pytest.mark.covers("Administration", "actions by GET are off by default; requests of other")
 def test_more_requests_than_can_be_answered_are_told_to_come_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -53,6 +53,7 @@ def test_it_tells_of_itself(tmp_path: Path) -> None:
     using(tmp_path / "s.db", act)
 
 
+@pytest.mark.covers("Administration", "the statistics database: documented tables; a week s")
 def test_what_cannot_be_used_is_replaced_by_memory(tmp_path: Path) -> None:
     async def act(thread: StatisticsThread) -> None:
         assert "are kept in memory" in thread.problem
