@@ -205,7 +205,7 @@ class AccessCheck:
         self._checked.add(found)
 
 
-def gate_of(
+def access_check_of(
     runtime: InstanceRuntime,
     who: ModuleConfig | None,
     what: ModuleConfig | None,

@@ -271,7 +271,7 @@ class AdminSnapshots:
 
     def _client_row(self, client: ClientSession) -> list[Any]:
         holding, acks = client.holding(), client.publisher_acks
-        pool = self._clients.pools.of(client.came_by.name)
+        pool = self._clients.pools.of(client.accepted_by.name)
         unacknowledged = acks.unacknowledged(client.published_from, client.published_upto)
         state = "offline" if client.is_offline else "connected" if client.reading else "not read"
         return [
@@ -280,7 +280,7 @@ class AdminSnapshots:
             client.publisher,
             client.user_id,
             client.peer,
-            client.came_by.name,
+            client.accepted_by.name,
             client.connected_us,
             client.bytes_in,
             holding.sent_bytes,

@@ -22,7 +22,7 @@ from raylay.services.security.control import (
     refusal,
 )
 from raylay.services.security.credentials import Challenge, Credentials, LogonDenied
-from raylay.services.server.access import BUSY, AccessCheck, AccessGranted, gate_of
+from raylay.services.server.access import BUSY, AccessCheck, AccessGranted, access_check_of
 from raylay.services.server.runtime import InstanceRuntime
 
 SHOWN_MAX = 200
@@ -50,7 +50,7 @@ class ControlAccess:
 
     def __init__(self, runtime: InstanceRuntime) -> None:
         self._runtime = runtime
-        self._gate: AccessCheck | None = None
+        self._access_check: AccessCheck | None = None
         self._drilling: dict[tuple[Caller, str], float] = {}
         """Times, by the loop's clock, until which a caller's permission to inject a kind of fault
         is kept."""
@@ -62,9 +62,9 @@ class ControlAccess:
             ConfigurationError: a module cannot be used.
         """
         config = self._runtime.config
-        if config.admin is None or self._gate is not None:
+        if config.admin is None or self._access_check is not None:
             return
-        self._gate = gate_of(self._runtime, *config.for_control(), TRANSPORT)
+        self._access_check = access_check_of(self._runtime, *config.for_control(), TRANSPORT)
 
     async def allow(self, call: str, caller: Caller | None, **details: Any) -> None:
         """Returns if the caller may make a call, and reports that in an event.
@@ -141,13 +141,13 @@ class ControlAccess:
     @property
     def problem(self) -> str:
         """The problems of the modules' files, as a sentence for people; empty: there is none."""
-        return "" if self._gate is None else self._gate.problem
+        return "" if self._access_check is None else self._access_check.problem
 
     def keep_looking(self) -> None:
         """Has the modules' files read again, so that a broken file is reported before a call is
         refused because of it."""
-        if self._gate is not None:
-            self._gate.keep_looking()
+        if self._access_check is not None:
+            self._access_check.keep_looking()
 
     def forget(self) -> None:
         """Forgets the permissions kept for drills: from now on a drill's call is judged anew,
@@ -185,15 +185,15 @@ class ControlAccess:
     async def _granted(self, caller: Caller, path: str, address: str) -> AccessGranted | str:
         """Returns the caller's identity and permissions, or the reason why the caller is not let
         in."""
-        name, gate = self._runtime.config.name, self._gate
-        if gate is None:
+        name, access_check = self._runtime.config.name, self._access_check
+        if access_check is None:
             return AccessGranted(caller.user_id, None)
         if _bytes(caller.user_id) > USER_BYTES_MAX or _bytes(caller.password) > PASSWORD_BYTES_MAX:
             return (
                 f"{name} refuses {path}: a user id has up to {USER_BYTES_MAX} bytes and a password "
                 f"or token up to {PASSWORD_BYTES_MAX}; nothing was changed"
             )
-        found = await gate.ask(
+        found = await access_check.ask(
             Credentials(
                 "",
                 caller.user_id,

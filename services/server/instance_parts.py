@@ -92,7 +92,7 @@ class InstanceParts:
         admin: the administrator's interface.
         control: decides who may make control calls.
         descriptors: takes the descriptors that links hand over.
-        doorway: the limit on the instance's connections.
+        connection_limit: the limit on the instance's connections.
         listening: the listening sockets.
         reading: the thread that reads the journal.
         start: the part of the status that exists already.
@@ -110,7 +110,7 @@ class InstanceParts:
         admin: AdminInterface,
         control: ControlAccess,
         descriptors: DescriptorReceiver,
-        doorway: ConnectionLimit,
+        connection_limit: ConnectionLimit,
         listening: InstanceListeners,
         reading: JournalReads,
         start: StartStatus,
@@ -124,7 +124,7 @@ class InstanceParts:
         self.listening = listening
         self.reading = reading
         config, folds, tables = runtime.config, instance.folds, SharedTables()
-        shares = shares_of_files(config.name, doorway.most)
+        shares = shares_of_files(config.name, connection_limit.most)
         pools = ClientPools(runtime, starts.buffer)
         self.injections = FaultInjection(runtime, tables.links, pools.narrow)
         self.placements = PlacementKeeper(runtime, instance)
@@ -154,7 +154,7 @@ class InstanceParts:
             runtime, instance, recovered.sow, folds, commits.cycle.hold, queues.removable
         )
         self.recovery = RecoveryPoints(runtime, instance, recovered.log, directory)
-        self.upstreams = self._made_upstreams(tables, doorway, shares, slowed)
+        self.upstreams = self._made_upstreams(tables, connection_limit, shares, slowed)
         self.links = self._made_links(tables, starts, descriptors)
         self.clients = ClientSessions(
             runtime,
@@ -162,7 +162,7 @@ class InstanceParts:
             admission=self.admission,
             commits=commits,
             counted=tables.counted,
-            doorway=doorway,
+            connection_limit=connection_limit,
             deliveries=deliveries,
             folds=folds,
             peer_book=self.links.peer_book,
@@ -210,7 +210,7 @@ class InstanceParts:
     def _made_upstreams(
         self,
         tables: SharedTables,
-        doorway: ConnectionLimit,
+        connection_limit: ConnectionLimit,
         shares: ConnectionShares,
         slowed: SlowedPublishers,
     ) -> ConnectedUpstreams:
@@ -221,8 +221,8 @@ class InstanceParts:
             admission=self.admission,
             commits=self.commits,
             digest=tables.digest,
-            doorway=doorway,
-            gate=self.listening.replication_gate,
+            connection_limit=connection_limit,
+            access_check=self.listening.replication_access_check,
             placements=self.placements,
             queues=self.queues,
             reading=self.reading,
@@ -302,7 +302,7 @@ class InstanceParts:
 
     def upstream(self, transport: ClientTransport) -> UpstreamConnection:
         """Returns the protocol of a connection that was accepted at a replication transport."""
-        return UpstreamConnection(self.upstreams, came_by=transport)
+        return UpstreamConnection(self.upstreams, accepted_by=transport)
 
     def child(self) -> ChildConnection:
         """Returns the protocol of a connection of one of the instance's child processes."""

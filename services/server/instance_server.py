@@ -185,12 +185,15 @@ class InstanceServer:
             bootstrap = BootstrapRun(runtime, config.bootstrap, identity, files)
             self._start_status.bootstrap = bootstrap
         self.control.open()
-        doorway = ConnectionLimit(connections_max())
+        connection_limit = ConnectionLimit(connections_max())
         starting = StartingConnections(
-            runtime, doorway, self.admin, () if bootstrap is None else bootstrap.config.sources
+            runtime,
+            connection_limit,
+            self.admin,
+            () if bootstrap is None else bootstrap.config.sources,
         )
         descriptors = DescriptorReceiver()
-        listening = InstanceListeners(runtime, state, starting, doorway, descriptors)
+        listening = InstanceListeners(runtime, state, starting, connection_limit, descriptors)
         await self._listen(listening, starting)
         placements.settle(identity, follows=self._follows)
         if bootstrap is not None:
@@ -213,7 +216,7 @@ class InstanceServer:
             admin=self.admin,
             control=self.control,
             descriptors=descriptors,
-            doorway=doorway,
+            connection_limit=connection_limit,
             listening=listening,
             reading=reading,
             start=self._start_status,

@@ -25,7 +25,7 @@ from raylay.services.net.tls_files import RenewedContext
 from raylay.services.protocol.child.control import DIRECT_SUFFIX
 from raylay.services.protocol.client.codec import NativeCodec
 from raylay.services.protocol.link.replication import refusal
-from raylay.services.server.access import AccessCheck, gate_of
+from raylay.services.server.access import AccessCheck, access_check_of
 from raylay.services.server.clients.connection_limit import ConnectionLimit
 from raylay.services.server.clients.tls_handshake import (
     TLS_REQUIRED,
@@ -70,7 +70,7 @@ class InstanceListeners:
     Args:
         state: the state store, which keeps the automatically chosen ports.
         accepted: makes the protocols of connections until `serve`.
-        doorway: the limit on the instance's connections.
+        connection_limit: the limit on the instance's connections.
         descriptors: takes the descriptors that links hand over, at a socket beside the Unix socket.
     """
 
@@ -79,13 +79,13 @@ class InstanceListeners:
         runtime: InstanceRuntime,
         state: StateThread,
         accepted: AcceptedConnections,
-        doorway: ConnectionLimit,
+        connection_limit: ConnectionLimit,
         descriptors: DescriptorReceiver,
     ) -> None:
         self._runtime = runtime
         self._state = state
         self._accepted = accepted
-        self._doorway = doorway
+        self._connection_limit = connection_limit
         self._descriptors = descriptors
         self._servers: list[asyncio.AbstractServer] = []
         self.transports: dict[str, ClientTransport] = {}
@@ -125,7 +125,7 @@ class InstanceListeners:
                     each,
                     tls=self._tls(each.name, each.tls),
                     kind=kind,
-                    gate=gate_of(runtime, who, what, each.name),
+                    access_check=access_check_of(runtime, who, what, each.name),
                 )
                 self.transports[each.name] = transport
                 self._kept[each.name] = each, f"{kind}/{each.name}" if number else kind
@@ -152,11 +152,13 @@ class InstanceListeners:
         self._accepted = accepted
 
     @property
-    def replication_gate(self) -> AccessCheck | None:
+    def replication_access_check(self) -> AccessCheck | None:
         """The access check of the first replication transport; None: it lets everybody in, or there
         is no such transport."""
         kinds = self.transports.values()
-        return next((each.gate for each in kinds if each.kind == REPLICATION_TRANSPORT), None)
+        return next(
+            (each.access_check for each in kinds if each.kind == REPLICATION_TRANSPORT), None
+        )
 
     def close(self) -> None:
         for transport in self.transports.values():
@@ -181,8 +183,8 @@ class InstanceListeners:
     def keep_looking(self) -> None:
         """Has the files of the access modules read again, now and then."""
         for transport in self.transports.values():
-            if transport.gate is not None:
-                transport.gate.keep_looking()
+            if transport.access_check is not None:
+                transport.access_check.keep_looking()
 
     async def switch(self, name: str, *, on: bool) -> str:
         """Enables or disables a transport, until the next start. Returns a sentence about the
@@ -223,9 +225,11 @@ class InstanceListeners:
     async def _listen(self, transport: ClientTransport) -> tuple[TransportListener, str]:
         config, kept_as = self._kept[transport.name]
         entrance = (
-            self._entrance(transport, lambda: self._accepted.client(transport), _PLAIN_CLIENT)
+            self._protocol_factory(
+                transport, lambda: self._accepted.client(transport), _PLAIN_CLIENT
+            )
             if transport.kind == CLIENT_TRANSPORT
-            else self._entrance(
+            else self._protocol_factory(
                 transport,
                 lambda: self._accepted.upstream(transport),
                 _PLAIN_LINK,
@@ -254,7 +258,7 @@ class InstanceListeners:
 
         return RenewedContext(config, f"{runtime.config.name}: transport {name}", renewed)
 
-    def _entrance(
+    def _protocol_factory(
         self,
         transport: ClientTransport,
         make: Callable[[], asyncio.Protocol],
@@ -263,13 +267,13 @@ class InstanceListeners:
         tls = transport.tls
         if tls is None:
             return make
-        loop, doorway = self._runtime.loop, self._doorway
+        loop, connection_limit = self._runtime.loop, self._connection_limit
         return lambda: PendingTlsHandshake(
             loop,
             tls.current(),
             make,
-            came_by=transport,
-            doorway=doorway,
+            accepted_by=transport,
+            connection_limit=connection_limit,
             turns=self._handshakes,
             plain_answer=plain_answer,
             refused=self._handshake_failed,

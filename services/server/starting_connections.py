@@ -53,7 +53,7 @@ class StartingConnections:
     Owner: the instance's event loop. Lifecycle: until `close`.
 
     Args:
-        doorway: the limit on the instance's connections.
+        connection_limit: the limit on the instance's connections.
         admin: the administrator's interface.
         copies_from: the sources of the instance's bootstrap; empty: there is none.
     """
@@ -61,13 +61,13 @@ class StartingConnections:
     def __init__(
         self,
         runtime: InstanceRuntime,
-        doorway: ConnectionLimit,
+        connection_limit: ConnectionLimit,
         admin: AdminInterface,
         copies_from: tuple[str, ...],
     ) -> None:
         self.runtime = runtime
         self._admin = admin
-        self.doorway = doorway
+        self.connection_limit = connection_limit
         self.copies_from = copies_from
         memory_bytes = memory_of_process()
         self.clients = IncompleteFrames(
@@ -133,7 +133,7 @@ class StartingConnection(FramedConnection):
     def __init__(
         self,
         start: StartingConnections,
-        came_by: ClientTransport,
+        accepted_by: ClientTransport,
         frames: IncompleteFrames,
         reader_bytes_max: int,
     ) -> None:
@@ -144,16 +144,16 @@ class StartingConnection(FramedConnection):
         reader = FrameReader(frame_bytes_max=reader_bytes_max, holds=self.holds)
         super().__init__(runtime.outbox, runtime.loop, reader)
         self.start = start
-        self.came_by = came_by
+        self.accepted_by = accepted_by
         self._logon_timer = runtime.loop.call_later(LOGON_TIMEOUT_S, self._logon_late)
 
     def opened(self) -> None:
         """Counts the connection."""
         self.start.connected.add(self)
         self._frames.belongs(self._incomplete, ShareHolder("", network_of(self.peer)))
-        self.start.doorway.came(self)
+        self.start.connection_limit.came(self)
         if self.is_open:
-            self.came_by.came(self)
+            self.accepted_by.came(self)
 
     def refuse(self, reason: str, text: str) -> None:
         """Tells the other side why it is refused, and ends the connection. For subclasses."""
@@ -169,10 +169,10 @@ class StartingConnection(FramedConnection):
         """Ends the connection: of all connections with incomplete frames it holds the most
         bytes."""
         self.start.runtime.over_share(
-            self.came_by.kind,
+            self.accepted_by.kind,
             "frames",
             peer=self.peer,
-            transport=self.came_by.name,
+            transport=self.accepted_by.name,
             text=refusal.text,
         )
         self.refuse(TOO_MANY, refusal.text)
@@ -189,8 +189,8 @@ class StartingConnection(FramedConnection):
 
     def ended(self, why: str) -> None:
         self.start.connected.discard(self)
-        self.start.doorway.left(self)
-        self.came_by.left(self)
+        self.start.connection_limit.left(self)
+        self.accepted_by.left(self)
         self._frames.left(self._incomplete)
         self._logon_timer.cancel()
 
@@ -198,8 +198,8 @@ class StartingConnection(FramedConnection):
 class StartingClient(StartingConnection):
     """A client's connection, refused at its first command."""
 
-    def __init__(self, start: StartingConnections, came_by: ClientTransport) -> None:
-        super().__init__(start, came_by, start.clients, FRAME_BYTES_MAX)
+    def __init__(self, start: StartingConnections, accepted_by: ClientTransport) -> None:
+        super().__init__(start, accepted_by, start.clients, FRAME_BYTES_MAX)
         self._codec = NativeCodec(self.holds)
 
     def data_received(self, data: bytes) -> None:
@@ -238,9 +238,9 @@ class StartingUpstream(StartingConnection):
     """The connection of another instance's link, or of an instance that would copy from this one.
     It is refused when its user is known, so that nobody else learns of a bootstrap's sources."""
 
-    def __init__(self, start: StartingConnections, came_by: ClientTransport) -> None:
-        super().__init__(start, came_by, start.links, LINK_LOGON_BYTES_MAX)
-        self.transport_name = came_by.name
+    def __init__(self, start: StartingConnections, accepted_by: ClientTransport) -> None:
+        super().__init__(start, accepted_by, start.links, LINK_LOGON_BYTES_MAX)
+        self.transport_name = accepted_by.name
         self.permissions: Permissions | None = None
         self.user: str | None = None
         self._access = LinkAccess(self, start.runtime)
@@ -251,14 +251,14 @@ class StartingUpstream(StartingConnection):
             if header["c"] != "beat":
                 self.refuse("bad_command", "a link goes on before its logon is answered")
             return
-        start, gate = self.start, self.came_by.gate
+        start, access_check = self.start, self.accepted_by.access_check
         if header["c"] == REQUEST:
             asks = read_request(header).name
-            self._access.ask(gate, asks, read_said(header), lambda: self._refuse_copy(asks))
+            self._access.ask(access_check, asks, read_said(header), lambda: self._refuse_copy(asks))
             return
         logon = read_link_logon(header, body)
         said = logon.user_id, logon.password
-        self._access.ask(gate, logon.name, said, lambda: self.refuse(*start.refusal()))
+        self._access.ask(access_check, logon.name, said, lambda: self.refuse(*start.refusal()))
 
     def _refuse_copy(self, asks: str) -> None:
         reason, text = self.start.copy_refusal(asks)

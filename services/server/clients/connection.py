@@ -90,16 +90,16 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
     def __init__(
         self,
         clients: ClientSessions,
-        came_by: ClientTransport,
+        accepted_by: ClientTransport,
         codec: CodecFactory = NativeCodec,
     ) -> None:
-        self.came_by = came_by
-        self.message_types = came_by.message_types
+        self.accepted_by = accepted_by
+        self.message_types = accepted_by.message_types
         """Message types of the client's transport; none: any."""
         self.incomplete = IncompleteFrame(self._holds_too_much)
         self.codec = codec(partial(clients.incomplete.holds, self.incomplete))
         runtime = clients.runtime
-        pools, name = clients.pools, came_by.name
+        pools, name = clients.pools, accepted_by.name
         super().__init__(
             runtime.outbox, runtime.loop, _UNUSED, pools.of(name), pools.policy_of(name)
         )
@@ -111,7 +111,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self._commits = clients.commits
         self._runtime = runtime
         self._instance = clients.instance
-        self.number = clients.doorway.next_number()
+        self.number = clients.connection_limit.next_number()
         self.client_name = ""
         self.user_id = ""
         self.permissions: Permissions | None = None
@@ -145,7 +145,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             self.codec,
             self._slow_down,
             lambda: self.resume_reading("outstanding"),
-            came_by.config.outstanding_publishes_max,
+            accepted_by.config.outstanding_publishes_max,
             self._commits.ack_latency.record,
         )
         # The machine's replies to this client's publishes go straight to the acks, without one
@@ -169,9 +169,9 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         """Starts the time limit for the logon."""
         self._clients.connected.add(self)
         self._clients.incomplete.belongs(self.incomplete, ShareHolder("", network_of(self.peer)))
-        self._clients.doorway.came(self)
+        self._clients.connection_limit.came(self)
         if self.is_open:
-            self.came_by.came(self)
+            self.accepted_by.came(self)
         if not self.is_open:
             return
         self._logon_timer = self.loop.call_later(LOGON_TIMEOUT_S, self._logon_late)
@@ -188,7 +188,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             client=self.client_name[:200],
             user=self.user_id[:200],
             peer=self.peer,
-            transport=self.came_by.name,
+            transport=self.accepted_by.name,
             text=refusal.text,
         )
         self.end(TOO_MANY, refusal.text)
@@ -353,8 +353,8 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self.arrivals.clear()
         self._said.clear()
         self._is_behind = False
-        self._clients.doorway.left(self)
-        self.came_by.left(self)
+        self._clients.connection_limit.left(self)
+        self.accepted_by.left(self)
         for timer in (self._logon_timer, self._heartbeat_timer):
             if timer is not None:
                 timer.cancel()
@@ -368,7 +368,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
                 "publisher_slowed",
                 client=self.client_name,
                 peer=self.peer,
-                transport=self.came_by.name,
+                transport=self.accepted_by.name,
                 outstanding=len(self._acks.outstanding),
             )
 
@@ -476,8 +476,8 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self.codec.logged_on()
         if self._logon_timer is not None:
             self._logon_timer.cancel()
-        clients.doorway.admitted(self)
-        self.came_by.admitted(self)
+        clients.connection_limit.admitted(self)
+        self.accepted_by.admitted(self)
         clients.admitted(self)
         identity = self._instance.identity
         self.send(

@@ -97,19 +97,19 @@ class ConnectionLimit:
     def __len__(self) -> int:
         return self._count
 
-    def came(self, visitor: LimitedConnection) -> None:
+    def came(self, connection: LimitedConnection) -> None:
         self._count += 1
-        self._waiting[visitor] = None
+        self._waiting[connection] = None
         if self._count > self.most:
             next(iter(self._waiting)).turn_away(
                 f"{self.most} connections are open here, {self._why}, and this one had not logged "
                 f"on: {self._advice}"
             )
 
-    def admitted(self, visitor: LimitedConnection) -> None:
-        self._waiting.pop(visitor, None)
+    def admitted(self, connection: LimitedConnection) -> None:
+        self._waiting.pop(connection, None)
 
-    def left(self, visitor: LimitedConnection) -> None:
+    def left(self, connection: LimitedConnection) -> None:
         """Notes that a connection is gone. Called once for each."""
-        self._waiting.pop(visitor, None)
+        self._waiting.pop(connection, None)
         self._count -= 1

@@ -33,7 +33,7 @@ from raylay.services.server.clients.transport import ClientTransport
 class LogonConnection(ClientSession, Protocol):
     """A connection that logs on (`ClientConnection`)."""
 
-    came_by: ClientTransport
+    accepted_by: ClientTransport
     is_open: bool
     judge: Judge | None
 
@@ -75,8 +75,8 @@ class ClientLogon:
         if self._is_asking:
             connection.end("bad_command", "a logon came before the one before it was answered")
             return
-        gate = connection.came_by.gate
-        if gate is None:
+        access_check = connection.accepted_by.access_check
+        if access_check is None:
             self._let_in(logon)
             return
         refusal = clients.admission.refusal()
@@ -84,7 +84,7 @@ class ClientLogon:
             self.turn_down(logon, *refusal)
             return
         self._is_asking = True
-        clients.runtime.spawn(self._pass_gate(gate, logon), connection.failed)
+        clients.runtime.spawn(self._check_access(access_check, logon), connection.failed)
 
     def turn_down(self, logon: Logon, reason: str, text: str) -> None:
         """Tells the client why it is refused, and ends the connection."""
@@ -94,15 +94,15 @@ class ClientLogon:
         )
         connection.close(text)
 
-    async def _pass_gate(self, gate: AccessCheck, logon: Logon) -> None:
+    async def _check_access(self, access_check: AccessCheck, logon: Logon) -> None:
         connection = self._connection
-        found = await gate.ask(
+        found = await access_check.ask(
             Credentials(
                 logon.client_name,
                 logon.user_id,
                 logon.password,
                 connection.peer,
-                connection.came_by.name,
+                connection.accepted_by.name,
                 verified(connection.peer_certificate),
                 round=self._round,
                 still_waits=lambda: connection.is_open,
@@ -150,7 +150,7 @@ class ClientLogon:
         connection, clients = self._connection, self._clients
         # Without a module the claimed user is not verified, so connections are not counted for
         # it.
-        user = "" if connection.came_by.gate is None else logon.user_id
+        user = "" if connection.accepted_by.access_check is None else logon.user_id
         holder = ShareHolder(user, network_of(connection.peer))
         log_client_on(
             clients.instance.machine,
@@ -196,7 +196,7 @@ class LoggingOnClient:
         return (
             clients.admission.refusal()
             or self._logon.name_refusal(self._said)
-            or clients.share_refusal(self._said, connection, self._holder, connection.came_by)
+            or clients.share_refusal(self._said, connection, self._holder, connection.accepted_by)
         )
 
     def displace(self) -> tuple[str, str] | None:
@@ -209,7 +209,7 @@ class LoggingOnClient:
     def enter(self) -> Judge | None:
         """Counts the connection, and sets its client name and permissions."""
         connection, clients, said = self._connection, self._clients, self._said
-        clients.count_in(connection, self._holder, connection.came_by)
+        clients.count_in(connection, self._holder, connection.accepted_by)
         judge = None
         if self._permissions is not None:
             judge = clients.judge(

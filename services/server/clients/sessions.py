@@ -84,7 +84,7 @@ class ClientSession(QueryingClient, Protocol):
     peer: str
     """Address of the other side."""
     bytes_in: int
-    came_by: ClientTransport
+    accepted_by: ClientTransport
     connected_us: int
     denied_reads: int
     """Number of subscriptions and queries that the permissions did not allow."""
@@ -129,7 +129,7 @@ class ClientSessions:
         admission: ClientAdmission,
         counted: SessionShares,
         commits: Commits,
-        doorway: ConnectionLimit,
+        connection_limit: ConnectionLimit,
         deliveries: QueueDeliveries,
         folds: FeatureRegistry,
         peer_book: PeerBook,
@@ -146,7 +146,7 @@ class ClientSessions:
         self.instance = instance
         self.admission = admission
         self.commits = commits
-        self.doorway = doorway
+        self.connection_limit = connection_limit
         self.folds = folds
         self.pools = pools
         self.reading = reading

@@ -35,15 +35,15 @@ class PendingTlsHandshake(TlsStream):
         context: ssl.SSLContext,
         make: Callable[[], asyncio.Protocol],
         *,
-        came_by: ClientTransport,
-        doorway: ConnectionLimit,
+        accepted_by: ClientTransport,
+        connection_limit: ConnectionLimit,
         turns: CommandTurns,
         plain_answer: bytes,
         refused: Callable[[ClientTransport, str], None],
     ) -> None:
         super().__init__(loop, context, make, server_side=True)
-        self._came_by = came_by
-        self._doorway = doorway
+        self._accepted_by = accepted_by
+        self._connection_limit = connection_limit
         self._turns = turns
         self._waits = False
         """Whether the next step waits for a turn."""
@@ -55,9 +55,9 @@ class PendingTlsHandshake(TlsStream):
         """Counts the connection. Returns whether the handshake may begin; else the connection was
         turned away."""
         self._is_counted = True
-        self._doorway.came(self)
+        self._connection_limit.came(self)
         if not self.is_over:
-            self._came_by.came(self)
+            self._accepted_by.came(self)
         return not self.is_over
 
     def turn_away(self, text: str) -> None:
@@ -92,10 +92,10 @@ class PendingTlsHandshake(TlsStream):
 
     def failed(self, error: TlsError) -> None:
         self._leave()
-        self._refused(self._came_by, str(error))
+        self._refused(self._accepted_by, str(error))
 
     def _leave(self) -> None:
         if self._is_counted:
             self._is_counted = False
-            self._doorway.left(self)
-            self._came_by.left(self)
+            self._connection_limit.left(self)
+            self._accepted_by.left(self)

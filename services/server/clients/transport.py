@@ -47,7 +47,7 @@ class ClientTransport:
         config: the transport's name, limits and message types.
         tls: the transport's TLS settings; None: it does not use TLS.
         kind: `client`, or `replication` for the links of other instances.
-        gate: access check of the transport; None: everybody is let in.
+        access_check: access check of the transport; None: everybody is let in.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ClientTransport:
         *,
         tls: RenewedContext | None = None,
         kind: str = CLIENT_TRANSPORT,
-        gate: AccessCheck | None = None,
+        access_check: AccessCheck | None = None,
     ) -> None:
         self.config = config
         self.kind = kind
@@ -72,13 +72,13 @@ class ClientTransport:
             config.connections_per_address_max,
         )
         """Shares of the transport's connections that one user, and one address, may have."""
-        self.gate = gate
+        self.access_check = access_check
         self.address = ""
         """Address of the transport, `host:port`; empty before it was first enabled."""
         self.connections: set[TransportConnection] = set()
-        self._doorway: ConnectionLimit | None = None
+        self._connection_limit: ConnectionLimit | None = None
         if config.connections_max is not None:
-            self._doorway = ConnectionLimit(
+            self._connection_limit = ConnectionLimit(
                 config.connections_max,
                 f"as many as transport {config.name} admits (`connections_max`)",
                 "try again, or by another transport",
@@ -122,12 +122,12 @@ class ClientTransport:
     # -- connections -------------------------------------------------------------------------
     def came(self, member: TransportConnection) -> None:
         self.connections.add(member)
-        if self._doorway is not None:
-            self._doorway.came(member)
+        if self._connection_limit is not None:
+            self._connection_limit.came(member)
 
     def admitted(self, member: TransportConnection) -> None:
-        if self._doorway is not None:
-            self._doorway.admitted(member)
+        if self._connection_limit is not None:
+            self._connection_limit.admitted(member)
 
     def left(self, member: TransportConnection) -> None:
         """Notes that a connection is gone. Called once, also for a connection that was turned away
@@ -135,8 +135,8 @@ class ClientTransport:
         if member not in self.connections:
             return
         self.connections.discard(member)
-        if self._doorway is not None:
-            self._doorway.left(member)
+        if self._connection_limit is not None:
+            self._connection_limit.left(member)
 
     def status(self) -> dict[str, Any]:
         """The status of the transport, and the number of its connections."""
@@ -152,6 +152,6 @@ class ClientTransport:
             "outstanding_publishes_max": self.config.outstanding_publishes_max,
             "tls": self.tls is not None,
             "tls_refused": self.refused,
-            "problem": "" if self.gate is None else self.gate.problem,
+            "problem": "" if self.access_check is None else self.access_check.problem,
             "message_types": sorted(kind.decode() for kind in self.message_types),
         }

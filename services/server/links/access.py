@@ -55,26 +55,34 @@ class LinkAccess:
         """Whether the modules have not answered yet: no frame is accepted meanwhile."""
 
     def ask(
-        self, gate: AccessCheck | None, name: str, said: tuple[str, str], let_in: Callable[[], None]
+        self,
+        access_check: AccessCheck | None,
+        name: str,
+        said: tuple[str, str],
+        let_in: Callable[[], None],
     ) -> None:
         """Calls `let_in`, at once or when the modules have answered, or ends the connection.
 
         Args:
-            gate: the access check of the transport; None: everybody is let in.
+            access_check: the access check of the transport; None: everybody is let in.
             name: the name of the other side's instance.
             said: the user id and the password that the other side sent.
         """
-        if gate is None:
+        if access_check is None:
             let_in()
             return
         self.is_asking = True
-        self._runtime.spawn(self._pass(gate, name, said, let_in), self._connection.failed)
+        self._runtime.spawn(self._pass(access_check, name, said, let_in), self._connection.failed)
 
     async def _pass(
-        self, gate: AccessCheck, name: str, said: tuple[str, str], let_in: Callable[[], None]
+        self,
+        access_check: AccessCheck,
+        name: str,
+        said: tuple[str, str],
+        let_in: Callable[[], None],
     ) -> None:
         connection = self._connection
-        found = await gate.ask(
+        found = await access_check.ask(
             Credentials(
                 name,
                 *said,

@@ -140,8 +140,8 @@ class ConnectedUpstreams:
         admission: ClientAdmission,
         commits: Commits,
         digest: HeldDigest,
-        doorway: ConnectionLimit,
-        gate: AccessCheck | None,
+        connection_limit: ConnectionLimit,
+        access_check: AccessCheck | None,
         placements: PlacementKeeper,
         queues: QueueManager,
         reading: JournalReads,
@@ -161,7 +161,7 @@ class ConnectedUpstreams:
         self.admission = admission
         self.commits = commits
         self.digest = digest
-        self.doorway = doorway
+        self.connection_limit = connection_limit
         self.placements = placements
         self.queues = queues
         """Queues of the instance, which are told the instance names of incarnations before their
@@ -169,7 +169,7 @@ class ConnectedUpstreams:
         self.reading = reading
         self.slowed = slowed
         self.sow = sow
-        self.gate = gate
+        self.access_check = access_check
         """Access check of links that come over this instance's own links' connections; None: all
         are let in."""
         self.connected: dict[int, UpstreamConnection] = {}
@@ -238,7 +238,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
     Args:
         carried_over: the destination whose link's connection carries this one; empty: this one was
             accepted at a replication transport.
-        came_by: the transport that accepted the connection.
+        accepted_by: the transport that accepted the connection.
         certificate: the certificate of the other side of the carrying connection, as the link
             reports it.
     """
@@ -251,7 +251,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self,
         upstreams: ConnectedUpstreams,
         carried_over: str = "",
-        came_by: ClientTransport | None = None,
+        accepted_by: ClientTransport | None = None,
         certificate: object = None,
     ) -> None:
         self._incomplete = IncompleteFrame(self._holds_too_much)
@@ -271,12 +271,12 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self._upstreams = upstreams
         self._runtime = runtime
         self._instance = upstreams.instance
-        self.number = upstreams.doorway.next_number()
-        self._came_by = came_by
+        self.number = upstreams.connection_limit.next_number()
+        self._accepted_by = accepted_by
         self.logon: UpstreamLogon | None = None
         self.is_accepted = False
-        self.transport_name = "replication" if came_by is None else came_by.name
-        self._entrance = LinkAccess(self, runtime)
+        self.transport_name = "replication" if accepted_by is None else accepted_by.name
+        self._access = LinkAccess(self, runtime)
         self.permissions: Permissions | None = None
         """Permissions to replicate messages; None: everything."""
         self.user: str | None = None
@@ -300,9 +300,9 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self._upstreams.connected[self.number] = self
         for held in (self._incomplete, self._unread, self._waiting):
             self._upstreams.incomplete.belongs(held, ShareHolder("", network_of(self.peer)))
-        self._upstreams.doorway.came(self)
-        if self.is_open and self._came_by is not None:
-            self._came_by.came(self)
+        self._upstreams.connection_limit.came(self)
+        if self.is_open and self._accepted_by is not None:
+            self._accepted_by.came(self)
         if not self.is_open:
             return
         self._logon_timer = self.loop.call_later(
@@ -340,10 +340,10 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         holder = ShareHolder(self.user or "", network_of(self.peer))
         for held in (self._incomplete, self._unread, self._waiting):
             self._upstreams.incomplete.belongs(held, holder)
-        came_by = self._came_by
-        if came_by is None or is_proven:
+        accepted_by = self._accepted_by
+        if accepted_by is None or is_proven:
             return False
-        counted = self._upstreams.shares, came_by.shares
+        counted = self._upstreams.shares, accepted_by.shares
         leaving = self._upstreams.leaving(incarnation)
         for shares in counted:
             refused = shares.refusal(holder)
@@ -385,27 +385,31 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             elif command != "beat" and not self.stream_frame(header, body):
                 self.refuse("unknown_command", f"command {command[:64]!r} of a link is unknown")
             return
-        if self.logon is not None or self._copied is not None or self._entrance.is_asking:
-            if not (self._entrance.is_asking and header["c"] == "beat"):
+        if self.logon is not None or self._copied is not None or self._access.is_asking:
+            if not (self._access.is_asking and header["c"] == "beat"):
                 self.refuse("bad_command", "a link goes on before its logon is answered")
             return
-        came_by = self._came_by
-        gate = self._upstreams.gate if came_by is None else came_by.gate
+        accepted_by = self._accepted_by
+        access_check = (
+            self._upstreams.access_check if accepted_by is None else accepted_by.access_check
+        )
         if header["c"] == REQUEST:
             copied = BootstrapSource(self, self._upstreams, header, body)
-            self._entrance.ask(gate, copied.asked_by, read_said(header), lambda: self._copy(copied))
+            self._access.ask(
+                access_check, copied.asked_by, read_said(header), lambda: self._copy(copied)
+            )
             return
         logon = read_link_logon(header, body)
         said = logon.user_id, logon.password
-        self._entrance.ask(gate, logon.name, said, lambda: self._let_in(logon))
+        self._access.ask(access_check, logon.name, said, lambda: self._let_in(logon))
 
     def _copy(self, copied: BootstrapSource) -> None:
         if self._is_over_share(0, False):
             return
         self._copied = copied
-        self._upstreams.doorway.admitted(self)
-        if self._came_by is not None:
-            self._came_by.admitted(self)
+        self._upstreams.connection_limit.admitted(self)
+        if self._accepted_by is not None:
+            self._accepted_by.admitted(self)
         if self._logon_timer is not None:
             self._logon_timer.cancel()
         self._runtime.spawn(copied.run(), self.failed)
@@ -550,9 +554,9 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             self.close("told")
 
     def ended(self, why: str) -> None:
-        self._upstreams.doorway.left(self)
-        if self._came_by is not None:
-            self._came_by.left(self)
+        self._upstreams.connection_limit.left(self)
+        if self._accepted_by is not None:
+            self._accepted_by.left(self)
         if self._logon_timer is not None:
             self._logon_timer.cancel()
         if self._copied is not None:
@@ -610,9 +614,9 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         if self._logon_timer is not None:
             self._logon_timer.cancel()
         self.is_accepted = True
-        self._upstreams.doorway.admitted(self)
-        if self._came_by is not None:
-            self._came_by.admitted(self)
+        self._upstreams.connection_limit.admitted(self)
+        if self._accepted_by is not None:
+            self._accepted_by.admitted(self)
         assert self.logon is not None
         self._acks.conflation_s = min(self.logon.ack_conflation_ms, CONFLATION_MS_MAX) / 1000
         self.reader.frame_bytes_max = REPLICATION_FRAME_BYTES_MAX

@@ -132,7 +132,7 @@ def test_handshakes_count_as_connections_and_end_with_their_transport(
         await server.parts.calls.switch_transport("secure", on=False)
         assert await slow[2][0].read() == b""
         assert transports(server)["secure"]["connections"] == 0
-        assert len(server.parts.clients.doorway) == 0
+        assert len(server.parts.clients.connection_limit) == 0
         for _, writer in slow:
             writer.close()
 

@@ -10,32 +10,32 @@ from raylay.services.server.clients.connection_limit import ConnectionLimit, con
 
 
 class Visitor:
-    def __init__(self, doorway: ConnectionLimit) -> None:
-        self.doorway, self.why = doorway, ""
+    def __init__(self, connection_limit: ConnectionLimit) -> None:
+        self.connection_limit, self.why = connection_limit, ""
 
     def turn_away(self, text: str) -> None:
         self.why = text
-        self.doorway.left(self)
+        self.connection_limit.left(self)
 
 
 def test_the_oldest_that_has_not_logged_on_gives_way() -> None:
-    doorway = ConnectionLimit(3)
-    known, first, second, third = (Visitor(doorway) for _ in range(4))
-    doorway.came(known)
-    doorway.admitted(known)
+    connection_limit = ConnectionLimit(3)
+    known, first, second, third = (Visitor(connection_limit) for _ in range(4))
+    connection_limit.came(known)
+    connection_limit.admitted(known)
     for each in (first, second, third):
-        doorway.came(each)
+        connection_limit.came(each)
     assert [bool(each.why) for each in (known, first, second, third)] == [False, True, False, False]
-    assert "ulimit -n" in first.why and len(doorway) == 3
+    assert "ulimit -n" in first.why and len(connection_limit) == 3
     for each in (second, third):
-        doorway.admitted(each)
-    last = Visitor(doorway)
-    doorway.came(last)
-    assert last.why and len(doorway) == 3, "who is in stays in"
-    doorway.left(second)
-    again = Visitor(doorway)
-    doorway.came(again)
-    assert not again.why and len(doorway) == 3
+        connection_limit.admitted(each)
+    last = Visitor(connection_limit)
+    connection_limit.came(last)
+    assert last.why and len(connection_limit) == 3, "who is in stays in"
+    connection_limit.left(second)
+    again = Visitor(connection_limit)
+    connection_limit.came(again)
+    assert not again.why and len(connection_limit) == 3
 
 
 @pytest.mark.parametrize(

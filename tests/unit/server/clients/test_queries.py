@@ -104,10 +104,11 @@ class House:
         self.published: dict[str, int] = {}
         self.stamp_us = 1
 
-    async def client(self, name: str, came_by: str = "", **says: str) -> Door:
-        """`came_by`: a transport of the configuration, whose modules ask him; empty: none does."""
+    async def client(self, name: str, accepted_by: str = "", **says: str) -> Door:
+        """`accepted_by`: a transport of the configuration, whose modules check the client; empty:
+        none does."""
         transports = self.server.parts.listening.transports
-        way = transports[came_by] if came_by else ClientTransport(TransportConfig("door"))
+        way = transports[accepted_by] if accepted_by else ClientTransport(TransportConfig("door"))
         connection = ClientConnection(self.server.parts.clients, way)
         transport = SlowTransport(connection)
         connection.connection_made(transport)

@@ -155,7 +155,7 @@ def test_strangers_do_not_end_a_copy(place: Place, limit: str) -> None:
             else place.guarded()
         )
         if limit == "instance":
-            b.parts.upstreams.doorway.most = 2
+            b.parts.upstreams.connection_limit.most = 2
         copy = await Peer.at(b)
         copy.writer.write(asked([".*"], user_id="links", pw=SECRET))
         await copy.until("bootstrap_end")
