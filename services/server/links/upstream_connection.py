@@ -390,18 +390,15 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
                 self.refuse("bad_command", "a link goes on before its logon is answered")
             return
         accepted_by = self._accepted_by
-        access_check = (
-            self._upstreams.access_check if accepted_by is None else accepted_by.access_check
-        )
+        check = (self._upstreams if accepted_by is None else accepted_by).access_check
         if header["c"] == REQUEST:
             copied = BootstrapSource(self, self._upstreams, header, body)
-            self._access.ask(
-                access_check, copied.asked_by, read_said(header), lambda: self._copy(copied)
-            )
+            said = read_said(header)
+            self._access.ask(check, copied.asked_by, said, lambda: self._copy(copied))
             return
         logon = read_link_logon(header, body)
         said = logon.user_id, logon.password
-        self._access.ask(access_check, logon.name, said, lambda: self._let_in(logon))
+        self._access.ask(check, logon.name, said, lambda: self._let_in(logon))
 
     def _copy(self, copied: BootstrapSource) -> None:
         if self._is_over_share(0, False):
