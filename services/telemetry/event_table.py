@@ -715,7 +715,7 @@ ENTRIES = (
         "warning",
         "A message left its queue without being acknowledged.",
         "`reason` is `time_limit`, `forced_expire`, `max_cancels` or `max_deliveries`.",
-        "The journal still has it: `raylay replay` shows it by `bookmark`.",
+        "The journal still has it: `raylay subscribe --bookmark` shows it.",
     ),
     CatalogueEntry(
         "31-0002", "queue_proxied", "info", "An operator turned proxied transfer on or off."
