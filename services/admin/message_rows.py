@@ -73,7 +73,7 @@ def read_messages_request(query: Mapping[str, str]) -> MessagesRequest:
 def _limit(text: str) -> int:
     if not text:
         return ROWS_DEFAULT
-    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text[:9]) <= ROWS_MAX:
+    if not (text.isascii() and text.isdecimal()) or len(text) > 9 or not 1 <= int(text) <= ROWS_MAX:
         raise ConfigurationError(f"limit={text[:20]!r}: give a number from 1 to {ROWS_MAX}")
     return int(text)
 

@@ -130,13 +130,18 @@ def read_time(text: str, name: str) -> int:
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
-    try:
-        return (moment - _EPOCH) // datetime.timedelta(microseconds=1)
-    except OverflowError:
-        raise ConfigurationError(f"{name}={text[:40]!r} is out of range") from None
+    time_us = (moment - _EPOCH) // datetime.timedelta(microseconds=1)
+    if not _FIRST_US <= time_us <= _LAST_US:
+        # In UTC it lies in a year that no calendar here has.
+        raise ConfigurationError(f"{name}={text[:40]!r} is out of range: give one of this time")
+    return time_us
 
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_FIRST_US, _LAST_US = (
+    (each.replace(tzinfo=datetime.UTC) - _EPOCH) // datetime.timedelta(microseconds=1)
+    for each in (datetime.datetime.min, datetime.datetime.max)
+)
 
 
 def format_time(time_us: int) -> str:

@@ -37,8 +37,9 @@ REQUESTS_MAX = 32
 TURN_S_MAX = 5.0
 """Time, in seconds, that a request waits for its turn before it is told to try again."""
 BODY_BYTES_MAX = 64 * 1024
-STREAMS = ("/raylay/events", "/raylay/message", "/raylay/peer/")
-"""Beginnings of the paths of streams, which have bounds of their own."""
+EVENTS = "/raylay/events"
+STREAMS = ("/raylay/message", "/raylay/peer/")
+"""Beginnings of the paths of streams, which have bounds of their own, as `EVENTS` has."""
 NOTHING = re.compile("(?!)")
 """Expression that matches nothing."""
 READS = (hdrs.METH_GET, hdrs.METH_HEAD)
@@ -52,6 +53,8 @@ HEADERS: Mapping[str, str] = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+NOT_FOUND = web.HTTPNotFound().reason
+"""What the router says of a path that has no route."""
 SESSION = web.RequestKey("session", str)
 """Key of the session that a request has begun."""
 log = logging.getLogger(__name__)
@@ -99,7 +102,7 @@ class RequestGuard:
     @web.middleware
     async def _bound(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Bounds what is answered at once."""
-        if request.path.startswith(STREAMS):
+        if self.waits_not(request.path):
             return await handler(request)
         try:
             async with asyncio.timeout(TURN_S_MAX):
@@ -116,6 +119,14 @@ class RequestGuard:
             return await handler(request)
         finally:
             self._turns.release()
+
+    def waits_not(self, path: str) -> bool:
+        """Returns whether a path is that of a stream, which is bounded elsewhere."""
+        # What the own instance is asked for by its name is answered here as any other request.
+        own = f"/raylay/peer/{self.settings.instance}/"
+        if path.startswith(own):
+            path = path[len(own) - 1 :]
+        return path == EVENTS or path.startswith(STREAMS)
 
     async def _prepare(self, request: web.Request, response: web.StreamResponse) -> None:
         """Sets the headers of an answer, but for those that its handler has set."""
@@ -140,7 +151,13 @@ class RequestGuard:
             self._check_host(request)
             return await handler(request)
         except web.HTTPException as error:
-            response = error_answer(error.status, error.reason or "")
+            text = error.reason or ""
+            if isinstance(error, web.HTTPNotFound) and text == NOT_FOUND:
+                text = (
+                    f"{self.settings.instance} serves nothing at {request.path[:200]!r}: "
+                    "/amps.json is its documented tree, / its console"
+                )
+            response = error_answer(error.status, text)
             if isinstance(error, web.HTTPUnauthorized):
                 response.headers[hdrs.WWW_AUTHENTICATE] = self.settings.www_authenticate
             if hdrs.ALLOW in error.headers:
@@ -167,14 +184,15 @@ class RequestGuard:
         Raises:
             HTTPMisdirectedRequest: the name is none of ours.
         """
-        name = urlsplit(f"//{request.host}").hostname or ""
+        name = ""
         try:
+            name = urlsplit(f"//{request.host}").hostname or ""
             ipaddress.ip_address(name)
         except ValueError:
             if name != "localhost" and name not in self.settings.host_names:
                 raise web.HTTPMisdirectedRequest(
-                    reason=f"{name[:100]!r} is no name of this interface: call it by its address, "
-                    "or add the name to `host_names` of `admin`"
+                    reason=f"{(name or request.host)[:100]!r} is no name of this interface: call "
+                    "it by its address, or add the name to `host_names` of `admin`"
                 ) from None
 
     # -- users -------------------------------------------------------------------------------

@@ -40,8 +40,10 @@ from raylay.services.errors import (
     FlushTimeout,
     RaylayError,
 )
+from raylay.services.messages.plain_text import plain
 from raylay.services.messages.records import publisher_id
 from raylay.services.messages.types.registry import MessageTypes
+from raylay.services.processes.admin.bodies import read_json
 from raylay.services.processes.admin.message_clients import (
     MessageClients,
     Reader,
@@ -144,7 +146,7 @@ class MessagesRoutes:
                 await response.write_eof()
                 return response
         except BookmarkNotFound as error:
-            raise web.HTTPNotFound(reason=self._not_here(asked.start, error)) from None
+            raise web.HTTPNotFound(reason=plain(self._not_here(asked.start, error))) from None
         except TooManyReaders as error:
             return _busy(error)
 
@@ -164,7 +166,7 @@ class MessagesRoutes:
         return (
             f"{self.instance} has no message {bookmark}: its retention has removed it, or it has "
             f"not arrived; try another instance, or begin at a time ({error})"
-        ).replace("\n", " ")
+        )
 
     # -- one message -------------------------------------------------------------------------
     async def _found(self, viewer: Viewer, request: web.Request) -> Message:
@@ -249,7 +251,7 @@ class MessagesRoutes:
         if not isinstance(headers, dict):
             raise ConfigurationError("headers: give an object with key, correlation, expiration_s")
         expiration_s = headers.get("expiration_s") or 0
-        if not isinstance(expiration_s, int) or not 0 <= expiration_s < 1 << 32:
+        if type(expiration_s) is not int or not 0 <= expiration_s < 1 << 32:
             raise ConfigurationError("headers.expiration_s: give seconds, or 0 for none")
         try:
             async with self.clients.connected(viewer, publishes=True) as reader:
@@ -365,10 +367,7 @@ def spans_in(directory: Path, bookmark: str) -> list[WaySpan]:
 async def _json(request: web.Request) -> dict[str, Any]:
     if request.content_type != "application/json":
         raise ConfigurationError("send JSON, with Content-Type: application/json")
-    try:
-        told = await request.json()
-    except ValueError:
-        raise ConfigurationError("the request's body is no JSON") from None
+    told = await read_json(request)
     if not isinstance(told, dict):
         raise ConfigurationError("the request's body is no JSON object")
     return told

@@ -20,6 +20,7 @@ from raylay.services.admin.fabric_topology import ConfiguredInstance, FabricTopo
 from raylay.services.admin.requests import read_request
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.processes.admin.answers import error_answer
+from raylay.services.processes.admin.bodies import read_body
 from raylay.services.processes.admin.peers import CHUNK_BYTES, HOP_HEADER, FabricPeers, reason
 from raylay.services.processes.admin.viewers import Viewer
 
@@ -169,7 +170,7 @@ class PeerProxy:
         viewer: Viewer,
         topology: FabricTopology,
     ) -> web.StreamResponse:
-        body = await request.read() if request.can_read_body else None
+        body = await read_body(request) if request.can_read_body else None
         query = request.rel_url.raw_query_string
         url = URL(f"{peer.url}/{rest}" + (f"?{query}" if query else ""), encoded=True)
         headers = self._peers.request_headers(viewer, peer.name)

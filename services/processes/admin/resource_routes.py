@@ -42,6 +42,7 @@ from raylay.services.errors import (
     FabricError,
     StorageError,
 )
+from raylay.services.messages.plain_text import plain
 from raylay.services.processes.admin.action_routes import ActionRoutes
 from raylay.services.processes.admin.answers import CONTENT_TYPES, node_answer
 from raylay.services.processes.admin.guard import READS, RequestGuard
@@ -230,4 +231,4 @@ def _check(viewer: Viewer, path: str) -> str:
 
 
 def _not_found(what: str, where: str) -> web.HTTPNotFound:
-    return web.HTTPNotFound(reason=f"there is no {what[:200]!r} at {where[:500]}")
+    return web.HTTPNotFound(reason=plain(f"there is no {what[:200]!r} at {where[:500]}"))

@@ -111,7 +111,8 @@ def read_authorization(header: str) -> Caller | None:
     Returns:
         None: the header holds neither.
     """
-    if len(header) > HEADER_CHARACTERS_MAX:
+    # Bytes that are no UTF-8 come as half characters, which nothing can send on.
+    if len(header) > HEADER_CHARACTERS_MAX or not header.isascii():
         return None
     scheme, _, rest = header.partition(" ")
     if scheme.lower() == "bearer" and rest.strip():

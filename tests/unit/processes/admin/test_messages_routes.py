@@ -211,7 +211,15 @@ def test_a_test_message_is_published_and_told_where(tmp_path: Path) -> None:
         status, found = await at.post("/raylay/publish", message, headers={})
         assert status == 403
         wrong: Any
-        for wrong in ([], {"topic": "orders", "body": 7}, {**message, "headers": 7}):
+        for wrong in (
+            [],
+            {"topic": "orders", "body": 7},
+            {**message, "headers": 7},
+            {**message, "headers": {"expiration_s": True}},
+            {**message, "topic": "\ud800"},
+            {**message, "message_type": "\ud800"},
+            {**message, "headers": {"key": "\ud800"}},
+        ):
             status, found = await at.post("/raylay/publish", wrong)
             assert status == 400
         status, found = await at.post("/raylay/publish", {**message, "topic": "elsewhere"})
@@ -229,7 +237,10 @@ def test_a_test_message_is_published_and_told_where(tmp_path: Path) -> None:
         ("/raylay/messages?topic=orders&filter=/id >", 400, "is no filter"),
         ("/raylay/messages?topic=orders&source=queue", 400, "sow, live, replay"),
         ("/raylay/messages?topic=orders&limit=0", 400, "from 1 to"),
+        ("/raylay/messages?topic=orders&limit=00000000199999", 400, "from 1 to"),
+        ("/raylay/messages?topic=orders&limit=000000001" + "9" * 5_000, 400, "from 1 to"),
         ("/raylay/messages?topic=orders&start=yesterday", 400, "is no start"),
+        ("/raylay/messages?topic=orders&start=9999-12-31T23:59:59-23:59", 400, "is no start"),
         ("/raylay/messages?topic=orders&start=77|8|", 404, "has no message 77|8|"),
         ("/raylay/messages?topic=trades&source=sow", 400, "trades"),
         ("/raylay/messages?topic=ticks", 400, "ticks"),

@@ -11,17 +11,28 @@ from typing import Any
 import pytest
 from aiohttp import ClientError, ClientSession
 from multidict import CIMultiDict
-from support.admin_fabric import POST, AdminFabric, Reply, admin_fabric, basic, http, says
+from support.admin_fabric import (
+    POST,
+    AdminFabric,
+    FakeInstance,
+    Reply,
+    admin_fabric,
+    basic,
+    http,
+    says,
+)
 from yarl import URL
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.processes.admin import peer_proxy
+from raylay.services.processes.admin.guard import InterfaceSettings, RequestGuard
 from raylay.services.processes.admin.peer_proxy import (
     HOP_HEADER,
     asked_of_peer,
     is_action,
     passed_back,
 )
+from raylay.services.processes.admin.viewers import Viewers
 
 PEER = "/raylay/peer/north-2"
 DOWNGRADE = "amps/administrator/replication/north-1/downgrade"
@@ -390,3 +401,22 @@ def test_a_session_begun_for_the_own_instance_is_kept(tmp_path: Path) -> None:
         assert status == 403
 
     visit(tmp_path, act, guarded=True)
+
+
+@pytest.mark.parametrize(
+    ("path", "is_stream"),
+    [
+        ("/raylay/events", True),
+        ("/raylay/events.json", False),
+        ("/raylay/messages", True),
+        ("/raylay/peer/south/amps/host", True),
+        ("/raylay/peer/north/amps/host", False),
+        ("/raylay/peer/north/raylay/events", True),
+        ("/raylay/peer/north/raylay/events.json", False),
+    ],
+)
+def test_only_streams_wait_for_no_turn(path: str, is_stream: bool) -> None:
+    """What the own instance is asked for by its name is bounded as if it were asked without."""
+    viewers = Viewers(FakeInstance("north", "north", ()))
+    guard = RequestGuard(InterfaceSettings("north"), viewers)
+    assert guard.waits_not(path) is is_stream

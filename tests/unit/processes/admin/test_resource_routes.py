@@ -14,8 +14,10 @@ from xml.etree import ElementTree
 import pytest
 from aiohttp import ClientSession
 from aiohttp.test_utils import TestServer
+from yarl import URL
 
 from raylay.services.errors import ConfigurationError, ControlRefused, FabricError
+from raylay.services.processes.admin import bodies
 from raylay.services.processes.admin import guard as guard_module
 from raylay.services.processes.admin.action_routes import ActionRoutes
 from raylay.services.processes.admin.guard import REQUESTS_MAX, InterfaceSettings, RequestGuard
@@ -95,11 +97,13 @@ class Visit:
         self.session, self.server, self.instance = session, server, instance
         self.statistics = statistics
 
-    async def get(self, path: str, **more: Any) -> tuple[int, Any]:
+    async def get(self, path: str | URL, **more: Any) -> tuple[int, Any]:
         return await self.ask("GET", path, **more)
 
-    async def ask(self, method: str, path: str, **more: Any) -> tuple[int, Any]:
-        async with self.session.request(method, self.server.make_url(path), **more) as found:
+    async def ask(self, method: str, path: str | URL, **more: Any) -> tuple[int, Any]:
+        url = self.server.make_url("/").join(path) if isinstance(path, URL) else None
+        url = url or self.server.make_url(str(path))
+        async with self.session.request(method, url, **more) as found:
             body = await found.read()
             is_json = found.content_type == "application/json"
             return found.status, json.loads(body) if is_json else body
@@ -197,11 +201,15 @@ def test_the_history_of_a_leaf_is_lines_of_time_and_value() -> None:
         ("/amps/host?t0=never", 400, "is no time"),
         ("/amps/" + "a/" * 40, 400, "steps"),
         ("/amps/administrator/replication/north/kill", 404, "'north'"),
+        ("/amps/instance/%0D%1B", 404, r"there is no '\r\x1b' at /amps/instance/\r\x1b"),
+        ("/amps/instance?t0=0001-01-01T00:00:00%2B23:59", 400, "out of range"),
+        ("/raylay/nothing", 404, "north serves nothing at '/raylay/nothing'"),
+        ("/amps/instance/name%0A", 404, "north serves nothing at"),
     ],
 )
 def test_what_is_not_there_is_named(path: str, status: int, text: str) -> None:
     async def act(at: Visit) -> None:
-        found_status, found = await at.get(path)
+        found_status, found = await at.get(URL(path, encoded=True))
         assert found_status == status
         assert text in found["error"]
 
@@ -335,6 +343,7 @@ def test_the_risk_says_who_may_not() -> None:
         ("POST", {}, 403),
         ("POST", {**HEADER, "Origin": "http://elsewhere.example"}, 403),
         ("POST", {**HEADER, "Origin": "null"}, 403),
+        ("POST", {**HEADER, "Origin": "http://[::1"}, 403),
     ],
 )
 def test_an_action_that_another_site_may_have_sent_is_refused(
@@ -360,7 +369,14 @@ def test_the_documented_get_may_be_allowed() -> None:
 @pytest.mark.covers("Administration", "actions by GET are off by default; requests of other")
 @pytest.mark.parametrize(
     ("host", "status"),
-    [("rebound.example", 421), ("north.example:1", 200), ("localhost", 200), ("[::1]:5", 200)],
+    [
+        ("rebound.example", 421),
+        ("north.example:1", 200),
+        ("localhost", 200),
+        ("[::1]:5", 200),
+        ("[::1", 421),
+        ("[nowhere]", 421),
+    ],
 )
 def test_only_its_own_names_are_answered(host: str, status: int) -> None:
     async def act(at: Visit) -> None:
@@ -415,6 +431,66 @@ def test_more_requests_than_can_be_answered_are_told_to_come_again(
         assert {status for status, _ in await asyncio.gather(*waiting)} == {200}
 
     visit(act)
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"[" * 30_000, "no JSON"),
+        (b"9" * 30_000, "no JSON"),
+        (b"\xff\xfe", "no JSON"),
+        (b'{"senders": ["\\ud800"]}', "half of a character"),
+        (b'{"\\udfff": 1}', "half of a character"),
+        (b'{"force": NaN}', "must be true or false"),
+        (b'{"force": 1, "unknown": 2}', "must be true or false"),
+    ],
+)
+def test_a_body_that_says_nothing_is_refused_in_words(body: bytes, text: str) -> None:
+    async def act(at: Visit) -> None:
+        path = "/amps/administrator/instance/admit"
+        status, found = await at.ask("POST", path, headers=HEADER, data=body)
+        assert status == 400 and text in found["error"], found
+        assert not at.instance.performed
+
+    visit(act)
+
+
+def test_a_compressed_body_is_refused() -> None:
+    async def act(at: Visit) -> None:
+        headers = {**HEADER, "Content-Encoding": "gzip"}
+        path = "/amps/administrator/instance/admit"
+        status, found = await at.ask("POST", path, headers=headers, data=b"no gzip")
+        assert status == 400 and "compressed" in found["error"], found
+
+    visit(act)
+
+
+def test_a_body_that_does_not_come_keeps_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "BODY_S_MAX", 0.05)
+
+    async def act(at: Visit) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", at.server.port)
+        writer.write(
+            b"POST /amps/administrator/instance/admit HTTP/1.1\r\nHost: localhost\r\n"
+            b"X-Raylay: 1\r\nContent-Length: 9\r\n\r\n{"
+        )
+        assert b" 408 " in await reader.readline()
+        writer.close()
+
+    visit(act)
+
+
+def test_an_authorization_that_is_no_text_is_none() -> None:
+    async def act(at: Visit) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", at.server.port)
+        writer.write(
+            b"GET /amps/host HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer \xff\r\n\r\n"
+        )
+        assert b" 401 " in await reader.readline()
+        writer.close()
+        assert not at.instance.identified
+
+    visit(act, guarded=True)
 
 
 def test_every_answer_says_that_nothing_of_it_is_run() -> None:
