@@ -32,6 +32,9 @@ SAMPLES_BETWEEN_TRIMS = 60
 TRIMMED_SHARE = 0.1
 """Share of the samples that leave at once where the file is too large."""
 LOCK_WAIT_S = 5.0
+READ_SAMPLES_MAX = 100_000
+"""Samples of a period that are read at once: a day of them, one a second. One more tells that there
+are more."""
 LIFETIMES_MAX = 1_000
 SAME_START_US = 5_000_000
 """Time in which two starts are the same one, told twice."""
@@ -279,8 +282,8 @@ class StatisticsStore:
             return run(
                 f'SELECT timestamp, "{column}" FROM SAMPLES CROSS JOIN {dynamic} USING (timestamp) '
                 f'WHERE static_id = ? AND timestamp BETWEEN ? AND ? AND "{column}" IS NOT NULL '
-                "ORDER BY timestamp",
-                (found[0][0], *_bounds(first_us, last_us)),
+                "ORDER BY timestamp LIMIT ?",
+                (found[0][0], *_bounds(first_us, last_us), READ_SAMPLES_MAX + 1),
             ).fetchall()
 
     def sample(self, time_us: int) -> dict[str, dict[str, dict[str, str | Number]]] | None:
@@ -340,8 +343,9 @@ class StatisticsStore:
         """See `StatisticsReader`."""
         with self._named():
             found = self._database.execute(
-                "SELECT timestamp FROM SAMPLES WHERE timestamp BETWEEN ? AND ? ORDER BY timestamp",
-                _bounds(first_us, last_us),
+                "SELECT timestamp FROM SAMPLES WHERE timestamp BETWEEN ? AND ? ORDER BY timestamp "
+                "LIMIT ?",
+                (*_bounds(first_us, last_us), READ_SAMPLES_MAX + 1),
             ).fetchall()
         return [time_us for (time_us,) in found]
 

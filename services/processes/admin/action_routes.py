@@ -19,8 +19,8 @@ from raylay.services.admin.actions import (
     read_options,
 )
 from raylay.services.admin.requests import ROOT, ResourceRequest
-from raylay.services.admin.risks import curl_command, risk_of, shell_command
-from raylay.services.admin.tree import Branch, as_text, pruned
+from raylay.services.admin.risks import ActionRisk, curl_command, risk_of, shell_command
+from raylay.services.admin.tree import Branch, Collection, Node, as_text, pruned
 from raylay.services.errors import ConfigurationError, ControlRefused
 from raylay.services.processes.admin.answers import error_answer, node_answer
 from raylay.services.processes.admin.bodies import read_json
@@ -114,6 +114,9 @@ class ActionRoutes:
         found = risk_of(action, instance)
         allowed = viewer.may(action.path)
         why_not = found.refused
+        if not allowed and not viewer.may(_STATUS):
+            # What it risks now is told in values of the instance.
+            found = ActionRisk(())
         if not allowed:
             who = viewer.user or "nobody in particular"
             why_not = f"{who} may not use {action.path}: its `admin` permissions do not allow it"
@@ -154,7 +157,11 @@ class ActionRoutes:
         """Lists the actions that there are now, each with whether this user may perform it."""
         instance = (await self._sampler.tree())["instance"]
         assert isinstance(instance, Mapping), "the instance is a branch"
-        tree: Branch = {"administrator": actions_of(instance, viewer.may)}
+        actions = actions_of(instance, viewer.may)
+        if not viewer.may(_STATUS):
+            # The names of clients, queues and topics are values of the instance, too.
+            actions = _permitted(actions)
+        tree: Branch = {"administrator": actions}
         try:
             node = pruned(tree, asked.steps)
         except KeyError as error:
@@ -162,6 +169,20 @@ class ActionRoutes:
                 404, f"there is no {str(error.args[0])[:200]!r} below /{ROOT}/administrator"
             )
         return node_answer(node, asked.format or "json")
+
+
+def _permitted(actions: Branch) -> Branch:
+    """Returns the actions that the user may perform, and nothing else."""
+    found: dict[str, Node] = {}
+    for name, node in actions.items():
+        if isinstance(node, Collection):
+            kept = {key: _permitted(each) for key, each in node.branches.items()}
+            found[name] = Collection(node.entry, {key: each for key, each in kept.items() if each})
+        elif isinstance(node, Mapping):
+            found[name] = _permitted(node)
+        elif node:
+            found[name] = node
+    return found
 
 
 def check_origin(request: web.Request) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 CONNECTIONS_MAX = 256
 """Connections at once; with more, the one that has been silent for longest ends."""
+UNSENT_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of answers that wait for all readers together; with more, the slowest reader gives way."""
 SILENCE_S_MAX = 30.0
 """Time without a byte in either direction."""
 
@@ -22,6 +24,7 @@ class BoundedConnections:
         factory: makes the protocol that reads HTTP.
         connections_max: of all addresses together.
         silence_s: as `SILENCE_S_MAX`.
+        unsent_bytes_max: as `UNSENT_BYTES_MAX`.
     """
 
     def __init__(
@@ -29,10 +32,12 @@ class BoundedConnections:
         factory: Callable[[], asyncio.Protocol],
         connections_max: int = CONNECTIONS_MAX,
         silence_s: float = SILENCE_S_MAX,
+        unsent_bytes_max: int = UNSENT_BYTES_MAX,
     ) -> None:
         self._factory = factory
         self._connections_max = connections_max
         self._silence_s = silence_s
+        self._unsent_bytes_max = unsent_bytes_max
         self._open: OrderedDict[BoundedConnection, float] = OrderedDict()
         """By the time of the last byte, the longest silent first."""
         self._timer: asyncio.TimerHandle | None = None
@@ -53,6 +58,19 @@ class BoundedConnections:
             silent.abort()
         if self._timer is None:
             self._timer = loop.call_later(self._silence_s, self._look)
+
+    def fell_behind(self, connection: BoundedConnection) -> None:
+        """Notes that a reader has not taken what was written to it. The one that has taken nothing
+        for longest gives way if too much waits for all of them; one alone never does."""
+        waiting = {each: size for each in self._open if (size := each.unsent_bytes)}
+        total = sum(waiting.values())
+        for each, size in waiting.items():
+            if total <= self._unsent_bytes_max:
+                return
+            if each is not connection:
+                del self._open[each]
+                each.abort()
+                total -= size
 
     def left(self, connection: BoundedConnection) -> None:
         """Notes that a connection has ended."""
@@ -98,6 +116,7 @@ class BoundedConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._inner.pause_writing()
+        self._connections.fell_behind(self)
 
     def resume_writing(self) -> None:
         self._connections.heard(self)
@@ -106,6 +125,14 @@ class BoundedConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.left(self)
         self._inner.connection_lost(exc)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that were written and that the other side has not taken."""
+        transport = self._transport
+        if not isinstance(transport, asyncio.WriteTransport):
+            return 0
+        return transport.get_write_buffer_size()
 
     def abort(self) -> None:
         """Ends the connection at once."""

@@ -50,6 +50,7 @@ from raylay.services.processes.admin.sampler import Sampler
 from raylay.services.processes.admin.statistics_thread import StatisticsThread
 from raylay.services.processes.admin.viewers import Viewer
 from raylay.services.telemetry.metrics import LatencyHistogram, Metrics
+from raylay.storage import statistics
 
 CONFIGURATION = ("instance", "config")
 TIMESTAMP = ("instance", "timestamp")
@@ -80,6 +81,7 @@ class ResourceRoutes:
         self._statistics = statistics
         self._actions = actions
         self._scraping = asyncio.Lock()
+        self._reading = asyncio.Lock()
         self._metrics = Metrics(guard.settings.instance, lambda: metrics_snapshot(sampler.snapshot))
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
@@ -155,6 +157,11 @@ class ResourceRoutes:
             raise _not_found(str(error.args[0]), f"{path} at {when}") from None
 
     async def _history(self, tree: Branch, asked: ResourceRequest, path: str) -> web.Response:
+        # One at a time: a long one is much to hold, in memory and in the way of new samples.
+        async with self._reading:
+            return await self._read_history(tree, asked, path)
+
+    async def _read_history(self, tree: Branch, asked: ResourceRequest, path: str) -> web.Response:
         period = asked.period or Period(None, None)
         samples: Samples
         if asked.steps == TIMESTAMP:
@@ -169,6 +176,12 @@ class ResourceRoutes:
                 self._statistics.history(place, period.first_us, period.last_us)
             )
             samples = [(time_us, as_text(value)) for time_us, value in found]
+        if len(samples) > statistics.READ_SAMPLES_MAX:
+            last = format_time(samples[-2][0])
+            raise ConfigurationError(
+                f"{path} has more than {statistics.READ_SAMPLES_MAX:,} samples in this period: "
+                f"give t1={last} or an earlier one, and ask for the later ones by themselves"
+            )
         if asked.format == "csv":
             body = await asyncio.to_thread(to_csv, samples)
             return web.Response(body=body, content_type=CONTENT_TYPES["csv"], charset="utf-8")

@@ -92,3 +92,52 @@ def test_one_that_left_is_not_counted() -> None:
             await asyncio.sleep(0)
 
     visit(act)
+
+
+def test_the_slowest_reader_gives_way_when_too_much_waits_for_all() -> None:
+    """Readers that take nothing cost memory for each byte that waits; one alone is never ended."""
+
+    async def run() -> None:
+        made: list[Flood] = []
+
+        def flood() -> Flood:
+            made.append(Flood())
+            return made[-1]
+
+        bounded = BoundedConnections(flood, 8, 60.0, unsent_bytes_max=FLOOD_BYTES * 3 // 2)
+        server = await asyncio.get_running_loop().create_server(bounded, "127.0.0.1")
+        address = server.sockets[0].getsockname()
+        first = await asyncio.open_connection(*address, limit=1024)
+        await made_is(made, 1)
+        assert not made[0].ended.is_set(), "one alone may have as much as it asked for"
+        second = await asyncio.open_connection(*address, limit=1024)
+        await made[0].ended.wait()
+        assert not made[1].ended.is_set() and len(bounded) == 1
+        for _, writer in (first, second):
+            writer.transport.abort()
+        server.close()
+        bounded.close()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+FLOOD_BYTES = 64 * 1024 * 1024
+
+
+class Flood(asyncio.Protocol):
+    """Answers with more than the kernel takes."""
+
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(bytes(FLOOD_BYTES))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended.set()
+
+
+async def made_is(made: list[Flood], count: int) -> None:
+    while len(made) < count:
+        await asyncio.sleep(0)

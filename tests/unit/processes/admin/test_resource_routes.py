@@ -28,6 +28,7 @@ from raylay.services.processes.admin.statistics_thread import StatisticsThread
 from raylay.services.processes.admin.viewers import COOKIE, Viewers
 from raylay.services.security.control import Caller
 from raylay.services.security.permissions import Permissions, read_permissions
+from raylay.storage import statistics as store_module
 from raylay.storage.statistics import StatisticsStore
 
 HEADER = {"X-Raylay": "1"}
@@ -320,6 +321,41 @@ def test_the_shell_is_told_the_status_and_events() -> None:
         assert (await at.get("/raylay/status.json", headers=basic("root")))[0] == 200
 
     visit(guarded, guarded=True)
+
+
+def test_who_may_not_read_the_instance_learns_no_names_and_numbers_of_it() -> None:
+    """Actions and risks are told in names and values of the instance."""
+
+    async def act(at: Visit) -> None:
+        amy, root = basic("amy"), basic("root")
+        url = "/amps/administrator.json"
+        risk = {"path": "amps/administrator/replication/south/downgrade"}
+        assert b"south" not in json.dumps(await at.get(url, headers=amy)).encode()
+        _, found = await at.get("/raylay/risk", params=risk, headers=amy)
+        assert found["risk"] == [] and found["effect"] is None and not found["allowed"]
+        assert "amy may not use" in found["why_not"]
+        at.session.cookie_jar.clear()
+        assert b"south" in json.dumps(await at.get(url, headers=root)).encode()
+        assert (await at.get("/raylay/risk", params=risk, headers=root))[1]["risk"]
+
+    visit(act, guarded=True)
+
+
+def test_a_history_that_is_too_long_is_asked_for_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "READ_SAMPLES_MAX", 2)
+
+    async def act(at: Visit) -> None:
+        for time_us in (1_000_000, 2_000_000, 3_000_000):
+            tree = await Sampler(at.instance, lambda: {}).tree()
+            await at.statistics.append(time_us, tree)
+        leaf = "/amps/instance/processors/all/messages_received.csv"
+        for path in (leaf, "/amps/instance/timestamp.csv"):
+            status, found = await at.get(path)
+            assert status == 400 and "t1=19700101T000002.000000Z" in found["error"], found
+            status, found = await at.get(f"{path}?t1=19700101T000002Z")
+            assert status == 200 and len(found.splitlines()) == 2
+
+    visit(act)
 
 
 def test_the_risk_says_who_may_not() -> None:
