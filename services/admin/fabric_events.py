@@ -91,6 +91,9 @@ def sentence(event: str, details: Mapping[str, Any]) -> str:
         "",
     )
     why = next((str(details[key]) for key in ("text", "why", "reason") if details.get(key)), "")
+    by_s = details.get("by_s")
+    if not why and isinstance(by_s, int | float):
+        why = f"{'back' if by_s < 0 else 'forward'} by {abs(by_s):g} s"
     user = details.get("user") or details.get("by")
     found = " ".join(each for each in (words, whom) if each)
     found += f" by {user}" if user else ""

@@ -479,14 +479,19 @@ def _at_risk(view: FabricView, link: LinkView) -> Problem:
         for each in view.links_of(name)
         if each.is_wanted and each.told is not None and each.told.connected
     ]
-    owed = told.lag or told.unacked or 0
+    # Not `lag`: that counts what the destination has from others, too, until it says so. And what is
+    # on its way to one that keeps up is at no more risk than it is along an async link.
+    owed = (told.lag or 0) if told.unacked is None else told.unacked
+    keeps_up = owed > 0 and told.connected and (told.age_ms or 0) < PUBLISHERS_WAIT_MS
+    if keeps_up:
+        owed = 0
     by_hand = " by hand" if told.by_hand else ""
     since = since_words(told.downgraded_us, view.now_us)
     ago = f" {since} ago" if since else ""
     risk = (
         f"; {messages(owed)} acknowledged at {name} {'is' if owed == 1 else 'are'} not there"
         if owed
-        else "; it has everything so far"
+        else f"; it {'keeps up' if keeps_up else 'has everything'} so far"
     )
     alone = "" if others else f", and {name} waits for nobody else"
     if told.by_hand:

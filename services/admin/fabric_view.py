@@ -478,7 +478,7 @@ def fabric_document(
             _instance_document(view, each, raised.get(each.configured.name, []))
             for each in view.instances.values()
         ],
-        "links": [_link_document(each) for each in view.links],
+        "links": [_link_document(view, each) for each in view.links],
         "queues": _queues(view),
         "topics": _topics(view),
         "totals": _totals(view),
@@ -528,12 +528,13 @@ _LINK_VALUES = (
 )
 
 
-def _link_document(each: LinkView) -> dict[str, Any]:
+def _link_document(view: FabricView, each: LinkView) -> dict[str, Any]:
     configured, told = each.configured, each.told
     sync = configured.sync if told is None else told.sync
     found: dict[str, Any] = {
         "id": configured.id,
         "from": configured.instance,
+        "from_group": view.instances[configured.instance].configured.group,
         "destination": configured.destination,
         "to": configured.to,
         "to_group": configured.to_group,
@@ -662,6 +663,7 @@ def _topics(view: FabricView) -> list[dict[str, Any]]:
     found = []
     for (name, message_type), told in by_name.items():
         records = [topic.records for _, topic in told if topic.records is not None]
+        rates = [topic.in_per_sec for _, topic in told if topic.in_per_sec is not None]
         values = ("in_per_sec", "publishers", "subscribers")
         entry: dict[str, Any] = {
             "name": name,
@@ -669,7 +671,9 @@ def _topics(view: FabricView) -> list[dict[str, Any]]:
             "sow": any(topic.sow for _, topic in told),
             # Each instance has all of them.
             "records": max(records, default=None),
-            **{key: known_sum(getattr(topic, key) for _, topic in told) for key in values},
+            # A message that is replicated comes in at each of them: a sum counts it so often.
+            "in_per_sec": max(rates, default=None),
+            **{key: known_sum(getattr(topic, key) for _, topic in told) for key in values[1:]},
             "instances": [
                 {
                     "name": instance,

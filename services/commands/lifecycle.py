@@ -144,7 +144,8 @@ def _start(fabric: Fabric, place: Path, address: str, node_label: str) -> None:
     servers = {group: [str(server.address) for server in fabric.servers(group)] for group in groups}
     for warning in fabric.shared_hosts():
         echo(f"raylay: warning: {warning}", err=True)
-    for line in up_lines(fabric.declared, str(place), servers, unconnected):
+    console = next(iter(fabric.consoles()), "")
+    for line in up_lines(fabric.declared, str(place), servers, unconnected, console):
         echo(line)
     sys.stdout.flush()
 

@@ -56,18 +56,24 @@ def shown_progress(
 
 
 def up_lines(
-    settings: FabricSettings, directory: str, servers: Mapping[str, list[str]], note: str = ""
+    settings: FabricSettings,
+    directory: str,
+    servers: Mapping[str, list[str]],
+    note: str = "",
+    console: str = "",
 ) -> list[str]:
-    """Returns the lines on a fabric that is up: its directory, its servers for clients, and the
-    next command.
+    """Returns the lines on a fabric that is up: its directory, its servers for clients, its
+    console, and the next command.
 
     Args:
         servers: host:port of the instances, by group.
         note: faults that were found.
+        console: URL of its console; empty: it has none.
     """
     return [
         f"{READY_LINE}: {settings.name} in {directory}{note}",
         *(f"clients of {group}: {', '.join(found)}" for group, found in servers.items()),
+        *((f"console: {console}",) if console else ()),
         f"{NEXT_LINE}{next_command(settings)}",
     ]
 

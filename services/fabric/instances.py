@@ -357,8 +357,9 @@ class InstanceHandles:
                 return
             if len(missing) != told:
                 told = len(missing)
-                meant = "links" if only is None else "links that clients need"
-                progress(f"waiting for {told} {meant} to catch up")
+                meant = f"{told} link{'' if told == 1 else 's'}"
+                meant += "" if only is None else " that clients need"
+                progress(f"waiting for {meant} to catch up")
             if time.monotonic() >= deadline_s:
                 raise FabricError(f"after {timeout_s:.0f} s: {'; '.join(missing)}")
             time.sleep(next(pauses_s))

@@ -31,7 +31,7 @@ def test_a_dialog_tells_the_risk_and_the_same_from_a_shell(browser: Browser) -> 
         console.page.click("dialog summary")
         shell = console.text("dialog .same")
         assert "curl -X POST -H 'X-Raylay: 1'" in shell
-        assert "raylay downgrade NewYork-1 NewYork-2" in shell
+        assert "raylay downgrade NewYork-1 NewYork-2 --fabric " in shell
         console.picture("action-downgrade", full_page=False)
         assert console.axe() == []
         assert console.faults() == []

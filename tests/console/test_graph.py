@@ -318,12 +318,15 @@ def test_texts_of_links_and_bundles(browser: Browser) -> None:
         link_like(
             "downgraded",
             level="attention",
+            configured_type="sync",
             seconds_behind=1.0,
             text="downgraded 2 m",
             safe=False,
             lag=12,
         ),
     ]
+    # Along an async link to another group nobody fails over.
+    links[1] |= {"safe": False, "from_group": "A", "to_group": "B"}
     with browser.console(GeneratedFabric(2)) as console:
         console.open()
         bundle, some, steps, lying = modules(

@@ -144,6 +144,11 @@ def test_an_async_link_to_another_group_is_no_worry_for_failover(browser: Browse
         row = console.page.locator(ROWS, has_text="NewYork-1 → Tokyo")
         assert "not for failover" in row.inner_text()
         assert console.page.locator(".unsafe-text").count() == 0
+        console.open("#/")
+        console.page.wait_for_selector(".g-cards .g-card")
+        assert "unsafe: owes" not in console.text() and "unsafe" not in str(
+            console.page.text_content(".graph-counts")
+        )
         console.open("#/link/NewYork-1~Tokyo")
         assert "do not fail over along it" in console.text()
         assert console.page.locator(".unsafe").count() == 0

@@ -425,6 +425,7 @@ class GeneratedFabric:
         told = {
             "id": each.id,
             "from": each.source,
+            "from_group": self.instances[each.source].group,
             "destination": each.destination,
             "to": list(each.to),
             "to_group": self.instances[target].group,

@@ -94,8 +94,8 @@ def all_running(name: str = "") -> list[registry.RegistryEntry]:
 def runs_already(name: str, where: str) -> FabricError:
     """Returns the error for the start of a fabric that runs already."""
     return FabricError(
-        f"fabric {name} runs already, in {where}: attach to it, apply to it what has changed, or "
-        "stop it"
+        f"fabric {name} runs already, in {where}: see it with `raylay status --fabric {name}`, "
+        f"change it with `raylay apply FILE`, or stop it first with `raylay down --fabric {name}`"
     )
 
 

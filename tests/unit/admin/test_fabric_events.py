@@ -26,6 +26,8 @@ def event(number: int, instance: str = "a", **more: Any) -> FabricEvent:
         ("downgraded", {"destination": "London", "why": "too old"}, "downgraded London: too old"),
         ("storage_failed", {"text": "no space left"}, "storage failed: no space left"),
         ("control", {"user": "anna", "path": "/amps/x"}, "control /amps/x by anna"),
+        ("clock_set", {"by_s": -1.5}, "clock set: back by 1.5 s"),
+        ("clock_set", {"by_s": 90}, "clock set: forward by 90 s"),
         ("ready", {}, "ready"),
     ],
 )

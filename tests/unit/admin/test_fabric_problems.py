@@ -66,14 +66,24 @@ def test_waiting_publishers_are_named_with_what_they_wait_for() -> None:
     ("changed", "level", "text", "action"),
     [
         (
-            {**DOWN, "lag": 12}, "act",
+            {**DOWN, "lag": 40, "unacked": 12, "age_ms": 2_000}, "act",
             "Acks at R0-0 do not wait for R0-1, downgraded 2 m ago; 12 messages acknowledged at "
             "R0-0 are not there, and R0-0 waits for nobody else", "upgrade R0-1",
         ),
         (
-            {**DOWN, "lag": 1, "by_hand": True, "caught_up": False}, "act",
+            {**DOWN, "lag": 1, "unacked": None, "by_hand": True, "connected": False, "caught_up": False}, "act",
             "Acks at R0-0 do not wait for R0-1, downgraded by hand 2 m ago; 1 message acknowledged "
             "at R0-0 is not there, and R0-0 waits for nobody else", "upgrade R0-1",
+        ),
+        (
+            {**DOWN, "lag": 24, "unacked": 3, "age_ms": 1_999}, "attention",
+            "Acks at R0-0 do not wait for R0-1, downgraded 2 m ago; it keeps up so far, and R0-0 "
+            "waits for nobody else", "upgrade R0-1",
+        ),
+        (
+            {**DOWN, "lag": 29_866, "unacked": 0}, "attention",
+            "Acks at R0-0 do not wait for R0-1, downgraded 2 m ago; it has everything so far, and "
+            "R0-0 waits for nobody else", "upgrade R0-1",
         ),
         (
             {**DOWN, "downgraded_us": None, "caught_up": False, "connected": False}, "attention",
@@ -91,7 +101,7 @@ def test_what_is_less_safe_is_named(
 
 
 def test_a_second_sync_destination_lessens_the_risk() -> None:
-    (found,) = of({"R0-1": {**DOWN, "lag": 12}}, topology(1, 3))
+    (found,) = of({"R0-1": {**DOWN, "unacked": 12, "age_ms": 9_000}}, topology(1, 3))
     assert found.level == "attention" and "nobody else" not in found.text
 
 

@@ -289,7 +289,9 @@ def test_topics_are_those_that_instances_tell_of(monkeypatch: pytest.MonkeyPatch
     topics = (TopicSummary("orders", "json", True, 9, 5.0, None, 2), TopicSummary("x"))
     changed = {name: answer(summary(PAIR, name, topics=topics)) for name in ("R0-0", "R0-1")}
     orders, _ = told(PAIR, changed)["topics"]
-    assert (orders["records"], orders["in_per_sec"], orders["subscribers"]) == (9, 10.0, 4)
+    assert (orders["records"], orders["in_per_sec"], orders["subscribers"]) == (9, 5.0, 4), (
+        "each has it"
+    )
     assert [each["name"] for each in orders["instances"]] == ["R0-0", "R0-1"]
     monkeypatch.setattr(fabric_view, "TOPIC_ENTRIES_MAX", 3)
     monkeypatch.setattr(fabric_view, "TOPICS_MAX", 1)

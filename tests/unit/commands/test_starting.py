@@ -60,6 +60,9 @@ def test_who_is_up_says_where_clients_go_and_what_to_type() -> None:
         "clients of B: h:3",
         "next: raylay publish flights/1 '{\"hello\": 1}' --fabric flights --group A",
     ]
+    servers = {"A": ["h:1"]}
+    shown = up_lines(fabric.settings(), "data/flights", servers, console="http://h:4/")
+    assert shown[-2] == "console: http://h:4/" and shown[-1] == lines[-1]
     # Only what is whole counts as up: the process may just be writing.
     text = "starting flights\n  0.1 s  starting Ray\n" + "\n".join(lines)
     assert lifecycle._ready_lines(text) == ""

@@ -15,7 +15,7 @@ from raylay.services.errors import FabricError
 from raylay.services.fabric import find_running
 from raylay.services.fabric.locks import LOCK_FILE, StartLocks, holder_of, starting, starting_path
 from raylay.services.fabric.records import registry
-from raylay.services.fabric.records.discovery import all_running
+from raylay.services.fabric.records.discovery import all_running, runs_already
 
 pytestmark = pytest.mark.covers("Fabrics and tracing", "a fabric is started once")
 
@@ -92,6 +92,13 @@ def test_a_fabric_that_runs_starts_no_more_and_keeps_its_directory(tmp_path: Pat
         StartLocks("f", tmp_path)
     holds.release()
     StartLocks("f", tmp_path).release()
+
+
+def test_who_starts_a_fabric_that_runs_is_told_the_commands() -> None:
+    text = str(runs_already("f", "/data/f"))
+    assert "in /data/f" in text
+    for command in ("raylay status --fabric f", "raylay apply FILE", "raylay down --fabric f"):
+        assert f"`{command}`" in text
 
 
 def test_two_detached_starts_are_one_and_a_refusal(

@@ -273,7 +273,10 @@ function sameByHand(instance, path, told) {
     'curl',
     told?.curl ?? `curl -X POST -H 'X-Raylay: 1' '${base}raylay/peer/${step(instance)}/${path}'`,
   ]);
-  if (told?.raylay) found.push(['raylay', told.raylay]);
+  // Several fabrics may run on a host: without a name the shell asks which is meant.
+  const name = fabric.value?.fabric ?? '';
+  const which = /^[\w.][\w.-]*$/.test(name) ? ` --fabric ${name}` : '';
+  if (told?.raylay) found.push(['raylay', `${told.raylay}${which}`]);
   return found;
 }
 

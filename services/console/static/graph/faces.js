@@ -42,8 +42,12 @@ function owes(link) {
   return isKnown(link.seconds_left) ? `${owed}, ${duration(link.seconds_left)} left` : owed;
 }
 
+/** Clients fail over within a group, or along a sync link: of the others nothing is promised, and nothing is a worry. */
+export const isUnsafe = (link) =>
+  link.safe === false && (link.configured_type === 'sync' || link.from_group === link.to_group);
+
 export function unsafeText(link) {
-  if (link.safe !== false) return '';
+  if (!isUnsafe(link)) return '';
   return isKnown(link.lag) && link.lag > 0 ? `unsafe: owes ${count(link.lag)}` : 'unsafe to fail over';
 }
 
@@ -92,7 +96,7 @@ export function linkSentence(link, nowUs) {
   const healthy = kind === 'sync' || kind === 'async';
   if (healthy) words.push(rate(link.rate_per_sec), isKnown(link.seconds_behind) ? `${lagText(link)} behind` : 'lag unknown');
   else words.push(first[0], ...second.slice(0, 1));
-  if (link.safe === false) words.push(link.why_unsafe || 'unsafe to fail over');
+  if (isUnsafe(link)) words.push(link.why_unsafe || 'unsafe to fail over');
   return [...new Set(words.filter((word) => word && word !== kind))].join(', ');
 }
 
@@ -120,7 +124,7 @@ export function lineFace(links, type) {
       if (isKnown(link.seconds_behind) && (lag === null || link.seconds_behind > lag)) ({ seconds_behind: lag, trend } = link);
     }
     if (level !== 'ready') troubled += 1;
-    if (link.safe === false) unsafe += 1;
+    if (isUnsafe(link)) unsafe += 1;
   }
   if (!worst) return { kind: 'unknown', level: 'unknown', type, width: 0, unsafe: 0, worst: null, lag, trend, rate: total, unknown, troubled, count: 0 };
   return { kind: kindOf(worst), level: linkLevel(worst), type, width: widthOf(total), unsafe, worst, lag, trend, rate: total, unknown, troubled, count: links.length };

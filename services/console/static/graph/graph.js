@@ -13,7 +13,7 @@ import { zoom, zoomIdentity } from '../vendor/d3-zoom.js';
 import { signatureOf, topologyOf } from './topology.js';
 import { leadOf, linesOf, pointAt, routeLines, routeSingle } from './routes.js';
 import { nextTask, prepareScene } from './scene.js';
-import { bundleSentence, instanceSentence, kindOf, lineFace, linkLevel, linkSentence, regionFace, troubledLinks } from './faces.js';
+import { bundleSentence, instanceSentence, isUnsafe, kindOf, lineFace, linkLevel, linkSentence, regionFace, troubledLinks } from './faces.js';
 import { Card, Instance, Line, LineShape, Region, cardTexts, instanceKey, lineKey, regionKey, regionTexts } from './marks.js';
 import { InfoCard, facts } from './info.js';
 import { GraphList } from './list.js';
@@ -156,7 +156,7 @@ function Bar({ topology, index, list, small, all }) {
     state.number += 1;
     if (badness(linkLevel(link)) > badness(state.level)) state.level = linkLevel(link);
     states.set(kindOf(link), state);
-    if (link.safe === false) unsafe += 1;
+    if (isUnsafe(link)) unsafe += 1;
   }
   const more = !list && topology.detail === 'cells' && !all ? Math.max(0, troubledLinks([...index.links.values()]).length - SINGLES_MAX) : 0;
   return html`<div class="graph-bar ${states.size + (unsafe ? 1 : 0) > 7 ? 'is-many' : ''}">

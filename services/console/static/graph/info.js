@@ -2,7 +2,7 @@
 import { html, useLayoutEffect, useRef } from '../core/html.js';
 import { bytesRate, clock, count, duration, exact, isKnown, lag, ms, percent, plural, rate } from '../core/format.js';
 import { Status } from '../core/status.js';
-import { instanceLevel, instanceState, kindOf, linkLevel, linkLines, regionFace, troubledLinks } from './faces.js';
+import { instanceLevel, instanceState, isUnsafe, kindOf, linkLevel, linkLines, regionFace, troubledLinks } from './faces.js';
 
 const rows = (pairs) => pairs.filter(([, value]) => value !== null && value !== undefined && value !== '');
 
@@ -14,7 +14,7 @@ function linkFacts(link, nowUs, tz) {
     title: `${link.from} → ${link.destination || link.to_group}`,
     level: linkLevel(link),
     state: healthy ? `${kind}${configured}` : `${linkLines(link, nowUs)[0][0]}${configured}`,
-    notes: [link.why, link.safe === false ? `Unsafe to fail over: ${link.why_unsafe || 'it lacks acknowledged messages'}.` : '', link.by_hand ? 'By hand: an upgrade by hand ends it.' : '', link.other_end ? `${link.other_end.instance}: ${link.other_end.text}` : ''],
+    notes: [link.why, isUnsafe(link) ? `Unsafe to fail over: ${link.why_unsafe || 'it lacks acknowledged messages'}.` : '', link.by_hand ? 'By hand: an upgrade by hand ends it.' : '', link.other_end ? `${link.other_end.instance}: ${link.other_end.text}` : ''],
     rows: rows([
       ['connected to', link.connected_to || (kind === 'unknown' ? '–' : 'none')],
       ['since', isKnown(link.since_us) ? clock(link.since_us, tz) : null],

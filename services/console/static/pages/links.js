@@ -29,7 +29,7 @@ function modeOf({ configured_type: configured, type, state }) {
 
 // Clients fail over within a group, or along a sync link: of the others nothing is promised.
 const isForFailover = (link) =>
-  link.configured_type === 'sync' || groupOf(link) === link.to_group;
+  link.configured_type === 'sync' || link.from_group === link.to_group;
 const isUnsafe = (link) => link.safe === false && isForFailover(link);
 
 function failoverOf(link) {
