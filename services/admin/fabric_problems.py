@@ -479,8 +479,8 @@ def _at_risk(view: FabricView, link: LinkView) -> Problem:
         for each in view.links_of(name)
         if each.is_wanted and each.told is not None and each.told.connected
     ]
-    # Not `lag`: that counts what the destination has from others, too, until it says so. And what is
-    # on its way to one that keeps up is at no more risk than it is along an async link.
+    # Not `lag`: that counts what the destination has from others, too, until it says so. And what
+    # is on its way to one that keeps up is at no more risk than it is along an async link.
     owed = (told.lag or 0) if told.unacked is None else told.unacked
     keeps_up = owed > 0 and told.connected and (told.age_ms or 0) < PUBLISHERS_WAIT_MS
     if keeps_up:

@@ -71,7 +71,7 @@ def test_waiting_publishers_are_named_with_what_they_wait_for() -> None:
             "R0-0 are not there, and R0-0 waits for nobody else", "upgrade R0-1",
         ),
         (
-            {**DOWN, "lag": 1, "unacked": None, "by_hand": True, "connected": False, "caught_up": False}, "act",
+            {**DOWN, "lag": 1, "unacked": None, "by_hand": True, "connected": False}, "act",
             "Acks at R0-0 do not wait for R0-1, downgraded by hand 2 m ago; 1 message acknowledged "
             "at R0-0 is not there, and R0-0 waits for nobody else", "upgrade R0-1",
         ),
