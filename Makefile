@@ -23,7 +23,7 @@ SPREAD = -n 2 --dist loadgroup
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs drill test test-all check sim pure-coverage coverage-page codes-page bench bench-peers soak \
+.PHONY: help setup demo docs drill test test-all check sim pure-coverage coverage-page codes-page pictures bench bench-peers soak \
 	clean types java wheel wheelhouse test-hosts soak-hosts
 
 help:  ## list the targets
@@ -106,6 +106,9 @@ coverage-page: $(STAMP)  ## write the tests of docs/coverage.md from their marke
 
 codes-page: $(STAMP)  ## write docs/codes.md from the catalogue of events
 	PYTHONPATH=tests $(PY) -m support.codes_page
+
+pictures: $(STAMP)  ## the pictures of the console in docs/pictures (Chromium)
+	PYTHONPATH=tests $(PY) -m support.console_pictures
 
 wheel: $(STAMP)  ## the wheel that `ray up cluster.yaml` installs, in dist/
 	rm -rf dist/raylay-*.whl build/lib build/bdist.*
