@@ -56,6 +56,7 @@ class AdminInterface:
         self._status = status
         self._take_snapshot = snapshot
         self._access = access
+        access.follow(self._forget)
         self._perform = perform
         self._answering = 0
         self.name = "the administrator's interface"
@@ -98,6 +99,10 @@ class AdminInterface:
         self.why = why or self.why or "its process ended"
         if not self._runtime.is_stopping:
             self._runtime.report("admin_interface_ended", text=self.why)
+
+    def _forget(self, user: str) -> None:
+        # However the reset came: by this interface, by Ray, or by another one.
+        self.process.say(protocol.forget(user))
 
     # -- the connection of the process -----------------------------------------------------------
     def greeted(self, connection: FramedConnection, header: Header) -> bool:

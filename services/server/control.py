@@ -5,7 +5,7 @@ may make them."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hmac import compare_digest
 from typing import Any
 
@@ -51,6 +51,7 @@ class ControlAccess:
     def __init__(self, runtime: InstanceRuntime) -> None:
         self._runtime = runtime
         self._access_check: AccessCheck | None = None
+        self._followers: list[Callable[[str], None]] = []
         self._drilling: dict[tuple[Caller, str], float] = {}
         """Times, by the loop's clock, until which a caller's permission to inject a kind of fault
         is kept."""
@@ -149,10 +150,20 @@ class ControlAccess:
         if self._access_check is not None:
             self._access_check.keep_looking()
 
-    def forget(self) -> None:
-        """Forgets the permissions kept for drills: from now on a drill's call is judged anew,
-        too."""
+    def forget(self, user: str = "") -> None:
+        """Forgets the permissions kept for drills, and those that `follow` was called for: from now
+        on they are judged anew, too.
+
+        Args:
+            user: the user whose permissions have changed; empty: those of all.
+        """
         self._drilling.clear()
+        for each in self._followers:
+            each(user)
+
+    def follow(self, forget: Callable[[str], None]) -> None:
+        """Has a function called, with the user or an empty text, when permissions are reset."""
+        self._followers.append(forget)
 
     def _is_own(self, caller: Caller) -> bool:
         """Returns whether the caller proves to be a process of the fabric, which stops its

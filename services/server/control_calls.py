@@ -230,7 +230,7 @@ class ControlCalls:
     async def reset_authentication(self, of_user: str = "") -> int:
         """Ends the sessions of a user, or all whose user a module has identified, so that they
         authenticate themselves anew. Returns their number."""
-        self._access.forget()
+        self._access.forget(of_user)
         return self._clients.reset_authentication(of_user) + self._upstreams.reset_entitlement(
             of_user
         )
@@ -238,7 +238,7 @@ class ControlCalls:
     async def reset_entitlement(self, of_user: str = "") -> int:
         """Ends the sessions of a user, or all whose permissions a module gave, so that the modules
         are asked anew at the next logon. Returns their number."""
-        self._access.forget()
+        self._access.forget(of_user)
         return self._clients.reset_entitlement(of_user) + self._upstreams.reset_entitlement(of_user)
 
     async def maintain(

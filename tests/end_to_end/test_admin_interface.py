@@ -163,8 +163,17 @@ def test_modules_say_who_may_read_and_act(tmp_path: Path) -> None:
         session.cookie_jar.clear()
         async with session.post(path, headers={**anna, **POST}) as response:
             assert response.status == 200, await response.text()
+            cookie = {"Cookie": f"raylay-session={response.cookies['raylay-session'].value}"}
         told = [each for each in server.events() if each["event"] == "control"]
         assert told[-1]["user"] == "anna" and told[-1]["path"] == path
+        # A session begun by a password that is reset elsewhere is of no use here, either.
+        async with session.get("/amps/instance/name.json", headers=cookie) as response:
+            assert response.status == 200, "the cookie stands for anna's password"
+        server.control.forget("anna")
+        while True:
+            async with session.get("/amps/instance/name.json", headers=cookie) as response:
+                if response.status == 401:
+                    break
 
     visit(tmp_path / "data", config(admin=admin), work)
 

@@ -60,6 +60,7 @@ class AdminServer:
         self._program = ChildProgram(self)
         self._instance: InstanceSocket | None = None
         self._client = InstanceClient(config.instance, self._send)
+        self._viewers: Viewers | None = None
         self._noted_life: object = None
         """Process id of the instance whose start is kept."""
 
@@ -106,7 +107,7 @@ class AdminServer:
     def _application(self, sampler: Sampler, statistics: StatisticsThread) -> web.Application:
         """Returns the application with all routes."""
         config, interface = self._config, self._config.interface
-        viewers = Viewers(self._client, interface.session_ms / 1000)
+        viewers = self._viewers = Viewers(self._client, interface.session_ms / 1000)
         settings = InterfaceSettings(
             config.instance,
             host_names=frozenset((*interface.host_names, *_own_names())),
@@ -162,6 +163,8 @@ class AdminServer:
     def instance_said(self, header: Header, body: bytes) -> None:
         if header["c"] == "answer":
             self._client.answered(header, body)
+        elif header["c"] == "forget" and self._viewers is not None:
+            self._viewers.forget(str(header["user"]))
         elif header["c"] == "stop":
             self._program.end("its instance stops it")
 

@@ -101,8 +101,10 @@ class Viewers:
         if not user:
             self._sessions.clear()
             return
-        for token in [key for key, each in self._sessions.items() if each.viewer.user == user]:
-            del self._sessions[token]
+        # A module may know the user by another name than that of the logon: either will do.
+        for token, each in [*self._sessions.items()]:
+            if user in (each.viewer.user, each.viewer.caller.user_id):
+                del self._sessions[token]
 
 
 def read_authorization(header: str) -> Caller | None:

@@ -9,6 +9,7 @@ instance's Unix socket: frames.
 
     instance to process
       answer   n: number of the question; body: msgpack: {"ok": result} or {"error": kind, "text"}
+      forget   user: ends the sessions of a user, or of all where it is empty
       stop     go away
 
 Both ends are of one version: they are started from one installation, so nothing is negotiated.
@@ -64,6 +65,10 @@ def read_arguments(body: bytes) -> dict[str, Any]:
 
 def listens(address: str, why: str = "") -> bytes:
     return encode_frame({"c": "listens", "address": address, "why": why})
+
+
+def forget(user: str) -> bytes:
+    return encode_frame({"c": "forget", "user": user})
 
 
 def answer(number: int, result: Any) -> bytes:
