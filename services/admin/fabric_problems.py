@@ -139,7 +139,8 @@ class ProblemBook:
     """
 
     def __init__(self) -> None:
-        self._since: dict[str, int | None] = {}
+        self._since: dict[str, tuple[str, int | None]] = {}
+        """Instance and time by problem."""
         self._open: dict[str, Problem] = {}
         self._has_begun = False
         self._closed: deque[tuple[Problem, int]] = deque(maxlen=CLOSED_MAX)
@@ -148,12 +149,20 @@ class ProblemBook:
         """Returns the problems of the next view, each with its time. Those of the first view began
         earlier, nobody knows when."""
         first = None if not self._has_begun else view.now_us
-        self._since = {each.id: self._since.get(each.id, first) for each in problems}
+        # One that did not answer for a moment begins none of its problems anew.
+        before = {
+            key: (name, since_us)
+            for key, (name, since_us) in self._since.items()
+            if name in view.instances and view.instances[name].known is None
+        }
+        self._since = before | {
+            each.id: self._since.get(each.id, (each.instance, first)) for each in problems
+        }
         self._has_begun = True
         found = [
             each
             if each.since_us is not None
-            else dataclasses.replace(each, since_us=self._since[each.id])
+            else dataclasses.replace(each, since_us=self._since[each.id][1])
             for each in problems
         ]
         still = {each.id: each for each in found}

@@ -297,7 +297,9 @@ def reach(
     found, count = interfaces_of(entry)
     tell(
         f"Ray's head at {entry.address} does not answer: asking over the administrator's "
-        f"interface, which {count} of {len(found.declared.instances)} instances have"
+        f"interface, which {count} of {len(found.declared.instances)} instances have; "
+        "until it answers, no instance that ends is started again: docs/operations.md, “Live "
+        "without Ray's head”"
     )
     yield found
 

@@ -248,6 +248,17 @@ def test_since_when_is_kept_and_unknown_at_first() -> None:
     assert book.dated(waiting, at(600))[0].since_us == NOW_US - 42_000_000
 
 
+def test_an_instance_that_is_silent_for_a_moment_begins_no_problem_anew() -> None:
+    book = ProblemBook()
+    book.dated([], at(100))
+    full = {"R0-1": answer(summary(PAIR, "R0-1", disk_free_percent=1.0))}
+    silent = {"R0-1": answer(summary(PAIR, "R0-1"), 38.0, "silent")}
+    for now_us, answered in ((200, full), (300, silent), (400, silent), (500, full)):
+        view = at(now_us, answered)
+        found = book.dated(problems_of(view), view)
+    assert [(each.kind, each.since_us) for each in found] == [("disk", 200)]
+
+
 def test_a_problem_of_which_nothing_is_known_any_more_has_not_ended() -> None:
     """Nor has one that another problem explains by now."""
     lost = answer(summary(PAIR, "R0-0", {"R0-1": {"connected": False}}))

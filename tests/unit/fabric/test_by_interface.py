@@ -285,6 +285,7 @@ def test_without_a_head_the_interfaces_are_asked(
             assert "does not answer" in second["reason"]
         (text,) = told
         assert "does not answer: asking over the administrator's interface, which 2 of 2" in text
+        assert "no instance that ends is started again" in text
         assert "Authorization" in at.asked[-1][3]
 
 
