@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import cast
 
 CONNECTIONS_MAX = 256
 """Connections at once; with more, the one that has been silent for longest ends."""
@@ -100,10 +101,11 @@ class BoundedConnection(asyncio.Protocol):
     def __init__(self, inner: asyncio.Protocol, connections: BoundedConnections) -> None:
         self._inner = inner
         self._connections = connections
-        self._transport: asyncio.BaseTransport | None = None
+        self._transport: asyncio.WriteTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+        # uvloop's transports are of no class of asyncio: they cannot be asked what they are.
+        self._transport = cast("asyncio.WriteTransport", transport)
         self._connections.heard(self)
         self._inner.connection_made(transport)
 
@@ -129,12 +131,9 @@ class BoundedConnection(asyncio.Protocol):
     @property
     def unsent_bytes(self) -> int:
         """Bytes that were written and that the other side has not taken."""
-        transport = self._transport
-        if not isinstance(transport, asyncio.WriteTransport):
-            return 0
-        return transport.get_write_buffer_size()
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def abort(self) -> None:
         """Ends the connection at once."""
-        if isinstance(self._transport, asyncio.WriteTransport):
+        if self._transport is not None:
             self._transport.abort()

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import pytest
+import uvloop
 
 from raylay.services.processes.admin.connections import BoundedConnections
 
@@ -141,3 +142,37 @@ class Flood(asyncio.Protocol):
 async def made_is(made: list[Flood], count: int) -> None:
     while len(made) < count:
         await asyncio.sleep(0)
+
+
+def test_the_loop_of_the_process_ends_connections_too() -> None:
+    """The process runs on uvloop, whose transports are of no class of asyncio."""
+
+    async def run() -> None:
+        made: list[Silent] = []
+
+        def silent() -> Silent:
+            made.append(Silent())
+            return made[-1]
+
+        bounded = BoundedConnections(silent, 1, 60.0)
+        server = await asyncio.get_running_loop().create_server(bounded, "127.0.0.1")
+        address = server.sockets[0].getsockname()
+        _, first = await asyncio.open_connection(*address)
+        while not made:
+            await asyncio.sleep(0)
+        _, second = await asyncio.open_connection(*address)
+        await made[0].ended.wait()
+        for writer in (first, second):
+            writer.close()
+        server.close()
+        bounded.close()
+
+    uvloop.run(asyncio.wait_for(run(), 30))
+
+
+class Silent(asyncio.Protocol):
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended.set()
