@@ -97,7 +97,6 @@ const TILES = [
   { label: 'Commits', path: 'instance/transaction_log/raylay/commits_per_sec', format: rate },
   { label: 'Commit median', path: 'instance/raylay/commit_ms_p50', format: ms },
   { label: 'Commit p99', path: 'instance/raylay/commit_ms_p99', format: ms },
-  { label: 'Loop delay p99', path: 'instance/raylay/loop_delay_ms_p99', format: ms },
   { label: 'Unacknowledged', path: 'instance/raylay/pending', format: count, of: 'unacknowledged' },
   { label: 'Memory', path: 'instance/memory/rss', format: bytes },
   { label: 'Disk free', format: percent, of: 'disk_free_percent' },
