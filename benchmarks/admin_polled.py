@@ -33,7 +33,7 @@ SINGLE_S = 2.0
 MESSAGES = 60_000
 """Messages of each part that are published without waiting, about two seconds of them."""
 TOPIC = "bench/polled"
-PATHS = ("/amps/instance.json",)
+PATHS = ("/raylay/fabric.json", "/amps/instance.json")
 """Resources that a console asks for, once a second."""
 NAMES = (
     "admin_polled_publish",

@@ -11,12 +11,14 @@ difference of the clocks is at least that: it is told and nothing is moved.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 PUBLISH = "publish"
+LINK_SEND = "link send"
+DELIVERY = "delivery"
 ACKNOWLEDGMENTS = frozenset(("persisted ack", "acknowledgment"))
 """Spans that go back to whoever waits."""
 _OF_CLIENTS = frozenset((PUBLISH, "delivery", "acknowledgment"))
@@ -153,11 +155,16 @@ def told_as_json(told: InstanceTrace) -> dict[str, Any]:
     }
 
 
-def message_way(bookmark: str, told: Sequence[InstanceTrace]) -> dict[str, Any]:
+def message_way(
+    bookmark: str,
+    told: Sequence[InstanceTrace],
+    async_links: Collection[tuple[str, str]] = frozenset(),
+) -> dict[str, Any]:
     """Returns the way of a message as the console draws it.
 
     Args:
         told: by each instance, in the order of the graph.
+        async_links: (instance, instance that it sends to) of the links that no ack waits for.
     """
     order = {each.instance: place for place, each in enumerate(told)}
     spans = _one_of_each(span for each in told for span in each.spans)[:SPANS_MAX]
@@ -168,7 +175,7 @@ def message_way(bookmark: str, told: Sequence[InstanceTrace]) -> dict[str, Any]:
     begin_us = min((span.begin_us for span in spans), default=0.0)
     seen = {span.instance for span in spans}
     longest = max(
-        (span for span in spans if span is not publish),
+        (span for span in spans if _is_waited_for(span, by_id, async_links)),
         key=lambda span: span.end_us - span.begin_us,
         default=None,
     )
@@ -205,6 +212,24 @@ def message_way(bookmark: str, told: Sequence[InstanceTrace]) -> dict[str, Any]:
         "not_stored": [each.instance for each in told if each.stored is None and not each.error],
         "silent": [{"instance": each.instance, "why": each.error} for each in told if each.error],
     }
+
+
+def _is_waited_for(
+    span: WaySpan, by_id: Mapping[str, WaySpan], async_links: Collection[tuple[str, str]]
+) -> bool:
+    """Returns whether the publisher's ack may wait for a step: it is no delivery, and it does not
+    lie behind an async link."""
+    if span.name in (PUBLISH, DELIVERY):
+        return False
+    above: WaySpan | None = span
+    for _ in range(len(by_id)):  # parents of a broken trace may go round
+        if above is None:
+            break
+        link = above.instance, str(above.attributes.get("destination", ""))
+        if above.name == LINK_SEND and link in async_links:
+            return False
+        above = by_id.get(above.parent)
+    return True
 
 
 def _any(values: Iterable[bool | None]) -> bool | None:

@@ -144,6 +144,7 @@ class AdminServer:
             trace_directory=Path(config.trace_directory) if config.trace_directory else None,
             peers=fabric.instances,
             ask_peer=fabric.ask_peer,
+            async_links=fabric.async_links,
         )
         app = guard.build()
         ResourceRoutes(guard, sampler, statistics, actions).add_routes(app.router)

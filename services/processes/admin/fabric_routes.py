@@ -177,6 +177,15 @@ class FabricRoutes:
         included."""
         return tuple(each.name for each in self._file.topology.instances)
 
+    def async_links(self) -> frozenset[tuple[str, str]]:
+        """Returns (instance, instance that it sends to) of the configured async links."""
+        return frozenset(
+            (link.instance, to)
+            for link in self._file.topology.links
+            if not link.sync
+            for to in link.to
+        )
+
     async def ask_peer(self, request: web.Request, name: str, path: str) -> Mapping[str, Any]:
         """Returns what a peer's interface answers to the user of a request.
 

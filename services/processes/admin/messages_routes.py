@@ -89,6 +89,7 @@ class MessagesRoutes:
         peers: returns the names of the instances of the fabric in the order of the graph, its own
             included.
         ask_peer: None: no peer can be asked.
+        async_links: returns (instance, instance that it sends to) of the configured async links.
     """
 
     clients: MessageClients
@@ -98,6 +99,7 @@ class MessagesRoutes:
     trace_directory: Path | None = None
     peers: Callable[[], Sequence[str]] = tuple
     ask_peer: AskPeer | None = None
+    async_links: Callable[[], frozenset[tuple[str, str]]] = frozenset
 
     @property
     def instance(self) -> str:
@@ -307,7 +309,7 @@ class MessagesRoutes:
                 for name in names
             )
         )
-        return web.json_response(message_way(bookmark, told))
+        return web.json_response(message_way(bookmark, told, self.async_links()))
 
     async def _own(self, viewer: Viewer, bookmark: str, topic: str) -> InstanceTrace:
         """Returns what this instance tells: the spans that lie on its host, and where the message

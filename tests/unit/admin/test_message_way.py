@@ -112,3 +112,19 @@ def test_what_an_instance_tells_is_read_by_another_one() -> None:
 @pytest.mark.parametrize("wrong", [{}, {"spans": [7]}, {"spans": [], "stored": {"txid": "x"}}, []])
 def test_an_instance_that_tells_nonsense_is_named(wrong: Any) -> None:
     assert "another version" in told_of(wrong, "A").error
+
+
+def test_the_longest_step_is_one_that_the_ack_waits_for() -> None:
+    far = span("8", "2", "link send", "A.C", 2, 90, instance="A", destination="C")
+    behind = span("9", "8", "remote commit", "C", 10, 88, instance="C", upstream="A")
+    read = span("10", "2", "delivery", "ann", 2, 99, instance="A", client="ann")
+    told = [InstanceTrace("A", (*WAY, far, behind, read))]
+    assert message_way("7|1|", told)["longest"] == "8"
+    assert message_way("7|1|", told, {("A", "C")})["longest"] == "3", "nobody waits for C"
+    # A trace whose parents go round ends the walk.
+    one, other = (
+        span(own, parent, "commit", "A", 0, end, instance="A")
+        for own, parent, end in (("11", "12", 70), ("12", "11", 71))
+    )
+    assert message_way("7|1|", [InstanceTrace("A", (one, other))])["longest"] == "12"
+    assert message_way("7|1|", [InstanceTrace("A", (PUBLISH, read))])["longest"] is None
