@@ -30,14 +30,14 @@ RETENTION_US = 7 * DAY_US
 BYTES_MAX = 256 * 1024 * 1024
 SAMPLES_BETWEEN_TRIMS = 60
 TRIMMED_SHARE = 0.1
-"""Share of the samples that leave at once where the file is too large."""
+"""Share of the samples that are removed together when the file is too large."""
 LOCK_WAIT_S = 5.0
 READ_SAMPLES_MAX = 100_000
-"""Samples of a period that are read at once: a day of them, one a second. One more tells that there
-are more."""
+"""Limit on the samples of one answer: more than a day at one sample a second. One more is read,
+which tells that the period has more."""
 LIFETIMES_MAX = 1_000
 SAME_START_US = 5_000_000
-"""Time in which two starts are the same one, told twice."""
+"""Two starts that are at most this time apart, in microseconds, are one start, told twice."""
 DAMAGED_SUFFIX = ".damaged"
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}\Z")
@@ -83,7 +83,7 @@ class StatisticsStore:
         self._retention_us, self._bytes_max = retention_us, bytes_max
         self._columns: dict[str, set[str]] = {}
         self._ids: dict[tuple[str, str], tuple[int, dict[str, str]]] = {}
-        """By table and id: the static id, and the texts as they are in the file."""
+        """The static id and the texts in the file of each thing, by table and id."""
         self._appended = 0
         with self._named():
             self._database = sqlite3.connect(self.path, timeout=LOCK_WAIT_S, isolation_level=None)
@@ -269,7 +269,8 @@ class StatisticsStore:
     def history(
         self, table: str, key: str, column: str, first_us: int | None, last_us: int | None
     ) -> list[tuple[int, Number]]:
-        """See `StatisticsReader`. A table, id or column that there is not has no history."""
+        """Returns the numbers of a column (see `StatisticsReader`). An unknown table, id or column
+        has no history."""
         dynamic, static = f"{table}_DYNAMIC", f"{table}_STATIC"
         if column not in self._columns.get(dynamic, ()):
             return []
@@ -340,7 +341,7 @@ class StatisticsStore:
             ).fetchall()
 
     def timestamps(self, first_us: int | None, last_us: int | None) -> list[int]:
-        """See `StatisticsReader`."""
+        """Returns the times of the samples; see `StatisticsReader`."""
         with self._named():
             found = self._database.execute(
                 "SELECT timestamp FROM SAMPLES WHERE timestamp BETWEEN ? AND ? ORDER BY timestamp "

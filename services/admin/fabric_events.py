@@ -23,10 +23,10 @@ INSTANCE_EVENTS_MAX = 50
 DETAILS_MAX = 20
 _OWN_KEYS = frozenset(("number", "time_us", "event"))
 MISSED = "events_missed"
-"""Event that stands for those that were not carried."""
+"""Name of the event that stands in place of missing ones."""
 
 LEVELS: Mapping[str, EventLevel] = {"info": "info", "warning": "attention", "error": "act"}
-"""Levels of the console by those of the catalogue of events."""
+"""The console's levels, by the levels of the catalogue of events."""
 
 _Text = Annotated[str, msgspec.Meta(max_length=2_000)]
 _Detail = Annotated[str, msgspec.Meta(max_length=1_000)] | float | int | bool | None
@@ -103,7 +103,7 @@ def sentence(event: str, details: Mapping[str, Any]) -> str:
 class FabricEventBook:
     """The latest events of all instances, in the order in which they were learnt.
 
-    Owner: whoever reads the summaries. Positions run from 1 and are never used twice.
+    Owner: the board of one user (`PeerBoard`). Positions run from 1 and are never used twice.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class FabricEventBook:
         self._of: dict[str, deque[FabricEvent]] = {}
         """The newest events of each instance."""
         self._known: dict[str, tuple[str, int]] = {}
-        """Process and number of the newest event of each instance."""
+        """For each instance, its process and the number of its newest event."""
         self.position = 0
         """Position of the newest event."""
 

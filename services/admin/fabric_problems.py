@@ -43,7 +43,7 @@ PUBLISHERS_WAIT_MS = 2_000
 """Age of the oldest message without an ack from which its publisher is said to wait."""
 DISK_FREE_ACT = 5.0
 DISK_FREE_ATTENTION = 15.0
-"""Free percent of the disk below which it is a problem."""
+"""Share of the disk, in percent, below which its free space is a problem."""
 PROBLEMS_MAX = 200
 CLOSED_MAX = 50
 EVENTS_OF_PROBLEM = 3
@@ -67,14 +67,15 @@ class ProblemAction:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """See the file's docstring.
+    """A problem of a fabric.
 
     Attributes:
         id: stays the same as long as the problem lasts.
         href: the page of the console that shows what is concerned.
-        weight: of two problems alike otherwise, the larger one comes first.
-        page: of the documentation, with its section.
-        instance, destination: concerned; empty: none.
+        weight: size of the problem; of two problems of one kind and level, the larger one comes
+            first.
+        page: page and section of the documentation.
+        instance, destination: names of the instance and the destination concerned; empty: none.
     """
 
     id: str
@@ -93,7 +94,7 @@ class Problem:
 
     @property
     def order(self) -> tuple[int, int, int, float, str]:
-        """Its place among others: what goes on by itself comes last."""
+        """The sort key. A problem that ends by itself comes last."""
         return (
             URGENCY[self.level] <= URGENCY["working"],
             KINDS.index(self.kind),
@@ -115,7 +116,7 @@ def problems_of(view: FabricView) -> list[Problem]:
 
 
 def verdict_of(view: FabricView, problems: list[Problem]) -> tuple[Level, str]:
-    """Returns the level of the whole fabric, and a sentence."""
+    """Returns the level of the whole fabric, and the sentence about it for people."""
     count, known = len(view.instances), sum(e.known is not None for e in view.instances.values())
     if not known:
         return "unknown", f"None of {count} instances answers" if count else "No instance is known"
@@ -132,10 +133,10 @@ def verdict_of(view: FabricView, problems: list[Problem]) -> tuple[Level, str]:
 
 
 class ProblemBook:
-    """The times since when problems are known that tell none themselves, and the problems that have
-    ended.
+    """Keeps the time at which each problem without a time of its own was first seen, and the
+    problems that have ended.
 
-    Owner: whoever serves the views of one user.
+    Owner: the board of one user (`PeerBoard`).
     """
 
     def __init__(self) -> None:

@@ -29,7 +29,8 @@ UNKNOWN_S = 10.0
 """Age from which an answer says nothing any more."""
 TOPICS_MAX = 500
 TOPIC_ENTRIES_MAX = 2_000
-"""Entries of topics by instance in one view; above this number topics have none."""
+"""Limit on the entries (one for each topic and instance) in one view; with more, topics are listed
+without their instances."""
 
 Level: TypeAlias = Literal["ready", "working", "attention", "act", "unknown"]
 Missing: TypeAlias = Literal["", "silent", "never", "not_entitled", "version", "wrong", "none"]
@@ -45,7 +46,7 @@ _STATE_LEVELS: Mapping[str, Level] = {
 
 
 def worst(levels: Iterable[Level]) -> Level:
-    """Returns the most urgent level; of none: `ready`."""
+    """Returns the most urgent of the levels; without any, `ready`."""
     return max(levels, key=URGENCY.__getitem__, default="ready")
 
 
@@ -54,11 +55,11 @@ class PeerAnswer:
     """The last that an instance said, and what became of the last question to it.
 
     Attributes:
-        summary: None: it has never answered.
+        summary: the last summary of the instance; None: it has never answered.
         answered_us: time at which the answer came, by the clock of the instance that asked.
         age_s: age of the answer, by a clock that never goes back.
         missing: why the last question was not answered; empty: it was.
-        text: the same for people.
+        text: `missing` as a sentence for people.
     """
 
     summary: InstanceSummary | None = None
@@ -83,7 +84,7 @@ class LinkView:
     """A configured link with what its instance says of it.
 
     Attributes:
-        told: None: unknown.
+        told: the link as its instance described it; None: unknown.
     """
 
     configured: ConfiguredLink
@@ -104,7 +105,7 @@ class InstanceView:
     """A configured instance with what it says of itself.
 
     Attributes:
-        known: None: unknown.
+        known: the instance's summary; None: unknown.
         why: reason for its state.
         seen: what the others see of one that does not answer: (instance, text, since_us).
         may_fail_over: None: it cannot be known.
@@ -127,7 +128,7 @@ class FabricView:
     """The states of everything that is configured, from which problems are found.
 
     Attributes:
-        now_us: by the clock of the instance that serves the view.
+        now_us: present time by the clock of the instance that serves the view.
     """
 
     topology: FabricTopology
@@ -563,7 +564,7 @@ def _link_document(view: FabricView, each: LinkView) -> dict[str, Any]:
 
 
 def known_sum(values: Iterable[float | None]) -> float | None:
-    """Returns the sum of what is known; None: nothing is."""
+    """Returns the sum of the known values; None: all are unknown."""
     found = [value for value in values if value is not None]
     return sum(found) if found else None
 

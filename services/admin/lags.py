@@ -12,15 +12,16 @@ from raylay.services.admin.trends import WINDOW_US, Trend, TrendBook
 MESSAGES_FLOOR = 10.0
 MS_FLOOR = 100.0
 BYTES_FLOOR = 4096.0
-"""Changes up to these are no trend."""
+"""Largest change of a lag in bytes that still counts as steady; those above are of lags in messages
+and in milliseconds."""
 _SPAN = ("first_txid", "first_time_us", "last_txid", "last_time_us")
 
 
 class Lags:
-    """See the file's docstring.
+    """Adds lags and their trends to the snapshots of one instance.
 
-    Owner: who takes the samples. Lifecycle: one instance. Only of what is behind a trend is kept,
-    so that thousands who are not cost nothing.
+    Owner: the part that takes the samples. Lifecycle: one instance. Samples are kept only of
+    readers that are behind: thousands that are not cost nothing.
     """
 
     def __init__(self) -> None:

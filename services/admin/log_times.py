@@ -23,9 +23,10 @@ class SegmentSpan(NamedTuple):
 
 
 class LogTimes:
-    """See the file's docstring. Times between two that are known are interpolated.
+    """Times of transactions, from samples and journal segments. A time between two known ones is
+    interpolated.
 
-    Owner: who takes the samples. Lifecycle: one instance.
+    Owner: the part that takes the samples. Lifecycle: one instance.
     """
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ ROWS_MAX = 10_000
 """Rows of one answer: as many as the console keeps."""
 ROWS_DEFAULT = 200
 TEXT_CHARACTERS_MAX = 1_024
-"""Length of a topic."""
+"""Limit on the length of a topic in a request."""
 FILTER_CHARACTERS_MAX = 8_192
 ROW_BYTES = 2_048
 """Bytes of a body in a row; the whole body is asked for when its row is opened."""
@@ -123,13 +123,14 @@ def read_bookmark(text: str) -> str:
 
 
 def body_text(body: bytes, most: int) -> tuple[str, bool, bool]:
-    """Returns a body, or its front, for a page.
+    """Returns a body, or its beginning, for a page.
 
     Args:
-        most: bytes of it at most.
+        most: limit on the bytes of the body that are shown.
 
     Returns:
-        The text, or hexadecimal digits where it is none; whether it is text; whether it is cut.
+        The text, or hexadecimal digits of a body that is no text; whether it is text; whether it is
+        cut.
     """
     front, is_cut = body[:most], len(body) > most
     try:

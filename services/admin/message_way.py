@@ -20,10 +20,11 @@ PUBLISH = "publish"
 LINK_SEND = "link send"
 DELIVERY = "delivery"
 ACKNOWLEDGMENTS = frozenset(("persisted ack", "acknowledgment"))
-"""Spans that go back to whoever waits."""
+"""Names of the spans of acknowledgments, which go back to the sender."""
 _OF_CLIENTS = frozenset((PUBLISH, "delivery", "acknowledgment"))
 SPANS_MAX = 2_000
-"""Spans that are told; a queue may deliver a message again and again."""
+"""Limit on the spans of one message that are passed on: a queue may deliver a message again and
+again."""
 FOLDED_SHARE = 0.5
 """Share of the whole above which a gap without any span is folded."""
 
@@ -123,10 +124,11 @@ def as_json(span: WaySpan) -> dict[str, Any]:
 
 
 def told_of(values: Mapping[str, Any], instance: str) -> InstanceTrace:
-    """Returns what another instance tells, as `told_as_json` writes it.
+    """Reads another instance's knowledge about a message, as `told_as_json` writes it. An answer
+    that cannot be read becomes one with an error.
 
     Args:
-        instance: its name, whatever it says.
+        instance: the name of the instance that was asked; a name in its answer is not used.
     """
     try:
         stored = values.get("stored")
@@ -143,7 +145,8 @@ def told_of(values: Mapping[str, Any], instance: str) -> InstanceTrace:
 
 
 def told_as_json(told: InstanceTrace) -> dict[str, Any]:
-    """Returns what an instance tells of a message, for a peer that puts the way together."""
+    """Returns an instance's knowledge about a message as JSON, for the peer that puts the message's
+    way together."""
     stored = told.stored
     return {
         "instance": told.instance,
@@ -163,7 +166,7 @@ def message_way(
     """Returns the way of a message as the console draws it.
 
     Args:
-        told: by each instance, in the order of the graph.
+        told: knowledge of each instance about the message, in the order of the graph.
         async_links: (instance, instance that it sends to) of the links that no ack waits for.
     """
     order = {each.instance: place for place, each in enumerate(told)}
@@ -233,7 +236,7 @@ def _is_waited_for(
 
 
 def _any(values: Iterable[bool | None]) -> bool | None:
-    """Returns whether one is true; None: nobody knows."""
+    """Returns whether any of the values is true; None: all of them are unknown."""
     known = [each for each in values if each is not None]
     return any(known) if known else None
 

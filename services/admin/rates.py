@@ -11,7 +11,8 @@ class CounterRates:
     """Turns counters that only rise into averages over the time between two samples.
 
     A counter that fell has begun anew with its owner, as after a reconnect: all of it is counted.
-    Owner: who takes the samples. Lifecycle: `begin`, then `of` for each counter, for each sample.
+    Owner: the part that takes the samples. Lifecycle: for each sample `begin`, then `of` for each
+    counter.
     """
 
     def __init__(self) -> None:

@@ -47,8 +47,8 @@ class ResourceRequest:
 
     Attributes:
         steps: the decoded names below `/amps`.
-        format: None: the path names none.
-        period: None: the present values.
+        format: `json`, `xml` or `csv`; None: the path names no format.
+        period: the wanted part of the history; None: the present values.
     """
 
     steps: tuple[str, ...]

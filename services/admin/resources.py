@@ -27,9 +27,10 @@ def instance_branch(snapshot: Snapshot, rates: CounterRates, time_us: int) -> Br
     """Returns `/amps/instance`.
 
     Args:
-        snapshot: of an instance in any state; what is missing in it is missing in the tree.
-        rates: of this sample, begun.
-        time_us: of the sample, in microseconds since 1970.
+        snapshot: the snapshot of an instance in any state. A value that it lacks is absent from the
+            tree.
+        rates: counter rates, on which `begin` was called for this sample.
+        time_us: time of the sample, in microseconds since 1970.
     """
     rated = _Rated(rates)
     configuration = snapshot.get("configuration", {})
@@ -84,7 +85,7 @@ def instance_branch(snapshot: Snapshot, rates: CounterRates, time_us: int) -> Br
 
 
 class _Rated:
-    """Adds the rate of a counter beside it."""
+    """Writes counters into a branch, each with its rate as a second leaf."""
 
     def __init__(self, rates: CounterRates) -> None:
         self._rates = rates

@@ -29,14 +29,14 @@ class ActionEffect:
 
 @dataclass(frozen=True, slots=True)
 class ActionRisk:
-    """See the file's docstring.
+    """The risk of an administrator's action.
 
     Attributes:
         sentences: what happens, with what it costs or endangers now.
-        typed: the name that a person must type before it is done; empty: none.
-        effect: None: no value tells.
-        takes: about how long it takes until it has its effect, for people; empty: a moment, or not
-            known.
+        typed: the name that a person must type to confirm the action; empty: none.
+        effect: the leaf that shows the action's effect; None: no leaf shows it.
+        takes: the approximate time until the action has its effect, in words; empty: a moment, or
+            not known.
         refused: why the instance will refuse it; empty: as far as the numbers tell, it will not.
     """
 
@@ -52,7 +52,7 @@ def risk_of(action: AdminAction, instance: Branch) -> ActionRisk:
 
     Args:
         action: of `action_at`.
-        instance: `/amps/instance`. What is missing in it is not spoken of.
+        instance: `/amps/instance`. A value that it lacks is left out of the sentences.
     """
     return _RISKS[action.call](action, _Instance(instance))
 

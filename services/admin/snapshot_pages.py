@@ -18,10 +18,10 @@ Row = Mapping[str, Any]
 
 
 class SnapshotPages:
-    """See the file's docstring.
+    """Keeps the rows of an instance's clients and subscriptions from page to page.
 
-    Owner: who takes the snapshots. Lifecycle: one instance; a life of it that has begun since then
-    replaces all rows.
+    Owner: the part that takes the snapshots. Lifecycle: one instance. When the instance has started
+    again, its new rows replace all.
     """
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ PREFIXES: Mapping[str, str] = {"instance": "I", "host": "H"}
 GLOBALS = "GLOBALS"
 ID_SEPARATOR = "/"
 ROWS_MAX = 1_000
-"""Rows of one collection in a sample; what comes behind them has no history."""
+"""Limit on the rows of one collection in a sample; further entries have no history."""
 TABLES: Mapping[tuple[str, ...], str] = {
     ("instance", "cpu"): "ICPUS",
     ("instance", "replication"): "IREPLICATIONS",
@@ -46,8 +46,9 @@ class Row(NamedTuple):
     """One thing in one sample.
 
     Attributes:
-        table: upper case, without `_STATIC` or `_DYNAMIC`.
-        id: empty in a table of one thing; of a thing inside another one both ids.
+        table: name of the table in upper case, without `_STATIC` or `_DYNAMIC`.
+        id: id of the thing; for a thing inside another one, the ids of both. Empty: the table is
+            about one thing.
     """
 
     table: str
@@ -127,7 +128,7 @@ def place_of(tree: Branch, steps: Sequence[str]) -> Place:
         raise KeyError(steps[0] if steps else "")
     node: Node = tree[steps[0]]
     names: list[str] = [steps[0]]
-    """The steps without ids: the path that tables are named after."""
+    """Steps of the path that are no ids; the table's name is made of them."""
     table: tuple[str, ...] = (steps[0],)
     key = ""
     column: list[str] = []

@@ -65,8 +65,8 @@ def slope_of(samples: Sequence[tuple[int, float]], floor: float = 0.0) -> Slope:
 class TrendBook:
     """The latest samples of many values.
 
-    Owner: who takes the samples. Values that have not been noted for `WINDOW_US` are forgotten by
-    `forget_old`; above `KEYS_MAX` nothing new is noted.
+    Owner: the part that takes the samples. `forget_old` forgets values that have not been noted for
+    `WINDOW_US`; above `KEYS_MAX` values, no further one is noted.
     """
 
     def __init__(self) -> None:

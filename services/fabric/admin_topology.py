@@ -30,7 +30,7 @@ from raylay.services.fabric.plan import FabricRecord, admin_address
 from raylay.services.fabric.transports import TransportPlanner
 
 DRILLS_DIRECTORY = "drills"
-"""Directory for drill reports, here and in the fabric's directory."""
+"""Name of the folder with drill reports, in the present directory and in the fabric's."""
 
 
 def admin_topology(

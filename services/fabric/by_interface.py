@@ -72,7 +72,7 @@ class FabricAccess(Protocol):
         """Lets acks of an instance no longer wait for a destination."""
 
     def upgrade(self, name: str, destination: str) -> None:
-        """Lets acks wait for it again."""
+        """Lets acks of an instance wait for a destination again."""
 
     def admit(self, name: str, *, force: bool = False) -> None:
         """Lets an instance admit clients."""
@@ -84,19 +84,19 @@ class FabricAccess(Protocol):
         """Enables or disables a transport."""
 
     def reset_entitlement(self, name: str, user: str = "") -> int:
-        """Has an instance ask its modules anew what its users may do."""
+        """Makes an instance ask its modules again for the permissions of its users."""
 
 
 class InterfaceFabric:
-    """See the file's docstring. The methods are those of `Fabric`; every one raises FabricError
-    where an instance does not answer, or refuses.
+    """A running fabric, controlled over its instances' administrator's interfaces. The methods are
+    those of `Fabric`; each raises FabricError if an instance does not answer, or refuses.
 
     Args:
-        name: of the fabric; empty: not known.
+        name: the fabric's name; empty: not known.
         interfaces: the interfaces by instance.
-        settings: of the fabric; None: not known.
+        settings: the fabric's settings; None: not known.
         peers_of: an interface that passes requests on to its peers, for instances that have no
-            entry in `interfaces`; None: none does.
+            entry in `interfaces`; None: there is none.
     """
 
     def __init__(
@@ -224,7 +224,8 @@ class InterfaceFabric:
         return str(self.control(name, call, transport=transport))
 
     def reset_entitlement(self, name: str, user: str = "") -> int:
-        """Has an instance ask its modules anew. Returns the number of sessions that ended."""
+        """Makes an instance ask its modules again for the permissions of its users. Returns the
+        number of sessions that ended."""
         return int(self.control(name, "reset_entitlement", of_user=user))
 
     # -- the way ---------------------------------------------------------------------------------
@@ -233,7 +234,8 @@ class InterfaceFabric:
         return client.get(f"{front}/{path}")
 
     def _way_to(self, name: str) -> tuple[InterfaceClient, str]:
-        """Returns the interface by which an instance is asked, and the path before its own."""
+        """Returns the interface that answers for an instance (its own, or a peer's that passes
+        requests on), and the path to put before the request's own."""
         client = self._interfaces.get(name)
         if client is not None:
             return client, ""

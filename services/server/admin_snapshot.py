@@ -49,7 +49,7 @@ QUERIES_SHOWN_MAX = 200
 HELD_COUNTED_S = 10.0
 """Time, in seconds, between two counts of the ranges that the instance holds, for the metrics."""
 ACKS_S = 10.0
-"""Time, in seconds, whose acks the percentiles of acks are of."""
+"""Length, in seconds, of the window over which the percentiles of ack times are taken."""
 CLIENT_FIELDS = (
     "number",
     "client",
@@ -88,7 +88,7 @@ SUBSCRIPTION_FIELDS = (
 
 
 class AdminSnapshots:
-    """See the file's docstring. Changes nothing.
+    """Takes the snapshots of an instance that serves. It changes nothing of the instance.
 
     Owner: the instance's event loop. Lifecycle: one life of the instance.
 
@@ -120,15 +120,16 @@ class AdminSnapshots:
         self._last_s: float | None = None
         self._taking: asyncio.Task[dict[str, Any]] | None = None
         self._turn: Iterator[ClientSession] = iter(())
-        """The clients whose rows are next, in their present round."""
+        """The clients that have no rows yet in the present round."""
         self._pages: Iterator[dict[str, Any]] = iter(())
-        """The next pages of subscriptions of a client with very many."""
+        """Pages still to be told of a client that has more subscriptions than fit one page."""
         self._marks: dict[int, tuple[float, int]] = {}
         """For each client with unacknowledged publishes: a time, and the sequence up to which it
         had published then."""
         self._topics_from = 0
         self._ack_marks: deque[tuple[float, tuple[int, ...]]] = deque()
-        """Counts of the times to persisted acks, each with its time, over `ACKS_S`."""
+        """Histogram counts of the times to persisted acks, as noted in the last `ACKS_S`, each with
+        the time of the note. The counts of the window are the last ones less the first."""
         self._held = (0, 0.0)
         self._files = InstanceFiles(runtime)
 
@@ -181,8 +182,8 @@ class AdminSnapshots:
         return found
 
     def _ack_times(self) -> dict[str, float]:
-        """Returns the percentiles of the times to persisted acks, of the last `ACKS_S`; empty:
-        nothing was acknowledged in it."""
+        """Returns the percentiles of the times to persisted acks in the last `ACKS_S`; empty:
+        nothing was acknowledged in that time."""
         now_s, counts = self._runtime.loop.time(), tuple(self._commits.ack_latency.counts)
         marks = self._ack_marks
         marks.append((now_s, counts))
@@ -377,7 +378,8 @@ class InstanceFiles:
         self._shown: tuple[object, dict[str, Any]] | None = None
 
     def told(self) -> dict[str, Any]:
-        """Returns the values that a snapshot has in any state of the instance."""
+        """Returns the values that every snapshot has, whatever the instance's state: its clock, its
+        directories and its configuration."""
         runtime = self._runtime
         config = runtime.config
         if self._shown is None or self._shown[0] is not config:

@@ -81,9 +81,9 @@ class SharedTables:
 
 
 class InstanceParts:
-    """See the file's docstring. They accept connections (`AcceptedConnections`).
+    """The parts of a serving instance. They accept its connections (`AcceptedConnections`).
 
-    Owner: the instance's event loop. Lifecycle: `begin` once; `stop`, then `close`.
+    Owner: the instance's event loop. Lifecycle: `begin`, `run` and `stop`, once each.
 
     Args:
         instance: the recovered instance.

@@ -72,7 +72,7 @@ covers the last commit of the journal."""
 
 
 class InstanceServer:
-    """One instance. All methods run on one event loop, except `__init__` and `status`.
+    """One instance. It is made on an event loop, and all methods run on that loop, except `status`.
 
     Owner: the Instance actor. Lifecycle: `start` once, `stop` once; `finished` waits for the end.
 

@@ -34,9 +34,10 @@ _CHECKS = tuple(
     ("authorization", "entitlement", each, "amps-admin", "check")
     for each in ("transports", "transport")
 )
-"""Paths, below `/amps/administrator`, that say whether the user may use the path of the query."""
+"""Paths below `/amps/administrator` that answer whether the user may use another path; the
+request's query names that path."""
 _STATUS = "/amps/instance"
-"""Path of which a user must have `read` for the status."""
+"""Path for which a user needs the permission `read` to see the status."""
 _RESETS = frozenset(("reset_authentication", "reset_entitlement"))
 
 
@@ -172,7 +173,7 @@ class ActionRoutes:
 
 
 def _permitted(actions: Branch) -> Branch:
-    """Returns the actions that the user may perform, and nothing else."""
+    """Returns the branch of actions without those that the user may not perform."""
     found: dict[str, Node] = {}
     for name, node in actions.items():
         if isinstance(node, Collection):

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import cast
 
 CONNECTIONS_MAX = 256
-"""Connections at once; with more, the one that has been silent for longest ends."""
+"""Limit on the connections; with more, the one that has been silent for longest ends."""
 UNSENT_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of answers that wait for all readers together; with more, the slowest reader gives way."""
 SILENCE_S_MAX = 30.0
-"""Time without a byte in either direction."""
+"""Time, in seconds, without a byte in either direction after which a connection ends."""
 
 
 class BoundedConnections:
@@ -40,7 +40,7 @@ class BoundedConnections:
         self._silence_s = silence_s
         self._unsent_bytes_max = unsent_bytes_max
         self._open: OrderedDict[BoundedConnection, float] = OrderedDict()
-        """By the time of the last byte, the longest silent first."""
+        """The open connections, each with the time of its last byte; the longest silent first."""
         self._timer: asyncio.TimerHandle | None = None
 
     def __call__(self) -> BoundedConnection:
@@ -78,7 +78,7 @@ class BoundedConnections:
         self._open.pop(connection, None)
 
     def close(self) -> None:
-        """Looks no more for connections that are silent."""
+        """Stops looking for silent connections."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -34,14 +34,14 @@ from raylay.services.processes.admin.topology_file import TopologyFile
 from raylay.services.processes.admin.viewers import Viewer
 
 READ_PATH = "/amps/instance"
-"""Path that a user may read who may see the summary of an instance."""
+"""Path for which a user needs the permission `read` to see an instance's summary."""
 VIEW_S = 0.9
-"""Time for which a view of the fabric is given again."""
+"""Time, in seconds, for which one view of the fabric answers further requests."""
 EVENTS_MAX = 1_000
 GZIP_LEVEL = 5
 GZIP_BYTES_MIN = 4_096
 HIDDEN_MAX = 1_000
-"""Latest events of the instance that a summary looks at."""
+"""Limit on the instance's latest events that a summary is made from."""
 
 Events = Callable[[], Sequence[Mapping[str, Any]]]
 
@@ -103,24 +103,25 @@ class OwnSummaries:
             self._looking = None
 
     def close(self) -> None:
-        """Looks no more."""
+        """Stops looking at the disk."""
         if self._looking is not None:
             self._looking.cancel()
 
 
 class FabricRoutes:
-    """The handlers. Owner: the process's event loop. Lifecycle: `start_up` and
-    `shut_down` once.
+    """The handlers of the paths below `/raylay/`.
+
+    Owner: the process's event loop. Lifecycle: `start_up` and `shut_down` once.
 
     Args:
-        instance, group: of the own instance.
-        directory: of its data, with the configured topology.
-        sampler: of its values.
+        instance, group: name and group of the own instance.
+        directory: its data directory, with the configured topology.
+        sampler: keeps the last sample of its values.
         events: returns its latest events, oldest first.
         viewer: returns who sends a request; raises where nobody may.
         check_origin: raises where a page of another site may have sent a request.
-        guarded: whether users log on.
-        streams: of events.
+        guarded: whether users must log on.
+        streams: the streams of events.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ TURN_S_MAX = 5.0
 BODY_BYTES_MAX = 64 * 1024
 EVENTS = "/raylay/events"
 STREAMS = ("/raylay/message", "/raylay/peer/")
-"""Beginnings of the paths of streams, which have bounds of their own, as `EVENTS` has."""
+"""Prefixes of the paths of streams: like `EVENTS`, they have limits of their own."""
 NOTHING = re.compile("(?!)")
 """Expression that matches nothing."""
 READS = (hdrs.METH_GET, hdrs.METH_HEAD)
@@ -54,9 +54,9 @@ HEADERS: Mapping[str, str] = {
     "X-Content-Type-Options": "nosniff",
 }
 NOT_FOUND = web.HTTPNotFound().reason
-"""What the router says of a path that has no route."""
+"""The router's text for a path that has no route."""
 SESSION = web.RequestKey("session", str)
-"""Key of the session that a request has begun."""
+"""Key under which a request keeps the session that its logon has begun."""
 log = logging.getLogger(__name__)
 
 
@@ -101,7 +101,7 @@ class RequestGuard:
 
     @web.middleware
     async def _bound(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Bounds what is answered at once."""
+        """Limits the number of requests that are answered at once."""
         if self.waits_not(request.path):
             return await handler(request)
         try:
@@ -201,7 +201,7 @@ class RequestGuard:
         sets.
 
         Raises:
-            HTTPUnauthorized: nobody says so, or wrongly.
+            HTTPUnauthorized: the request has no credentials, or wrong ones.
         """
         if not self.settings.guarded:
             return Viewer("", NOBODY, None)

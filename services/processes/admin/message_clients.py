@@ -50,7 +50,7 @@ class Reader:
     """A client that is connected to this instance and to no other.
 
     Attributes:
-        lost: the text of the connection's end; empty: it is there.
+        lost: the reason why the connection has ended; empty: it lasts.
     """
 
     client: Client
@@ -80,7 +80,7 @@ class MessageClients:
     tls: Tls = None
     tracing: TracingOptions = field(default_factory=TracingOptions)
     _tracing: Tracing | None = None
-    """Started by the first message that is published."""
+    """The exporter of traces, started by the first message that is published; None: not yet."""
     _used: dict[int, str] = field(default_factory=dict)
     """Users by the number of their client."""
 

@@ -52,7 +52,8 @@ READ_S_MAX = 60.0
 FOLLOW_S_MAX = 3_600.0
 SENT_BYTES_MAX = 64 * 1024 * 1024
 WRITE_BYTES = 32 * 1024
-"""Bytes that are written at once. A browser that has not taken as many gets no row that follows."""
+"""Size, in bytes, of the blocks in which lines are written. A stream that follows leaves rows out
+while the browser has still more than this to take."""
 TEXT_KINDS = frozenset(("json", "xml", "fix", "nvfix"))
 
 
@@ -137,7 +138,9 @@ class _Budget:
 
 
 class MessageStream:
-    """One answer. Owner: its request. Lifecycle: `replay` or `query`, once.
+    """One answer to a request for messages.
+
+    Owner: its request. Lifecycle: `replay` or `query`, once.
 
     Args:
         types: message types of the instance.

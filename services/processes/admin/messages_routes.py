@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from raylay.services.client.subscriptions.subscription import Subscription
 
 ANSWER_S = 10.0
-"""Time for which one message is waited for."""
+"""Time, in seconds, that one message may take to come."""
 PEER_S = 3.0
 PUBLISH_S = 10.0
 NO_TOPIC = ".*"
@@ -78,7 +78,7 @@ its JSON; raises RaylayError."""
 
 @dataclass(slots=True)
 class MessagesRoutes:
-    """The handlers. Owner: the process's event loop.
+    """The handlers of the message browser's paths. Owner: the process's event loop.
 
     Attributes:
         clients: make connections to the instance.
@@ -88,7 +88,7 @@ class MessagesRoutes:
         trace_directory: directory of the trace files on this host; None: no traces are written.
         peers: returns the names of the instances of the fabric in the order of the graph, its own
             included.
-        ask_peer: None: no peer can be asked.
+        ask_peer: asks a peer's interface; None: no peer can be asked.
         async_links: returns (instance, instance that it sends to) of the configured async links.
     """
 
@@ -312,8 +312,8 @@ class MessagesRoutes:
         return web.json_response(message_way(bookmark, told, self.async_links()))
 
     async def _own(self, viewer: Viewer, bookmark: str, topic: str) -> InstanceTrace:
-        """Returns what this instance tells: the spans that lie on its host, and where the message
-        is in its journal."""
+        """Returns this instance's knowledge about a message: the spans on its host, and the place
+        of the message in its journal."""
         found = InstanceTrace(self.instance, writes_traces=self.trace_directory is not None)
         try:
             async with self.clients.connected(viewer) as reader:

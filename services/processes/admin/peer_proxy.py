@@ -38,7 +38,7 @@ OWN = re.compile(
     r"|(?:drills|message|trace)/.+",
     re.DOTALL,
 )
-"""What a peer is asked for below `raylay/`."""
+"""Expression for the paths below `raylay/` that are passed on to a peer."""
 REQUEST_HEADERS = (hdrs.ACCEPT, hdrs.CONTENT_TYPE, "X-Raylay", "Last-Event-ID")
 RESPONSE_HEADERS = (
     *(hdrs.CONTENT_TYPE, hdrs.CONTENT_LENGTH, hdrs.CONTENT_DISPOSITION, hdrs.RETRY_AFTER),
@@ -55,7 +55,7 @@ SANDBOX = (
     "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'self'"
 )
-"""Content-Security-Policy of what others have made: it has no origin, and runs nothing."""
+"""Content-Security-Policy of content from others: it has no origin, and runs no script."""
 
 ViewerOf = Callable[[web.Request], Awaitable[Viewer]]
 
@@ -106,7 +106,7 @@ class PeerProxy:
     """See the file's docstring. Owner: the process's event loop.
 
     Args:
-        instance: the own instance's name: what it is asked for is answered here.
+        instance: the own instance's name; requests for it are answered here.
     """
 
     def __init__(self, instance: str, peers: FabricPeers, viewer: ViewerOf) -> None:
@@ -116,7 +116,8 @@ class PeerProxy:
         self._running = 0
 
     async def answer(self, request: web.Request, topology: FabricTopology) -> web.StreamResponse:
-        """Answers a request whose path is below `PREFIX`, of a page that may send it."""
+        """Answers a request whose path is below `PREFIX`. The caller has checked the origin of a
+        POST request."""
         if HOP_HEADER in request.headers:
             return error_answer(
                 508, f"{self._instance} does not pass on what another interface passes on"
@@ -148,7 +149,8 @@ class PeerProxy:
             self._running -= 1
 
     async def _own(self, request: web.Request, rest: str) -> web.StreamResponse:
-        """Answers what the own instance is asked for, without a connection to itself."""
+        """Answers a request for the own instance with the handler of the inner path, without a
+        connection to itself."""
         query = request.rel_url.raw_query_string
         url = URL(f"/{rest}?{query}" if query else f"/{rest}", encoded=True)
         inner = request.clone(rel_url=url)
@@ -218,7 +220,7 @@ class PeerProxy:
 
 
 def passed_back(headers: Mapping[str, str]) -> dict[str, str]:
-    """Returns the headers of an answer to a browser, of those of a peer."""
+    """Returns the headers of a peer's answer that are passed back to the browser."""
     found: dict[str, str] = {
         str(name): headers[name] for name in RESPONSE_HEADERS if name in headers
     }

@@ -50,11 +50,11 @@ from raylay.services.security.control import Caller
 
 SUMMARY_PATH = "/raylay/summary.json"
 ASK_S = 1.0
-"""Time that a peer has for its summary, and for which one is fresh."""
+"""Time, in seconds, that a peer has to send its summary; one of this age is asked for again."""
 PATIENCE_S = 0.3
 """Time that a view waits for answers that are under way; those that come later are in the next."""
 BOARDS_MAX = 16
-"""Users whose views are kept, the last ones."""
+"""Limit on the users whose boards are kept; the one that looked longest ago leaves."""
 JSON_BYTES_MAX = 8 * 1024 * 1024
 JSON_S = 5.0
 HOP_HEADER = "X-Raylay-Hop"
@@ -90,8 +90,8 @@ class PeerBoard:
     """The answers of the peers to one user.
 
     Attributes:
-        events: of all instances that this user may see.
-        problems: of the views of this user.
+        events: the events of all instances that this user may see.
+        problems: the problems in the views of this user.
         view: the last view, kept for a second: when it was made, and its text.
     """
 
@@ -118,7 +118,7 @@ class FabricPeers:
 
     Args:
         instance: the own instance's name.
-        own: its summary.
+        own: returns the own instance's summary.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class FabricPeers:
             self._session = None
 
     def board(self, viewer: Viewer) -> PeerBoard:
-        """Returns the board of a user."""
+        """Returns the peers' answers to a user, made if the user has none."""
         caller = viewer.caller
         told = "\0".join((viewer.user, caller.user_id, caller.password))
         key = hashlib.sha256(told.encode("utf-8", "surrogatepass")).digest()
@@ -191,7 +191,7 @@ class FabricPeers:
             await asyncio.wait(running, timeout=PATIENCE_S)
 
     def answers(self, board: PeerBoard) -> dict[str, PeerAnswer]:
-        """Returns what is known now, by instance."""
+        """Returns the last answer of each instance, by its name."""
         now_s = self._clock()
         return {name: state.answer(now_s) for name, state in board.states.items()}
 
@@ -255,7 +255,8 @@ class FabricPeers:
     async def _check(
         self, response: ClientResponse, board: PeerBoard, peer: ConfiguredInstance
     ) -> None:
-        """Raises where an answer is none with a summary."""
+        """Raises the error that the status of an answer stands for; an answer with status 200 has a
+        summary."""
         status = response.status
         if status == 200:
             return

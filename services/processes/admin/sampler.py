@@ -21,13 +21,14 @@ FRESH_S = 1.0
 
 
 class SnapshotReadings(Protocol):
-    """Reads by itself what an instance is not asked for (`InstanceReadings`)."""
+    """Reads values of an instance from the operating system and files, without asking the instance
+    (`InstanceReadings`)."""
 
     def read(self, snapshot: Snapshot) -> Mapping[str, Any]:
         """Returns the values that go with a snapshot. May block."""
 
     def close(self) -> None:
-        """Closes what is open."""
+        """Closes the open files."""
 
 
 class Sampler:
@@ -38,7 +39,7 @@ class Sampler:
 
     Args:
         host: reads the host. May block.
-        readings: reads of the instance what it is not asked for; None: nothing.
+        readings: reads values of the instance without asking it; None: there are no such values.
         more: returns values of this process that go with each sample.
     """
 

@@ -54,7 +54,7 @@ class StatisticsThread:
         self._file_bytes = 0
         self._lifetimes: list[tuple[int, str, str]] = []
         self.problem = ""
-        """Reason why not everything is kept in the file, as a sentence; empty: it is."""
+        """Reason why some samples are not in the file, as a sentence; empty: all are."""
 
     async def open(self) -> None:
         """Opens the database, or another one in its place."""

@@ -23,14 +23,14 @@ LOOK_S = 1.0
 
 
 class TopologyFile:
-    """Keeps what `admin-fabric.json` says.
+    """Keeps the topology that `admin-fabric.json` holds.
 
     Owner: the process's event loop; the file is read in a thread, one look at a time. A file that
     cannot be read leaves what was known, and is logged once.
 
     Args:
-        directory: of the instance's data.
-        instance, group: of the instance, which is alone where there is no file.
+        directory: the instance's data directory.
+        instance, group: the instance's name and group. Without a file it is the only instance.
     """
 
     def __init__(
