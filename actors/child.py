@@ -26,10 +26,10 @@ class ChildActor:
 
     Args:
         plain: the actor's class as it is written.
-        title: of the process, for people.
-        kind: of the program, for logs.
-        config: what it is given.
-        serve: runs it until its instance is gone.
+        title: title of the process, for people.
+        kind: kind of the program, for logs.
+        config: configuration of the program.
+        serve: runs the program until its instance is gone.
     """
 
     def __init__(

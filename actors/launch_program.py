@@ -28,7 +28,7 @@ ACTORS: dict[type, type[ChildActor]] = {
     QueueOwnerConfig: QueueOwner,
     SlowClientBufferConfig: SlowClientBuffer,
 }
-"""Actor class of each kind of program, by what that is started with."""
+"""Actor class of each kind of program, by the class of the program's configuration."""
 
 
 class StartedActor:

@@ -50,7 +50,7 @@ class AdminAction(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of what it is done to; empty: the whole instance."""
+        """The name of the object that the action changes; empty: the whole instance."""
         return next(iter(self.details.values()), "")
 
 

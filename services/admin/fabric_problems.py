@@ -71,7 +71,7 @@ class Problem:
 
     Attributes:
         id: stays the same as long as the problem lasts.
-        href: the page of the console that shows what is concerned.
+        href: path of the console's page on the affected instance, link or other object.
         weight: size of the problem; of two problems of one kind and level, the larger one comes
             first.
         page: page and section of the documentation.

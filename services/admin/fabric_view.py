@@ -107,7 +107,8 @@ class InstanceView:
     Attributes:
         known: the instance's summary; None: unknown.
         why: reason for its state.
-        seen: what the others see of one that does not answer: (instance, text, since_us).
+        seen: reports of other instances on an instance that does not answer: (instance, text,
+            since_us).
         may_fail_over: None: it cannot be known.
         why_not: why clients may not fail over to it, or why it is not known.
     """
@@ -367,7 +368,7 @@ def _seen(
     upstreams: Mapping[str, frozenset[str]],
     now_us: int,
 ) -> dict[str, list[tuple[str, str, int | None]]]:
-    """Returns what others see of each instance that does not answer."""
+    """Returns, for each instance that does not answer, the reports of other instances on it."""
     found: dict[str, list[tuple[str, str, int | None]]] = {
         name: [] for name, summary in known.items() if summary is None
     }

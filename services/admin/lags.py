@@ -1,5 +1,5 @@
-"""Lags of those who read from an instance, and their trends: of subscriptions, clients, queues and
-destinations, added to each snapshot."""
+"""Lags of the readers of an instance (subscriptions, clients, queues and destinations), and the
+trends of these lags, added to each snapshot."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The times of an instance's transactions, as far as samples and journal segments show them: how
-many seconds one who has read up to a transaction is behind."""
+many seconds a reader that has read up to a transaction is behind."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class MessagesRequest:
     Attributes:
         topic: a name, or a regular expression over names.
         start: bookmark at which a replay begins.
-        limit: rows after which the answer ends; while it follows, none.
+        limit: number of rows after which the answer ends; without effect where `follow` is true.
     """
 
     source: Source
@@ -49,7 +49,7 @@ def read_messages_request(query: Mapping[str, str]) -> MessagesRequest:
     """Reads the parameters of a request.
 
     Raises:
-        ConfigurationError: one of them is none.
+        ConfigurationError: a parameter is missing or not valid.
     """
     source = query.get("source", "replay")
     if source not in SOURCES:
@@ -82,7 +82,7 @@ def read_start(text: str) -> str:
     """Returns the bookmark of a start: `now`, `epoch`, a bookmark or a time in ISO 8601.
 
     Raises:
-        ConfigurationError: it is none of these.
+        ConfigurationError: the text is none of these.
     """
     text = text.strip()
     if text in ("", "epoch"):
@@ -109,7 +109,7 @@ def read_bookmark(text: str) -> str:
     """Returns the bookmark of one message.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: the text is no bookmark of a message.
     """
     try:
         point = parse_point(text)

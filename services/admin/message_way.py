@@ -97,7 +97,7 @@ def span_of(values: Mapping[str, Any]) -> WaySpan:
     """Returns a span as another instance tells it.
 
     Raises:
-        KeyError, TypeError, ValueError: it is none.
+        KeyError, TypeError, ValueError: the values are no span.
     """
     return WaySpan(
         str(values["id"]),

@@ -61,7 +61,7 @@ def read_request(path: str, query: Sequence[tuple[str, str]]) -> ResourceRequest
 
     Args:
         path: as it came, percent-encoded, without the query.
-        query: the decoded parameters in their order. Others than `t0` and `t1` are for whoever
+        query: the decoded parameters in their order. All but `t0` and `t1` are for the code that
             performs the action.
 
     Raises:
@@ -120,7 +120,7 @@ def read_time(text: str, name: str) -> int:
         Microseconds since 1970.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: the text is no time.
     """
     try:
         moment = datetime.datetime.fromisoformat(text)

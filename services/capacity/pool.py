@@ -27,7 +27,7 @@ many."""
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of a pool on what its clients hold.
+    """The limits of a pool on the memory and disk that its clients hold.
 
     Attributes:
         memory_bytes_max: memory of all clients together; above it the largest client goes offline.
@@ -109,8 +109,8 @@ class _ClientState:
 class Pool:
     """Decides which clients go offline or are disconnected, by what each of them holds.
 
-    Invariants: the sums are those of the clients; after `decide` no limit is exceeded. A call of
-    `holds` costs the same however many clients there are.
+    Invariants: the pool's byte counts are the sums over its clients; after `decide` no limit is
+    exceeded. A call of `holds` costs the same however many clients there are.
     Owner: the instance's event loop. Lifecycle: one life of the instance.
     """
 
@@ -128,7 +128,7 @@ class Pool:
         """Policy that replaces each client's own one; None: each client has its own."""
 
     def limit(self, limits: Limits, policy: Policy | None = None) -> list[Decision]:
-        """Sets other limits. Returns what is to be done, as `decide` does.
+        """Sets other limits. Returns the decisions that are due, as `decide` does.
 
         Args:
             policy: policy of every client, in place of its own one; None: each client has its own.
@@ -150,8 +150,8 @@ class Pool:
 
     # -- what they hold ------------------------------------------------------------------------
     def holds(self, client: int, holding: ClientHolding, policy: Policy | None = None) -> bool:
-        """Notes what a client holds now. Returns whether a limit is exceeded, so that `decide` must
-        be called.
+        """Notes the memory and disk that a client holds now. Returns whether a limit is exceeded,
+        so that `decide` must be called.
 
         Args:
             policy: the client's own policy; None: the pool's.
@@ -202,7 +202,8 @@ class Pool:
         return most is not None and holds > most
 
     def _of_share(self, held: _ClientState) -> tuple[int | None, int, str]:
-        """Returns the limit of one client, what it holds, and where."""
+        """Returns the limit of one client in bytes (None: it has none), the bytes that the client
+        holds, and where they are."""
         share = (self._common or held.policy).client_share
         limits, holding = self.limits, held.holding
         if held.is_offline:
@@ -212,8 +213,8 @@ class Pool:
         return most, holding.memory_bytes, "in memory"
 
     def decide(self) -> list[Decision]:
-        """Returns the decisions that are due; they count as done. A client to be disconnected
-        counts as gone."""
+        """Returns the due decisions: clients to take offline or to disconnect. They count as
+        performed: a client to be disconnected is no longer part of the pool."""
         limits = self.limits
         decided: list[Decision] = []
         for client, held in list(self._clients.items()):

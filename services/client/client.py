@@ -88,7 +88,7 @@ class Client:
             consumer gets the next batch, or after each `discard`, at the cost of a synced write
             each.
         ack_conflation_ms: milliseconds by which the server may delay acks to merge them, at most.
-        sampling_ratio: share of publishes of which `tracer` is told.
+        sampling_ratio: share of publishes that are reported to `tracer`, from 0 to 1.
         on_event: called for each ClientEvent, on the event loop; must not block.
         on_persisted: called with the highest settled sequence, once for each ack.
         on_publish_failed: called for each refused publish. Without this callback, `flush` raises
@@ -756,7 +756,7 @@ class Client:
 
         Raises:
             LocalProtocolError: one is no bookmark of a message, or there is none.
-            PublishStoreFull: there is no room; nothing was said.
+            PublishStoreFull: the publish store has no room; nothing was acknowledged.
         """
         return self._queues.acknowledge(queue, bookmarks, message_type, how)
 

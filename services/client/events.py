@@ -165,9 +165,9 @@ class LoopBlocked:
     computed, slept or waited without `await`.
 
     Nothing was sent or read meanwhile. The instance takes such a client for dead: it ends the
-    connection, and gives what the client held of queues to other consumers, so that messages are
-    handled twice. Run such a handler with `asyncio.to_thread`, use `SyncClient`, whose connection
-    has a thread of its own, or give the client a longer `heartbeat_s`.
+    connection, and gives the queue messages that the client held to other consumers, so that they
+    are handled twice. Run such a handler with `asyncio.to_thread`, use `SyncClient`, whose
+    connection has a thread of its own, or give the client a longer `heartbeat_s`.
 
     Attributes:
         blocked_s: seconds for which the loop stood still, at least.

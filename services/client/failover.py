@@ -171,8 +171,9 @@ class ServerChooser:
         return unsafe, safe
 
     def told_where(self, peers: Sequence[PeerStatus]) -> None:
-        """Learns the addresses of the peers that an instance names, but not what it says of their
-        safety: that of an instance which the client may not use does not count."""
+        """Learns the addresses of the peers that an instance names, but not its statements on their
+        safety. Used alone for an instance that the client may not use: such statements do not
+        count."""
         for peer in peers:
             for address in peer.addresses:
                 self._learn(address, peer.instance, peer.group)

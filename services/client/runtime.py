@@ -148,13 +148,13 @@ class ClientRuntime:
 
     Args:
         machine: the decisions, and their state.
-        store: what is published and not durable yet.
+        store: the publish store, with the messages that are published and not durable yet.
         bookmark_store: what bookmark subscriptions have seen; None: nothing is remembered.
         resolver: looks the servers up before each round of attempts; None: the machine has them.
         tls: how connections speak TLS.
         tracer: is told of sampled publishes and deliveries.
         callbacks: of the application.
-        bookmark_flush_s: what was seen is on disk after as long at most.
+        bookmark_flush_s: seconds after which, at the latest, received bookmarks are on disk.
 
     Attributes:
         subscriptions: by subscription id.

@@ -315,7 +315,7 @@ class InstanceConfig(JsonText):
         """Reads `instance.json` in a data directory.
 
         Raises:
-            ConfigurationError: there is none, or it is wrong.
+            ConfigurationError: the file does not exist, or its content is wrong.
         """
         path = directory / INSTANCE_FILE
         try:
@@ -404,7 +404,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Returns the host and the port of `host:port`; an IPv6 host stands in brackets.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: the text is no such address.
     """
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit() or not 0 <= int(port) < 65536:

@@ -2,13 +2,14 @@
 shape of the fabric makes impossible.
 
 A fabric in Python or YAML shows all its links at once, so a link without a way back is meant that
-way, not forgotten. Where nothing is said of a destination:
+way, not forgotten. Where a destination's file does not say which checks to leave out:
 
 - `replicate` and `cascade` are left out where none of its instances replicates back, but for the
-  queues that it has in common with one of them: what one side does with a message, the other has
-  to know;
-- `queue_passthrough` is left out where what its instance's group has goes to others by the links of
-  all of that group, and each region sends on what is its own alone: nobody has to pass it on;
+  queues that it has in common with one of them: each side has to know what the other does with a
+  message;
+- `queue_passthrough` is left out where every instance of its instance's group has links of its own
+  to the same instances, and each region sends on only its own messages: no instance has to pass on
+  messages of queues;
 - `cascade` is left out where one of its instances leaves out more at a destination of its own.
 """
 
@@ -37,11 +38,11 @@ _PASSED_BY_NOBODY = frozenset(("queue_passthrough",))
 
 
 def exclusions(settings: FabricSettings) -> dict[Link, frozenset[str]]:
-    """Returns, for each destination, the checks that its topics leave out unless they say so
+    """Returns, for each destination, the checks that its topics leave out where they name none
     themselves."""
     targets = {
         (instance.name, destination.name): destination.to
-        # Whoever of its group connects.
+        # Any member of its group that connects.
         or waited_for(settings, instance, destination)
         for instance, destination in settings.links()
     }
@@ -91,8 +92,8 @@ def _brings_itself(
     link: Link,
     targets: Mapping[Link, tuple[str, ...]],
 ) -> bool:
-    """Returns whether some that a link leads to do not pass on what came from its instance's group,
-    and need not: that group has links of its own to the same instances."""
+    """Returns whether some instances that a link leads to do not pass on messages from its
+    instance's group, and need not: that group has links of its own to the same instances."""
     group = instance.group
     queues = [
         (each.name.encode(), each.message_type.encode())
@@ -150,8 +151,8 @@ def topic_rules(
     """Returns the rules of a destination's topics. `excluded`: the checks that `exclusions` leaves
     out for the destination.
 
-    What `exclusions` leaves out by itself is not left out of queues that both ends have: they have
-    rules of their own, before those that take them otherwise.
+    Queues that both ends share keep the check `replicate` even where `exclusions` leaves it out by
+    itself: they get rules of their own, in front of the rules that would take them without it.
     """
     found = tuple(topic_rule(topic, excluded) for topic in destination.topics)
     if destination.exclude_validation is not None or "replicate" not in excluded:

@@ -1,4 +1,5 @@
-"""The model of modules: who is let in, what he may do, what a link says of itself."""
+"""The model of modules: they decide which users are let in and what each may do, and give the
+credentials of links."""
 
 from __future__ import annotations
 

@@ -263,8 +263,8 @@ def _build(file: _File, lines: Lines, name: str) -> FabricBuilder:
 
 
 def _topic_subject(path: Path_) -> tuple[str, ...]:
-    """Returns the words for a path in the file of a problem of a SOW topic or a queue; empty: of
-    another path."""
+    """Returns the steps of a problem's path in the file, as text, where the path lies in a SOW
+    topic or a queue; empty: it does not."""
     inside = path[1:] if path[:1] == ("instances",) else path
     begin = 1 if inside is not path else 0
     return tuple(map(str, inside)) if inside[begin : begin + 1] in _LISTED else ()

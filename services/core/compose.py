@@ -72,7 +72,7 @@ class Composition:
         topics: rules of all topics.
         peers: last known incarnation of each destination's server.
         servers: names of the instances to which each destination's link ever connected.
-        placements: what is known of moved instances.
+        placements: the known placements of moved instances.
         former: earlier incarnations of the data directory, or of the one that it is a copy of.
         ready: False: the instance must catch up with a peer before it admits clients.
         policy: policy of downgrades.

@@ -27,9 +27,9 @@ class EffectTable:
 
     Attributes:
         handlers: by kind of effect, without `RunsCommitted`.
-        committed: tells of a commit whoever has to hear of it before the acks, as the links: the
-            handler of `RunsCommitted`.
-        folded: called behind each turn that folded what waited.
+        committed: the handler of `RunsCommitted`. It reports a commit to the parts that must know
+            of it before the acks are sent, such as the links.
+        folded: called after each turn in which waiting commits were folded.
     """
 
     __slots__ = ("committed", "folded", "handlers")

@@ -65,7 +65,8 @@ class SowFeature:
 
     Invariant: a topic's state is the fold of the journal up to its `txid`; the store's is that of
         some point before.
-    Owner: the instance's loop; before it serves, who composes it. Lifecycle: one life of it.
+    Owner: the instance's loop; before the instance serves, the code that composes it. Lifecycle:
+    one life of the instance.
 
     Args:
         book: the topics.
@@ -156,12 +157,12 @@ class SowFeature:
         """Folds the part of a journal that the topics lack.
 
         Args:
-            journal: the journal of which `begin` was told.
+            journal: the journal that `begin` was given.
             last_txid: last transaction of the journal.
             folded: called after each part, to write it down.
 
         Raises:
-            SowDamaged: what the store has is no record.
+            SowDamaged: an entry of the store is no record.
             StorageError: the journal cannot be read.
         """
         after_txid = self.recovered_txid

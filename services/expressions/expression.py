@@ -117,7 +117,8 @@ def expression(
             read them, so that they cost no more than literals.
 
     Raises:
-        ExpressionError: it is none, or asks what is not to be had there; with its column.
+        ExpressionError: the text is no filter, or calls a function that is not available in that
+            place; with the column.
     """
     try:
         built_in = functions is BUILT_IN
@@ -144,8 +145,9 @@ def filter_of(
             does.
 
     Raises:
-        RemoteProtocolError: it is none, with reason `bad_filter`, the column and what to do. Or
-            the filters of its user take more memory than they may: `too_many`.
+        RemoteProtocolError: with reason `bad_filter`: the text is no filter (the error has the
+            column and what to do); with reason `too_many`: the filters of its user take more memory
+            than they may.
     """
     before = _COMPILED.steps
     try:
@@ -195,7 +197,7 @@ class CompiledFilters:
         """Returns the filter of a text, with the built-in functions.
 
         Raises:
-            ExpressionError: it is none.
+            ExpressionError: the text is no filter.
         """
         key = text, use
         found = self._found.get(key)

@@ -93,8 +93,8 @@ class _FieldIndex(Generic[Key]):
     Attributes:
         texts: filters by a text that the field must equal.
         numbers: filters by a number that the field, or a text in it, must equal.
-        said: filters by the number that a named text represents, which only a number in the field
-            may equal.
+        said: filters that name a text which represents a number, by that number. Only a number in
+            the field is looked up here: `texts` has the filters that an equal text passes.
     """
 
     __slots__ = ("first", "numbers", "said", "steps", "texts")
@@ -146,7 +146,7 @@ class _FieldIndex(Generic[Key]):
 class FilterIndex(Generic[Key]):
     """Filters by the keys of their owners.
 
-    Owner: whoever asks. Lifecycle: as long as that; keys come and go.
+    Owner: its caller. Lifecycle: that of the caller; keys come and go.
 
     Attributes:
         version: changes when a filter that no other key has comes or goes.

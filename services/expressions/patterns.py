@@ -44,7 +44,7 @@ class Pattern:
             (work.py).
 
     Raises:
-        ExpressionError: it is none, or one that RE2 does not know.
+        ExpressionError: the text is no regular expression, or RE2 does not support it.
     """
 
     __slots__ = ("_compiled", "_topic", "text", "uncounted")

@@ -104,7 +104,7 @@ class EvaluationAccount:
 class FilterReports:
     """Counts of the work of filters, for reports.
 
-    Owner: the process. An instance asks with its checks, and tells of it.
+    Owner: the process. An instance takes and reports the counts with its periodic checks.
 
     Attributes:
         count: number of evaluations that were given up.
@@ -141,7 +141,8 @@ def charge(meter: Meter | None, steps: int) -> None:
         meter: meter of the evaluation; None: the work is not counted.
 
     Raises:
-        TooMuchWork: it is more than an evaluation may do, or than is left of who pays for it.
+        TooMuchWork: the work exceeds the limit of one evaluation, or the rest of the users' budgets
+            that pay for it.
     """
     if meter is None:
         return

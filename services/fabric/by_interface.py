@@ -276,12 +276,12 @@ def reach(
     Args:
         entry: the fabric; None: `addresses` say all.
         addresses: interfaces that the user names: they are used whatever the head does.
-        tell: told which way is taken, where it is not Ray's.
+        tell: called with a phrase that names the way, where it is not Ray's.
 
     Raises:
         FabricError: no way leads there; says what gives one.
-        ConfigurationError: an address is none, or what the environment says of the user cannot be
-            read.
+        ConfigurationError: an address is not valid, or the user that the environment names cannot
+            be read.
     """
     if addresses:
         fabric = named_interfaces(addresses)
@@ -348,7 +348,7 @@ def console_address(entry: RegistryEntry | None, addresses: Sequence[str] = ()) 
 
     Raises:
         FabricError: none answers, or none has an interface; says what to do.
-        ConfigurationError: an address is none.
+        ConfigurationError: an address is not valid.
     """
     if addresses:
         clients = [InterfaceClient(address) for address in addresses]
@@ -386,7 +386,7 @@ def named_interfaces(addresses: Sequence[str]) -> InterfaceFabric:
 
     Raises:
         FabricError: an interface does not answer.
-        ConfigurationError: an address is none.
+        ConfigurationError: an address is not valid.
     """
     caller = caller_of_environment()
     clients = [InterfaceClient(address, caller) for address in addresses]

@@ -71,28 +71,32 @@ class Fabric:
     """The declaration of a fabric, and once it is started or attached to, its remote control.
 
     Args:
-        name: of the fabric; other processes attach to it by this name.
+        name: name of the fabric, by which other processes attach to it.
         topics: journaled topics: names or regular expressions; default is every topic.
         journal, downgrade, tracing, metrics, logs, client: sections as in the file.
         drills: whether drills may break it while it runs; default: refused.
-        unauthenticated: whether everybody may be let in from other hosts; default: refused.
+        unauthenticated: whether transports may admit clients and links of other hosts without
+            authentication; default: refused.
         direct_links: whether links that have caught up hand over their connections (default: yes).
-        relocate_after: `raylay watch` moves an instance whose host is away for so long, `10m` say;
-            default: nobody does.
-        message_types: of names of their own, each with `name`, `kind` and `options`
+        relocate_after: time, such as `10m`, for which the host of an instance may be away before
+            `raylay watch` moves the instance; default: it never does.
+        message_types: further message types, each with `name`, `kind` and `options`
             (docs/message-types.md).
-        sow_topics: whose last message of each key is kept, each with `name`, `message_type`, `keys`
-            and so on (docs/sow-topics.md).
-        queues: whose messages go to one consumer each (docs/queues.md).
-        tls: of all transports, and of those who connect to them (docs/security.md).
+        sow_topics: topics of which the last message of each key is kept, each with `name`,
+            `message_type`, `keys` and so on (docs/sow-topics.md).
+        queues: queues, each of whose messages goes to one consumer (docs/queues.md).
+        tls: TLS settings of all transports, and of the clients and links that connect to them
+            (docs/security.md).
         downgrade_age: short for `downgrade={"age": …}`.
-        authentication, entitlement: modules that say who is let in and what he may do: a name, or
-            `module` and `options` (docs/security.md); default: everybody, everything.
+        authentication, entitlement: modules that decide which users are let in and what each may
+            do: a name, or `module` and `options` (docs/security.md); default: every user may do
+            everything.
         replication_authentication, replication_entitlement: the same for links of instances.
-        authenticator: module that says who a link is; default: it says nothing.
+        authenticator: module that gives the credentials with which a link logs on; default: links
+            log on without credentials.
         admin: `authentication` and `entitlement` of control calls, default: none is asked; and the
             interface over HTTP with its console (`{"enabled": True}`; docs/administration.md).
-        capacity: what waits for clients that do not read (docs/capacity.md).
+        capacity: limits on the data that waits for slow clients (docs/capacity.md).
 
     Raises:
         ConfigurationError: a value is wrong.
@@ -207,7 +211,8 @@ class Fabric:
             name: name of the fabric.
             address: address of the fabric's Ray; not needed on the host that started it, for the
                 same user.
-            user_id, password: who controls it, as in `act_as`; empty: as the environment says.
+            user_id, password: the user that controls the fabric, as in `act_as`; empty: the user
+                that the environment names.
 
         Raises:
             FabricError: no such fabric runs.
@@ -377,23 +382,24 @@ class Fabric:
         progress: Callable[[str], None] | None = None,
     ) -> Self:
         """Starts every instance and returns when all are ready, and the links within each group and
-        those that acks wait for have caught up: who publishes then is answered at once, and may
-        fail over. A link that has not within 30 s is logged as a warning, with the reason.
+        the links that acks wait for have caught up: from then on publishers are answered at once,
+        and may fail over. A link that has not caught up within 30 s is logged as a warning, with
+        the reason.
 
         Args:
-            directory: for data, ports and logs; what is there is used again. None: a temporary
-                one, which goes with `stop`.
-            address: of a running Ray, or `auto`; None: the Ray that this process is connected to,
-                else one that is started here and ends with this process.
+            directory: directory for data, ports and logs; its content is used again. None: a
+                temporary one, which `stop` removes.
+            address: address of a running Ray, or `auto`; None: the Ray that this process is
+                connected to, else one that is started here and ends with this process.
             node_label: instances that name no node go to those whose label of this name, `region`
                 say, is their group.
-            timeout_s: for all of it.
-            progress: told in a few words what it does, while it goes on.
+            timeout_s: seconds that the whole start may take.
+            progress: called with a few words at each step.
 
         Raises:
             ConfigurationError: the declaration is wrong.
-            FabricError: an instance did not become ready, or no node is as it wants; names it and
-                its reason. Nothing of the fabric is left running then.
+            FabricError: an instance did not become ready, or no node has the labels that it wants;
+                the error names it and the reason. Nothing of the fabric is left running then.
         """
         self._lifecycle.start(
             directory,
@@ -584,14 +590,15 @@ class Fabric:
     def control(
         self, name: str, call: str, *, timeout_s: float | None = None, **arguments: Any
     ) -> Any:
-        """Makes a control call of one instance, and returns its result. The methods below make
-        those that people need.
+        """Makes a control call of one instance, and returns its result. The methods below make the
+        calls that people need.
 
         Args:
-            call: as in `raylay.services.security.control.PATHS`, of those that the instance itself
-                performs.
-            timeout_s: None: as long as the instance needs where it asks a module who may.
-            arguments: of the call; `raylay.services.server.control_calls` has them.
+            call: name of a call in `raylay.services.security.control.PATHS` that the instance
+                itself performs.
+            timeout_s: seconds to wait; None: the time that the instance needs where it asks a
+                module whether the user may make the call.
+            arguments: arguments of the call, which `raylay.services.server.control_calls` lists.
 
         Raises:
             FabricError: it does not run, does not answer in time, or refuses.
@@ -662,11 +669,11 @@ class Fabric:
 
     def admit(self, name: str, *, force: bool = False) -> None:
         """Lets an instance with a new disk admit clients although no peer of its group has brought
-        what it has: where that group does not come back.
+        the messages that it holds. For a group that does not come back.
 
         Args:
-            force: also where a peer may hold messages that the instance lacks. They are lost to
-                its clients unless that peer comes back.
+            force: whether to do so even where a peer may hold messages that the instance lacks.
+                They are lost to its clients unless that peer comes back.
 
         Raises:
             FabricError: the instance cannot be asked, or it refuses and says what may be missing.
@@ -703,9 +710,9 @@ class Fabric:
         return str(self._control.control(name, call, what, queue=queue))
 
     def switch_transport(self, name: str, transport: str, *, on: bool) -> str:
-        """Enables or disables a transport for clients of an instance, until that is restarted: then
-        it is as its configuration says. Whoever is connected by one that is disabled is told
-        `transport_disabled`, and a client fails over.
+        """Enables or disables a transport for clients of an instance, until the instance is
+        restarted: then its configuration decides again. The connections of a disabled transport end
+        with the reason `transport_disabled`, and clients fail over.
 
         Returns:
             A sentence for people.
@@ -720,8 +727,9 @@ class Fabric:
         return str(self._control.control(name, call, what, transport=transport))
 
     def reset_entitlement(self, name: str, user: str = "") -> int:
-        """Has an instance ask its modules anew what a user may do; without one, what everybody may
-        of whom a module said so. Their sessions end, and their clients log on again.
+        """Makes an instance ask its modules anew for the permissions of a user; without a user, of
+        all users whose permissions came from a module. Their sessions end, and their clients log on
+        again.
 
         Returns:
             How many sessions ended.
@@ -779,9 +787,10 @@ class Fabric:
         that are named and not ready go first: links that wait for them are no reason to refuse.
 
         Args:
-            names: in this order; empty: all, as declared.
+            names: names of the instances, in the order of the restarts; empty: all, in the order of
+                the declaration.
             timeout_s: for each.
-            done: told each that is back.
+            done: called with the name of each instance that is back.
 
         Raises:
             ConfigurationError: there is no such instance; nothing was restarted.
@@ -802,19 +811,20 @@ class Fabric:
         moved: Callable[[Relocation], None] = lambda done: None,
     ) -> Relocation:
         """Moves an instance whose host is lost to another node of its region: under its name, with
-        a new incarnation, filled from its group. What it was is retired for good, at once where
-        others can be told, else when they are back. Its former data directory is left as it is.
+        a new incarnation, filled from its group. The former incarnation is retired for good: the
+        other instances are told of it at once, or when they are back. Its data directory is left as
+        it is.
 
         Args:
             to: labels of the node; None: the node of its region with the fewest instances.
-            force: also where somebody still sees it alive (it is then stopped first), or where no
-                member of its group is ready to fill it.
-            timeout_s: until it is ready.
-            moved: told what was done once it is written down, before the instance is started.
+            force: whether to move it even where another instance or a client still sees it alive
+                (it is then stopped first), or where no member of its group is ready to fill it.
+            timeout_s: seconds within which it must be ready.
+            moved: called with the move once it is written down, before the instance is started.
 
         Raises:
-            FabricError: it is not moved, and why: an instance may refuse it; or it is, and did not
-                become ready in time.
+            FabricError: the instance is not moved, and the error says why (an instance may refuse
+                the move); or it was moved and did not become ready in time.
         """
         return self._relocator.relocate(name, to, force=force, timeout_s=timeout_s, moved=moved)
 
@@ -828,19 +838,21 @@ class Fabric:
             moved: as in `relocate`, of each.
 
         Raises:
-            FabricError: some cannot be moved, and why, a line each; the others are.
+            FabricError: some instances cannot be moved; the error says why, a line for each. The
+                others were moved.
         """
         return self._relocator.relocate_due(moved)
 
     def note_salvage(
         self, name: str, generation: int, *, salvaged: bool, lacking: int | None
     ) -> bool:
-        """Keeps what a salvage found of a left-over directory: then every host's status knows.
+        """Records the result of a salvage of a left-over directory, so that the status shows it on
+        every host.
 
         Args:
-            name: of the instance that it was, of this generation.
-            salvaged: the fabric lacks nothing of it.
-            lacking: messages that it lacks; None: not known.
+            name: name of the instance whose directory it was, at the time of this generation.
+            salvaged: whether the fabric has all messages of the directory.
+            lacking: number of the directory's messages that the fabric lacks; None: not known.
 
         Returns:
             whether the fabric's record has such a directory.

@@ -54,8 +54,9 @@ LOOK_S_MAX = 0.25
 
 
 def _pauses_s() -> Iterator[float]:
-    """Seconds between looks: short at first, longer where it takes long. Who looks twenty times a
-    second at all of them while they start takes a tenth of their processor time."""
+    """Seconds between looks: short at first, longer where it takes long. A caller that looked at
+    all instances twenty times a second while they start would take a tenth of their processor
+    time."""
     pause_s = POLL_S
     while True:
         yield pause_s
@@ -67,7 +68,7 @@ class InstanceHandles:
 
     Args:
         handle: the fabric's.
-        control: by which they are asked, and what is done to them is authorized.
+        control: the client that asks the instances, and authorizes the calls that change them.
     """
 
     def __init__(self, handle: FabricHandle, control: ControlClient) -> None:
@@ -132,7 +133,7 @@ class InstanceHandles:
     def check_ports(
         self, settings: FabricSettings, record: FabricRecord, names: Iterable[str]
     ) -> None:
-        """Checks that the ports of those of the named instances that run on this host are free.
+        """Checks that the ports are free, for each of the named instances that runs on this host.
 
         Raises:
             FabricError: one is taken; names it.
@@ -161,7 +162,7 @@ class InstanceHandles:
     def check_tls(
         self, settings: FabricSettings, record: FabricRecord, names: Iterable[str]
     ) -> None:
-        """Checks the TLS files of those that run on this host.
+        """Checks the TLS files of the instances that run on this host.
 
         Raises:
             ConfigurationError: one cannot be used.
@@ -297,10 +298,10 @@ class InstanceHandles:
         """Waits until one instance, or every one, admits clients.
 
         Args:
-            progress: told how many do, when that changes.
+            progress: called with the number of instances that do so, as text, when it changes.
 
         Raises:
-            FabricError: one did not within `timeout_s`; names it and its reason.
+            FabricError: an instance did not within `timeout_s`; the error names it and its reason.
         """
         settings, _ = self._handle.known()
         waiting = [name] if name is not None else [i.name for i in settings.instances]
@@ -337,11 +338,13 @@ class InstanceHandles:
         """Waits until every destination has caught up: from then on clients may fail over.
 
         Args:
-            only: (instance, destination) of those that are meant; None: all.
-            progress: told how many have not, when that changes.
+            only: (instance, destination) of each destination to wait for; None: all.
+            progress: called with the number of destinations that have not caught up, as text, when
+                it changes.
 
         Raises:
-            FabricError: one has not within `timeout_s`; names it and its reason.
+            FabricError: a destination has not within `timeout_s`; the error names it and its
+                reason.
         """
         deadline_s = time.monotonic() + timeout_s
         told = -1

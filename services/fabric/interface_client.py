@@ -31,7 +31,7 @@ class InterfaceClient:
         context: TLS context; None: that of the system's authorities, where the URL says `https`.
 
     Raises:
-        ConfigurationError: the address is none.
+        ConfigurationError: the address is not valid.
     """
 
     def __init__(

@@ -27,7 +27,8 @@ INHERITED_VARIABLE = "RAYLAY_UP_LOCKS"
 """Descriptors of locks that the process which began this one took for it."""
 TRIES = 10
 TRY_S = 0.03
-"""Pause between two tries: who only asks whether a file is locked holds it for an instant."""
+"""Pause in seconds between two tries: a process that only asks whether a file is locked holds the
+lock for an instant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,7 @@ def starting_path(fabric: str) -> Path:
 
 
 def starting() -> list[LockOwner]:
-    """Returns who starts a fabric on this machine, as this user."""
+    """Returns the holders of the locks on starting a fabric, on this machine, as this user."""
     paths = sorted(registry.registry_directory().glob(f"*{STARTING_SUFFIX}"))
     return [found for path in paths if (found := holder_of(path)) is not None]
 

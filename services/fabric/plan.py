@@ -369,8 +369,8 @@ def servers_of(record: FabricRecord, group: str, client: str) -> dict[str, Any]:
 def client_options(
     settings: FabricSettings, record: FabricRecord, group: str, client: str
 ) -> dict[str, Any]:
-    """Arguments of a Client of the fabric: servers, group, the settings' client section, and who
-    it is as far as the environment says so.
+    """Arguments of a Client of the fabric: servers, group, the settings' client section, and the
+    user, where the environment names one.
 
     Raises:
         ConfigurationError: there is no such group, or it has to be named.

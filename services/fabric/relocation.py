@@ -25,7 +25,7 @@ from raylay.services.fabric.cluster.nodes import (
 from raylay.services.fabric.records.record import OrphanedDirectory, RecordedMove
 
 MOVED_S_MIN = 60
-"""Time after a move in which nobody moves the instance again without --force, seconds."""
+"""Seconds after a move in which the instance is moved again only with --force."""
 
 
 @dataclass(slots=True)
@@ -174,8 +174,8 @@ def choose(
     that are asked for.
 
     Raises:
-        FabricError: there is none, nothing tells it from others, it would be of another region, or
-            nothing says of which it has to be.
+        FabricError: no node is fit, several are and nothing decides between them, the node is of
+            another region, or the region that it must be of is not known.
     """
     before = nodes.get(name)
     if before is None:

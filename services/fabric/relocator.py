@@ -121,7 +121,8 @@ class Relocator:
     def note_salvage(
         self, name: str, generation: int, *, salvaged: bool, lacking: int | None
     ) -> bool:
-        """Keeps what a salvage found of an orphaned directory, as `Fabric.note_salvage` does."""
+        """Records the result of a salvage of an orphaned directory, as `Fabric.note_salvage`
+        does."""
         self._handle.refresh()
         self._authorize_all("note_salvage", name)
         record = self._handle.known()[1]
@@ -152,7 +153,8 @@ class Relocator:
         )
 
     def _authorize_all(self, call: str, moved: str) -> None:
-        """Asks every instance about a placement: what is known of it is of the whole fabric."""
+        """Asks every instance whether a placement may be changed, because it concerns the whole
+        fabric."""
         self._control.authorize(
             [each.name for each in self._handle.declared.instances], call, moved=moved
         )

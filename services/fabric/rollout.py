@@ -37,7 +37,7 @@ class Progress:
     left: list[str] = field(default_factory=list)
 
     def line(self) -> str:
-        """Describes the progress for who ends it in the middle."""
+        """Describes the progress, for a user who interrupts it."""
         if not (self.started or self.restarted or self.left):
             return "nothing was changed"
         told = "; ".join(

@@ -64,7 +64,7 @@ class CertificateAuthority:
             addresses: further host names and IP addresses for which it is valid.
 
         Raises:
-            ConfigurationError: a name is none, or the files cannot be written.
+            ConfigurationError: a name is not valid, or the files cannot be written.
         """
         if not name or "/" in name or name.startswith(".") or name == CA_NAME:
             raise ConfigurationError(f"{name!r} can be no name of a certificate: give another one")
@@ -91,7 +91,8 @@ class CertificateAuthority:
             The certificate, PEM.
 
         Raises:
-            ConfigurationError: the request is none, or is not signed by its own key.
+            ConfigurationError: the bytes are no signing request, or it is not signed by its own
+                key.
         """
         from cryptography import x509
 

@@ -79,7 +79,7 @@ class TlsConfig:
         """Returns the configuration from plain values, as in JSON.
 
         Raises:
-            ConfigurationError: a value is none of its.
+            ConfigurationError: a value is not one of these settings.
         """
         try:
             return cls(**{**values, "protocols": tuple(values.get("protocols", PROTOCOLS))})

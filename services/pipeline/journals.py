@@ -198,8 +198,8 @@ def record_of(source: str, directory: str = "") -> FabricRecord | None:
     here; None where the source is something else.
 
     Args:
-        directory: the directory of the fabric's data, for a fabric's file; empty: that of the
-            fabric of its name that runs here.
+        directory: the directory of the fabric's data, where the source is a fabric's file; empty:
+            the directory of the fabric with that name that runs here.
 
     Raises:
         ConfigurationError: the source is a file, and the directory of its fabric's data is unknown.

@@ -273,7 +273,8 @@ def authentication(config: ModuleConfig, where: str) -> Authentication:
     """Returns the module that a configuration names. To be called on the loop that will use it.
 
     Raises:
-        ConfigurationError: there is none of that name, or it cannot be used so; what is wrong.
+        ConfigurationError: no module has that name, or it cannot be used with these options; the
+            error says why.
     """
     return load_module(GROUP, config, where, _BUILT_IN)
 

@@ -40,7 +40,7 @@ class Authenticator(Protocol):
         """Returns user name and password for a logon.
 
         Raises:
-            ConfigurationError: there are none; what is wrong, without what is secret.
+            ConfigurationError: no credentials can be given; the error says why, without secrets.
         """
 
 
@@ -177,6 +177,7 @@ def authenticator(config: ModuleConfig, where: str) -> Authenticator:
     """Returns the module that a configuration names.
 
     Raises:
-        ConfigurationError: there is none of that name, or it cannot be used so; what is wrong.
+        ConfigurationError: no module has that name, or it cannot be used with these options; the
+            error says why.
     """
     return load_module(GROUP, config, where, _BUILT_IN)

@@ -50,7 +50,7 @@ class Entitlement(Protocol):
         """Returns the permissions of a user.
 
         Raises:
-            ConfigurationError: it cannot be said. Then nothing is allowed.
+            ConfigurationError: the permissions cannot be determined. Then nothing is allowed.
         """
 
 
@@ -296,7 +296,8 @@ def entitlement(config: ModuleConfig, where: str) -> Entitlement:
     """Returns the module that a configuration names.
 
     Raises:
-        ConfigurationError: there is none of that name, or it cannot be used so; what is wrong.
+        ConfigurationError: no module has that name, or it cannot be used with these options; the
+            error says why.
     """
     make = _BUILT_IN.get(config.module)
     if make is not None:

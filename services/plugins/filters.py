@@ -36,7 +36,7 @@ def filter_language(
         definitions: message types of the configuration.
 
     Raises:
-        ConfigurationError: what is installed, or a definition, cannot be used.
+        ConfigurationError: an installed message type or function, or a definition, cannot be used.
     """
     if not any(rule.filter for rule in rules):
         return None
@@ -60,7 +60,7 @@ def filtered_subscriptions(
     Args:
         definitions: message types of the configuration.
         instance, group: name of the instance and of its group.
-        asker: returns what is known of the client of a session.
+        asker: returns the client of a session, with the budget of its filters.
 
     Raises:
         RemoteProtocolError: what is installed there, or a definition, cannot be used: the client
@@ -92,7 +92,7 @@ def following_subscriptions(
 
     Args:
         keeps: returns whether a SOW topic keeps a topic, by its name and message type.
-        asker: returns what is known of the client of a session.
+        asker: returns the client of a session, with the budget of its filters.
 
     Raises:
         RemoteProtocolError: as of `filtered_subscriptions`.

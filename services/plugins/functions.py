@@ -55,7 +55,7 @@ def with_installed(entries: Iterable[FunctionEntryPoint]) -> Functions:
     """Returns the built-in functions together with these.
 
     Raises:
-        ConfigurationError: one of them cannot be used; it says which and what is wrong.
+        ConfigurationError: a function cannot be used; the error names it and says why.
     """
     found = {entry.name.upper(): _function(entry) for entry in entries}
     return {**BUILT_IN, **found} if found else BUILT_IN

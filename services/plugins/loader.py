@@ -26,7 +26,8 @@ def load_module(
         built_in: makes a built-in module, by name.
 
     Raises:
-        ConfigurationError: there is none of that name, or it cannot be used so; what is wrong.
+        ConfigurationError: no module has that name, or it cannot be used with these options; the
+            error says why.
     """
     make = built_in.get(config.module)
     if make is not None:

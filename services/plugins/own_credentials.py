@@ -36,7 +36,7 @@ class OwnCredentials:
             challenge: user id and text from the other side's module; None: there is none yet.
 
         Raises:
-            ConfigurationError: there are none; what is missing, without what is secret.
+            ConfigurationError: no credentials can be given; the error says why, without secrets.
         """
         if self._config is None:
             if challenge is not None:

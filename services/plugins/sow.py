@@ -39,7 +39,7 @@ def sow_book(
 
     Raises:
         ConfigurationError: a definition cannot be used; names the topic.
-        CorruptRecord: what the store has is no record.
+        CorruptRecord: an entry of the store is no record.
         StorageError: the store cannot be used.
     """
     definitions = list(definitions)

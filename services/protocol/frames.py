@@ -58,7 +58,7 @@ def encode_frame(header: Header, body: bytes = b"") -> bytes:
 
 
 def encode_front(header: Header, body_bytes: int) -> bytes:
-    """Encodes a frame without its body, which is sent from where it is."""
+    """Encodes a frame without its body, which is sent behind the result, without a copy."""
     packed: bytes = _pack(header)
     if len(packed) > HEADER_BYTES_MAX:
         return _long_front(packed, body_bytes)
@@ -82,8 +82,9 @@ class FrameReader:
     Args:
         frames_max: number of frames that one call returns. After that many there may be more: then
             it is called without data. 0: all complete ones.
-        holds: told how many bytes of an incomplete frame are kept, before they are kept, and when
-            there are none any more; may raise RemoteProtocolError. None: the bytes are not counted.
+        holds: called with the number of bytes of an incomplete frame before they are kept, and with
+            0 when none are kept any more; may raise RemoteProtocolError. None: the bytes are not
+            counted.
     """
 
     __slots__ = (

@@ -2,9 +2,10 @@
 7 and 9).
 
 A queue owner keeps little on its disk: it reads the journal again from the oldest message that is
-still in the queue, and begins with what had been there and what was early *there*. This point is
-the floor. It lies before an arrival, and moves on when all of the oldest arrival's
-messages have left the queue.
+still in the queue, and begins with the stored state as of that position: the messages that had ever
+been in the queue, and the early records, whose messages had not come yet. The position is the
+floor. It lies before an arrival, and moves on when all of the oldest arrival's messages have left
+the queue.
 """
 
 from __future__ import annotations
@@ -155,7 +156,8 @@ class ArrivalLog:
     """See the file's docstring.
 
     Invariants: `_arrivals` are all that came behind the floor, in order, and the first one has a
-        message in the queue. `_held_then` is what had been in the queue at the floor, `held` now.
+        message in the queue. `_held_then` are the messages that had ever been in the queue at the
+        floor, `held` the messages that have been in it until now.
     Owner: the queue's machine.
     """
 

@@ -186,7 +186,7 @@ def recovery_from(text: str) -> Point:
             zone).
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: the text is none of these.
     """
     if text in RECOVERY_POINTS:
         return Point("epoch" if text == "epoch" else "now")

@@ -1,7 +1,7 @@
 """The bodies of the records that change a queue, in msgpack: their values, reading and writing.
 
-They are journaled on the topic of the queue's name and type, and replicated like messages; nobody
-is delivered them. All instances that have the queue read the same.
+They are journaled on the topic of the queue's name and type, and replicated like messages, but
+delivered to no consumer. All instances that have the queue read the same.
 
     acknowledgment (command 3), a client's:
       acks   map of publisher to first, last, first, last, … of the messages

@@ -50,18 +50,20 @@ class DowngradePolicy:
     """Downgrade and upgrade by age, on a schedule.
 
     Attributes:
-        age_ms: of the oldest message that a destination has not answered; older, and it
-            is downgraded. None: never by age.
-        upgrade_age_ms: a downgraded destination whose oldest one is younger is upgraded. None: half
-            of the downgrade age; 0: never by age.
+        age_ms: age of the oldest message that a destination has not answered, above which the
+            destination is downgraded. None: never by age.
+        upgrade_age_ms: age of that message below which a downgraded destination is upgraded. None:
+            half of the downgrade age; 0: never by age.
         min_sync_destinations: no downgrade by age below this number of destinations that use sync
             acknowledgment; by hand only when forced. It never causes an upgrade.
-        every_ms: between two looks for what is to be downgraded; 0: as often as the caller ticks.
-        upgrade_every_ms: for what is to be upgraded; None: as `every_ms`.
-        grace_period_ms: after the start nothing is downgraded for so long.
-        upgrade_grace_period_ms: nothing is upgraded; None: as `grace_period_ms`.
-        looks: more, each on a schedule of its own.
-        check_interval_ms: between two ticks of the caller.
+        every_ms: time between two checks for destinations to downgrade; 0: at each tick of the
+            caller.
+        upgrade_every_ms: time between two checks for destinations to upgrade; None: as `every_ms`.
+        grace_period_ms: time after the start in which no destination is downgraded.
+        upgrade_grace_period_ms: time after the start in which no destination is upgraded; None: as
+            `grace_period_ms`.
+        looks: further checks by age, each on a schedule of its own.
+        check_interval_ms: time between two ticks of the caller.
     """
 
     age_ms: Milliseconds | None = None
@@ -138,15 +140,17 @@ class DowngradeSchedule:
         self._second: list[AgeCheck] = []
 
     def due(self, now_us: int, wall_us: int | None = None) -> tuple[int | None, int | None]:
-        """(downgrade what is older, upgrade what is younger), in milliseconds; None: not now.
+        """Returns two ages in milliseconds: destinations whose oldest unanswered message is older
+        than the first are to be downgraded, downgraded ones for which it is younger than the second
+        upgraded. None: not now.
 
         A look at a time of the day is followed by a second one at the next call: where the fault
         lies further on, the first one waits for the instance that is nearest to it, and not for a
         day.
 
         Args:
-            now_us: by the steady clock.
-            wall_us: by the one on the wall; None: they are the same.
+            now_us: time by the steady clock.
+            wall_us: time by the wall clock; None: the same time.
         """
         again, self._second = self._second, []
         due = []

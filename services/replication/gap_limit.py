@@ -95,7 +95,7 @@ class UserGaps:
 
     Attributes:
         unwritten: user of each publisher that is still to be written down; empty: the publisher has
-            no user any more. Whoever writes them down clears it.
+            no user any more. The code that writes them down clears it.
     """
 
     __slots__ = ("_pieces", "_totals", "_users", "unwritten")

@@ -64,10 +64,11 @@ class PublisherNames:
     Owner: the instance's machine. Lifecycle: as long as that.
 
     Args:
-        remembered: what earlier processes wrote down.
+        remembered: the ids and digests that earlier processes wrote down.
 
     Attributes:
-        unwritten: ids of names to be written down. Whoever does that clears it.
+        unwritten: ids of names that are still to be written down. The code that writes them down
+            clears it.
     """
 
     __slots__ = ("_digests", "_order", "_sum", "unwritten")

@@ -48,7 +48,8 @@ class ConnectionShares:
     Invariant: counts are above 0, so no more is remembered than there are connections.
 
     Args:
-        where: what the connections belong to, for the refusal.
+        where: the transport or other part to which the connections belong, for the text of the
+            refusal.
         connections_max: limit on all connections; None: no limit.
         per_user_max, per_address_max: limit for one user, and for one address; None: half of
             `connections_max`. This host has no limit as an address, because a proxy or local

@@ -72,8 +72,9 @@ class IncompleteFrame:
 class IncompleteFrames:
     """Limits the memory of incomplete frames.
 
-    Invariants: the sums are those of the frames; between two calls no limit is passed. A call costs
-    the same however many connections there are, but where a limit is passed.
+    Invariants: the byte counts are the sums over the frames; between two calls no limit is
+    exceeded. A call costs the same however many connections there are, except where a limit is
+    exceeded.
     Owner: the event loop. Lifecycle: one life of the instance.
 
     Args:

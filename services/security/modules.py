@@ -45,7 +45,7 @@ class ModuleConfig:
         return f"ModuleConfig({self.module!r}, {self.shown()!r})"
 
     def shown(self) -> dict[str, str]:
-        """Returns the options in a form that people may see."""
+        """Returns the options in a form that may be shown: secrets are `***`."""
         return {name: shown_option(name, value) for name, value in self.options.items()}
 
     def placed(self, place: Callable[[str], str]) -> ModuleConfig:

@@ -180,8 +180,8 @@ class AccessCheck:
         return AccessGranted(found.user_name or user, found)
 
     def _check_answer(self, answer: object) -> None:
-        """Raises ConfigurationError where a module that was installed answers with anything but an
-        answer: it says nobody may come in by that."""
+        """Raises ConfigurationError where a module that was installed answers with a value that is
+        no answer, which admits no one."""
         kinds = LogonAccepted | LogonDenied | Challenge
         is_right = isinstance(answer, kinds) and all(
             isinstance(value, bool if name == "is_busy" else str)

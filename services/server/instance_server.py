@@ -67,8 +67,8 @@ CLOSING_ORDER = (
     "note",
     "sockets",
 )
-"""Order in which what was opened is closed. The last recovery point, which is written to the state,
-covers the last commit of the journal."""
+"""Order in which the opened parts are closed. The last recovery point, which is written to the
+state, covers the last commit of the journal."""
 
 
 class InstanceServer:

@@ -80,7 +80,7 @@ def recovery_from_us(text: str) -> int | None:
     `now`; an instant without a zone is UTC.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is no recovery point.
     """
     if text in ("epoch", "now"):
         return 0 if text == "epoch" else None

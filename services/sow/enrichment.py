@@ -127,7 +127,7 @@ def written(kind: MessageType, known: ParsedBody, message: Tree) -> bytes:
         message: the enriched fields.
 
     Raises:
-        MessageTypeError: the type cannot say one of the values.
+        MessageTypeError: the message type cannot represent one of the values.
     """
     made = kind.rewritten(message, known)
     # A part without fields is in no tree, so it must come from the original body.

@@ -16,18 +16,21 @@ _ENTRY = struct.Struct("<QQQ")
 
 
 def went_on(found: bytes | None, rules: SowRules, now_us: int) -> tuple[bytes, int]:
-    """The store's entry of a topic's rules, and from when on its history is whole by them.
+    """Returns the store's entry of a topic's rules, and the time from which its history is complete
+    by these rules.
 
     Args:
-        found: the entry as an earlier life left it; None: all was kept by the present rules.
+        found: the entry that an earlier life of the instance left; None: all versions were kept by
+            the present rules.
         rules: the configured rules.
         now_us: time by the wall clock; no version before it is kept by these rules.
 
     Returns:
-        The entry, and an instant in microseconds since 1970; 0: it is whole from its begin on.
+        The entry, and the time in microseconds since 1970; 0: the history is complete from its
+        beginning.
 
     Raises:
-        SowDamaged: what was found is no entry.
+        SowDamaged: the found bytes are no entry.
     """
     whole_from_us = 0
     if found is not None:

@@ -109,7 +109,7 @@ def decoded(key: bytes, value: bytes) -> SowRecord:
     """Reads a record from the bytes that `encoded` returned.
 
     Raises:
-        SowDamaged: it is none.
+        SowDamaged: the bytes are not such a record.
     """
     if len(value) < _RECORD.size:
         raise SowDamaged(f"SOW record {key[:60]!r} has {len(value)} bytes only")
@@ -141,7 +141,7 @@ def decoded_tombstone(key: bytes, value: bytes) -> Tombstone:
     """Reads a tombstone from the bytes that `encoded_tombstone` returned.
 
     Raises:
-        SowDamaged: it is none.
+        SowDamaged: the bytes are not such a record.
     """
     if len(value) != _TOMBSTONE.size:
         raise SowDamaged(f"SOW tombstone {key[:60]!r} has {len(value)} bytes")

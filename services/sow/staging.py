@@ -276,7 +276,7 @@ class SowStaging:
         """Returns the record of a key as it is staged; None: there is none, or it has expired.
 
         Raises:
-            CorruptRecord: what is on disk is no record.
+            CorruptRecord: the entry on disk is no record.
         """
         record = self._caught_up().get(key)
         if record is None or not self._topic.state.rules.expires:
@@ -347,7 +347,7 @@ class SowStaging:
         """See `Stateful`.
 
         Raises:
-            CorruptRecord: what is on disk is no record.
+            CorruptRecord: the entry on disk is no record.
         """
         self._forget_ready()
         making = _RunDraft()
@@ -428,7 +428,7 @@ class SowStaging:
         Raises:
             _RefusalError: whatever the message made a type, a key generator, a function, an
                 enrichment or a filter raise.
-            CorruptRecord: what is on disk is no record.
+            CorruptRecord: the entry on disk is no record.
         """
         try:
             if record.command == Command.DELETE:

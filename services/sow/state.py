@@ -104,24 +104,25 @@ class SowRules:
 class SowState:
     """The records of one topic.
 
-    Invariants: `txid` never falls. Whoever reads sees what was folded, on disk or not: an entry
+    Invariants: `txid` never falls. A reader sees all that was folded, on disk or not: an entry
         leaves `_unsaved` and `_taken` only when the store has it. `_newest_us` has the time of the
-        last version of each key that has one there; `_older_kept` says whether a version of the
-        key at `_pruned_to` was kept before it. `tombstones` is how many there are, so that nobody
-        looks for one where there is none.
-    Owner: who folds the commits of the instance. Lifecycle: as long as the instance serves.
+        last version of each key that has one there; `_older_kept` says whether a version of the key
+        at `_pruned_to` was kept before it. `tombstones` is the number of tombstones, so that none
+        is looked for where there are none.
+    Owner: the code that folds the instance's commits. Lifecycle: as long as the instance serves.
 
     Args:
-        rules: what is configured.
-        reading: what is on disk, valid for `txid`.
-        txid: of the last transaction that is folded there.
-        last_writer: of two publishers' values of one key that counts which was published later, on
-            whichever way and in whichever order they come; deletions alike. Else what is folded
-            last does.
-        kept: whether there is a store. Else nothing is pending, and what is gone leaves no trace.
+        rules: the configured rules.
+        reading: the reader of the records on disk, which are valid for `txid`.
+        txid: id of the last transaction that is folded into these records.
+        last_writer: whether, of the values of one key, the one that was published last counts, in
+            whatever order the values arrive; deletions alike. If not, the value that is folded last
+            counts.
+        kept: whether there is a store. If not, nothing waits to be stored, and a deleted record
+            leaves no trace.
 
     Raises:
-        SowDamaged: what is on disk is no record.
+        SowDamaged: an entry on disk is no record.
     """
 
     def __init__(
@@ -181,7 +182,7 @@ class SowState:
         """Returns the record of a key.
 
         Raises:
-            SowDamaged: what is on disk is no record.
+            SowDamaged: an entry on disk is no record.
         """
         value = self._value(VALUE + key)
         return None if value is None else decoded(key, value)
@@ -196,7 +197,7 @@ class SowState:
         """Yields every record by key, as of the first one; nothing may be folded meanwhile.
 
         Raises:
-            SowDamaged: what is on disk is no record.
+            SowDamaged: an entry on disk is no record.
         """
         for key, value in self._entries(VALUE, VALUE_END):
             yield decoded(key[1:], value)
@@ -382,7 +383,7 @@ class SowState:
         """Returns the tombstone of a key; None: there is none.
 
         Raises:
-            SowDamaged: what is on disk is none.
+            SowDamaged: the entry on disk is no tombstone.
         """
         value = self._value(TOMBSTONE + key) if self.tombstones else None
         return None if value is None else decoded_tombstone(key, value)

@@ -36,7 +36,7 @@ class FilteredSubscriptions:
         types: the message types, which parse bodies.
         functions: the functions that filters may use.
         instance, group: name of the instance and of its group.
-        asker: returns what is known of the client of a session.
+        asker: returns the client of a session, with the budget of its filters.
     """
 
     __slots__ = (

@@ -222,7 +222,7 @@ class SubscriptionTable:
         self._changes: list[tuple[LiveSubscription, bool]] = []
         """The latest changes: the subscription, and whether it was added (True) or removed."""
         self._upto = 0
-        """Number of all changes so far."""
+        """Number of changes that were ever made to the table."""
         self._count = 0
         self._places = 0
         """Number of subscriptions in all answers together."""

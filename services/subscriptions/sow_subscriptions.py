@@ -246,7 +246,7 @@ class SowSubscriptions:
         functions: the functions that filters may use.
         keeps: returns whether a SOW topic keeps a topic, by its name and message type.
         instance, group: name of the instance and of its group.
-        asker: returns what is known of the client of a session.
+        asker: returns the client of a session, with the budget of its filters.
     """
 
     __slots__ = (

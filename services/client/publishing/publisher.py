@@ -17,7 +17,7 @@ class Publisher:
 
     Args:
         runtime: runtime of the client.
-        sampling_ratio: share of publishes of which the client's tracer is told, from 0 to 1.
+        sampling_ratio: share of publishes that are reported to the client's tracer, from 0 to 1.
         timeout_s: seconds for which a publish waits for room in the store.
 
     Attributes:

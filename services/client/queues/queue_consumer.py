@@ -120,12 +120,12 @@ class QueueConsumer:
 
     With `ack="auto"` a message is acknowledged when the next one is asked for, and when the block
     is left without an exception; with one it is given back. With `ack="manual"` the application
-    says of each what became of it. What it has and has not said when the block is left goes back
-    to the queue.
+    says of each message what became of it. Messages of which it has not said so when the block is
+    left go back to the queue.
 
-    After a failover it goes on at the next instance. What it holds from before may come to another
-    consumer then; to acknowledge it still counts, but where leasing is strict: it is refused there,
-    `not_leased`.
+    After a failover the consumer goes on at the next instance. Messages that it holds from before
+    may then come to another consumer. Their acknowledgments still count, except with strict
+    leasing, where they are refused (`not_leased`).
 
     Owner: the client's event loop. One task iterates.
     """

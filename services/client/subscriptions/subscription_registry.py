@@ -115,8 +115,8 @@ class SubscriptionRegistry:
         """Adds a subscription that the application wants.
 
         Raises:
-            LocalProtocolError: its id is in use, or no command can say what it asks for; nothing
-                was changed.
+            LocalProtocolError: its id is in use, or its options cannot be put into a command;
+                nothing was changed.
         """
         subscription = event.subscription
         if subscription.id in self.by_id:
@@ -232,8 +232,8 @@ class SubscriptionRegistry:
         """Replaces the filter, or the keys, of a subscription.
 
         Raises:
-            LocalProtocolError: it has ended, has a bookmark, or no command can say what is asked
-                for; nothing was changed.
+            LocalProtocolError: it has ended, has a bookmark, or the new options cannot be put into
+                a command; nothing was changed.
         """
         name = event.subscription_id
         subscription = self.by_id.get(name)

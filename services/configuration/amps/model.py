@@ -156,7 +156,7 @@ class LogTopic(Stanza):
 
 
 class TransactionLog(Stanza):
-    """The journal and what is recorded in it."""
+    """The journal and the topics that are recorded in it."""
 
     journal_directory: Text = element("JournalDirectory")
     archive_directory: str | None = element("JournalArchiveDirectory", None)

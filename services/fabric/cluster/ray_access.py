@@ -400,7 +400,7 @@ def on_node(labels: dict[str, str], function: Callable[..., None], *arguments: A
     """Calls a function on a node with these labels.
 
     Raises:
-        FabricError: there is none, or it did not answer.
+        FabricError: no node has these labels, or it did not answer.
     """
     ray = ray_module()
     try:

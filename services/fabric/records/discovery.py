@@ -41,7 +41,7 @@ def find_running(name: str = "") -> registry.RegistryEntry:
     names. If the name is empty, returns the only fabric that runs.
 
     Raises:
-        FabricError: there is none, or several; says which.
+        FabricError: no such fabric runs, or several fabrics do; the error names them.
     """
     entry = registry.find(name) if name else None
     if entry is None:
@@ -76,7 +76,7 @@ def all_running(name: str = "") -> list[registry.RegistryEntry]:
     host, or else on the Ray that RAY_ADDRESS names.
 
     Raises:
-        FabricError: there is none of this name; or none runs, and one is starting.
+        FabricError: no fabric of this name runs; or no fabric runs, and one is starting.
     """
     if name:
         return [find_running(name)]

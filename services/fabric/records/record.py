@@ -25,15 +25,18 @@ class OrphanedDirectory:
     """A data directory that was an instance's before it was moved.
 
     Attributes:
-        generation: the one that is retired.
-        host: the node's address, and its labels.
-        directory: as a path on that host.
-        address: of its replication transport, where it is told that it is over.
-        at_us: when it was moved: microseconds since 1970.
-        incarnation: as hexadecimal digits; empty: not known.
-        salvaged: the last salvage that the fabric was told of left nothing there that it lacks.
-        lacking: messages that the fabric lacked then; None: not known.
-        forgotten: it was removed, and is spoken of no more.
+        generation: the retired generation of the instance.
+        host: address of its node.
+        labels: labels of that node.
+        directory: its path on that host.
+        address: former address of the instance's replication transport; an instance that still runs
+            there is told that it is retired.
+        at_us: time of the move, in microseconds since 1970.
+        incarnation: incarnation of its data, as hexadecimal digits; empty: not known.
+        salvaged: whether the fabric had all of its messages after the last salvage that was
+            recorded.
+        lacking: number of its messages that the fabric lacked then; None: not known.
+        forgotten: whether the directory was removed, so that no command shows it any more.
     """
 
     name: str

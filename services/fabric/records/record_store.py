@@ -118,7 +118,7 @@ def is_newer(stored: FabricRecord | None, number: int) -> bool:
 
 def claim(name: str, number: int) -> bool:
     """Returns whether the record of this number is ours to write: the head lets one of several have
-    it. Who claimed it and did not write it within CLAIM_S has died."""
+    it. A process that claimed it and did not write it within CLAIM_S has died."""
     from ray.experimental import internal_kv
 
     def put(each: int) -> bool:
@@ -134,7 +134,8 @@ def claim(name: str, number: int) -> bool:
         if time.monotonic() > deadline_s:
             return True
         time.sleep(POLL_S)
-    # That of the record before stays until now: who has read that one still meets this one.
+    # The claim on the record before stays until now: a process that has read that record still
+    # meets this claim.
     before = f"{name}#{number - 1}".encode()
     internal_kv._internal_kv_del(before, namespace=_CLAIMS_NAMESPACE)
     return True
@@ -149,7 +150,7 @@ def stored_names() -> list[str]:
 
 
 def forget_record(name: str) -> None:
-    """Removes the record at Ray's head, and who claimed the next."""
+    """Removes the record at Ray's head, and the claims on the next one."""
     from ray.experimental import internal_kv
 
     internal_kv._internal_kv_del(name.encode(), namespace=_KV_NAMESPACE)

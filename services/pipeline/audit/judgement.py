@@ -306,7 +306,8 @@ def _add_missing(
 
 
 def _instance(log: LogContents, found: Audit) -> dict[str, int]:
-    """Returns the figures of one instance, and adds its entries by publisher and range."""
+    """Returns the numbers of messages, duplicates, and messages out of order or late at one
+    instance. Adds their sequences, by publisher and topic, to the lists of `found`."""
     counts = {"messages": 0, "duplicates": 0, "out_of_order": 0, "late": 0}
     identities = PublisherRanges()
     for (publisher, topic), held in sorted(log.topics.items()):
@@ -333,8 +334,8 @@ def _instance(log: LogContents, found: Audit) -> dict[str, int]:
 def _published(
     here: Mapping[str, HeldPart], origins: Mapping[str, Origin]
 ) -> dict[str, dict[Origin, SequenceSet]]:
-    """Returns, by message type and origin, what was published there, as far as any copy shows
-    it."""
+    """Returns, by message type and origin, the sequences that were published there, as far as the
+    journal of any instance shows them."""
     made: dict[str, dict[Origin, SequenceSet]] = defaultdict(lambda: defaultdict(SequenceSet))
     for instance, held in here.items():
         for (message_type, incarnation), sequences in held.origins.items():
@@ -460,7 +461,7 @@ def _reasons(
     origin: Origin, topic: str, message_type: str, why: Expectation
 ) -> Mapping[str, str] | None:
     """Returns the reasons as `Expectation` does. Where the origin is one of several instances,
-    returns what each of them brings."""
+    returns the reasons that apply for any of them."""
     found: dict[str, str] = {}
     for name in origin.names or ("",):
         reasons = why(name, topic, message_type, origin.former)

@@ -493,7 +493,7 @@ class StagedRows:
         self._builders: dict[tuple[str, str], RecordBuilder] = {}
 
     def take(self, pending: PendingWrite) -> None:
-        """Holds another pending write in place of this one. None of its rows is known durable."""
+        """Replaces the pending write by another one, none of whose rows is known durable."""
         self._pending = pending
         self.first = pending.first_sequence
         self.last = pending.first_sequence + pending.rows - 1

@@ -1,6 +1,6 @@
 """The actions of the administrator's interface over HTTP: `/amps/administrator/…` performs and
-lists them, `/raylay/risk` says what one costs now. The instance authorizes and performs each of
-them itself."""
+lists them, `/raylay/risk` says what an action costs now. The instance authorizes and performs each
+of them itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from raylay.services.processes.admin.sampler import Sampler
 from raylay.services.processes.admin.viewers import Viewer, Viewers
 
 ANTI_FORGERY_HEADER = "X-Raylay"
-"""A page of another site cannot send this header without being asked first, and is refused then."""
+"""Header that `check_origin` demands. A browser sends it for a page of another site only after
+asking this interface (a CORS preflight), which refuses."""
 _CHECKS = tuple(
     ("authorization", "entitlement", each, "amps-admin", "check")
     for each in ("transports", "transport")

@@ -118,7 +118,7 @@ class FabricRoutes:
         directory: its data directory, with the configured topology.
         sampler: keeps the last sample of its values.
         events: returns its latest events, oldest first.
-        viewer: returns who sends a request; raises where nobody may.
+        viewer: returns the user of a request; raises an HTTP error where there is none.
         check_origin: raises where a page of another site may have sent a request.
         guarded: whether users must log on.
         streams: the streams of events.

@@ -67,7 +67,7 @@ class InterfaceSettings:
     Attributes:
         instance: the instance's name.
         host_names: names, beside its addresses, by which browsers may call it.
-        guarded: whether a user must say who it is.
+        guarded: whether users must log on.
         anonymous_paths: expression for the paths that need no logon.
         allow_origin: expression for the origins whose pages may read answers, the whole of it.
         headers: further headers of every answer.

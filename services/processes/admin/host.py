@@ -18,7 +18,7 @@ HostSample = Branch
 _CPU = ("user", "system", "idle", "iowait")
 PSEUDO_FILE_SYSTEMS = frozenset(("squashfs", "tmpfs", "devtmpfs", "overlay"))
 DISKS_MAX = 64
-"""Mount points that are told, first in the order of the operating system."""
+"""Most mount points that are shown, in the order of the operating system."""
 BLOCK_DEVICES = Path("/sys/class/block")
 MEMORY_FILE = Path("/proc/meminfo")
 

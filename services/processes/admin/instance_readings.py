@@ -26,7 +26,7 @@ SHOWN_VARIABLES = re.compile(
     r"(LANG|LC_[A-Z]+|TZ|PATH|PWD|HOME|USER|SHELL|HOSTNAME|TMPDIR|VIRTUAL_ENV|PYTHON[A-Z]+|"
     r"MALLOC_[A-Z_]+|OMP_NUM_THREADS|CUDA_VISIBLE_DEVICES)\Z"
 )
-"""Environment variables whose values are told. Of others, which may be secrets, only the names
+"""Environment variables whose values are shown. Of others, which may be secrets, only the names
 are."""
 VARIABLES_MAX = 500
 SOCKET_FILES = ("tcp", "tcp6")

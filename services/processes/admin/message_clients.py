@@ -35,14 +35,15 @@ if TYPE_CHECKING:
 CONNECT_S = 5.0
 """Time for which a connection to the instance is tried."""
 CLIENTS_MAX = 6
-"""Clients at once, of all viewers: each has a name of its own, which the instance remembers."""
+"""Most clients at once, for all viewers. Each client has a name of its own, which the instance
+remembers."""
 USER_CLIENTS_MAX = 4
 log = logging.getLogger(__name__)
 NOT_ALLOWED = frozenset(("not_entitled",))
 
 
 class TooManyReaders(RaylayError):
-    """So many messages are read at once that another reader has to wait."""
+    """Too many readers of messages are connected: another one has to wait."""
 
 
 @dataclass(slots=True)
@@ -71,8 +72,9 @@ class MessageClients:
         address: returns the address of its client transport at present, `host:port`; empty: it has
             none that a client of this process can use.
         tls: TLS options of that transport.
-        tracing: where the spans of what is published here go. Each such message is traced, and no
-            reader's delivery is: it would be a step of the message's way each time somebody looks.
+        tracing: options for the spans of messages that are published here: each is traced.
+            Deliveries to readers are not traced, because each look at a message would add a step to
+            its way.
     """
 
     instance: str
@@ -92,10 +94,10 @@ class MessageClients:
             publishes: whether messages are published, which are then traced.
 
         Raises:
-            TooManyReaders: too many of them are connected.
-            ControlRefused: the instance does not let the user in, or not do this.
+            TooManyReaders: too many readers are connected.
+            ControlRefused: the instance does not let the user in, or does not allow the request.
             FabricError: the instance is away.
-            ConfigurationError: what was asked is wrong or not there.
+            ConfigurationError: the request is wrong, or names something that does not exist.
         """
         number = self._take(viewer.user)
         try:

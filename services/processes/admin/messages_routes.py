@@ -82,7 +82,7 @@ class MessagesRoutes:
 
     Attributes:
         clients: make connections to the instance.
-        viewer: returns who sends a request; raises where nobody does.
+        viewer: returns the user of a request; raises an HTTP error where there is none.
         check_origin: raises where a page of another site may have sent a request.
         types: message types of the instance.
         trace_directory: directory of the trace files on this host; None: no traces are written.

@@ -65,7 +65,7 @@ def asked_of_peer(raw_path: str) -> tuple[str, str]:
     for, encoded, without a slash in front.
 
     Raises:
-        ConfigurationError: the path is none that is passed on.
+        ConfigurationError: the path may not be passed on.
     """
     if len(raw_path) > PATH_CHARACTERS_MAX:
         raise ConfigurationError(

@@ -35,7 +35,7 @@ class Sampler:
     """Keeps the last sample of an instance and its host.
 
     Owner: the process's event loop; trees are made in a thread. Lifecycle: `close` once. One
-    question to the instance is out at a time: its answer is that of everybody who waits.
+    request to the instance is under way at a time: its answer serves all requests that wait.
 
     Args:
         host: reads the host. May block.

@@ -438,7 +438,7 @@ class LinkDialler:
             lost.cancel()
 
     def relay(self, command: str, root: int, body: bytes) -> None:
-        """Passes to the instance a part of what the destination holds, or waits for."""
+        """Passes to the instance a part of the destination's held or awaited messages."""
         self._runtime.tell(control.part_of_logon(command, root, body))
 
     def start(self, header: Header) -> None:

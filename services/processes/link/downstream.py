@@ -35,7 +35,7 @@ class ConnectionOwner(Protocol):
     """The owner of the connection (`LinkDialler`)."""
 
     def relay(self, command: str, root: int, body: bytes) -> None:
-        """Takes a part of what the destination holds, or waits for."""
+        """Takes a part of the destination's held or awaited messages."""
 
     def placed(self, placements: dict[str, InstancePlacement]) -> None:
         """Takes the destination's news of moved instances."""

@@ -53,11 +53,11 @@ some milliseconds, or some seconds with very many publishers."""
 LENDS_WITHIN_S = 1.0
 DIRECT_PUBLISHERS_MAX = 4_096
 DIRECT_BYTES_MAX = 1024 * 1024
-"""The size of the largest frame with which the connection is handed over. It tells the instance
-what the destination has, which the instance keeps in memory."""
+"""The size, in bytes, of the largest frame with which the connection is handed over. The frame
+tells the instance which messages the destination has; the instance keeps these in memory."""
 REMEMBER_S = 5.0
-"""The pause, in seconds, between two writes of what the filters left out. If the process is killed,
-messages evaluated since the last write are evaluated again."""
+"""The pause, in seconds, between two writes of the record of messages that the filters left out. If
+the process is killed, messages evaluated since the last write are evaluated again."""
 REREAD_S = 0.002
 """The pause, in seconds, before a reader that does not see an announced commit yet reads again."""
 
@@ -162,7 +162,8 @@ class Pump:
 
     # -- connections -------------------------------------------------------------------------
     def begin(self, downstream: Downstream, held: PublisherRanges, start: LinkStart) -> None:
-        """Starts the connection as the instance says. `held` is what the destination has."""
+        """Starts the connection as the instance says. `held`: the messages that the destination
+        has."""
         assert downstream.accepted is not None
         self.is_started = self._seeking = True
         self._unsent = []
@@ -193,7 +194,8 @@ class Pump:
         self._perform(self.machine.notice(awaited, last_txid))
 
     def counts(self) -> dict[str, Any]:
-        """Returns the counts of what was sent so far, for the instance's status."""
+        """Returns the numbers of records and bytes that were sent so far, for the instance's
+        status."""
         machine = self.machine
         return {
             "cursor_txid": machine.cursor,
@@ -205,7 +207,7 @@ class Pump:
 
     # -- the data path -----------------------------------------------------------------------
     def pump(self) -> None:
-        """Reads one batch of what the destination is to get, and sends it."""
+        """Reads one batch of messages for the destination, and sends it."""
         if not self.is_started or not self.machine.wants:
             return
         downstream = self.downstream
@@ -288,8 +290,8 @@ class Pump:
         return runs
 
     def _seek(self) -> bool:
-        """Takes one step past what the destination has already. Returns whether to continue that
-        way."""
+        """Skips, in one step, messages that the destination already has. Returns whether to skip
+        further."""
         machine = self.machine
         if not machine.resyncing:
             self._seeking = False

@@ -50,7 +50,7 @@ def hello(name: str, start: int, pid: int) -> bytes:
 
 
 def put(client: int, number: int, size_bytes: int) -> bytes:
-    """Encodes the front of a frame that stores messages; its body follows."""
+    """Encodes a frame that stores messages, without its body, which is sent behind the result."""
     return encode_front({"c": "put", "k": client, "n": number}, size_bytes)
 
 
@@ -85,7 +85,8 @@ def read_stored(body: bytes) -> list[tuple[int, int]]:
 
 
 def taken(client: int, seen: int, size_bytes: int, *, is_empty: bool) -> bytes:
-    """Encodes the front of frames that were taken from the buffer; their body follows."""
+    """Encodes the frame that returns messages taken from the buffer, without its body, which is
+    sent behind the result."""
     return encode_front({"c": "taken", "k": client, "n": seen, "empty": is_empty}, size_bytes)
 
 

@@ -33,7 +33,7 @@ class Codec(Protocol):
         `FRAMES_AT_ONCE` are returned: after that many, it is called without data for the others.
 
         Raises:
-            RemoteProtocolError: the session is over; its reason is to be told.
+            RemoteProtocolError: the session is over; the client is to be sent the error's reason.
         """
 
     def logged_on(self) -> None:
@@ -126,9 +126,9 @@ class Codec(Protocol):
 
 
 CodecFactory = Callable[[Callable[[int], None]], Codec]
-"""Makes the codec of a connection. It tells what it is given, before it is kept, how many bytes are
-held of a command that is not whole, and that none are any more; that may raise RemoteProtocolError,
-for `receive`."""
+"""Makes the codec of a connection. The argument is called with the number of bytes of an incomplete
+command before they are kept, and with 0 when none are kept any more. It may raise
+RemoteProtocolError, which `receive` passes on."""
 
 
 class NativeCodec(ServerSession):

@@ -110,7 +110,8 @@ class ServerSession:
     """
 
     holds: InitVar[Callable[[int], None] | None] = None
-    """Counts what is held of a frame that is not whole (`FrameReader`)."""
+    """Called with the number of bytes that are kept of an incomplete frame, before they are kept
+    (see `FrameReader`). None: the bytes are not counted."""
     state: SessionState = field(default=NEW, kw_only=True)
     reader: FrameReader = field(init=False)
 
@@ -126,7 +127,7 @@ class ServerSession:
         is called without data for the others.
 
         Raises:
-            RemoteProtocolError: the session is over; its reason is to be told.
+            RemoteProtocolError: the session is over; the client is to be sent the error's reason.
         """
         commands: list[Command] = []
         for header, body in self.reader.feed(data):

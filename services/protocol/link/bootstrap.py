@@ -223,7 +223,7 @@ def lacks_frames(lacks: PublisherRanges) -> list[bytes]:
 
 
 def runs_front(source_txid: int, size_bytes: int) -> bytes:
-    """Encodes the front of a block of runs, which follows."""
+    """Encodes a frame with a block of runs, without the block: it is sent behind the result."""
     return encode_front({"c": RUNS, "tx": source_txid}, size_bytes)
 
 

@@ -517,8 +517,8 @@ def batch_front(
     body_bytes: int,
     yours: Ranges | None = None,
 ) -> bytes:
-    """Encodes the front of a batch, with `awaited`; `body_bytes` counts the bytes that follow,
-    compressed as `compression` says; empty: not compressed."""
+    """Encodes the start of a batch's frame, up to and with `awaited`. `body_bytes`: number of bytes
+    that are sent behind it, compressed by `compression`; empty: not compressed."""
     header: Header = {"c": "batch", "n": number}
     if marked:
         header["m"] = True

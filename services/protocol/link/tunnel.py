@@ -13,7 +13,8 @@ def carry_begin(stream: int) -> bytes:
 
 
 def carry_front(stream: int, size_bytes: int) -> bytes:
-    """Encodes the front of a carried stream's bytes, which are sent from where they are."""
+    """Encodes a frame with bytes of a carried stream, without the bytes: they are sent behind the
+    result, without a copy."""
     return encode_front({"c": "carry", "n": stream}, size_bytes)
 
 

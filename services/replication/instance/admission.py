@@ -36,7 +36,7 @@ class InstanceAdmission:
     Owner: the instance's machine. Lifecycle: as long as the machine.
 
     Args:
-        placements: what is known of moved instances.
+        placements: the known placements of moved instances.
         destinations: the ledgers of the destinations; only read.
         ready: whether clients are admitted from the start.
     """
@@ -86,10 +86,12 @@ class InstanceAdmission:
             self._out.emit(BecameReady())
 
     def admit(self, senders: Iterable[str], held: PublisherRanges, *, force: bool) -> None:
-        """Admits clients by hand although no peer of the group has brought what it has.
+        """Admits clients by hand although no peer of the group has brought the messages that it
+        holds.
 
         Raises:
-            AdmissionRefused: some peer may hold what is not here, and it is not forced.
+            AdmissionRefused: some peer may hold messages that this instance lacks, and `force` is
+                false.
         """
         risk = self.risk(senders, held)
         if risk and not force:

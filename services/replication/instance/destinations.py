@@ -611,9 +611,9 @@ class Destinations:
         return floor
 
     def release(self) -> None:
-        """Tells the journal what it may remove. To be called at once when a link connects or is
-        lost and when a note is journaled: until the link has caught up, this instance does not know
-        what the other server has."""
+        """Tells the journal below which transaction id it may remove entries. To be called at once
+        when a link connects or is lost and when a note is journaled: until the link has caught up,
+        this instance does not know what the other server has."""
         if (before_txid := self.removable_before()) != self._removable_before:
             self._removable_before = before_txid
             self._out.emit(RemovalBound(before_txid))

@@ -34,7 +34,7 @@ class Durability:
     Args:
         own_root: the root of messages that clients publish here.
         destinations: the ledgers of the destinations; only read.
-        book: replies due: takes who is to be answered.
+        book: the due replies, to which this part adds.
         committed_txid: last transaction id of the recovered journal.
         awaited: messages for which this instance is awaited, by root.
         refused: messages that destinations refused for good.

@@ -127,7 +127,7 @@ class InstanceMachine:
             unavailable: messages that no upstream had any more, besides those of `recover`.
             incarnations: last known incarnation of each destination's server.
             servers: names of the instances to which each destination's link ever connected.
-            placements: what is known of moved instances.
+            placements: the known placements of moved instances.
             lookup: look-up into the journal, for `recover` alone.
             former: earlier incarnations of the data directory, or of the one that it is a copy of.
             ready: False for an instance that must catch up with a peer before it admits clients.
@@ -572,13 +572,15 @@ class InstanceMachine:
             self._out.insert(at, RunsCommitted(runs, committed_txid))
 
     def admit(self, senders: Iterable[str], *, force: bool = False) -> list[Effect]:
-        """Admits clients by hand although no peer of the group has brought what it has.
+        """Admits clients by hand although no peer of the group has brought the messages that it
+        holds.
 
         Args:
             senders: the other instances of the group that replicate to this one.
 
         Raises:
-            AdmissionRefused: some peer may hold what is not here, and it is not forced.
+            AdmissionRefused: some peer may hold messages that this instance lacks, and `force` is
+                false.
         """
         self._out.is_changing = True
         if not self.admission.ready:

@@ -117,7 +117,8 @@ class DirectLinkPolicy:
         `cursor`.
 
         Returns:
-            what is committed behind that. None: the connection cannot be gone on with.
+            the runs that are committed behind `cursor`. None: the connection cannot be used
+                further.
         """
         kept, self._kept = self._kept, None
         # Until `ended`, the link is not asked again: it has no connection to hand over.

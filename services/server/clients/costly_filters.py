@@ -31,7 +31,8 @@ class CostlyFilters:
         self._tell_s = 0.0
 
     def check(self) -> None:
-        """Reports and ends what is due. Called with each periodic check of the instance."""
+        """Ends the subscriptions of users whose budget is spent, and reports evaluations that were
+        given up. Called with each periodic check of the instance."""
         budgets = self._clients.budgets
         budgets.recover(self._runtime.steady_us())
         efforts = budgets.newly_stopped()

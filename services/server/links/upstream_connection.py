@@ -871,7 +871,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
 
     @property
     def _awaited_max(self) -> tuple[int, int]:
-        """The limits of one frame's questions, in bytes and in ranges."""
+        """The limits on the awaited messages that a batch names, in bytes and in ranges."""
         if self._is_believed:
             return REPLICATION_FRAME_BYTES_MAX, AWAITED_RANGES_MAX
         return AWAITED_BYTES_MAX, UNPROVEN_RANGES_MAX

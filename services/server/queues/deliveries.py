@@ -124,8 +124,8 @@ class QueueDeliveries:
 
     # -- full sockets --------------------------------------------------------------------------
     def terms(self, client: QueueReceiver, each: ConsumerSubscription) -> ConsumerSubscription:
-        """Returns the terms that the owner is told of a subscription: those that the client asked
-        for, or, while its socket is full, a backlog of 0."""
+        """Returns the terms of a subscription for the queue's owner: the terms that the client
+        asked for, or, while its socket is full, a backlog of 0."""
         if client.may_write:
             return each
         self._full.setdefault(client.number, {})[name_of(each.consumer)] = each
@@ -134,8 +134,8 @@ class QueueDeliveries:
     def filled(
         self, client: QueueReceiver, name: str
     ) -> tuple[QueueFrontend, ConsumerSubscription] | None:
-        """Stops deliveries to a subscription until its socket has taken what was sent. Returns what
-        its queue is to be told; None: it has been told already."""
+        """Stops deliveries to a subscription until its socket has taken what was sent. Returns the
+        new terms for its queue; None: the queue has them already."""
         found = self.subscribed.get(client.number, {}).get(name)
         if found is None or name in self._full.get(client.number, ()):
             return None
@@ -143,8 +143,8 @@ class QueueDeliveries:
         return frontend, self.terms(client, frontend.consumers[consumer])
 
     def emptied(self, client: QueueReceiver) -> list[tuple[QueueFrontend, ConsumerSubscription]]:
-        """Resumes deliveries to the subscriptions of a client, as its socket has room. Returns what
-        their queues are to be told."""
+        """Resumes deliveries to the subscriptions of a client, as its socket has room. Returns the
+        new terms for their queues."""
         full = self._full.pop(client.number, {})
         of_session = self.subscribed.get(client.number, {})
         return [(of_session[name][0], self.terms(client, each)) for name, each in full.items()]

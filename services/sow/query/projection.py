@@ -36,8 +36,8 @@ class Projection:
         message_type: type of the messages.
 
     Raises:
-        RemoteProtocolError: it is none, with reason `bad_select`; or messages of that type cannot
-            be cut: `not_supported`.
+        RemoteProtocolError: with reason `bad_select`: the text is no select list; with
+            `not_supported`: fields cannot be cut out of messages of that type.
     """
 
     __slots__ = ("_root", "_type", "text")

@@ -299,7 +299,7 @@ class QueryExecution:
         Raises:
             RemoteProtocolError: more rows wait for their order than may: `too_large`. To judge a
                 record takes the filter more than it may: `filter_too_costly`.
-            CorruptRecord: what is on disk is no record.
+            CorruptRecord: an entry on disk is no record.
         """
         frames: list[list[Row]] = []
         while not self.done:

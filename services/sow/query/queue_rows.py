@@ -51,8 +51,8 @@ class QueueRows:
         reads: whether the next message must be read; otherwise `passed` is enough.
 
     Raises:
-        RemoteProtocolError: the terms are none: `bad_order_by`, `bad_select`; or messages of that
-            type cannot be cut: `not_supported`.
+        RemoteProtocolError: with reason `bad_order_by` or `bad_select`: the terms are not valid;
+            with `not_supported`: fields cannot be cut out of messages of that type.
     """
 
     def __init__(
