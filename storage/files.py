@@ -17,11 +17,11 @@ from raylay.storage.file_systems import overwrite_in_place
 
 PRIVATE_DIRECTORY_MODE = 0o700
 PRIVATE_FILE_MODE = 0o600
-"""Given when a file is made, and not afterwards: a umask only takes bits away, and whoever opens a
-file before its mode is changed keeps it open."""
+"""The mode is given when a file is made, and not afterwards: a umask only takes bits away, and a
+process that opens a file before its mode is changed keeps it open."""
 
 ASIDE_SUFFIX = ".aside"
-"""Suffix of a file until it is whole; whoever recovers the directory deletes such files."""
+"""Suffix of a file until it is complete; the recovery of a directory deletes such files."""
 
 FAULT_VARIABLE = "RAYLAY_JOURNAL_FAULT"
 FAULT_SESSION_VARIABLE = "RAYLAY_JOURNAL_FAULT_SESSION"
@@ -135,7 +135,8 @@ def write_durably(path: Path, content: bytes, mode: int = PRIVATE_FILE_MODE) -> 
     behind a power cut. When this returns the new one is on the disk.
 
     Args:
-        mode: Who may read it; also while it is written, whatever the umask lets through.
+        mode: permission bits of the file, which also hold while it is written, whatever the umask
+            is.
 
     Raises:
         OSError: It cannot be written; the old content is still there, and nothing else is.
@@ -150,7 +151,7 @@ def write_durably(path: Path, content: bytes, mode: int = PRIVATE_FILE_MODE) -> 
             os.fsync(fd)
         os.replace(aside, path)
     except OSError:
-        # On a full disk the half of a file is room that somebody else needs.
+        # On a full disk, half a file takes room that other files need.
         aside.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)

@@ -85,7 +85,7 @@ class SegmentMaintenance:
 
     Args:
         directory: the journal's directory.
-        archive_directory: where `archive` moves segments to; made when it is missing.
+        archive_directory: directory to which `archive` moves segments; made when it is missing.
         level: zstd level of `compress`.
     """
 
@@ -125,7 +125,7 @@ class SegmentMaintenance:
             self._write_aside(file, aside)
             os.replace(aside, target)
         except OSError:
-            # The half of a file is room that somebody else needs.
+            # Half a file takes room that other files need.
             aside.unlink(missing_ok=True)
             raise
         sync_directory(target.parent)

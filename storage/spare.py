@@ -17,7 +17,7 @@ class SpareSegment:
 
     Args:
         directory: the journal's.
-        map_bytes: of the environment.
+        map_bytes: size of the environment's memory map, in bytes.
     """
 
     def __init__(self, directory: Path, map_bytes: int) -> None:

@@ -31,7 +31,7 @@ class AdminAction(NamedTuple):
     """A control call that a path names.
 
     Attributes:
-        call: of `raylay.services.security.control.PATHS`.
+        call: name of a call in `raylay.services.security.control.PATHS`.
         details: the names in the path, decoded.
     """
 

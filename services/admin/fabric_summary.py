@@ -191,7 +191,7 @@ def read_summary(data: bytes, name: str) -> InstanceSummary:
     """Reads a peer's summary.
 
     Args:
-        name: of the instance that was asked.
+        name: name of the instance that was asked.
 
     Raises:
         SummaryRefused: it is of another version, too large, of another instance, or no summary.
@@ -265,9 +265,9 @@ class Summarizer:
         """Returns the summary of a sample.
 
         Args:
-            snapshot: of an instance in any state.
-            time_us: in microseconds since 1970.
-            steady_us: by a clock that never goes back.
+            snapshot: snapshot of an instance in any state.
+            time_us: time of the sample, in microseconds since 1970.
+            steady_us: the same time by a clock that never goes back.
         """
         self._rates.begin(steady_us)
         self._trends.forget_old(steady_us)

@@ -26,7 +26,7 @@ from raylay.services.admin.fabric_words import clock, duration, messages, names
 from raylay.services.admin.trends import Trend
 
 UNKNOWN_S = 10.0
-"""Age from which an answer says nothing any more."""
+"""Age, in seconds, from which an answer no longer counts."""
 TOPICS_MAX = 500
 TOPIC_ENTRIES_MAX = 2_000
 """Limit on the entries (one for each topic and instance) in one view; with more, topics are listed
@@ -155,7 +155,8 @@ def view_of(
     """Returns the states of what is configured.
 
     Args:
-        answers: by instance; those of instances that are not configured are passed over.
+        answers: the instances' answers, by name; answers of instances that are not configured are
+            ignored.
     """
     of = {each.name: answers.get(each.name, NEVER) for each in topology.instances}
     known = {name: answer.known for name, answer in of.items()}

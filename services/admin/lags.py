@@ -34,8 +34,8 @@ class Lags:
         """Adds `seconds_behind`, `behind` (in transactions) and `trend`.
 
         Args:
-            snapshot: with the rows of all pages; of an instance in any state.
-            time_us: of the sample, in microseconds since 1970.
+            snapshot: snapshot of an instance in any state, with the rows of all pages.
+            time_us: time of the sample, in microseconds since 1970.
             steady_us: the same by a clock that never goes back.
         """
         committed_txid = snapshot.get("committed_txid")

@@ -34,7 +34,7 @@ class WaySpan:
     """One span.
 
     Attributes:
-        id: of the span in its trace.
+        id: id of the span in its trace.
         parent: id of the parent; empty: it has none.
         begin_us: microseconds since 1970, with fractions.
     """

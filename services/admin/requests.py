@@ -60,7 +60,7 @@ def read_request(path: str, query: Sequence[tuple[str, str]]) -> ResourceRequest
     """Reads a request.
 
     Args:
-        path: as it came, percent-encoded, without the query.
+        path: path of the request as it came, percent-encoded, without the query.
         query: the decoded parameters in their order. All but `t0` and `t1` are for the code that
             performs the action.
 
@@ -114,7 +114,7 @@ def read_time(text: str, name: str) -> int:
 
     Args:
         text: `20230830T000000.000000Z` or any other form of ISO 8601.
-        name: of the parameter, for the error.
+        name: name of the parameter, for the error.
 
     Returns:
         Microseconds since 1970.

@@ -32,7 +32,7 @@ class ActionRisk:
     """The risk of an administrator's action.
 
     Attributes:
-        sentences: what happens, with what it costs or endangers now.
+        sentences: the effects of the action, with their present costs and dangers.
         typed: the name that a person must type to confirm the action; empty: none.
         effect: the leaf that shows the action's effect; None: no leaf shows it.
         takes: the approximate time until the action has its effect, in words; empty: a moment, or
@@ -48,10 +48,10 @@ class ActionRisk:
 
 
 def risk_of(action: AdminAction, instance: Branch) -> ActionRisk:
-    """Returns what an action risks now.
+    """Returns the present risk of an action.
 
     Args:
-        action: of `action_at`.
+        action: an action that `action_at` returned.
         instance: `/amps/instance`. A value that it lacks is left out of the sentences.
     """
     return _RISKS[action.call](action, _Instance(instance))

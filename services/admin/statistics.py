@@ -156,12 +156,12 @@ Sample = Mapping[str, Mapping[str, Mapping[str, Value]]]
 
 
 def past_tree(tree: Branch, sample: Sample, time_us: int) -> Branch:
-    """Returns the tree of an earlier sample, in the form of the present one. What has no history is
-    left out; what has left the tree since then is in it again.
+    """Returns the tree of an earlier sample, in the form of the present one. Values without a
+    history are left out; nodes that have left the tree since then are in it again.
 
     Args:
         tree: the present one, or the part of it that is wanted.
-        time_us: of the sample, in microseconds since 1970.
+        time_us: time of the sample, in microseconds since 1970.
     """
     found = {
         name: _past(branch, (name,), "", "", sample, _row(sample, (name,), ""))

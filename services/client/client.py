@@ -73,11 +73,12 @@ class Client:
         group: only instances of this group are used; empty: any that `servers` lists, and their
             peers of the same group.
         allow_other_groups: whether instances of other groups are used as well.
-        failover: `safe` (default): the client goes only to instances that each one it has heard
-            called safe last, and back to the one it used last; `any`: to any instance.
+        failover: `safe` (default): the client uses only the instance that it used last, and
+            instances that the last report of every instance it has heard calls safe; `any`: it uses
+            any instance.
         publish_store: keeps publishes until they are durable; by default in memory.
-        bookmark_store: keeps what bookmark subscriptions have received; by default in memory, as
-            long as this client lives.
+        bookmark_store: remembers which messages bookmark subscriptions have received; by default in
+            memory, as long as this client lives.
         tls: TLS options: a TlsConfig, or a mapping of its values (`ca_file`, `certificate`,
             `private_key`, `server_name`, …); True: TLS with the system's CAs; None: no TLS.
         heartbeat_s: seconds after which a silent server counts as dead; 0: never.
@@ -93,12 +94,12 @@ class Client:
         on_persisted: called with the highest settled sequence, once for each ack.
         on_publish_failed: called for each refused publish. Without this callback, `flush` raises
             the error.
-        on_arrival: called with each batch of messages that a subscription or a consumer of a queue
-            is sent, when it comes in; the consumer may be given it much later.
+        on_arrival: called with each batch of messages for a subscription or a consumer of a queue,
+            when it arrives; the application may get it much later.
 
     Raises:
-        ConfigurationError: there is no server, an address is none, a value is out of range, a file
-            of `tls` cannot be used.
+        ConfigurationError: there is no server, an address is not valid, a value is out of range, or
+            a file of `tls` cannot be used.
 
     Owner: one event loop; not thread-safe (SyncClient is).
     """
@@ -341,8 +342,9 @@ class Client:
         message_type: str = "json",
     ) -> int:
         """Deletes records of a SOW topic: here, and wherever the topic is replicated to. Give one
-        of `filter`, `keys` and `data`, or a filter with keys: of those what passes. Returns and
-        raises as `publish`; it is kept, sent again and acknowledged as a publish is.
+        of `filter`, `keys` and `data`, or a filter with keys, which deletes the records of these
+        keys that pass. Returns and raises as `publish`; the delete is kept, sent again and
+        acknowledged as a publish is.
 
         Args:
             filter: deletes the records that pass the filter; `1=1`: all. Up to 50,000 records: see
@@ -353,7 +355,7 @@ class Client:
 
         Raises:
             LocalProtocolError: none or several of the three are given; nothing was deleted. `flush`
-                raises CommandFailed for what the instance refused: `no_sow`, `bad_filter`,
+                raises CommandFailed where the instance refused the delete: `no_sow`, `bad_filter`,
                 `bad_message`, `bad_key`, `too_many`.
         """
         body = delete_body(filter, keys, data)
@@ -401,7 +403,8 @@ class Client:
             CommandFailed: a publish was refused, and there is no `on_publish_failed` to tell: its
                 topic is `not_journaled`, say. Each refusal is raised once; `SequenceConflict` is
                 one kind.
-            FlushTimeout: not within `timeout_s`; says what is not acknowledged, and why.
+            FlushTimeout: not everything is durable within `timeout_s`; the error says which
+                publishes are not acknowledged, and why.
             RaylayError: what ended the client.
         """
         self._queues.publish_acks()
@@ -443,7 +446,7 @@ class Client:
             filter: only messages that pass this filter are delivered (docs/filters.md): `/price >
                 100`.
             select: the fields that are sent: `[-/,+/price]`.
-            oof, delta, no_empties, no_sowkey: as for `sow_and_subscribe`, on SOW topics.
+            oof, delta, no_empties, no_sowkey: options for SOW topics, as in `sow_and_subscribe`.
             bookmark: start in the log: `EPOCH`, `NOW`, a bookmark, a list, a time or a range
                 (services/messages/bookmarks.py). Empty: an ordinary subscription, whose messages
                 are not replayed. Where the bookmark store knows this subscription id, the
@@ -460,11 +463,12 @@ class Client:
                 together with the other options of this kind.
             rate: limit on the speed: `500` messages a second, `500KB` of records a second, `2X` or
                 `.5X` of the speed at which the instance received them.
-            rate_max_gap: with a multiple of the original speed, the longest pause: `10s`.
+            rate_max_gap: longest pause, such as `10s`, where `rate` is a multiple of the original
+                speed.
             pause: whether the subscription begins paused, until `resume`.
             persisted_ms: longest time between two persisted acks, in milliseconds.
             non_regex_topic: whether `topic` is a name even if it has characters of an expression.
-            max_backlog: on a queue, number of messages that may be leased at one time (`queue`).
+            max_backlog: most messages that may be leased at one time, on a queue (see `queue`).
             queue_bytes_max: bytes that may wait for the consumer before reading stops.
             timeout_s: seconds to wait for the server's answer.
 
@@ -544,22 +548,25 @@ class Client:
         timeout_s: float = 30.0,
     ) -> SowQuery:
         """Asks for the records of a SOW topic: `async for row in client.sow("orders")`, or `rows =
-        await client.sow("orders").all()`. It is sent, and refused, when the first row is asked for
-        (`SowQuery`).
+        await client.sow("orders").all()`. The query is sent, and may be refused, when the first row
+        is asked for (`SowQuery`).
 
         Args:
-            topic: literal, or a regular expression.
-            message_type: only topics of this type; empty: any.
-            filter: only records that pass it (docs/filters.md).
-            order_by: `/price DESC, /symbol`; empty: no order that may be relied on.
-            top_n, skip_n: so many rows at most, behind so many that are left out.
+            topic: name of a topic, or a regular expression.
+            message_type: only topics of this type are queried; empty: any type.
+            filter: only records that pass this filter are returned (docs/filters.md).
+            order_by: order of the rows, such as `/price DESC, /symbol`; empty: no order that may be
+                relied on.
+            top_n, skip_n: most rows that are returned, and number of rows that are left out in
+                front of them.
             select: the fields that are sent: `[-/,+/price]`.
-            keys: only the records of these SOW keys.
-            as_of: what there was then, on a topic with history: `20260102T030405Z`.
-            batch: rows a frame, at most.
-            queue_bytes_max: bytes that wait for the consumer before reading stops.
+            keys: only records with these SOW keys are returned.
+            as_of: time of the past state that is queried, on a topic with history:
+                `20260102T030405Z`.
+            batch: most rows in a frame.
+            queue_bytes_max: bytes that may wait for the consumer before reading stops.
             non_regex_topic: `topic` is a literal name, whatever characters it has.
-            timeout_s: for the server's answer.
+            timeout_s: seconds to wait for the server's answer.
 
         Raises:
             TypeError: a keyword argument is misspelt.
@@ -604,30 +611,33 @@ class Client:
         queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
         timeout_s: float = 30.0,
     ) -> Subscription:
-        """The records of a SOW topic, and then every change of them: nothing between is lost, and
-        nothing comes twice. Messages say by `kind` what they are: `sow` a record that was there,
-        `publish` a change, `oof` what left. `group_end` is set when all records have come.
+        """Queries the records of a SOW topic, then delivers every change of them: no change between
+        is lost, and none comes twice. The `kind` of a message is `sow` for a record of the query,
+        `publish` for a change, and `oof` for a record that left. `group_end` is set when all
+        records have come.
 
-        It goes on at another instance: of what that has, only what the consumer does not hold is
-        handed out (services/client/subscriptions/delivered_rows.py). The client keeps about 200
-        bytes a record for it.
+        After a failover it goes on at another instance: of that instance's records, only those that
+        the consumer does not hold are handed out (services/client/subscriptions/delivered_rows.py).
+        For this the client keeps about 200 bytes for each record.
 
         Args:
-            oof: tells, as messages of kind `oof` with a `reason`, of records that are deleted or
-                expired, or do not pass the filter any more.
-            delta: changes come with the key fields and what has changed, and nothing else.
-            no_empties: of fields that a record lost, a delta says nothing.
-            no_sowkey: deltas come without SOW key.
-            bookmark: the records as they were there, on a topic with history, and then every
-                message behind it: a time, a bookmark, a list, a range, `EPOCH`. On others, and with
-                `NOW`, the records as they are. Deletions are not told of; `oof`, `delta`, `select`
-                and `keys` do not go with it. It goes on exactly where it was, after a failover and,
-                with a bookmark store, after a restart: without rows then (`SowReplay`).
-            bookmark_not_found: `now`, `epoch` or `fail`.
-            subscription_id: made up when it is not given; with a bookmark store from topic, type
-                and filter.
-            fully_durable, rate, rate_max_gap, persisted_ms: As of `subscribe`, with a bookmark.
-            the others: as of `sow`.
+            oof: whether records that are deleted or expired, or do not pass the filter any more,
+                are reported as messages of kind `oof` with a `reason`.
+            delta: whether changes come with only the key fields and the changed fields.
+            no_empties: whether a delta leaves out the fields that a record has lost.
+            no_sowkey: whether deltas come without the SOW key.
+            bookmark: position in the log: a time, a bookmark, a list, a range, `EPOCH`. On a topic
+                with history, the query returns the records as they were at this position, and every
+                later message follows. On other topics, and with `NOW`, it returns the present
+                records. Deletions are not reported, and `oof`, `delta`, `select` and `keys` cannot
+                be combined with it. After a failover and, with a bookmark store, after a restart,
+                the subscription goes on exactly where it was, without rows (`SowReplay`).
+            bookmark_not_found: action where the log lacks the bookmark: `now`, `epoch` or `fail`.
+            subscription_id: id of the subscription; by default a new one, or with a bookmark store
+                one that is made from topic, type and filter.
+            fully_durable, rate, rate_max_gap, persisted_ms: options of a bookmark subscription, as
+                in `subscribe`.
+            the others: as in `sow`.
 
         Raises:
             CommandFailed: the server refused, with its reason (`bad_filter`, …).
@@ -680,8 +690,9 @@ class Client:
         queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
         timeout_s: float = 30.0,
     ) -> Subscription:
-        """Subscribes to what changes of the records of a SOW topic: key fields and changed fields.
-        The arguments and errors of `subscribe`; a delta subscription has no bookmark."""
+        """Subscribes to the changes of the records of a SOW topic, each with the key fields and the
+        changed fields. Arguments and errors are those of `subscribe`; a delta subscription has no
+        bookmark."""
         return await self.subscribe(
             topic,
             message_type=message_type,
@@ -751,11 +762,11 @@ class Client:
         its sequence; the last one where it takes several records.
 
         Args:
-            bookmarks: `Message.bookmark` of each.
+            bookmarks: `Message.bookmark` of each message.
             how: `ack`, or `expire` for messages that no consumer can handle.
 
         Raises:
-            LocalProtocolError: one is no bookmark of a message, or there is none.
+            LocalProtocolError: a value is no bookmark of a message, or `bookmarks` is empty.
             PublishStoreFull: the publish store has no room; nothing was acknowledged.
         """
         return self._queues.acknowledge(queue, bookmarks, message_type, how)
@@ -765,15 +776,15 @@ class Client:
         self, queue: str, filter: str, *, message_type: str = "json", how: str = "ack"
     ) -> int:
         """Acknowledges, expires or gives back all messages of a queue that pass a filter at this
-        moment; with strict leasing, those that the instance owns and no other client holds. Returns
-        how many.
+        moment; with strict leasing, only messages that the instance owns and no other client holds.
+        Returns their number.
 
         Args:
             how: `ack`, `expire` or `cancel`.
 
         Raises:
             CommandFailed: the server refused: `no_queue`, `bad_filter`, `bad_command`.
-            ConnectionLost: nobody answered; it may have been done.
+            ConnectionLost: no server answered; the command may have been performed.
         """
         return await self._queues.acknowledge_matching(queue, filter, message_type, how)
 
@@ -783,7 +794,7 @@ class Client:
 
         Raises:
             CommandFailed: there is no such queue: `no_queue`.
-            ConnectionLost: nobody answered.
+            ConnectionLost: no server answered.
         """
         return await self._queues.status(queue, message_type)
 
@@ -833,5 +844,5 @@ class Client:
 
     def trust(self, instance: str) -> None:
         """Allows failover to an instance that another instance called unsafe. For an operator who
-        knows that the other one is gone for good."""
+        knows that the instance that called it unsafe is gone for good."""
         self.machine.trust(instance)

@@ -139,7 +139,7 @@ async def open_connection(
         tls: TLS context for `host:port`; a Unix socket has no TLS.
 
     Raises:
-        OSError: nobody answers there, or TLS failed: says why.
+        OSError: no server answers at the address, or TLS failed; the error says why.
         ValueError: the address has another form.
     """
     loop = asyncio.get_running_loop()

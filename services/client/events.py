@@ -147,9 +147,9 @@ class Connected:
 class ClockDiffers:
     """The clock of this host and that of the instance's host differ by more than a minute.
 
-    Until they agree, what this client publishes bears a time that is wrong for others: records of
-    a SOW topic with a lifetime end sooner or later than meant, and a topic with
-    `conflict: last_writer` refuses what is ahead.
+    Until they agree, messages that this client publishes bear a wrong time for other processes:
+    records of a SOW topic with a lifetime expire sooner or later than meant, and a topic with
+    `conflict: last_writer` refuses messages whose time is ahead.
 
     Attributes:
         ahead_s: seconds by which the clock here is ahead; negative: behind.
@@ -223,8 +223,8 @@ class WaitingForServer:
 
 @dataclass(frozen=True, slots=True)
 class WaitingForSafeInstance:
-    """Every server that may be used is down, and others must not be used: instance and reason of
-    each."""
+    """Every server that may be used is down, and others must not be used: `refused` has the
+    instance and the reason of each."""
 
     refused: tuple[tuple[str, str], ...]
     pause_s: float
@@ -250,7 +250,8 @@ class MessagesMissing:
 
     Attributes:
         messages: number of the messages.
-        publishers: for at most 100 publishers: number of messages, first and last sequence.
+        publishers: number of messages, and first and last sequence, for each of at most 100
+            publishers.
     """
 
     subscription: str
@@ -313,7 +314,7 @@ class SendFrame:
 
 @dataclass(slots=True)
 class SendPublishes:
-    """Report that `next_batch` has something again."""
+    """Report that `next_batch` has messages to send again."""
 
 
 @dataclass(slots=True)
@@ -325,8 +326,8 @@ class Settled:
 
 @dataclass(slots=True)
 class SubscriptionAccepted:
-    """Report that the server accepted a subscription. `have` is to be passed on like that of a
-    persisted ack."""
+    """Report that the server accepted a subscription. `have` is to be passed on like the `have` of
+    a persisted ack."""
 
     subscription_id: str
     have: PublisherRanges | None

@@ -33,7 +33,7 @@ class PendingCommands:
         effects.append(SendFrame(event.header | {"cid": command_id}, event.body))
 
     def answered(self, header: Header, body: bytes, effects: list[Effect]) -> bool:
-        """Takes an ack. Returns whether it answers one of these commands."""
+        """Takes an ack. Returns whether the frame answers one of these commands."""
         asked = self._asked.pop(header.get("cid") or "", None)
         if asked is None:
             return False

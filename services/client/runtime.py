@@ -149,22 +149,23 @@ class ClientRuntime:
     Args:
         machine: the decisions, and their state.
         store: the publish store, with the messages that are published and not durable yet.
-        bookmark_store: what bookmark subscriptions have seen; None: nothing is remembered.
+        bookmark_store: the messages that bookmark subscriptions have received; None: they are not
+            remembered.
         resolver: looks the servers up before each round of attempts; None: the machine has them.
-        tls: how connections speak TLS.
-        tracer: is told of sampled publishes and deliveries.
-        callbacks: of the application.
+        tls: TLS settings of the connections; None: no TLS.
+        tracer: gets the sampled publishes and deliveries; None: nothing is traced.
+        callbacks: the application's callbacks.
         bookmark_flush_s: seconds after which, at the latest, received bookmarks are on disk.
 
     Attributes:
-        subscriptions: by subscription id.
-        consumers: of queues; each is told when the connection is lost.
-        turned_s: when the loop was last known to turn, by `time.monotonic`: a frame that has come
-            since may have waited in the socket from then on.
-        error: what ended the client.
-        refusals: address to the reason why the last attempt at it failed.
-        settled_waiters: (sequence, future) of each caller that waits until it is settled.
-        room_waiters: of each caller that waits for room in the store.
+        subscriptions: the subscriptions by their ids.
+        consumers: the consumers of queues, each of which is called when the connection is lost.
+        turned_s: time, by `time.monotonic`, at which the event loop was last known to run: a frame
+            that has come since may have waited in the socket from then on.
+        error: the error that ended the client; None: it has not failed.
+        refusals: the reason why the last attempt at an address failed, by address.
+        settled_waiters: (sequence, future) of each caller that waits until the sequence is settled.
+        room_waiters: the future of each caller that waits for room in the store.
 
     Owner: one event loop.
     """
@@ -297,7 +298,7 @@ class ClientRuntime:
 
         Raises:
             CommandFailed: the server refused it.
-            ConnectionLost: nobody answered; it may have been done.
+            ConnectionLost: no server answered; the command may have been performed.
         """
         self.raise_if_ended()
         assert self.loop is not None, "connect first"

@@ -433,7 +433,8 @@ class SyncClient:
 
         Raises:
             CommandFailed: a publish was refused and there is no `on_publish_failed`.
-            FlushTimeout: not within `timeout_s`; says what is not acknowledged, and why.
+            FlushTimeout: not everything is durable within `timeout_s`; the error says which
+                publishes are not acknowledged, and why.
         """
         self._run(self._flush(timeout_s))
 

@@ -174,25 +174,27 @@ class InstanceConfig(JsonText):
             publishers.
         metrics_port: port at which Prometheus reads metrics; 0: any free one; None: no metrics.
         bootstrap: sources from which an empty data directory is filled before the instance serves.
-        generation: how often the instance was moved (replication/membership/placement.py).
+        generation: number of times that the instance was moved
+            (replication/membership/placement.py).
         placements: places of instances that were moved, as far as the fabric's record knows them:
             name, generation, replication address and client address of each.
         announce_to: replication addresses that are told where this instance lives now, if it was
             moved or has another address than its configuration says.
-        node_address: its node's, where it listens there; where the node comes back with another
-            one, the instance follows (services/server/links/node_address.py). Empty: it was given
-            its hosts.
+        node_address: address of the instance's node, where the instance listens on it; if the node
+            comes back with another address, the instance listens on that one
+            (services/server/links/node_address.py). Empty: its hosts are configured.
         drills: whether drills may break the instance (docs/drills.md).
         authentication: module that decides which clients are let in; None: all clients are.
         entitlement: module that decides what clients may do; None: they may do everything.
         admin: modules that decide which users may control the instance; None: every user that can
             call it.
-        interface: the administrator's interface over HTTP; None: the instance has none.
+        interface: settings of the administrator's interface over HTTP; None: the instance has none.
         announce_tls: TLS settings with which the addresses of `announce_to` are dialled; None:
             without TLS.
         capacity: limits on the messages that wait for clients that do not read; None: the default
             limits.
-        replication_authentication, replication_entitlement: of replication transports.
+        replication_authentication, replication_entitlement: the same modules for links, on
+            replication transports.
         authenticator: module that makes the credentials of the instance and its links; None: they
             send none.
         fabric_key: key by which the instance proves to other instances that it is of their fabric

@@ -50,7 +50,7 @@ def read(kind: type[Record], text: str, where: str, advice: str) -> Record:
     """Reads what `written` wrote.
 
     Args:
-        advice: what to do with a text of another version.
+        advice: sentence on what to do with a text of another version.
 
     Raises:
         ConfigurationError: the text is no such record; says where in it the fault is.

@@ -26,8 +26,9 @@ class TransportConfig:
         message_types: message types that the transport takes; empty: any type.
         advertised: address `host:port` at which clients reach the transport; None: host and port.
         connections_max: most connections at once; None: as many as the instance takes.
-        connections_per_user_max, connections_per_address_max: of one user and of one address that
-            have logged on; None: half of `connections_max`, and any number from this host.
+        connections_per_user_max, connections_per_address_max: most logged-on connections of one
+            user, and from one address; None: half of `connections_max`, and any number from this
+            host.
         outstanding_publishes_max: most publishes of one connection without a persisted ack, beyond
             which the connection is read no further; None: any number of numbered ones.
         enabled: whether the transport listens when the instance starts.

@@ -96,7 +96,8 @@ class AdminSettings(Section):
 
 
 def _given(value: object) -> object:
-    # A section without anything in it is one all the same: it must not mean that nobody is asked.
+    # A section without anything in it is one all the same: it must not mean that no module is
+    # asked.
     return {} if value is None else value
 
 

@@ -36,7 +36,7 @@ class FabricBuilder:
     def __init__(self, name: str, *, downgrade_age: str | None = None, **sections: Any) -> None:
         """
         Args:
-            name: of the fabric.
+            name: name of the fabric.
             downgrade_age: short for `downgrade={"age": …}`.
             sections: fields of `FabricSettings`, as `Fabric` describes them; None: the default.
 

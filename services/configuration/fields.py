@@ -31,7 +31,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Makes a value's refusal one that pydantic adds the place to, in the words behind its own."""
+    """Turns a refusal of a value into a ValueError, to which pydantic adds the place. The place in
+    the refusal's own text is dropped."""
     try:
         yield
     except ConfigurationError as error:
@@ -64,7 +65,7 @@ def definition_name(option: str) -> Callable[[str], str]:
     """Returns a check of the name of a SOW topic or a queue.
 
     Args:
-        option: where an expression over topics goes, for the error.
+        option: name of the option that takes an expression over topics, for the error.
     """
 
     def checked(value: str) -> str:

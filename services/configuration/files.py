@@ -25,7 +25,8 @@ def load_files(
 
     Args:
         defines: values of `${VAR}` in AMPSConfig files.
-        origins: is given where each instance and destination of a YAML file is declared.
+        origins: is filled with the place where each instance and destination of a YAML file is
+            declared.
 
     Raises:
         ConfigurationError: one line for each thing that is wrong in any of them.
@@ -92,10 +93,10 @@ def load_all(
     """Returns the settings of the fabric in such files without the parts that do not run yet, and
     of each such part its place and description.
 
-    For whoever looks at a fabric and does not start it.
+    For commands that show a fabric and do not start it.
 
     Args:
-        origins: is given where each instance and destination is declared.
+        origins: is filled with the place where each instance and destination is declared.
 
     Raises:
         ConfigurationError: one line for each thing that is wrong.

@@ -54,7 +54,8 @@ class QueueSettings(Section):
     bookmark, or an instant."""
     fairness: Literal["fast", "round-robin", "proportional"] | None = None
     leasing: Literal["sublet", "strict"] = "sublet"
-    """`strict`: only who holds a message acknowledges it, where it was delivered."""
+    """`strict`: only the client that holds a message may acknowledge it, at the instance that
+    delivered it."""
     deliveries_max: Above0 | None = None
     cancels_max: Above0 | None = None
     priority: str = ""

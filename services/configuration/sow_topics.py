@@ -65,7 +65,8 @@ class SowTopicSettings(Section):
     name: SowName
     message_type: MessageType
     pattern: Pattern = ""
-    """Messages of all topics that it fits are in this one, which nobody publishes to."""
+    """The messages of all topics that the expression matches are in this topic, to which no client
+    publishes."""
     keys: tuple[str, ...] = ()
     """Identifiers of the key fields. None, and no generator: publishers give the keys."""
     key_domain: str = ""

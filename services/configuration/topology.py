@@ -308,8 +308,8 @@ def _half_replicated(
 def shares(
     settings: FabricSettings, instance: InstanceSettings, queue: QueueDefinition, name: str
 ) -> bool:
-    """Returns whether an instance of this fabric has the same queue as another one. The drills' own
-    is not asked about, as when a link connects."""
+    """Returns whether the instance with this name has the same queue as `instance`. False for the
+    queue of the drills, which links do not compare either."""
     found = next((each for each in settings.instances if each.name == name), None)
     if found is None or queue.name.startswith(RESERVED):
         return False
@@ -330,8 +330,8 @@ def takes(destination: DestinationSettings, name: str, message_type: str) -> boo
 
 
 def _takes_all(destination: DestinationSettings, topic: str, message_type: str) -> bool:
-    """Returns whether a destination takes a topic, or all that an expression matches; where nobody
-    can tell that it does not, it does."""
+    """Returns whether a destination takes a topic, or all that an expression matches; where that
+    cannot be decided, it does."""
     if not is_regex(topic):
         return takes(destination, topic, message_type)
     return any(
@@ -387,7 +387,7 @@ def _ports(settings: FabricSettings) -> Iterator[TopologyProblem]:
         ):
             if not port:
                 continue
-            # Whoever listens on every address of a host clashes with all of them.
+            # An instance that listens on every address of a host clashes with all of them.
             for host in (listens_on, "0.0.0.0", "*"):
                 other = taken.get((host, port))
                 if other is not None:

@@ -131,7 +131,7 @@ def load(path: str | Path, origins: Origins | None = None) -> FabricSettings:
     """Returns the settings of the fabric that a file declares.
 
     Args:
-        origins: is given where each instance and destination is declared.
+        origins: is filled with the place where each instance and destination is declared.
 
     Raises:
         ConfigurationError: the file cannot be read, or one line for each thing that is wrong:

@@ -215,11 +215,11 @@ class CommitCycle:
 
     Args:
         links: the links, by destination.
-        folds: is told when staged runs could not be written.
+        folds: the features, which are called when staged runs could not be written.
         clock_ns: clock in nanoseconds, which measures how long the disk takes.
         took: called with the nanoseconds of each commit, on the thread that made it.
         undone: called before publishers are told that a commit failed.
-        watch: hears when the disk writes; None: nobody does.
+        watch: is called when the disk writes; None: no part needs that.
 
     Attributes:
         failure: reason and sentence while no publish is taken: the journal's, or that of `hold`.

@@ -195,7 +195,7 @@ class UpstreamCycle:
 
     Args:
         commits: takes the commits that are on the disk.
-        peers: is told the names of the instances with given incarnations.
+        peers: gets the names of the instances, by incarnation.
         offer: lets links of this instance use the connections that other instances made.
     """
 

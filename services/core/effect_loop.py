@@ -26,7 +26,7 @@ class EffectTable:
     that handles it, before the first effect is performed.
 
     Attributes:
-        handlers: by kind of effect, without `RunsCommitted`.
+        handlers: the handler of each kind of effect but `RunsCommitted`.
         committed: the handler of `RunsCommitted`. It reports a commit to the parts that must know
             of it before the acks are sent, such as the links.
         folded: called after each turn in which waiting commits were folded.

@@ -91,7 +91,7 @@ class FeatureRegistry:
 
     Attributes:
         served: the features that fold, in that order. The others cost nothing.
-        following: the features that are told of each step.
+        following: the features that are called after each step.
         unfolded: commits that are folded over several turns; None: each commit is folded in its
             step.
     """
@@ -115,7 +115,7 @@ class FeatureRegistry:
         effect.
 
         Raises:
-            KeyError: nobody said where its place is.
+            KeyError: the feature's place in the order is not declared.
         """
         if (feature in self.served) == served:
             return

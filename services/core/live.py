@@ -47,8 +47,8 @@ class LiveSubscriptions:
         following: makes the table of subscriptions that follow records, when the first one comes;
             None: there is none.
         tell: gives one subscription a notice of records that left its focus, with the reason.
-        weighed: told, once, the weights of commits and of publishes, when subscriptions make each
-            record costly, or are so many that a new topic may take long.
+        weighed: called once, with the weights of commits and of publishes, when subscriptions make
+            each record costly, or are so many that a new topic may take long.
         shares: limit on the subscriptions of one user; None: no limit.
         user: returns the user of a session, for that limit.
     """

@@ -141,7 +141,7 @@ class Drill:
         """Runs a drill until it ends or its fabric is stopped, and returns its result.
 
         Raises:
-            FabricError: somebody stopped the fabric.
+            FabricError: the fabric was stopped from outside.
         """
         drill = asyncio.create_task(course)
         stopped = asyncio.create_task(self._await_stopped())

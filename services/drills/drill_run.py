@@ -34,7 +34,8 @@ class WholenessCheck:
     and nothing is owed.
 
     Args:
-        busy: whether somebody else publishes; acknowledgments may then be outstanding.
+        busy: whether publishers other than the drill's publish; acknowledgments may then be
+            outstanding.
     """
 
     def __init__(self, fabric: Fabric, *, busy: bool) -> None:
@@ -235,11 +236,10 @@ async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
 
 
 def unwhole(statuses: Mapping[str, Mapping[str, Any]], *, busy: bool = False) -> list[str]:
-    """Returns a sentence for everything that differs from an intact fabric on which nobody
-    publishes.
+    """Returns a sentence for everything that differs from an intact fabric without publishers.
 
     Args:
-        busy: whether somebody publishes; acknowledgments may then be outstanding at any moment.
+        busy: whether publishers are at work; acknowledgments may then be outstanding at any moment.
     """
     wrong = []
     for name, status in statuses.items():

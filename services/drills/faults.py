@@ -69,7 +69,7 @@ class FaultPlaces:
 
     Args:
         over: set when the drill is interrupted: calls that wait for an instance then end.
-        known: the last status of each instance, where somebody asks for them regularly.
+        known: the last status of each instance, where a monitor asks for it regularly.
     """
 
     def __init__(

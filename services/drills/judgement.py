@@ -178,8 +178,8 @@ def judged(
 
     Args:
         groups: the instances of each region.
-        received: what each subscriber of each region received.
-        records: by region, the record of the publishers whose messages reach it.
+        received: the messages that each subscriber of each region received.
+        records: the record of the publishers whose messages reach a region, by region.
         total: the record of all publishers.
         splits: whether paths split, so that messages may be late.
     """
@@ -272,7 +272,7 @@ def unjudged(
     the fabric survived the fault.
 
     Args:
-        times_us: by publisher, the times at which a message of it was `word`.
+        times_us: the times at which messages of a publisher were `word`, by publisher.
         faults: (time of injection, description) of each fault.
         word: `acknowledged` or `journaled`.
     """

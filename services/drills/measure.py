@@ -375,7 +375,8 @@ def recovery(
     """Measures the recovery from one fault, until `until_us`.
 
     Args:
-        acks, deliveries: by region and client, the times of its acks and of its deliveries.
+        acks, deliveries: the times of the acks and of the deliveries of a client, by region and
+            client.
         failovers: the failovers that the fault caused.
         names: the names of all instances.
     """

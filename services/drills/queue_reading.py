@@ -88,7 +88,7 @@ def with_names(
     read: Mapping[str, Read], incarnations: Mapping[str, Iterable[int]]
 ) -> dict[str, QueueJournal]:
     """Returns the content of each instance's journal, with the names of the messages' owners; an
-    owner whose incarnation nobody names has an empty name.
+    owner whose incarnation no journal names has an empty name.
 
     Args:
         incarnations: the incarnations that each instance reported of itself.

@@ -6,7 +6,7 @@ fields, values, patterns and functions are objects that the code knows by names 
 
 Frequent comparisons, of a field with a literal, are written out for the types that need no help:
 what they cannot judge, they hand to `values.py`. A part that would nest more deeply than Python
-reads goes into a variable before; parts have no effects, so that nobody sees it.
+reads goes into a variable before; parts have no effects, so that the result is the same.
 """
 
 from __future__ import annotations

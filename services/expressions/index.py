@@ -62,7 +62,7 @@ class _Filter(Generic[Key]):
     Attributes:
         keys: the keys of the filter's owners.
         named: the field and the values that it names, if it names any.
-        whole: whether it has no other condition.
+        whole: whether the filter has no other condition.
     """
 
     __slots__ = ("_payers", "expression", "keys", "named", "whole")

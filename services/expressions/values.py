@@ -295,9 +295,9 @@ class _Bag:
     repeatedly.
 
     Attributes:
-        items: all of them.
-        kept: those that are not NaN, which is unequal to everything, itself included, and neither
-            less nor greater than anything.
+        items: all values.
+        kept: the values that are not NaN, which is unequal to everything, itself included, and
+            neither less nor greater than anything.
         has_nan: whether there was a NaN.
     """
 
@@ -368,8 +368,8 @@ class _RecentArrays:
     """Summaries of the last long arrays. Many filters read the same arrays of a message, so a
     summary that one of them computed serves the others.
 
-    Invariant: an array that is kept here is alive, so that nobody else has its identity. Whoever
-    makes a tree is done with it before a filter sees it.
+    Invariant: an array that is kept here is alive, so that no other object has its identity. The
+    maker of a tree has finished it before a filter sees it.
     """
 
     __slots__ = ("_made",)

@@ -1,5 +1,5 @@
-"""The identity of a fabric's remote control, and the requests by which instances authorize what is
-done to them from outside.
+"""The identity of a fabric's remote control, and the requests by which instances authorize calls
+and moves from outside.
 
 An instance with `admin` judges every call itself (services/server/control.py). What is done to it
 by other means, a kill or a move, is asked for first, at all that are concerned: one that refuses
@@ -46,16 +46,16 @@ class ControlClient:
         self._user = Caller(user_id, password)
 
     def authorize(self, names: Iterable[str], call: str, **details: Any) -> None:
-        """Asks instances whether the user may have something done to them. Of those that have no
-        `admin`, or cannot be asked now, nothing is asked.
+        """Asks instances whether the user may have something done to them. Instances that have no
+        `admin`, or cannot be asked now, are left out.
 
         Args:
-            call: as in `raylay.services.security.control.PATHS`.
+            call: name of a call in `raylay.services.security.control.PATHS`.
             details: the names in its path.
 
         Raises:
             FabricError: some refuse, a line each.
-            ConfigurationError: what the environment says of the user cannot be read.
+            ConfigurationError: the user's name or password in the environment cannot be read.
         """
         ray = ray_module()
         asked: dict[str, Any] = {}
@@ -93,7 +93,7 @@ class ControlClient:
         identity.
 
         Raises:
-            ConfigurationError: what the environment says of the user cannot be read.
+            ConfigurationError: the user's name or password in the environment cannot be read.
         """
         if self._user is not None or not self.asks_for(name):
             return self._user

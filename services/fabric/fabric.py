@@ -264,9 +264,9 @@ class Fabric:
 
         Args:
             mode: `async` or `sync`.
-            pass_through: `own`: what was published in the own region (PassThrough the own group
-                and `own_group_only`); else as in `destination`.
-            options: as in `destination`.
+            pass_through: `own`: only messages that were published in the own region (PassThrough
+                the own group and `own_group_only`); else as in `destination`.
+            options: options of each destination, as in `destination`.
 
         Raises:
             ConfigurationError: fewer than two regions, or a wrong value.
@@ -310,11 +310,12 @@ class Fabric:
             source: the instance that sends.
             to: instances in order of priority, or `host:port` of another fabric's.
             sync: whether publishers' acks wait for the destination.
-            pass_through: regular expression over the group a message came from; None: only what
-                clients published at `source`.
+            pass_through: regular expression for the group that a message came from; None: only
+                messages that clients published at `source` are sent.
             topics: topics whose messages are sent.
-            name: default is the one instance's name, or the group of several.
-            group: needed only for another fabric's instances.
+            name: name of the destination; by default the instance's name, or the group of several
+                instances.
+            group: group of the instances; needed only for another fabric's.
             options: compression, ack_conflation, own_group_only, exclude_validation (checks that
                 are left out; None: those that the shape of the fabric makes impossible), dial
                 (False: it waits for one of `to` to connect), share_connection (a connection that
@@ -411,8 +412,8 @@ class Fabric:
         return self
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S_DEFAULT) -> None:
-        """Stops every instance: each first commits and sends what it took. A second call does
-        nothing.
+        """Stops every instance, which first commits and sends the messages that it has received. A
+        second call does nothing.
 
         Raises:
             FabricError: an instance refuses: nothing is stopped.
@@ -506,12 +507,12 @@ class Fabric:
         conflicts, …
 
         Each has `instance`, `time_us` (microseconds since 1970), `event` and its details. An
-        instance keeps its last 10,000 since its process started.
+        instance keeps its last 10,000 events since its process started.
 
         Args:
-            follow: go on with new ones for ever.
-            after_us: only those after this time.
-            stop: asked between rounds of `follow`.
+            follow: whether to go on with new events for ever.
+            after_us: time, in microseconds since 1970, after which events are yielded.
+            stop: called between rounds of `follow`; true ends it.
         """
         return self.instances.events(follow=follow, after_us=after_us, stop=stop)
 
@@ -531,7 +532,7 @@ class Fabric:
         """Waits until one instance, or each of them, admits clients.
 
         Raises:
-            FabricError: one did not within `timeout_s`; names it and its reason.
+            FabricError: an instance did not within `timeout_s`; the error names it and its reason.
         """
         self.instances.wait_ready(name, timeout_s)
 
@@ -544,10 +545,11 @@ class Fabric:
         """Waits until every destination has caught up: from then on clients may fail over.
 
         Args:
-            only: (instance, destination) of those that are meant; None: all.
+            only: (instance, destination) of each destination to wait for; None: all.
 
         Raises:
-            FabricError: one has not within `timeout_s`; names it and its reason.
+            FabricError: a destination has not within `timeout_s`; the error names it and its
+                reason.
         """
         self.instances.wait_connected(timeout_s, only=only)
 
@@ -568,21 +570,21 @@ class Fabric:
         or `RAYLAY_PASSWORD`.
 
         Args:
-            password: or a token. It is kept in memory alone.
+            password: password or token of the user, which is kept in memory only.
         """
         self._control.act_as(user_id, password)
 
     def authorize(self, names: Iterable[str], call: str, **details: Any) -> None:
-        """Asks instances whether this handle's user may have something done to them. Of those that
-        have no `admin`, or cannot be asked now, nothing is asked.
+        """Asks instances whether this handle's user may make a call. Instances that have no
+        `admin`, or cannot be asked now, are left out.
 
         Args:
-            call: as in `raylay.services.security.control.PATHS`.
+            call: name of a call in `raylay.services.security.control.PATHS`.
             details: the names in its path.
 
         Raises:
-            FabricError: some refuse, a line each.
-            ConfigurationError: what the environment says of the user cannot be read.
+            FabricError: some instances refuse; the error has a line for each.
+            ConfigurationError: the user's name or password in the environment cannot be read.
         """
         self._control.authorize(names, call, **details)
 
@@ -637,8 +639,8 @@ class Fabric:
         group before it is ready.
 
         Args:
-            graceful: whether the instance first commits and sends what it took, and tells its
-                clients that it ends.
+            graceful: whether the instance first commits and sends the messages that it has
+                received, and tells its clients that it ends.
 
         Raises:
             FabricError: it did not become ready within `timeout_s`, or refuses.
@@ -652,7 +654,7 @@ class Fabric:
         """Lets acks of instance `name` no longer wait for this destination from now on.
 
         Args:
-            force: also where fewer than MinSyncDestinations are left.
+            force: whether to do so even where fewer than MinSyncDestinations are left.
 
         Raises:
             FabricError: there is no such destination, the instance cannot be asked, or it refuses.
@@ -789,7 +791,7 @@ class Fabric:
         Args:
             names: names of the instances, in the order of the restarts; empty: all, in the order of
                 the declaration.
-            timeout_s: for each.
+            timeout_s: seconds that each instance may take.
             done: called with the name of each instance that is back.
 
         Raises:
@@ -835,7 +837,7 @@ class Fabric:
         `raylay watch` calls it again and again.
 
         Args:
-            moved: as in `relocate`, of each.
+            moved: called with each move, as in `relocate`.
 
         Raises:
             FabricError: some instances cannot be moved; the error says why, a line for each. The

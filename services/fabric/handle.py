@@ -19,22 +19,24 @@ from raylay.services.fabric.records.record_store import (
 
 
 def ignore_progress(text: str) -> None:
-    """Ignores progress that nobody asked for."""
+    """Ignores reports of progress, as the default."""
 
 
 class FabricHandle:
     """The knowledge of a fabric that the parts of its remote control share.
 
-    Settings and record are as this process read them last; `refresh` takes what other processes
-    have changed since.
+    Settings and record are as this process read them last; `refresh` takes over later changes of
+    other processes.
 
     Args:
-        name: of the fabric.
+        name: name of the fabric.
         declare: returns the checked settings of the declaration.
 
     Attributes:
-        settings: of the fabric that was started or attached to; None: the declaration's hold.
-        record: of the fabric that runs; None: this process neither started it nor attached to it.
+        settings: settings of the fabric that was started or attached to; None: those of the
+            declaration hold.
+        record: record of the running fabric; None: this process neither started it nor attached to
+            it.
         actors: Ray's handles of instances, by instance name.
     """
 

@@ -431,8 +431,8 @@ class InstanceHandles:
         The caller has been authorized before.
 
         Args:
-            graceful: whether the instance first commits and sends what it took, and tells its
-                clients that it ends.
+            graceful: whether the instance first commits and sends the messages that it has
+                received, and tells its clients that it ends.
             caller: identity of the user that restarts the instance; None: none is asked for.
             call: name of the control call for which the instance is restarted.
 

@@ -27,7 +27,7 @@ class InterfaceClient:
     Args:
         address: `host:port`, or a URL with `http` or `https` and perhaps a path before the
             interface's own.
-        caller: the user; None: nobody in particular.
+        caller: the user that asks; None: requests have no credentials.
         context: TLS context; None: that of the system's authorities, where the URL says `https`.
 
     Raises:

@@ -101,8 +101,8 @@ class FabricLifecycle:
     Args:
         handle: the fabric's.
         control: asks whether the fabric may be stopped.
-        instances: of the fabric.
-        clients: that this process made; their traces end with the fabric.
+        instances: handles of the fabric's instances.
+        clients: the clients that this process made, whose traces end with the fabric.
 
     Attributes:
         owns: whether the fabric was started here, and so ends with this process.

@@ -3,8 +3,8 @@ moment to its end.
 
 Two files say so, each locked by that process as long as it is true: `NAME.starting` in the registry
 until the fabric runs, and `up.lock` in the fabric's directory until it is stopped. The locks are
-the kernel's, so that they end with the process, whatever ends it; what is in the files is for the
-message to somebody else.
+the kernel's, so that they end with the process, whatever ends it; the content of the files is for
+the message to another user.
 """
 
 from __future__ import annotations

@@ -66,12 +66,12 @@ class FabricRecord:
         settled: instances that have been ready once: from then on an empty data directory means a
             lost disk, and the instance catches up with a peer before it admits clients.
         restarting: instances that still run with earlier settings.
-        nodes: where instances with node labels were put; they stay there.
+        nodes: the nodes on which instances with node labels were put, and where they stay.
         node_label: label of nodes whose value is a group's name, for instances that name no node.
         moves: moves of the instances that no longer live where they began.
         left_over: former data directories of instances that were moved.
-        number: how often the record was written: where several are found, the highest number
-            counts.
+        number: number of times that the record was written: of several records, the one with the
+            highest number counts.
         starting: instances that were declared while the fabric ran and have not come up yet.
         key: key by which the fabric's instances know one another (services/protocol/link/proof.py).
     """

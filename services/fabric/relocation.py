@@ -2,8 +2,8 @@
 
 Values in, values out: what peers say of it (`Fabric.status`), the living nodes, the fabric's
 record. `Fabric.relocate` asks and acts. The new home begins with a higher generation and a data
-directory of its own; the former one is kept in the record as left over, and nobody uses or deletes
-it.
+directory of its own; the former one is kept in the record as left over, and is neither used nor
+deleted.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Relocation:
     """The result of a relocation.
 
     Attributes:
-        generation: of the instance from now on.
+        generation: generation of the instance from now on.
         place: the node where it lives.
         told: instances that know that the former incarnation is retired.
-        untold: those that could not be asked; the moved instance tells them when they are back.
-        risk: what may be on the former host alone, in a sentence.
+        untold: instances that could not be asked; the moved instance tells them when they are back.
+        risk: sentence on the messages that only the former host may have.
         left_over: the former data directory.
     """
 

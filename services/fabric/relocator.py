@@ -180,8 +180,8 @@ class Relocator:
         statuses: list[dict[str, Any]],
         incarnation: str,
     ) -> OrphanedDirectory:
-        """Writes the move down: from then on a restart, and whoever asks for addresses, finds the
-        instance there."""
+        """Writes the move down: from then on a restart, and every reader of the addresses, finds
+        the instance there."""
         settings, record = self._handle.known()
         name = instance.name
         before = record.moves.get(name)

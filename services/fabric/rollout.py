@@ -57,7 +57,7 @@ class Rollout:
     Args:
         handle: the fabric's.
         control: asks whether the change is allowed.
-        instances: of the fabric.
+        instances: handles of the fabric's instances.
     """
 
     def __init__(

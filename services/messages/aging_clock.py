@@ -22,7 +22,7 @@ class AgingClock:
     Args:
         wall_us: the wall clock now, in microseconds since 1970. At the start it is trusted, unless
             `resume` corrects it.
-        steady_us: a clock in microseconds that nobody sets.
+        steady_us: returns the time of a clock that is never set, in microseconds.
     """
 
     __slots__ = ("_now_us", "_steady_us")

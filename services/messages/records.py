@@ -146,8 +146,8 @@ class Flag:
     CROSSED: Final = 16
     """Flag of a run that has passed from one group into another on its way here, at any hop."""
     COMMANDS: Final = 32
-    """Flag of records that are no messages (`MESSAGES`) and are delivered to nobody. Each instance
-    sets it itself (`commands_flag`)."""
+    """Flag of records that are no messages (`MESSAGES`) and are delivered to no client. Each
+    instance sets it itself (`commands_flag`)."""
 
 
 FLAG_NAMES = {

@@ -206,7 +206,7 @@ def _cut(
     """Returns the records in parts, none longer than the records that a client sends in one frame.
 
     Args:
-        longer: by so many bytes each record becomes, beside its other body.
+        longer: number of bytes by which each record grows, besides the change of its body.
     """
     found = []
     start = size_bytes = 0

@@ -56,7 +56,8 @@ async def connect(
             the host.
 
     Raises:
-        OSError: nobody answers there; TlsError: TLS failed, or its files cannot be used, and why.
+        OSError: no process answers at the address; TlsError: TLS failed, or its files cannot be
+            used; the error says why.
     """
     loop = asyncio.get_running_loop()
     if tls is None:

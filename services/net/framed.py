@@ -44,7 +44,7 @@ class WriteQueue:
         """Whether a caller will call `flush` before it returns."""
         self._closing: list[tuple[FramedConnection, str]] = []
         self.is_held = False
-        """Whether writes are held, whoever asks for them."""
+        """Whether writes are held, whichever part of the process asks for them."""
         self.is_dropped = False
         """Whether writes are dropped for good."""
 

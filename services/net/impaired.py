@@ -35,10 +35,10 @@ class Impairment:
     """The state of a line.
 
     Attributes:
-        out, back: for `dropped`: whether sent, and whether received data is dropped.
-        delay_ms: for `slow`: delay in each direction.
-        loss: for `slow`: share of segments that are lost and sent again.
-        bytes_per_s: for `slow`: rate in each direction; 0: the rate that TCP reaches with this
+        out, back: whether sent data, and whether received data, is dropped; for `dropped`.
+        delay_ms: delay in each direction, in milliseconds; for `slow`.
+        loss: share of segments that are lost and sent again; for `slow`.
+        bytes_per_s: rate in each direction, for `slow`; 0: the rate that TCP reaches with this
             delay and loss, or unlimited.
     """
 
@@ -99,7 +99,7 @@ class ImpairedLine:
 
         Raises:
             ConnectionRefusedError: the line is cut.
-            OSError: nobody answers there.
+            OSError: no process answers at the address.
         """
         while self.state.mode == "dropped":
             await self._changed.wait()
@@ -185,7 +185,7 @@ class _Way:
         self._schedule()
 
     def flush(self) -> None:
-        """Passes on everything that waits, unless this way drops what comes."""
+        """Passes on all waiting data, unless data in this direction is dropped."""
         while self._waiting and not self.dropped:
             self._hand_on(self._next())
 

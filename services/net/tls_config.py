@@ -23,11 +23,11 @@ class TlsConfig:
         private_key: PEM file with the key, without a pass phrase.
         ca_file, ca_path: PEM file, or OpenSSL directory, with the CAs by which a peer's certificate
             is checked. Default for a connecting side: the system's CAs.
-        verify_client: for a transport: whether the connecting side needs a certificate of one of
-            these CAs.
+        verify_client: whether the connecting side needs a certificate of one of these CAs; for a
+            transport.
         ciphers: OpenSSL list, for TLS 1.2; empty: OpenSSL's default.
         protocols: versions, of `PROTOCOLS`.
-        server_name: for a connecting side: name that the server's certificate must have; empty: the
+        server_name: name that the server's certificate must have, for a connecting side; empty: the
             dialled host.
         verify_name: for a connecting side: whether that name is checked. Without the check, any
             holder of a certificate of the CA may answer: for an own CA that gives none to others.

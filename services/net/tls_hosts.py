@@ -16,7 +16,7 @@ COMMON_NAME_CHARACTERS_MAX = 64
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 DAYS_LEFT_MIN = 120
 """Number of days that a certificate, valid for a year, must have left: a host may be away for long,
-and nobody has to hurry."""
+and the operator still has time."""
 
 
 def request(name: str) -> tuple[bytes, bytes]:

@@ -90,7 +90,7 @@ class TunnelStream(asyncio.Protocol):
         if waiting > UNREAD_BYTES_MAX:
             self.end(f"more than {UNREAD_BYTES_MAX} bytes wait to be read", tell=True)
             if transport is not None:
-                transport.abort()  # A socket that nobody reads is not kept for the usual time.
+                transport.abort()  # A socket that is not read is not kept for the usual time.
         elif waiting > UNCOUNTED_BYTES and not self._ended:
             self._carrier.stream_holds(waiting)
 
@@ -177,7 +177,7 @@ class TunnelHost(FramedConnection):
         connections counts them.
 
         Raises:
-            RemoteProtocolError: it is too much.
+            RemoteProtocolError: more bytes wait than the limit allows.
         """
 
     def stream_ended(self, stream: TunnelStream) -> None:

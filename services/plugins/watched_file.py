@@ -23,7 +23,7 @@ class WatchedFile:
         where: place of the module in the configuration.
         take: called with the text of the file when it has changed. If it raises, the module keeps
             the former content.
-        meanwhile: what applies while the file cannot be used, as text.
+        meanwhile: phrase that says what applies while the file cannot be used.
     """
 
     def __init__(

@@ -66,7 +66,7 @@ class ClockSteps:
         """Returns how far behind the wall clock the steady clock of the next life begins, in
         microseconds. Where the wall clock was set forward, less time has passed than it shows, and
         a start must not make messages older. Where the wall clock was set back, the steady clock
-        goes back at the start: a message that seems too young harms nobody."""
+        goes back at the start: a message that seems too young does no harm."""
         return max(self._offsets[-1], 0)
 
     def steady_us(self, txid: int, received_us: int, now_us: int) -> int:

@@ -32,8 +32,8 @@ NAMES = "names"
 AGAIN = "again"
 """The reason of a draft that appends an early record once more, behind its message."""
 TOLD = "told"
-"""The reason of a draft that tells a requester what it does not know of the messages that it keeps
-requesting."""
+"""The reason of a draft that answers a requester which keeps requesting messages: it carries the
+removals and ownership changes that the requester lacks."""
 _TAGS_SHIFT = 32
 
 
@@ -41,8 +41,9 @@ class PendingDraft:
     """A draft that is not in the journal yet. Its messages are frozen and hold its tag.
 
     Attributes:
-        receivers: for each message that is to be sent once its removal is in the journal: the
-            delivery, with the number of its lease, and the consumers that get it.
+        receivers: the deliveries that are to be sent once the removal of their messages is in the
+            journal: for each message the delivery, with the number of its lease, and the consumers
+            that get it.
         gone, moves: the contents of a draft that is a repetition or a reply: the messages removed,
             and the ownership changes.
         absent: the messages that have not come yet and are to be frozen when they do.

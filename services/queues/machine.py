@@ -110,7 +110,7 @@ class QueueMachine:
     def left(self, consumer: Consumer, *, has_said: bool = False) -> None:
         """Removes a consumer. Its messages are available again, but for those that it has
         acknowledged. An acknowledgment is on its way to the disk, and its message stays leased
-        until the lease ends, if it has an end: the append may fail, and then nobody sends the
+        until the lease ends, if it has an end: the append may fail, and then no client sends the
         acknowledgment again.
 
         Args:

@@ -399,7 +399,7 @@ class ReplicatedQueueState:
                 del self.known[publisher]
 
     def _condemn(self, keys: Keys) -> None:
-        """Condemns messages that a record has expired: nobody is given them any more, and their
+        """Condemns messages that a record has expired: no consumer gets them any more, and their
         owner removes them behind their dead letters. A message that has not come yet is not
         condemned. It can have no letter, so it is delivered."""
         for publisher, ranges in keys.items():

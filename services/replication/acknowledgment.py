@@ -218,8 +218,8 @@ class DestinationLedger:
 
     @property
     def whole(self) -> bool:
-        """Returns whether every message journaled here goes to this destination, whoever sent
-        it."""
+        """Returns whether every message journaled here goes to this destination, whichever client
+        or link it came from."""
         destination = self.destination
         passing = destination.pass_through
         return (

@@ -1,8 +1,8 @@
 """Room for the long batches of links that are decoded and not taken yet.
 
-A batch of some kilobytes may decompress to megabytes, and is taken in many turns: whoever sends one
-over each of a hundred connections has an instance hold all of them at once. So all long batches in
-hand share a limit. A batch that finds no room waits as it came, in the order of arrival.
+A batch of some kilobytes may decompress to megabytes, and is taken in many turns: a sender of one
+batch over each of a hundred connections makes an instance hold all of them at once. So all long
+batches in hand share a limit. A batch that finds no room waits as it came, in the order of arrival.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class BatchRoom:
     Owner: the event loop. Lifecycle: one life of the instance.
 
     Args:
-        bytes_max: of all batches in hand.
+        bytes_max: most bytes of all batches that are in memory.
     """
 
     __slots__ = ("_bytes_max", "_inside", "_waiting", "bytes")
@@ -30,7 +30,8 @@ class BatchRoom:
         self._bytes_max = bytes_max
         self._inside: dict[Hashable, int] = {}
         self._waiting: dict[Hashable, Callable[[], None] | None] = {}
-        """Connections that wait, in order, and what tells them to ask again; None: told."""
+        """Connections that wait, in order, each with the function that makes it ask again; None:
+        the function was called."""
         self.bytes = 0
 
     def __contains__(self, of: Hashable) -> bool:

@@ -36,7 +36,8 @@ class CommitThreadPolicy:
     Owner: the instance's loop; `took` may be called on the writer thread.
 
     Args:
-        slow_commit_ns: from this usual time of a commit on all are left to the thread; 0: always.
+        slow_commit_ns: average duration of a commit, in nanoseconds, from which all commits are
+            left to the thread; 0: all always are.
     """
 
     __slots__ = ("_slow_commit_ns", "_staged_bytes", "usual_ns")
@@ -60,7 +61,7 @@ class CommitThreadPolicy:
 
         Args:
             thread_idle: the writer thread has nothing to commit, and nothing to drop.
-            pending: somebody waits for what was committed before.
+            pending: whether a client or link waits for an earlier commit.
         """
         staged_bytes, self._staged_bytes = self._staged_bytes, 0
         if (

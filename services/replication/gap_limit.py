@@ -12,7 +12,7 @@ Therefore all publishers of a user together have a limit as well. The pieces out
 and the instance's process, so the user of a publisher is written down once the publisher has gaps.
 
 A publisher continues above its highest sequence, so one sequence near the largest number would use
-up all numbers, for good and for whoever takes that name later. No client numbers like that:
+up all numbers, for good and for any client that takes that name later. No client numbers like that:
 sequences begin at 1 or at the clock in microseconds. The check does not ask a clock, because a
 wrong clock would refuse everybody. A publisher that already numbers above the plausible range may
 go on in large steps, as many as it may have gaps: it reaches the limit of pieces before it runs out

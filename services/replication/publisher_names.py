@@ -27,7 +27,7 @@ NAMES_MAX = 2_000_000
 """The names that are remembered: 300 MB of memory, 330 MB of the state, which holds 1 GiB. The ids
 of later ones are not checked."""
 NAMES_AT_ONCE = 512
-"""Names in one frame of a link: a millisecond or two for whoever reads it."""
+"""Names in one frame of a link, which the receiver reads in a millisecond or two."""
 PARTS_AT_ONCE = 4
 """Frames that a link is given at each check: a million names take a minute or so."""
 NO_CLIENT = bytes(DIGEST_BYTES)
@@ -85,7 +85,7 @@ class PublisherNames:
         return len(self._order)
 
     def get(self, publisher: int) -> bytes | None:
-        """The digest of the name that has this id; None: nobody has it yet, as far as is known."""
+        """The digest of the name that has this id; None: no known name has it."""
         return self._digests.get(publisher)
 
     def items(self) -> Iterable[tuple[int, bytes]]:
@@ -131,13 +131,15 @@ class NamesTold:
     def __init__(self, names: PublisherNames) -> None:
         self._names = names
         self._position: int | None = None
-        """Names that it has or was told; None: it takes none."""
+        """Position up to which the destination has the names or was sent them; None: it takes
+        none."""
 
     def connected(self, digest: bytes) -> None:
         """A link has connected.
 
         Args:
-            digest: of what its destination remembers; empty: that one believes no names of it.
+            digest: digest of the names that the destination remembers; empty: the destination
+                believes no names from this instance.
         """
         is_same = digest == self._names.digest
         self._position = (len(self._names) if is_same else 0) if digest else None
@@ -151,7 +153,7 @@ class NamesTold:
         return self._position is not None and self._position < len(self._names)
 
     def go_on(self, say: Callable[[bytes], bool]) -> None:
-        """Says some of the names that it was not told yet.
+        """Sends some of the names that the destination was not sent yet.
 
         Args:
             say: whether this part goes out, over the connection that is there now.

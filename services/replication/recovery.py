@@ -118,7 +118,7 @@ class RecoveryPoint:
 class RecoveryLog:
     """Writes recovery points down, each time only the parts that changed since the last one.
 
-    Invariant: what is on disk is the point that `written` was told of last.
+    Invariant: the recovery point on disk is the one with which `written` was called last.
     Owner: the instance; it is used on the thread that writes.
 
     Args:

@@ -65,7 +65,7 @@ class RunLookup:
 
     Args:
         source: the instance's journal.
-        stretch_bytes: how much is read at once.
+        stretch_bytes: number of bytes that are read at once.
     """
 
     def __init__(self, source: RunSource, *, stretch_bytes: int = STRETCH_BYTES) -> None:

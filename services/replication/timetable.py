@@ -1,7 +1,7 @@
 """Schedules of recurring work: at intervals, or at a time of the day or week (behaviour.md 8,
 `amps-action-on-schedule`).
 
-Pure: times are arguments. Intervals are measured by the steady clock, which nobody sets; times of
+Pure: times are arguments. Intervals are measured by the steady clock, which is never set; times of
 the day by the wall clock, in the host's time zone unless they end with Z (UTC).
 """
 

@@ -61,7 +61,7 @@ class UnusedSequences:
         the clock.
 
         Args:
-            highest: as in `hand_over`.
+            highest: the highest sequence, as in `hand_over`.
         """
         unused = self._of.pop(publisher, None)
         return unused if unused is not None and unused[0] > highest else None

@@ -74,7 +74,7 @@ class DirectLinkState(NamedTuple):
         held: messages that are stored there.
         cursor: transaction id up to which everything is stored there, or is not routed there.
         number: number of the last batch.
-        own_root, sync, unavailable, whole: as in LinkStart, with the present values.
+        own_root, sync, unavailable, whole: the present values of the attributes of LinkStart.
     """
 
     downstream: int
@@ -103,4 +103,5 @@ class Counters:
     downgrades: int = 0
     upgrades: int = 0
     publisher_conflicts: int = 0
-    """Client names that were refused, or told by a link, with the publisher id of another one."""
+    """Number of client names that were refused, or came over a link, with the publisher id of
+    another name."""

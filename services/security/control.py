@@ -111,8 +111,7 @@ def _step(name: object) -> str:
 
 
 def check_admin(who: ModuleConfig | None, what: ModuleConfig | None, where: str) -> None:
-    """Raises ConfigurationError where the modules of an `admin` would keep nobody out, or
-    everybody."""
+    """Raises ConfigurationError where the modules of an `admin` would admit every user, or none."""
     if who is None and what is None:
         raise ConfigurationError(
             f"{where}: admin names no module, and the instance has none: give `authentication`, "

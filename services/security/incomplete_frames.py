@@ -45,7 +45,7 @@ def in_hand_bytes_max(memory_bytes: int) -> int:
     """The limit of the long batches in hand of all connections of a kind.
 
     Args:
-        memory_bytes: that the process may have.
+        memory_bytes: memory that the process may have, in bytes.
     """
     return max(int(memory_bytes * IN_HAND_SHARE), IN_HAND_MIN)
 

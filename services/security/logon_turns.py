@@ -169,8 +169,8 @@ class LogonTurns:
         self._remember(self._failed_addresses, logon.address, _one_more(before, now_s))
 
     def _displaced_by(self, logon: _Logon) -> _Logon:
-        """Returns the logon that is displaced; among equals the new one, so that nobody is
-        displaced by a user with as many logons."""
+        """Returns the logon that is displaced; among equals the new one, so that no logon is
+        displaced by a user with equally many logons."""
         address = max(self._counts, key=lambda each: (self._counts[each], each == logon.address))
         users = self._waiting[address]
         is_own = address == logon.address

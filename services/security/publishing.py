@@ -38,7 +38,7 @@ class PublishJudge:
     Args:
         user: name of the user, for refusals.
         language: language of the filters; called where a grant has one.
-        client: what filters can read of the session.
+        client: properties of the session's client that filters can read.
         held_only: returns the part of queue acknowledgments that names messages which the session
             holds. A session that may not read the whole queue may only acknowledge those: each was
             checked when it was delivered.

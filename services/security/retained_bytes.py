@@ -61,8 +61,8 @@ class RetainedClaim:
 class RetainedBytes:
     """Counts the bytes that clients' commands keep.
 
-    Invariants: no sum is over its limit; a sum is above 0, so that nothing is remembered of whoever
-    keeps nothing.
+    Invariants: no sum is over its limit; a sum is above 0, so that nothing is remembered of a user
+    that keeps nothing.
     Owner: the clients' sessions. Lifecycle: one life of the instance.
 
     Args:

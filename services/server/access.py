@@ -1,5 +1,5 @@
 """The access check of a transport: its authentication module identifies the caller, its entitlement
-module gives the permissions. If either fails, nobody is let in."""
+module gives the permissions. If either fails, no client or link is admitted."""
 
 from __future__ import annotations
 

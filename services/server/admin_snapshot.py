@@ -37,7 +37,8 @@ from raylay.services.subscriptions.matching import LiveSubscription
 from raylay.services.telemetry.metrics import LatencyHistogram, ValueHistogram
 
 INTERVAL_S = 0.95
-"""Least time, in seconds, between two snapshots: whoever asks earlier is told the last one."""
+"""Least time, in seconds, between two snapshots: an earlier request is answered with the last
+one."""
 ROWS_S = 0.005
 """Time of the loop, in seconds, that the rows of one snapshot take. About 500 rows fit."""
 SLICE_S = 0.001
@@ -146,7 +147,7 @@ class AdminSnapshots:
     def _taken(self, task: asyncio.Task[dict[str, Any]]) -> None:
         self._taking = None
         if not task.cancelled():
-            task.exception()  # Whoever waits is told.
+            task.exception()  # The waiting requests get it.
 
     async def _take(self) -> dict[str, Any]:
         runtime = self._runtime

@@ -65,7 +65,7 @@ class Commits:
         clock: the clock that measures how long the disk writes.
 
     Attributes:
-        cycle: the order in which runs are staged, committed and told of.
+        cycle: the order in which runs are staged, committed and reported.
     """
 
     def __init__(

@@ -28,8 +28,8 @@ from raylay.services.server.runtime import InstanceRuntime
 SHOWN_MAX = 200
 DRILL_KEPT_S = 30.0
 _BY_PEOPLE = frozenset(PATHS) - {"drill", "place"}
-"""Calls that are reported although nobody is asked who makes them. The others come each second, or
-from another instance."""
+"""Calls that are reported although no module is asked who makes them. The others come each second,
+or from another instance."""
 DRILLS_KEPT_MAX = 64
 JUDGED_S_MAX = 12.0
 """Time, in seconds, that the modules have for an answer. Shorter than the caller's own timeout: the
@@ -82,7 +82,7 @@ class ControlAccess:
         runtime = self._runtime
         if runtime.config.admin is None:
             if call in _BY_PEOPLE:
-                # Nobody knows who it is, and yet it is told that somebody did it.
+                # The user is not known, and the event reports the call all the same.
                 runtime.report("control", user="", path=path_of(call, details), **_told(details))
             return
         self.open()

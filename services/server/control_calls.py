@@ -39,7 +39,7 @@ class ControlCalls:
     Owner: the instance's event loop.
 
     Args:
-        access: decides who may make a call, and reports each call.
+        access: decides whether a user may make a call, and reports each call.
     """
 
     def __init__(

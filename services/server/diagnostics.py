@@ -1,4 +1,5 @@
-"""The state of an instance as lines for its log: what somebody who helps needs to see at once."""
+"""The state of an instance as lines for its log: the values that a person who looks for a fault
+needs first."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _ONE_BY_ONE: Mapping[str, tuple[str, str]] = {
 """Parts of the status that have many entries, each with its word in a line, and with the field that
 identifies an entry; empty: the part is a mapping by name."""
 _LEFT_OUT = frozenset(("clients", "topics"))
-"""Parts that other lines have, or that say nothing of what goes on."""
+"""Parts of the status that other lines repeat, or that do not help to find a fault."""
 
 
 def diagnostic_lines(status: Mapping[str, Any], lines_max: int = LINES_MAX) -> list[str]:
@@ -28,7 +29,7 @@ def diagnostic_lines(status: Mapping[str, Any], lines_max: int = LINES_MAX) -> l
     first, then a line for each link, queue, SOW topic, transport, pool and client.
 
     Args:
-        lines_max: with more of them the last line says how many were left out.
+        lines_max: most lines; if there are more, the last line says how many were left out.
     """
     own = {
         name: value

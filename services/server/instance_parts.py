@@ -87,10 +87,10 @@ class InstanceParts:
 
     Args:
         instance: the recovered instance.
-        recovered: what else was recovered.
+        recovered: the further values that were recovered.
         directory: the entries of the state store about the data directory.
         admin: the administrator's interface.
-        control: decides who may make control calls.
+        control: decides which users may make control calls.
         descriptors: takes the descriptors that links hand over.
         connection_limit: the limit on the instance's connections.
         listening: the listening sockets.

@@ -1,4 +1,4 @@
-"""The check whether a transport lets in everybody who can reach it over a network."""
+"""The check whether a transport admits every client or link that can reach it over a network."""
 
 from __future__ import annotations
 

@@ -236,7 +236,8 @@ class StartingClient(StartingConnection):
 
 class StartingUpstream(StartingConnection):
     """The connection of another instance's link, or of an instance that would copy from this one.
-    It is refused when its user is known, so that nobody else learns of a bootstrap's sources."""
+    It is refused when its user is known, so that no other caller learns of a bootstrap's
+    sources."""
 
     def __init__(self, start: StartingConnections, accepted_by: ClientTransport) -> None:
         super().__init__(start, accepted_by, start.links, LINK_LOGON_BYTES_MAX)

@@ -63,7 +63,7 @@ def topics_of(name: bytes, entries: Iterable[Entry]) -> set[bytes]:
     its pattern collects.
 
     Args:
-        name: of the SOW topic.
+        name: name of the SOW topic.
     """
     logical = {decoded(key[1:], value).topic for key, value in entries if key[:1] != TOMBSTONE}
     return {name} | logical - {b""}

@@ -14,7 +14,7 @@ class SowTopicDefinition:
     """The configuration of one SOW topic.
 
     Attributes:
-        name: name of the topic; with a pattern, the name of the physical topic, to which nobody
+        name: name of the topic; with a pattern, the name of the physical topic, to which no client
             publishes.
         message_type: name of the message type, as the fabric defines it.
         pattern: regular expression: the SOW topic keeps the messages of all topics that it matches;

@@ -66,7 +66,7 @@ class DeleteScan:
 
     Invariant: once it has begun, each record that is folded was judged as it was at the begin, or
         since its last change, or is in `_changed`.
-    Owner: who folds the topic. Lifecycle: until `close`.
+    Owner: the code that folds the topic. Lifecycle: until `close`.
 
     Args:
         logical: the topic of the records, where the SOW topic has a pattern; otherwise empty.

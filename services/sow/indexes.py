@@ -132,8 +132,8 @@ class SowIndexes:
     """The indexes of one SOW topic.
 
     Invariant: a record that there is stands in each hash index where its fields say.
-    Owner: who folds the topic. Lifecycle: that of its state; `load`, then
-        `changed` with each change.
+    Owner: the code that folds the topic. Lifecycle: that of its state; `load`, then `changed` with
+        each change.
 
     Args:
         hash_indexes: identifiers of the fields of each index.

@@ -335,7 +335,7 @@ class SowState:
         Args:
             now_us: time at which this instance received the deletion.
             by: author of the deletion: messages that were published before it and arrive later do
-                not bring the record back (until `forget`). None: nobody deleted it.
+                not bring the record back (until `forget`). None: it was not deleted.
         """
         previous = self.get(key)
         self.txid = max(self.txid, txid)

@@ -28,7 +28,7 @@ class StoreReader(Protocol):
 
 
 class ChangeListener(Protocol):
-    """A listener that is told of changes."""
+    """A listener that is called with each change."""
 
     def changed(self, key: bytes, previous: bytes | None) -> None:
         """Takes an entry that is about to be changed.

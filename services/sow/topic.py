@@ -66,7 +66,7 @@ class SowTopic:
     Attributes:
         type: type of the topic's messages.
         name: name of the topic; with a pattern, of the physical topic.
-        indexes: are told of each change in a fold; None: there are none.
+        indexes: the topic's indexes, which get each change in a fold; None: there are none.
         preprocess, enrich: compute fields before a message is journaled; None: there are none.
         around: context that is set for each message before that; None: nothing reads it.
         staging: prepares messages before the append; None: nothing is prepared.

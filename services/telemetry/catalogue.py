@@ -1,5 +1,5 @@
 """The catalogue of events, by which logs, `raylay events`, `raylay error`, the console and
-docs/codes.md say what an event means: entries by code, by name, and by what somebody looks for."""
+docs/codes.md say what an event means: entries by code, by name, and by words in them."""
 
 from __future__ import annotations
 

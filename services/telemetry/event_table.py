@@ -35,7 +35,8 @@ class CatalogueEntry(NamedTuple):
     Attributes:
         code: category, dash, four digits.
         event: name of the event in logs and `raylay events`.
-        level: `error`: somebody should look now; `warning`: the work goes on, but not as it should.
+        level: `error`: an operator should look now; `warning`: the work goes on, but not as it
+            should.
         what: what happened, as a sentence.
         why: usual causes; empty: the event itself says it.
         action: what to do.

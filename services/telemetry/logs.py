@@ -185,7 +185,7 @@ class Logger:
             _write(WARNING, self.name, event, fields)
 
     def error(self, event: str, /, **fields: object) -> None:
-        """Writes an event of a failure that somebody should look at."""
+        """Writes an event of a failure that an operator should look at."""
         if _sink.level <= ERROR:
             _write(ERROR, self.name, event, fields)
 

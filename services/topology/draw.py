@@ -26,7 +26,7 @@ SPREADS = (1.0, 1.25, 1.5, 1.8, 2.2)
 """Factors by which the picture is spread, one after the other, until no arrow runs through an
 instance."""
 ARROWS_ROUTED_MAX = 1_500
-"""Most arrows that are routed around instances; routing more takes too long, and nobody could
+"""Most arrows that are routed around instances; routing more takes too long, and a reader could not
 follow them."""
 COLOURS = {"error": "#c0392b", "warning": "#d68910", "": "#34495e"}
 FACES = {"error": "#fadbd8", "warning": "#fcf3cf", "": "#eaf2f8"}

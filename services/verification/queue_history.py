@@ -13,8 +13,8 @@ class QueueRecorded(NamedTuple):
         why: `ack`, `expire`, `transfer`, or the reason of the removal.
         keys: the messages that leave the queue; none for a transfer.
         moves: (publisher, sequence, generation, owner) of each message that is moved.
-        is_claim: whether nobody waits for the transfer, because it precedes what a client sends
-            again.
+        is_claim: whether no consumer waits for the transfer, because it precedes an acknowledgment
+            that a client sends again.
     """
 
     time_us: int
@@ -62,7 +62,8 @@ class QueueHolds(NamedTuple):
     Attributes:
         registers: (publisher, sequence, generation, owner) of each message.
         stuck: messages that no consumer can be given.
-        is_last: whether everything should be consumed by now; otherwise nobody consumes yet.
+        is_last: whether all messages should be consumed by now; otherwise there are no consumers
+            yet.
     """
 
     time_us: int

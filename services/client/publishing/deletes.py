@@ -102,11 +102,11 @@ async def _rows(
 def delete_body(
     filter: str | None = None, keys: Sequence[bytes] | None = None, data: bytes | None = None
 ) -> bytes:
-    """Returns the body of a delete's record: a msgpack map with exactly one of the three, or with a
-    filter and keys, which deletes those of the keys that pass.
+    """Returns the body of a delete's record: a msgpack map with exactly one of `filter`, `keys` and
+    `data`, or with a filter and keys, which deletes the records of these keys that pass the filter.
 
     Raises:
-        LocalProtocolError: none or several are given, or one says nothing.
+        LocalProtocolError: none or several of the three are given, or one is empty.
     """
     all_three: dict[str, Any] = {"filter": filter, "keys": keys, "data": data}
     given = {name: value for name, value in all_three.items() if value is not None}

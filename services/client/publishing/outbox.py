@@ -9,7 +9,7 @@ own, and every process on the way pays for each. So while `UNANSWERED_MESSAGES_M
 small frames are under way, the next small frame waits for an answer, and takes what is published
 meanwhile. Where the last small frames had `CROWD_MESSAGES` and more, it waits until all of them are
 answered: two frames that are under way at once hold one another up. A lone message is sent at once,
-as is a large frame, a resend, and what somebody flushes.
+as is a large frame, a resend, and every message that a caller flushes.
 
 The origin times of its records are a hybrid logical clock: the wall clock, but behind every time
 that it gave before or was delivered. Who reads a value and then writes is later than what he read,

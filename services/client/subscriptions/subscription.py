@@ -288,7 +288,7 @@ class Merged:
         """Returns the next delivery of any of the subscriptions; None when all have ended.
 
         Raises:
-            RaylayError: what ended one of them.
+            RaylayError: the error that ended one of the subscriptions.
         """
         if self._current is not None:
             self._current._settle_current()

@@ -174,7 +174,7 @@ class SubscriptionRegistry:
         """Pauses subscriptions.
 
         Raises:
-            LocalProtocolError: one of them cannot; nothing was changed.
+            LocalProtocolError: a subscription cannot be paused; nothing was changed.
         """
         wanted = self._replays(event.subscription_ids)
         for subscription in wanted:
@@ -190,7 +190,7 @@ class SubscriptionRegistry:
         """Continues paused subscriptions, together.
 
         Raises:
-            LocalProtocolError: one of them is not paused, or cannot be; nothing was changed.
+            LocalProtocolError: a subscription is not paused, or cannot be; nothing was changed.
         """
         wanted = self._replays(event.subscription_ids)
         running = [one.id for one in wanted if not one.paused]

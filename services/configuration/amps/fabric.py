@@ -84,10 +84,10 @@ def fabric_of(
     """Returns the settings of the fabric that the AMPSConfig files of its instances describe.
 
     Args:
-        name: of the fabric. Empty: the group, where all are of one; else the name of the folder
-            that holds the first file, or `fabric`.
+        name: name of the fabric. Empty: the group, where all are of one; else the name of the
+            folder that holds the first file, or `fabric`.
         ignore_unsupported: leave out what does not run yet, instead of refusing it.
-        origins: is given where each instance and destination is declared.
+        origins: is filled with the place where each instance and destination is declared.
 
     Raises:
         ConfigurationError: one line for each thing that does not run yet or does not fit together.

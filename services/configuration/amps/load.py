@@ -77,7 +77,7 @@ def load_amps(
     Args:
         defines: values of `${VAR}` that go before those of the environment.
         environment: None: that of this process.
-        text: of the file, where it was read before.
+        text: text of the file, if it was read before.
 
     Raises:
         ConfigurationError: one line for each thing that is wrong: file, line, what was expected.

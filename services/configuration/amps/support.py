@@ -331,7 +331,7 @@ def _protocol(value: str, path: Path) -> str:
 
 
 def _admin(item: Any, path: Path) -> str:
-    # An empty section must not mean that nobody is asked.
+    # An empty section must not mean that no module is asked.
     given = item.model_fields_set - set(Stanza.model_fields)
     runs = item.inet_address or given & {"authentication", "entitlement"}
     return "" if runs else "Admin without InetAddr, Authentication or Entitlement does nothing"

@@ -136,7 +136,7 @@ class TreeReader:
     """Reads one configuration with everything it includes. Use once.
 
     Attributes:
-        errors: what was wrong, a line each; the tree is whole only without any.
+        errors: the faults of the file, a line each; the tree is complete only without any.
     """
 
     def __init__(self, variables: Variables) -> None:

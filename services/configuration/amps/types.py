@@ -40,9 +40,9 @@ def element(
 
     Args:
         tag: its name in the file.
-        default: as documented; without one the element is required.
+        default: the documented default; without one the element is required.
         synonyms: other names that are accepted.
-        text: one element's text holds the whole value, though it is a tuple.
+        text: whether the text of one element holds the whole value, though that is a tuple.
         many: the element may be given any number of times (and is required without a default).
     """
     return Field(

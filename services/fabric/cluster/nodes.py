@@ -64,7 +64,7 @@ def placed(
     fewest are. Such an instance listens on its node's address unless it names one itself.
 
     Args:
-        kept: where instances were put before, by name.
+        kept: the places at which instances were put before, by instance name.
         nodes: the living nodes.
 
     Returns:

@@ -94,11 +94,11 @@ def demand_token() -> None:
 
 
 def refuse_open_ray(address: str) -> None:
-    """Raises FabricError where a Ray that other hosts reach answers without a token. One that does
-    not answer such a call at all (it has TLS, it is away) is nothing that this finds out.
+    """Raises FabricError where a Ray that other hosts reach answers without a token. A head that
+    does not answer such a call at all (because it has TLS, or is away) is not judged here.
 
     Args:
-        address: of its head.
+        address: address of its head.
     """
     host = address.rpartition(":")[0]
     if is_loopback(host):
@@ -126,10 +126,11 @@ def join_ray(
     """Connects to Ray unless this process is connected. Returns whether it did.
 
     Args:
-        address: of its head, or `auto`.
+        address: address of its head, or `auto`.
         start: begin one on this machine, which ends with this process.
-        head_directory: where the head of one that is begun keeps what it knows; what is there is
-            removed first. None: in memory, and a head that dies takes its Ray with it.
+        head_directory: directory in which the head of a newly started Ray keeps its state; former
+            content is removed first. None: it keeps its state in memory, and Ray ends with its
+            head.
 
     Raises:
         FabricError: none can be reached, or it does not start.

@@ -2,7 +2,7 @@
 
 Ray lets everybody into the directories that it makes, that of its sessions itself (0777): whoever
 connects to a socket there runs programs as this user. So they lie in a directory that others cannot
-enter. Ray writes its token as the umask says; whoever has it does the same.
+enter. Ray writes its token as the umask says; a process that can read it can do the same.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def token_file() -> Path:
 
 
 def keep_token_private() -> None:
-    """Makes Ray's token, where there is none, before Ray does: nobody else can ever read it. Takes
-    the right to read one that is there from others. Where that cannot be done Ray says what it
-    lacks."""
+    """Makes Ray's token, where there is none, before Ray does, so that no other user can ever read
+    it. Takes the right to read one that is there from others. Where that cannot be done, Ray
+    reports what it lacks."""
     if any(name in os.environ for name in TOKEN_VARIABLES):
         return
     with suppress(OSError, RuntimeError):  # It may be that this user has no home.

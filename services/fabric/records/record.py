@@ -10,7 +10,7 @@ class RecordedMove:
     """The home of a moved instance; its node is in the record's `nodes`.
 
     Attributes:
-        generation: how often it was moved.
+        generation: number of times that the instance was moved.
         directory: its data directory, from the fabric's directory on.
         filled_by: members of its group that it begins as a copy of.
     """

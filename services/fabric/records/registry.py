@@ -34,7 +34,8 @@ class RegistryEntry:
         address: address of Ray's head, for `ray.init`.
         host_pid: the process that started Ray and ends it when it ends; 0: Ray was running before.
         auth_mode: Ray's RAY_AUTH_MODE, which a process that connects needs as well.
-        host_start: when that process started, in clock ticks since boot: a pid may be given again.
+        host_start: start time of that process, in clock ticks since boot, because a pid may be used
+            again.
         copied: whether the directory holds only a copy of the record, because the fabric was
             started on another host.
     """
@@ -71,7 +72,7 @@ def registry_directory() -> Path:
     """Returns the user's own directory for these files, and makes it if it does not exist.
 
     Raises:
-        FabricError: it belongs to somebody else or cannot be made.
+        FabricError: the directory belongs to another user, or cannot be made.
     """
     return own_directory(runtime_path())
 
@@ -86,10 +87,10 @@ def own_directory(path: Path, remedy: str = f"set {REGISTRY_VARIABLE}") -> Path:
     """Makes a directory of this user when it is not there, and returns it.
 
     Args:
-        remedy: what the user can do where that fails.
+        remedy: sentence on what the user can do where that fails.
 
     Raises:
-        FabricError: It belongs to somebody else or cannot be made.
+        FabricError: the directory belongs to another user, or cannot be made.
     """
     try:
         make_directory(path)
@@ -136,7 +137,7 @@ def find(name: str) -> RegistryEntry | None:
 
 
 def _note_stopped(path: Path) -> None:
-    # Where that cannot be done it is in nobody's way: its process is gone.
+    # A file that cannot be removed does no harm: its process is gone.
     with suppress(OSError):
         path.replace(path.with_suffix(STOPPED_SUFFIX))
         sync_directory(path.parent)

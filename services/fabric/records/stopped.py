@@ -52,7 +52,7 @@ def stopped() -> list[StoppedFabric]:
     here = Path.cwd()
     return sorted(
         (
-            # As somebody who stands here would write it.
+            # As a user in the present directory would write it.
             StoppedFabric(name, place.relative_to(here) if place.is_relative_to(here) else place)
             for place, name in found.items()
             if name not in running
@@ -63,10 +63,10 @@ def stopped() -> list[StoppedFabric]:
 
 def refuse_empty(name: str, place: Path) -> None:
     """Refuses to begin a fabric with nothing where one of its name is stopped in another directory:
-    whoever starts it from elsewhere means that one.
+    a user who starts it from elsewhere means that one.
 
     Args:
-        place: Where it would begin, since nobody named a directory.
+        place: directory in which it would begin, since none was given.
 
     Raises:
         FabricError: There is one; says how each of the two is started.

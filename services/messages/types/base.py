@@ -206,7 +206,7 @@ class MessageType(ABC):
         """Returns the body that has these fields.
 
         Raises:
-            MessageTypeError: the type cannot say one of the values.
+            MessageTypeError: the type cannot represent one of the values.
         """
 
     def merge(self, stored: bytes | memoryview, delta: bytes | memoryview) -> bytes:
@@ -215,7 +215,8 @@ class MessageType(ABC):
         A field that the delta lacks stays as it is; a list is replaced whole.
 
         Raises:
-            MessageTypeError: one of them is no body of this type, or the type knows no deltas.
+            MessageTypeError: one of the bodies is not valid for this type, or the type has no
+                deltas.
         """
         self.require(Ability.DELTA)
         one, other = self.known(stored), self.known(delta)
@@ -240,7 +241,8 @@ class MessageType(ABC):
                 it has none for them.
 
         Raises:
-            MessageTypeError: one of them is no body of this type, or the type knows no deltas.
+            MessageTypeError: one of the bodies is not valid for this type, or the type has no
+                deltas.
         """
         self.require(Ability.DELTA)
         one, other = self.known(before), self.known(after)
@@ -260,7 +262,7 @@ class MessageType(ABC):
         same place keeps its bytes from there. The last known body has precedence.
 
         Raises:
-            MessageTypeError: the type cannot say one of the values.
+            MessageTypeError: the type cannot represent one of the values.
         """
         # Most clients write bodies exactly as the type does: then writing anew gives their own
         # bytes.

@@ -73,7 +73,7 @@ class MessageTypes:
         """Returns the type of a name.
 
         Raises:
-            MessageTypeError: nobody defined it, or it needs a library that is not installed.
+            MessageTypeError: no type has this name, or it needs a library that is not installed.
         """
         found = self._defined.get(name)
         if found is not None:

@@ -38,7 +38,8 @@ class Age:
 
     Attributes:
         known: the sequences that some instance has.
-        old: those of them that have been missing for longer than a message may be on its way.
+        old: the missing messages that have been missing for longer than a message may be on its
+            way.
         age_us: the age of the sequence that has been missing longest.
     """
 

@@ -43,17 +43,18 @@ restart and to bring what it owes."""
 
 
 class Expectation(Protocol):
-    """Tells where a message should be."""
+    """Returns where a message should be."""
 
     def __call__(
         self, origin: str, topic: str, message_type: str, former: bool = False
     ) -> Mapping[str, str] | None:
-        """Returns, by instance, the reason why a message may not be there; an instance that is not
-        named should have it. None: nothing is known.
+        """Returns, by instance, the reason why a message need not be there; an instance that is not
+        named should have it. None: where the message should be is not known.
 
         Args:
             origin: the instance where the message was published; empty: unknown.
-            former: whether it was published before that instance lost its data or was moved.
+            former: whether the message was published before the instance lost its data or was
+                moved.
         """
 
 
@@ -62,10 +63,10 @@ class Share:
     """The messages of one topic at one instance.
 
     Attributes:
-        expected: messages that it should hold.
-        held: distinct messages that it holds, expected or not.
-        lacking: expected messages that it lacks, by reason.
-        not_expected: messages that it lacks and need not hold, by reason.
+        expected: number of messages that the instance should hold.
+        held: number of distinct messages that it holds, expected or not.
+        lacking: number of expected messages that it lacks, by reason.
+        not_expected: number of messages that it lacks and need not hold, by reason.
     """
 
     expected: int = 0
@@ -79,11 +80,11 @@ class Audit:
     """The result of an audit.
 
     Attributes:
-        instances: for each instance its messages, duplicates, out_of_order, late.
-        messages: copies, at all instances.
-        published: distinct messages.
-        unknown_origin: those of them whose place of publish is unknown, so that nothing can be said
-            about where they should be.
+        instances: the numbers of messages, duplicates, out_of_order and late of each instance.
+        messages: number of copies, at all instances.
+        published: number of distinct messages.
+        unknown_origin: number of the distinct messages whose place of publish is unknown, so that
+            the instances that should have them are not known.
         missing: messages that an instance should hold and lacks, by publisher, topic and reason;
             for `owed` with the seconds since it is owed, `for_s`.
         not_expected: messages that an instance lacks because the configuration does not bring them
@@ -269,7 +270,7 @@ def settle(found: Audit, left: Sequence[UnexplainedGap], ages: Mapping[int, Age]
     recent ones as still on their way.
 
     Args:
-        ages: for each gap, by its index in `left`, which messages are old, and how old.
+        ages: the old messages of each gap, and their ages, by the gap's index in `left`.
     """
     on_the_way: dict[tuple[str, int, str, str], SequenceSet] = defaultdict(SequenceSet)
     for number, each in enumerate(left):

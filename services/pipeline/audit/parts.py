@@ -83,12 +83,12 @@ class StretchPart:
 
     Attributes:
         messages: the number of copies.
-        held, repeated: the sequences that are there, and those that are there more than once.
+        held, repeated: the sequences in the stretch, and the sequences that it has more than once.
         origins: the sequences by (message type, origin).
-        ascending: of the first copies that are not flagged late, those above all sequences before
-            them.
-        behind: the other ones of these.
-        late: the copies that are flagged late.
+        ascending: the sequences of first copies, not flagged late, that are above all sequences
+            before them.
+        behind: the sequences of the other first copies that are not flagged late.
+        late: the sequences of copies that are flagged late.
         sums: a checksum of sequences and digests for each block.
     """
 
@@ -191,7 +191,7 @@ def parts_of(
 
     Args:
         kinds: each kind of run in the stretch.
-        codes: for each message, in the order of the log, the number of its kind.
+        codes: the number of each message's kind, in the order of the log.
         sequences, digests: one value for each message, int64 and uint64.
     """
     groups: dict[tuple[int, str], list[int]] = defaultdict(list)
@@ -303,7 +303,7 @@ class LogContents:
 
     Attributes:
         topics: the messages by (publisher, topic).
-        received_us, spans, last_us, senders: as in `StretchParts`.
+        received_us, spans, last_us, senders: the values of all stretches, as in `StretchParts`.
         removed: sequences that were held once and are in no segment any more.
     """
 

@@ -106,7 +106,8 @@ class Latency:
 
     Attributes:
         rows: the rows of each of `KINDS`.
-        unknown: by instance, the messages whose upstream is not read or no longer holds them.
+        unknown: number of messages at an instance whose upstream is not read or no longer holds
+            them, by instance.
         torn: lines of trace files that are no spans.
         exceeded: a sentence for each bound that is exceeded.
     """

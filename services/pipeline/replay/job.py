@@ -67,12 +67,13 @@ class ReplayPlan:
     """The plan of a replay job. Made once.
 
     Attributes:
-        what: source and selection, as the options give them.
+        what: the source and the selection, as the options give them.
         instance: the instance whose log is replayed.
         skipped: selected rows that are no publishes (deletes, queue acknowledgments, …).
         topics: [topic, message type] of the messages that will be published.
-        left_out: messages of the selected times and topics that the filter left out.
-        left_out_null: those of them for which the filter was null, because a field is missing.
+        left_out: number of messages of the selected times and topics that the filter left out.
+        left_out_null: number of the messages left out for which the filter was null, because a
+            field is missing.
     """
 
     what: dict[str, Any]
@@ -135,7 +136,7 @@ class ReplaySummary:
         published, published_before: messages that this run published, and that earlier runs of the
             job did.
         skipped: selected rows that are no publishes.
-        left_out, left_out_null: as in the plan.
+        left_out, left_out_null: numbers of messages, as in the plan.
         behind_max_ms, behind_mean_ms: time from a message's due time until it was given to the
             client.
     """

@@ -107,10 +107,10 @@ class ReplaySelection:
             ) from None
 
     def condition(self, rows: DataFrame) -> DataFrame:
-        """Returns the selected rows.
+        """Returns the rows of `rows` that are selected, by times, topics and filter.
 
         Raises:
-            ConfigurationError: as `marked`.
+            ConfigurationError: Spark does not understand the expression or the schema.
         """
         return self.marked(rows).where(KEPT).drop(KEPT)
 

@@ -23,9 +23,9 @@ class BoundedConnections:
 
     Args:
         factory: makes the protocol that reads HTTP.
-        connections_max: of all addresses together.
-        silence_s: as `SILENCE_S_MAX`.
-        unsent_bytes_max: as `UNSENT_BYTES_MAX`.
+        connections_max: most connections of all addresses together.
+        silence_s: the limit that is `SILENCE_S_MAX` by default.
+        unsent_bytes_max: the limit that is `UNSENT_BYTES_MAX` by default.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ FIRST_EVENTS = 200
 POLL_S = 1.0
 HEARTBEAT_S = 10.0
 WRITE_S_MAX = 30.0
-"""Time that a reader has to take what is written."""
+"""Seconds within which a reader must take the written bytes."""
 
 
 class EventStreams:
@@ -49,7 +49,7 @@ class EventStreams:
         """Writes events until the reader is gone.
 
         Args:
-            book: of the user.
+            book: the user's book of events.
             refresh: brings new events into the book.
         """
         if self.count >= SUBSCRIBERS_MAX:

@@ -92,7 +92,7 @@ class OwnSummaries:
         return self._summary
 
     async def _look(self) -> None:
-        """Looks at the disk. It may hang: nobody waits for it, and it is looked at once at a
+        """Looks at the disk. The call may hang, so no request waits for it, and only one runs at a
         time."""
         try:
             usage = await asyncio.to_thread(shutil.disk_usage, self._directory)

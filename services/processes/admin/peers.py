@@ -1,6 +1,6 @@
 """The interfaces of the other instances of a fabric, asked for their summaries.
 
-They are asked only while somebody looks, at most once a second, each with the credentials of the
+They are asked only while a view is open, at most once a second, each with the credentials of the
 user who looks, so that everybody sees what that user may see. One question to a peer is out at a
 time, for a second at most: a peer that is silent or slow delays no other. What a peer says is
 bounded in bytes and checked before it is used; one that lies is named, and harms nothing.

@@ -89,7 +89,7 @@ class QueueTraces:
         """Has the machine fold runs.
 
         Args:
-            mine: those of the runs that may hold messages of the queue.
+            mine: the runs that may hold messages of the queue.
             now_us, through_txid: the arguments of `QueueMachine.fold`.
         """
         sampled = {id(run) for run in mine if run.flags & _TRACED}

@@ -459,8 +459,8 @@ def left(consumer: Consumer, *, has_said: bool = False) -> bytes:
     """Encodes that a consumer has left.
 
     Args:
-        has_said: whether it unsubscribed, after it gave back all messages that no handler was
-            given.
+        has_said: whether the consumer unsubscribed, after it gave back all messages that its
+            handler had not been given.
     """
     header = _about("left", consumer)
     if has_said:

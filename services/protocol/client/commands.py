@@ -112,7 +112,7 @@ class SowCommand:
 
     Attributes:
         query: id of the query.
-        filter, select, order_by: as written.
+        filter, select, order_by: the text of each as written.
         top_n: limit on the number of rows; None: no limit.
         skip_n: number of rows that are left out at the start.
         batch: number of records in one frame, at most.

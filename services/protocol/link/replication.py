@@ -562,7 +562,7 @@ def read_batch(
 
     Args:
         awaited_bytes_max: limit on the bytes of the awaited ranges.
-        awaited_ranges_max: in it.
+        awaited_ranges_max: most ranges in the frame's list of awaited messages.
 
     Raises:
         RemoteProtocolError: with reason `bad_command` or `bad_ranges`.

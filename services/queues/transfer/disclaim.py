@@ -25,8 +25,7 @@ PAUSE_US = 5_000_000
 """The time without a request, in microseconds, after which a requester's time in vain begins
 anew."""
 TOLD_US = 500_000
-"""The least time, in microseconds, between two replies that tell a requester what it does not
-know."""
+"""The least time, in microseconds, between two replies with changes that a requester lacks."""
 REQUESTERS_MAX = 1_024
 """The number of requesters that are remembered. With more, all are forgotten and begin anew."""
 
@@ -62,8 +61,8 @@ class DisclaimTimer:
         return now_us - found.since_us >= VAIN_US
 
     def tells(self, requester: str, now_us: int) -> bool:
-        """Returns whether to tell the requester now what it does not know. If so, it is not told
-        again for `TOLD_US`."""
+        """Returns whether to send the requester now the changes that it lacks. If so, it is not
+        told again for `TOLD_US`."""
         found = self._askers[requester]
         if found.told_us and 0 <= now_us - found.told_us < TOLD_US:
             return False

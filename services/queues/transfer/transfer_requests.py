@@ -25,8 +25,8 @@ DROPPED_MAX = 16_384
 """The number of messages that one turn drops, because they are gone or no longer their former
 owner's."""
 SWEPT_FROM = 1_024
-"""The number of an owner's messages from which those that are gone are dropped even if nobody
-requests. From then on the bound is twice the number that the last time left, if that is more."""
+"""The number of an owner's messages from which those that are gone are dropped even if no request
+comes. From then on the bound is twice the number that the last time left, if that is more."""
 REPEAT_US = 500_000
 """The time, in microseconds, after which an unanswered request is repeated, even with nothing new
 to request."""
@@ -98,7 +98,7 @@ class TransferRequests:
         if found is None:
             found = self._by_owner[owner] = deque()
         elif len(found) >= self._sweep_at.get(owner, SWEPT_FROM):
-            # Without consumers here nobody evaluates these messages, and most are gone by now.
+            # Without consumers here these messages are not evaluated, and most are gone by now.
             found = self._by_owner[owner] = deque(
                 each for each in found if each.state == AVAILABLE and each.register.owner == owner
             )

@@ -52,7 +52,7 @@ class Destinations:
     Args:
         ledgers: the ledger of each destination, by name; other parts only read them.
         book: replies due: takes the messages that a destination refused.
-        admission: is told which servers are connected.
+        admission: the admission part, which gets the servers that are connected.
         contents: the content filters of all destinations.
     """
 
@@ -278,7 +278,8 @@ class Destinations:
 
         Args:
             plan: the comparison of the messages here and there, as far as `compare` brought it.
-            server, generation, address: of the instance at the other end; empty: it does not say.
+            server, generation, address: name, generation and address of the instance at the other
+                end; empty: not given.
         """
         ledger = self.ledgers[destination]
         self._admission.meetings.met(

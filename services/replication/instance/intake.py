@@ -53,7 +53,8 @@ class Intake:
     Owner: the instance's machine. Lifecycle: as long as the machine.
 
     Args:
-        next_txid, known: as recovered from the journal.
+        next_txid, known: the next transaction id, and the known messages, as recovered from the
+            journal.
         missing: messages that no upstream has any more.
         recent_bytes_max: bytes of the last committed runs that are kept in memory, to answer
             instead of the journal.

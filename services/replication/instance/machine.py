@@ -121,7 +121,8 @@ class InstanceMachine:
         """
         Args:
             topics: the rules of all topics: which are journaled, which have a state.
-            next_txid, held: as recovered from the journal.
+            next_txid, held: the next transaction id, and the held messages, as recovered from the
+                journal.
             awaited: messages for which this instance is awaited, up to where `recover` begins.
             refused: messages that destinations refused for good in an earlier life.
             unavailable: messages that no upstream had any more, besides those of `recover`.

@@ -13,8 +13,7 @@ class DestinationRefusal(NamedTuple):
 
     Attributes:
         ranges: the refused messages.
-        undone: those of the refused messages that were not durable here: they are never
-            acknowledged.
+        undone: the refused messages that were not durable here: they are never acknowledged.
     """
 
     destination: str

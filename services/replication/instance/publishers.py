@@ -610,7 +610,7 @@ class Publishers:
 
     def authored(self, runs: Sequence[Run], now_us: int) -> None:
         """Journals records that the instance itself wrote (self_publisher.py), and waits for them
-        as for a client's, but tells nobody. The topic's state adds nothing to them.
+        as for a client's, but sends no ack. The topic's state adds nothing to them.
 
         Raises:
             LocalProtocolError: a topic is not in the transaction log; nothing was taken.

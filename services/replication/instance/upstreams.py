@@ -116,7 +116,8 @@ class UpstreamTable:
     Args:
         topics: the rules of all topics.
         book: replies due: gives the messages that upstreams waited for.
-        admission: is told who is connected, and who has caught up.
+        admission: the admission part, which gets the upstreams that are connected, and those that
+            have caught up.
     """
 
     __slots__ = (

@@ -43,7 +43,7 @@ class ReportCoalescer:
         self._call_later = call_later
         self._waited_for = waited_for
         self._answers = PublisherRanges()
-        """Answers that nobody waits for, held back until the next report."""
+        """Answers that no publisher waits for, held back until the next report."""
         self._stored: int | None = None
         self._skipped = 0
         self._is_due = False

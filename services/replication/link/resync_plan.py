@@ -25,8 +25,8 @@ class ResyncPlan:
 
     Args:
         held: messages stored at the destination; not changed any more.
-        waited: those of them for which this instance waits at the destination, as the destination
-            says.
+        waited: the messages stored there for which this instance waits at the destination, by the
+            destination's report.
 
     Attributes:
         notice: awaited messages that the destination holds: a notice asks for their answers.

@@ -213,7 +213,7 @@ def decide(
     is_anothers: bool = False,
 ) -> LinkAdmitted | LinkRefused | None:
     """Decides on a link whose epoch is on disk. Returns None when the link's connection is gone, so
-    that there is nobody to tell.
+    that there is no one to answer.
 
     Args:
         epoch_seen: the link's highest epoch on disk before this logon.

@@ -39,8 +39,8 @@ class ChildConnection(FramedConnection):
 
     Args:
         admin: the administrator's interface.
-        hosts: what the other processes connect to; None: the instance has not recovered, and has
-            started no other process.
+        hosts: the parts of the instance to which its other processes connect; None: the instance
+            has not recovered, and has started no other process.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ChildConnection(FramedConnection):
         self.outbox.flush()
 
     def _begin(self, data: bytes) -> None:
-        """Takes the first frame, which says what the connection is for."""
+        """Takes the first frame, which says which process has connected and for what purpose."""
         try:
             found = first_frame(data, FIRST_FRAME_BYTES_MAX)
         except RemoteProtocolError as error:

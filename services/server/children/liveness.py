@@ -38,7 +38,7 @@ class ChildLiveness:
         """Returns what is to be done now: nothing, ask the child, or treat it as hung.
 
         Args:
-            heard_s: when something came last from the child, by the same clock.
+            heard_s: time at which the child was last heard, by the same clock.
         """
         passed_s, self._looked_s = now_s - self._looked_s, now_s
         if heard_s != self._heard_s:

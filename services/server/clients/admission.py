@@ -66,8 +66,7 @@ class ClientAdmission:
 
 
 def unserved(runtime: InstanceRuntime) -> tuple[str, str]:
-    """Returns why nobody is admitted by an instance that does not serve, as a reason and a
-    sentence."""
+    """Returns why an instance that does not serve admits no client, as a reason and a sentence."""
     if runtime.retirement:
         return "retired", runtime.retirement
     if runtime.is_stopping:

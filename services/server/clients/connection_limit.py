@@ -27,8 +27,8 @@ class SessionShares:
     Owner: the instance's event loop. Lifecycle: one life of the instance.
 
     Attributes:
-        holders: for each session, by the number of its connection: the user or address that it is
-            counted for, and the shares that count it.
+        holders: for each session, by the number of its connection, the user or address for which it
+            is counted, and the shares that count it.
         subscriptions: shares of the subscriptions of each user, of whatever kind they are.
     """
 

@@ -1,8 +1,8 @@
 """Filters that work too much: their users are told, and do not hold up others.
 
 An evaluation that needs more than its limit is given up, and so are those of a user whose budget is
-spent. Here the instance reports the former, and ends the subscriptions of the latter: nobody knows
-what would have passed a filter that was stopped.
+spent. Here the instance reports the former, and ends the subscriptions of the latter: which
+messages would have passed a stopped filter is not known.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class HistoricalQuery:
             query fails or is refused.
 
     Attributes:
-        start: where the replay begins.
+        start: position in the log at which the replay begins.
         past: the past state that the rows show; None: the state at the moment when they are read.
         replay: the replay; None: it begins with the rows.
         is_wanted: whether the client still waits for the query.

@@ -69,10 +69,10 @@ class SalvageReport:
 
     Attributes:
         messages: the number of messages in the directory's journal.
-        sent: by destination, the number of messages that its server lacked and was sent, or with
+        sent: number of messages, by destination, that its server lacked and was sent, or with
             `check` would be sent.
-        servers: by destination, the instance that answered.
-        waiting: by destination, why it lacks messages that are routed to it.
+        servers: the instance that answered, by destination.
+        waiting: the reason why a destination lacks messages that are routed to it, by destination.
         conflicts: the number of messages that are held there with another content: they stay in the
             directory.
     """

@@ -66,7 +66,7 @@ class LinkAccess:
         Args:
             access_check: the access check of the transport; None: everybody is let in.
             name: the name of the other side's instance.
-            said: the user id and the password that the other side sent.
+            said: the user id and the password that the other side has sent.
         """
         if access_check is None:
             let_in()

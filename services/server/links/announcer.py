@@ -1,8 +1,8 @@
 """A moved instance announces its new address to its fabric, and to the data directory that it left.
 
 Connected instances learn the address with the logon. But some may not reach the old host, or an
-instance that still runs there may reach nobody: so each is told, again and again until it has
-answered.
+instance that still runs there may reach no other one: so each address is sent the announcement
+again and again, until it has answered.
 """
 
 from __future__ import annotations

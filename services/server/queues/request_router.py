@@ -53,9 +53,9 @@ class QueueRequestRouter:
         )
 
     def routed(self, request: QueueRequest, definition: QueueDefinition | None) -> RoutedRequest:
-        """Converts another instance's request into the form that the queues of this instance
-        take. Its queue is empty where the request is for a queue that this instance shares with
-        nobody, or that is another one of the same name.
+        """Converts another instance's request into the form that the queues of this instance take.
+        Its queue is empty where the request is for a queue that this instance shares with no other
+        instance, or for a different queue of the same name.
 
         Args:
             definition: definition of the queue of that name here; None: there is none.

@@ -111,7 +111,7 @@ class TopicComparison:
 
 
 def digest_of(body: bytes) -> bytes:
-    """Returns a digest of a body; nobody can publish two bodies with one digest."""
+    """Returns a digest of a body; two bodies with one digest cannot be made."""
     return digest(body, SOW_BODY)
 
 

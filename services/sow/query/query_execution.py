@@ -229,7 +229,7 @@ class _Reader:
 class QueryExecution:
     """Runs one query in turns.
 
-    Owner: who asks. Lifecycle: until `done`, or `close`.
+    Owner: the caller that runs the query. Lifecycle: until `done`, or `close`.
 
     Args:
         parts: the topics, in order.

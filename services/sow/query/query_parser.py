@@ -1,4 +1,4 @@
-"""Parser of a query's options, so that an error is told before anything is read."""
+"""Parser of a query's options, so that an error is reported before anything is read."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class QueryRequest:
 
     Attributes:
         wanted: topics of the query.
-        filter, select, order_by: as written; empty: none.
+        filter, select, order_by: the text of each as written; empty: none.
         top: limit on the number of rows; None: no limit.
         skip: number of rows that are left out at the start.
         batch: number of rows in a frame, at most.
         keys: keys of the wanted records; None: all.
         as_of_us: moment of the wanted state; 0: the present.
         follows: whether a subscription begins with the query.
-        client: what filters can read of the querying client; None: nothing.
+        client: properties of the querying client that filters can read; None: none.
         budget: pays for the filter's work; None: the work is not limited.
     """
 

@@ -26,7 +26,7 @@ class RowTerms:
     """The options of a query besides its filter.
 
     Attributes:
-        select, order_by: as written; empty: none.
+        select, order_by: the text of each as written; empty: none.
         top: limit on the number of rows; None: no limit.
         skip: number of rows that are left out at the start.
     """
@@ -40,7 +40,7 @@ class RowTerms:
 class QueueRows:
     """Turns messages into rows: at once, or, where they are to be ordered, when all are in.
 
-    Owner: who asks. Lifecycle: one query.
+    Owner: the caller that runs the query. Lifecycle: one query.
 
     Args:
         kind: type of the queue's messages.

@@ -20,7 +20,8 @@ class RecordScan:
 
     Nothing is copied, except records that change before the scan reaches them.
 
-    Invariant: `_saved` has, for each key from `_next` on that was changed since, what it was then.
+    Invariant: `_saved` has, for each key from `_next` on that was changed since the scan began, its
+    record at the beginning.
     Owner: who folds the topic. Lifecycle: until everything was taken, or `close`.
 
     Args:
@@ -101,7 +102,8 @@ class RecordScan:
 class KeyScan:
     """The records of some keys as they were when the query began; otherwise like `RecordScan`.
 
-    Invariant: `_saved` has, for each key of `_keys` that was changed since, what it was then.
+    Invariant: `_saved` has, for each key of `_keys` that was changed since the scan began, its
+    record at the beginning.
     Owner: who folds the topic. Lifecycle: until everything was taken, or `close`.
 
     Args:

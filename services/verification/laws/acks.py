@@ -39,7 +39,7 @@ def acknowledged(history: RunHistory) -> list[Violation]:
     By the waiter rule, an instance whose waiter is another instance answers as soon as the message
     is stored, and the root waits for the waiter's own answer. Two cases break that chain and are
     reported as separate violations: the waiter's own link to the instance was downgraded, so that
-    nobody waits any more; the waiter is an incarnation that is gone for good.
+    no publisher waits any more; the waiter is an incarnation that is gone for good.
     """
     logs = Logs(history.topology)
     transient = transient_keys(history)

@@ -279,7 +279,7 @@ def loops(history: RunHistory) -> list[Violation]:
 def authored(history: RunHistory) -> list[Violation]:
     """A record that an instance writes itself takes effect once, in order, and when it is on disk
     there; or it is undone. In one life of the instance no draft is left over. A crash may leave
-    one, because nobody has heard of it."""
+    one, because no other process has heard of it."""
     left: defaultdict[str, dict[Key, None]] = defaultdict(dict)
     on_disk: set[Key] = set()
     found = []

@@ -389,7 +389,7 @@ class Logs:
         return not links or all(self.lacks(link, (server,), key) for link in links)
 
     def _never_met(self, link: Link, name: str, key: Key, root: int) -> bool:
-        """Returns whether there is another content of the message that nobody has compared with the
+        """Returns whether there is another content of the message that was never compared with the
         link's."""
         there, here = self.copies.get(name, {}).get(key), self.copies[link[0]].get(key)
         if there is None or here is None:
@@ -561,7 +561,7 @@ class Logs:
 
     def waiting(self, name: str, key: Key, root: str) -> str:
         """Returns `own` where the waiters from here on lead to the client at `root` over links that
-        are sync; else the reason why nobody waits there."""
+        are sync; else the reason why no publisher waits there."""
         met: set[str] = set()
         chain = self.incarnation_of[root]
         while name not in met:

@@ -252,7 +252,7 @@ class Kill(NamedTuple):
     began_us: int
     ended_us: int
     held: int
-    """Messages that they held and had not acknowledged."""
+    """Messages that the consumers held and had not acknowledged."""
 
 
 @dataclass(slots=True)
@@ -261,11 +261,12 @@ class Takeover:
     milliseconds.
 
     Attributes:
-        first_ms: from the kill until a consumer elsewhere had the first message of the region;
-            None: none ever had one.
-        moved: the messages of the region that consumers elsewhere received meanwhile.
-        published: the messages published in the region meanwhile.
-        p50_ms, longest_ms: from the publish of those until a consumer had them; 0: there are none.
+        first_ms: time from the kill until a consumer elsewhere had the first message of the region;
+            None: no consumer ever had one.
+        moved: number of messages of the region that consumers elsewhere received meanwhile.
+        published: number of messages that were published in the region meanwhile.
+        p50_ms, longest_ms: time from the publish of these messages until a consumer had them; 0:
+            there were none.
     """
 
     region: str
@@ -324,9 +325,9 @@ class RegionTally:
     """The messages of one region's consumers.
 
     Attributes:
-        given: deliveries to its consumers, repeated ones too.
-        taken: those of them that were published in another region.
-        acknowledged: messages that its consumers acknowledged.
+        given: number of deliveries to its consumers, including repeated ones.
+        taken: number of these deliveries whose message was published in another region.
+        acknowledged: number of messages that its consumers acknowledged.
     """
 
     published: int = 0
@@ -393,7 +394,7 @@ def verdict_of(
     """Judges a load on a queue.
 
     Args:
-        done: by region, the number of messages that its consumers acknowledged.
+        done: number of messages that the consumers of a region acknowledged, by region.
     """
     region_of = {record.publisher: record.region for record in found.produced}
     given = [delivery for delivery in found.given if delivery.key[0] in region_of]

@@ -398,7 +398,7 @@ def fully_durable(history: RunHistory) -> list[Violation]:
     journal and at every sync destination to which it is routed from there. A message of the
     instance's own client is durable over the whole closure of sync links, as for an ack (see
     `acknowledged`, also for the excuses). A message that a destination refused, because it holds
-    another content, is durable nowhere and delays nobody."""
+    another content, is durable nowhere and delays no subscriber."""
     logs = Logs(history.topology)
     refused: set[Key] = set()
     found: list[Violation] = []

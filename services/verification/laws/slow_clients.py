@@ -94,7 +94,8 @@ class SlowEvidence:
 
     Attributes:
         drill: the prefix of the names of the drill's clients.
-        given: by client that was kept from reading, (time, number of messages) of what it received.
+        given: (time, number of messages) of each delivery to a client that was kept from reading,
+            by client.
         is_alone: whether nothing else was broken, so that no connection ends by itself.
     """
 

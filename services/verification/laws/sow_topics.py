@@ -127,8 +127,8 @@ def against_publishers(
 
     Args:
         rows: the answer of each instance.
-        reached: by instance, the publishers whose messages belong there, all of which were
-            acknowledged.
+        reached: the publishers whose messages belong at an instance, by instance; all their
+            messages were acknowledged.
         is_excused: whether acks relied on fewer disks than configured meanwhile, or a disk was
             lost; a delta may then have been merged into an earlier value.
     """
