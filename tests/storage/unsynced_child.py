@@ -125,13 +125,13 @@ def marker(directory: Path) -> None:
     """Of a bootstrap: what is copied may not be taken for a whole log."""
     from types import SimpleNamespace
 
-    from raylay.services.server.links.bootstrap import BootstrapRun
+    from raylay.services.server.links.bootstrap import BootstrapJournal
 
     place = directory / "instance"
     made = Journal(place / "journal", segment_bytes=SEGMENT_BYTES)
-    server: Any = SimpleNamespace(directory=place)
-    copying = BootstrapRun(server, SimpleNamespace(sources=(), topics=()))  # type: ignore[arg-type]
-    copying._mark()
+    runtime: Any = SimpleNamespace(directory=place)
+    copying = BootstrapJournal(runtime, made)  # type: ignore[arg-type]
+    copying.mark()
     say("marked")
     copy(made, 30)
     made.close()

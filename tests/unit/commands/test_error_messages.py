@@ -36,6 +36,7 @@ GIVEN = {
     "list": "",
     "subscribers": "F",
     "topics": "F",
+    "error": "21-0010",
     "filter": "/a=1 PATH",
     "downgrade": "here-1 here-2 F",
     "upgrade": "here-1 here-2 F",
@@ -95,7 +96,7 @@ GIVEN = {
 }
 MAY_WORK = {
     "certificates", "check host", "check instance", "config check", "config show", "fabric check",
-    "list", "trace",
+    "error", "list", "trace",
 }  # fmt: skip
 """What only looks at this host, or at files, or makes some."""
 CLIENTS = {

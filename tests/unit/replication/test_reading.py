@@ -164,6 +164,8 @@ def test_metrics_read_from_another_thread_while_the_machine_works(tmp_path: Path
         server.runtime.steady_us = lambda: 0  # type: ignore[method-assign]
         for name in watched:
             link = SimpleNamespace(counts={}, peer_name="", address="", client_name="")
+            link.config = SimpleNamespace(pass_through=None)
+            link.connected_us = link.disconnected_us = link.disconnects = 0
             link.process, link.why = SimpleNamespace(pid=0, starts=0), ""
             link.direct_link = SimpleNamespace(is_direct=False, counts=dict)
             server.parts.links.controls[name] = cast(Any, link)

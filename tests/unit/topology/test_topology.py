@@ -372,7 +372,7 @@ def test_instances_that_copy_from_each_other(
 def test_what_does_not_run_yet_is_a_note(tmp_path: Path) -> None:
     path = tmp_path / "f.xml"
     path.write_text(
-        "<AMPSConfig><Name>A</Name><Admin><InetAddr>8085</InetAddr></Admin><Transports>"
+        "<AMPSConfig><Name>A</Name><Admin/><Transports>"
         "<Transport><Name>t</Name><Type>tcp</Type><InetAddr>9007</InetAddr><Protocol>amps"
         "</Protocol></Transport></Transports></AMPSConfig>"
     )
