@@ -125,8 +125,10 @@ class Street:
         who.writer.transport.abort()
 
     async def everybody_is_gone(self) -> None:
-        # The connection's end is told to the server in a turn of its own.
-        while len(self.server.parts.clients.connected) > 1:
+        # The connection's end is told to the server in a turn of its own, and thousands of
+        # subscriptions are taken out in several.
+        clients = self.server.parts.clients
+        while len(clients.connected) > 1 or clients._leaving:
             await asyncio.sleep(0)
 
     async def goes_on(self) -> None:
