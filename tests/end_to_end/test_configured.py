@@ -307,7 +307,7 @@ def test_an_instance_does_what_its_file_says(servers: Servers, tmp_path: Path) -
         last = start("info", DOWNGRADE, **words)
         client = Client(last.address, "last", low=1)
         client.publish(range(client.answer["highest"] + 1, client.answer["highest"] + 2))
-        while f"instance {event} " not in logged():
+        while f" {event} " not in logged():
             assert time.monotonic() - began_s < DEADLINE_S
             time.sleep(0.05)
         assert (" downgraded " in logged()) == (minimum == "0")
