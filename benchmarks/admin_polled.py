@@ -26,11 +26,11 @@ from raylay.services.config.admin_interface import AdminInterfaceConfig
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.telemetry.logs import LogOptions
 
-PARTS = 10
+PARTS = 6
 """Of each kind."""
 SINGLE_S = 2.0
 """Seconds of each part in which one message after the other is published."""
-MESSAGES = 60_000
+MESSAGES = 800_000
 """Messages of each part that are published without waiting, about two seconds of them."""
 TOPIC = "bench/polled"
 PATHS = ("/raylay/fabric.json", "/amps/instance.json")
