@@ -1,4 +1,4 @@
-"""What a console that looks costs the instance that it looks at.
+"""The cost of a console that polls an instance, for that instance.
 
 An instance without Ray whose administrator's interface takes a sample of statistics every second.
 Parts in which a console asks it once a second, and parts in which the interface's process stands
@@ -27,7 +27,7 @@ from raylay.services.config.instance import InstanceConfig
 from raylay.services.telemetry.logs import LogOptions
 
 PARTS = 6
-"""Of each kind."""
+"""Number of parts with a console, and of parts without one."""
 SINGLE_S = 2.0
 """Seconds of each part in which one message after the other is published."""
 MESSAGES = 800_000

@@ -47,7 +47,7 @@ SampleRow = tuple[str, str, Mapping[str, "str | int | float | bool | None"]]
 """Table, id and values of one thing."""
 
 
-class StatisticsDamaged(StorageError):
+class StatisticsDamage(StorageError):
     """The file is not, or not any more, a database."""
 
 
@@ -72,7 +72,7 @@ class StatisticsStore:
         bytes_max: the size that the file does not stay above.
 
     Raises:
-        StatisticsDamaged: the file is no database.
+        StatisticsDamage: the file is no database.
         StorageError: the file cannot be used; names it.
     """
 
@@ -122,7 +122,7 @@ class StatisticsStore:
             yield
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            kind = StatisticsDamaged if code in _DAMAGED else StorageError
+            kind = StatisticsDamage if code in _DAMAGED else StorageError
             advice = (
                 "make room on its disk" if code == sqlite3.SQLITE_FULL else "move the file away"
             )

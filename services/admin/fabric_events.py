@@ -111,7 +111,7 @@ class FabricEventBook:
         self._of: dict[str, deque[FabricEvent]] = {}
         """The newest events of each instance."""
         self._known: dict[str, tuple[str, int]] = {}
-        """For each instance, its process and the number of its newest event."""
+        """Process and number of the newest event, by instance."""
         self.position = 0
         """Position of the newest event."""
 

@@ -37,7 +37,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=_NUMBER_MAX)]
 Number = Annotated[float, msgspec.Meta(ge=0, le=float(_NUMBER_MAX))]
 
 
-class SummaryRefused(RaylayError):
+class SummaryRefusal(RaylayError):
     """A peer's summary that cannot be used.
 
     Attributes:
@@ -194,33 +194,33 @@ def read_summary(data: bytes, name: str) -> InstanceSummary:
         name: name of the instance that was asked.
 
     Raises:
-        SummaryRefused: it is of another version, too large, of another instance, or no summary.
+        SummaryRefusal: it is of another version, too large, of another instance, or no summary.
     """
     if len(data) > SUMMARY_BYTES_MAX:
-        raise SummaryRefused(
+        raise SummaryRefusal(
             "wrong", f"{name} answers with more than {SUMMARY_BYTES_MAX:,} bytes: too large"
         )
     try:
         version = _VERSION_DECODER.decode(data).summary_version
         if version != SUMMARY_VERSION:
-            raise SummaryRefused(
+            raise SummaryRefusal(
                 "version",
                 f"{name} speaks version {str(version)[:20]} of the summary, this interface "
                 f"{SUMMARY_VERSION}: install one release on both",
             )
         found = _DECODER.decode(data)
     except (ValueError, RecursionError) as error:
-        raise SummaryRefused(
+        raise SummaryRefusal(
             "wrong", f"{name} answers with what is no summary: {str(error)[:200]}"
         ) from None
     if found.instance != name:
-        raise SummaryRefused(
+        raise SummaryRefusal(
             "wrong",
             f"at the address of {name} answers {found.instance[:200]!r}: correct `advertised` or "
             "`port` of `admin`, then `raylay apply FILE`",
         )
     if any(each.instance != name for each in found.events):
-        raise SummaryRefused("wrong", f"{name} tells events of another instance as its own")
+        raise SummaryRefusal("wrong", f"{name} tells events of another instance as its own")
     return found
 
 

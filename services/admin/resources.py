@@ -17,7 +17,7 @@ from raylay.services.admin.snapshot_pages import COUNTERS
 from raylay.services.admin.tree import Branch, Collection, Node
 
 Snapshot = Mapping[str, Any]
-"""What an instance tells of itself (`services/server/admin_snapshot.py`), with the rows of all
+"""The values that an instance reports (`services/server/admin_snapshot.py`), with the rows of all
 pages (`SnapshotPages`) and what its administrator's process reads by itself
 (`InstanceReadings`)."""
 NS_PER_US = 1_000

@@ -125,8 +125,8 @@ class AdminSnapshots:
         self._pages: Iterator[dict[str, Any]] = iter(())
         """Pages still to be told of a client that has more subscriptions than fit one page."""
         self._marks: dict[int, tuple[float, int]] = {}
-        """For each client with unacknowledged publishes: a time, and the sequence up to which it
-        had published then."""
+        """Time and highest published sequence at that time, by number of the client, for clients
+        with unacknowledged publishes."""
         self._topics_from = 0
         self._ack_marks: deque[tuple[float, tuple[int, ...]]] = deque()
         """Histogram counts of the times to persisted acks, as noted in the last `ACKS_S`, each with

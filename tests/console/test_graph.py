@@ -55,7 +55,7 @@ GEOMETRY = """
   return wrong;
 }
 """
-"""What overlaps, is outside of the canvas, or has a text wider than its box."""
+"""Finds parts that overlap, lie outside the canvas, or have a text wider than their box."""
 
 PLACES = """
 () => Object.fromEntries([

@@ -13,7 +13,7 @@ from raylay.storage.statistics import (
     DAY_US,
     MEMORY,
     SAMPLES_BETWEEN_TRIMS,
-    StatisticsDamaged,
+    StatisticsDamage,
     StatisticsStore,
     move_aside,
 )
@@ -143,7 +143,7 @@ def test_a_full_disk_costs_only_the_samples_of_that_time(tmp_path: Path) -> None
     much = [("ICLIENTS", str(each), {"client_name": "x" * 500}) for each in range(500)]
     with pytest.raises(StorageError, match="make room on its disk") as told:
         store.append(2, much)
-    assert not isinstance(told.value, StatisticsDamaged)
+    assert not isinstance(told.value, StatisticsDamage)
     store._database.execute("PRAGMA max_page_count = 1000000")
     store.append(3, much)
     assert store.timestamps(None, None) == [1, 3]
@@ -155,7 +155,7 @@ def test_a_damaged_file_is_moved_aside(tmp_path: Path) -> None:
     path = tmp_path / "statistics.db"
     path.write_bytes(b"no database at all" * 100)
     (tmp_path / "statistics.db-wal").write_bytes(b"of it")
-    with pytest.raises(StatisticsDamaged, match="file is not a database"):
+    with pytest.raises(StatisticsDamage, match="file is not a database"):
         StatisticsStore(path)
     assert move_aside(path).read_bytes().startswith(b"no database")
     store = StatisticsStore(path)

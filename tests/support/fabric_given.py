@@ -74,7 +74,7 @@ def summary(
     links: Mapping[str, Mapping[str, Any]] | None = None,
     **more: Any,
 ) -> InstanceSummary:
-    """What a healthy instance tells.
+    """Returns the summary of a healthy instance.
 
     Args:
         links: changed values of its links, by destination.

@@ -1,4 +1,4 @@
-"""What each instance of a generated fabric tells itself: its resource tree with history, risks and
+"""The data of each instance of a generated fabric: its resource tree with history, risks and
 actions, messages and traces. Used by generated_fabric.py."""
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def at_time(time_us: int) -> str:
 
 @dataclass(frozen=True)
 class _View:
-    """What the parts of one instance's tree are made from."""
+    """The values from which the parts of one instance's tree are made."""
 
     fabric: GeneratedFabric
     told: dict[str, Any]

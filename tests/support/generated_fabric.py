@@ -44,7 +44,7 @@ LEVELS = ("ready", "working", "unknown", "attention", "act")
 
 @dataclass
 class GeneratedInstance:
-    """What is told of one instance. `missing` as in fabric.json; empty: it answers."""
+    """The state of one instance. `missing` as in fabric.json; empty: it answers."""
 
     name: str
     group: str
@@ -61,7 +61,7 @@ class GeneratedInstance:
 
 @dataclass
 class GeneratedLink:
-    """What is told of one link."""
+    """The state of one link."""
 
     source: str
     destination: str
@@ -237,7 +237,7 @@ class GeneratedFabric:
         self.silence(name, 4)
 
     def lie(self, name: str) -> None:
-        """It tells what cannot be."""
+        """Makes an instance report impossible values."""
         self.instances[name].lies = True
 
     def downgrade(

@@ -39,7 +39,7 @@ from raylay.services.admin.fabric_problems import ProblemBook
 from raylay.services.admin.fabric_summary import (
     SUMMARY_BYTES_MAX,
     InstanceSummary,
-    SummaryRefused,
+    SummaryRefusal,
     read_summary,
 )
 from raylay.services.admin.fabric_topology import ConfiguredInstance, FabricTopology
@@ -210,7 +210,7 @@ class FabricPeers:
                     found = await self._fetch(board, state, peer, topology)
         except TimeoutError:
             self._missed(state, "silent", f"it did not answer within {ASK_S:g} s")
-        except SummaryRefused as error:
+        except SummaryRefusal as error:
             self._missed(state, error.missing, str(error))
         except ControlRefused as error:
             self._missed(state, "not_entitled", str(error))
@@ -264,11 +264,11 @@ class FabricPeers:
             who = board.viewer.user or "nobody in particular"
             raise ControlRefused(f"{peer.name} does not let {who} read {SUMMARY_PATH}")
         if status == 404:
-            raise SummaryRefused(
+            raise SummaryRefusal(
                 "version", f"{peer.name} has no {SUMMARY_PATH}: install one release on all hosts"
             )
         if status < 500:
-            raise SummaryRefused("wrong", f"{peer.name} answers with status {status}")
+            raise SummaryRefusal("wrong", f"{peer.name} answers with status {status}")
         raise FabricError(f"it answers with status {status}")
 
     # -- requests ----------------------------------------------------------------------------
@@ -363,7 +363,7 @@ class FabricPeers:
             raise FabricError(f"{name} did not answer within {JSON_S:g} s") from None
         except (ClientError, OSError, ValueError) as error:
             raise FabricError(f"{name} does not answer: {reason(error)}") from None
-        except SummaryRefused as error:
+        except SummaryRefusal as error:
             raise FabricError(str(error)) from None
         if response.status in (401, 403):
             raise ControlRefused(f"{name} does not let {viewer.user or 'nobody'} read {path[:200]}")
@@ -384,16 +384,16 @@ async def read_bounded(response: ClientResponse, bytes_max: int, name: str) -> b
     """Returns the body of an answer.
 
     Raises:
-        SummaryRefused: it has more bytes, or is compressed although that was not asked for.
+        SummaryRefusal: it has more bytes, or is compressed although that was not asked for.
     """
     if response.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
-        raise SummaryRefused("wrong", f"{name} answers in a form that was not asked for")
+        raise SummaryRefusal("wrong", f"{name} answers in a form that was not asked for")
     found = bytearray()
     async for chunk in response.content.iter_chunked(CHUNK_BYTES):
         found += chunk
         if len(found) > bytes_max:
             response.close()
-            raise SummaryRefused(
+            raise SummaryRefusal(
                 "wrong", f"{name} answers with more than {bytes_max:,} bytes: too large"
             )
     return bytes(found)

@@ -16,7 +16,7 @@ from raylay.services.errors import StorageError
 from raylay.storage.statistics import (
     MEMORY,
     Number,
-    StatisticsDamaged,
+    StatisticsDamage,
     StatisticsStore,
     move_aside,
 )
@@ -63,13 +63,13 @@ class StatisticsThread:
     def _open(self) -> None:
         try:
             self._store = self._make(self._path)
-        except StatisticsDamaged as error:
+        except StatisticsDamage as error:
             self._begin_anew(error)
         except StorageError as error:
             self._keep_in_memory(error)
         self._lifetimes = self._store.lifetimes()
 
-    def _begin_anew(self, error: StatisticsDamaged) -> None:
+    def _begin_anew(self, error: StatisticsDamage) -> None:
         try:
             aside = move_aside(self._path)
             self._store = self._make(self._path)
@@ -97,7 +97,7 @@ class StatisticsThread:
         try:
             self._store.append(time_us, rows)
             self._file_bytes = self._store.file_bytes
-        except StatisticsDamaged as error:
+        except StatisticsDamage as error:
             self._store.close()
             self._begin_anew(error)
             raise

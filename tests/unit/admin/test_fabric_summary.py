@@ -15,7 +15,7 @@ from raylay.services.admin.fabric_summary import (
     SUMMARY_BYTES_MAX,
     InstanceSummary,
     Summarizer,
-    SummaryRefused,
+    SummaryRefusal,
     read_summary,
 )
 
@@ -196,7 +196,7 @@ SENT = msgspec.json.decode(msgspec.json.encode(take(Summarizer())))
     ],
 )
 def test_a_peer_is_not_believed(changed: dict[str, Any], missing: str, text: str) -> None:
-    with pytest.raises(SummaryRefused, match=text) as caught:
+    with pytest.raises(SummaryRefusal, match=text) as caught:
         read_summary(json.dumps({**SENT, **changed}).encode(), "north")
     assert caught.value.missing == missing
 
@@ -217,7 +217,7 @@ def test_a_peer_is_not_believed(changed: dict[str, Any], missing: str, text: str
     ids=range(9),
 )
 def test_what_is_no_summary_is_named(data: bytes) -> None:
-    with pytest.raises(SummaryRefused, match="north"):
+    with pytest.raises(SummaryRefusal, match="north"):
         read_summary(data, "north")
 
 
@@ -230,7 +230,7 @@ def test_whatever_stands_in_a_summary_is_read_or_refused(value: object, key: str
     data = json.dumps({**SENT, key: value}).encode()
     try:
         found = read_summary(data, "north")
-    except SummaryRefused:
+    except SummaryRefusal:
         return
     assert found.instance == "north"
     msgspec.json.encode(found)

@@ -13,7 +13,7 @@ from raylay.services.admin.statistics import Place
 from raylay.services.admin.tree import Branch
 from raylay.services.errors import StorageError
 from raylay.services.processes.admin.statistics_thread import StatisticsThread
-from raylay.storage.statistics import StatisticsDamaged, StatisticsStore
+from raylay.storage.statistics import StatisticsDamage, StatisticsStore
 
 TREE: Branch = {"instance": {"memory": {"rss": 5}}}
 RSS = Place("IMEMORY", "", "rss")
@@ -77,7 +77,7 @@ def test_a_file_that_is_damaged_meanwhile_is_moved_aside(tmp_path: Path) -> None
 
     async def act(thread: StatisticsThread) -> None:
         await thread.append(1, TREE)
-        fails.append(StatisticsDamaged("it is malformed"))
+        fails.append(StatisticsDamage("it is malformed"))
         with pytest.raises(StorageError):
             await thread.append(2, TREE)
         assert "it is malformed" in thread.problem and "begin anew" in thread.problem
