@@ -416,11 +416,11 @@ def test_every_part_has_a_name_and_opens_its_page(browser: Browser, size: int) -
             assert hrefs[f"l:{link_id}"] == f"#/link/{link_id}"
         first = next(iter(console.at.fabric.instances))
         console.page.click(f'[data-key="i:{first}"] .g-name')
-        console.page.wait_for_function(f"location.hash.startsWith('#/instance/{first}')")
+        console.until(f"location.hash.startsWith('#/instance/{first}')")
         console.page.go_back()
         console.page.wait_for_selector(GRAPH)
         console.page.click(".g-cards .g-card")
-        console.page.wait_for_function("location.hash.startsWith('#/link/')")
+        console.until("location.hash.startsWith('#/link/')")
 
 
 def test_pointing_at_a_part_tells_everything_of_it(browser: Browser) -> None:
@@ -459,7 +459,7 @@ def test_arrows_walk_the_graph_and_enter_opens(browser: Browser) -> None:
         assert console.page.query_selector(".graph-info") is not None
         focused = str(console.page.evaluate("() => document.activeElement.getAttribute('href')"))
         console.page.keyboard.press("Enter")
-        console.page.wait_for_function("(href) => location.hash === href", arg=focused)
+        console.until("(href) => location.hash === href", focused)
 
 
 def test_a_region_unfolds_and_all_links_are_drawn(browser: Browser) -> None:
@@ -469,8 +469,8 @@ def test_a_region_unfolds_and_all_links_are_drawn(browser: Browser) -> None:
         console.page.click('[data-key="r:Tokyo"] .g-title')
         console.page.wait_for_selector(".g-panel")
         assert "open=Tokyo" in console.page.evaluate("() => location.hash")
-        console.page.wait_for_function(
-            "(number) => document.querySelectorAll('.g-panel .g-line').length >= number", arg=5
+        console.until(
+            "(number) => document.querySelectorAll('.g-panel .g-line').length >= number", 5
         )
         assert {
             key: box for key, box in placed(console).items() if not key.startswith("i:Tokyo")
@@ -480,9 +480,9 @@ def test_a_region_unfolds_and_all_links_are_drawn(browser: Browser) -> None:
         console.page.wait_for_selector(".g-panel", state="detached")
         console.page.click(".graph-switch input")
         number = len(console.at.fabric.links)
-        console.page.wait_for_function(
+        console.until(
             "(number) => document.querySelectorAll('.g-lines > .g-line').length === number",
-            arg=number,
+            number,
         )
         assert "lines=all" in console.page.evaluate("() => location.hash")
         assert placed(console) == before
@@ -517,7 +517,7 @@ def test_panning_moves_the_layer_and_draws_once_at_the_end(browser: Browser) -> 
         moving, after = page.evaluate(state)
         assert not moving and after != drawn
         page.click(".graph-zoom button:last-child")
-        page.wait_for_function(f"() => ({state})()[1] === {drawn!r}")
+        console.until(f"() => ({state})()[1] === {drawn!r}")
 
 
 @pytest.mark.parametrize("size", [6, 100])

@@ -28,8 +28,8 @@ ONE_CURSOR = """
 
 def open_history(console: Console, query: str = "") -> None:
     console.open(f"#/history{query}")
-    console.page.wait_for_function(DRAWN)
-    console.page.wait_for_function(KNOWN)
+    console.until(DRAWN)
+    console.until(KNOWN)
 
 
 def call(console: Console, module: str, expression: str, argument: Any = None) -> Any:
@@ -45,7 +45,7 @@ def test_a_number_opens_its_history(browser: Browser) -> None:
     with browser.console(GeneratedFabric(scenario="healthy")) as console:
         console.open("#/instance/NewYork-1/links")
         console.page.click("#instance-links tbody tr:first-child td:nth-child(4) a")
-        console.page.wait_for_function(KNOWN)
+        console.until(KNOWN)
         assert "charts=NewYork-1:instance/replication/NewYork-2/messages_out_per_sec" in unquote(
             console.page.url
         )
@@ -63,13 +63,13 @@ def test_charts_share_a_range_a_cursor_and_a_chosen_time(browser: Browser) -> No
         first.focus()
         for _ in range(5):
             console.page.keyboard.press("Shift+ArrowLeft")
-        console.page.wait_for_function(ONE_CURSOR)
+        console.until(ONE_CURSOR)
         at = console.text(".chart-at >> nth=0")
         console.page.keyboard.press("Enter")
         console.page.wait_for_selector("[data-chosen]")
         assert "at=2026-11-27T" in unquote(console.page.url)
         console.page.reload()
-        console.page.wait_for_function(KNOWN)
+        console.until(KNOWN)
         assert at[:19] in console.text("[data-chosen]")
         around = console.page.get_attribute("[data-chosen] a >> nth=0", "href")
         assert around is not None
@@ -82,16 +82,14 @@ def test_zooming_by_key_and_choosing_a_range_changes_the_address(browser: Browse
         open_history(console)
         console.page.locator(".chart-plot").first.focus()
         console.page.keyboard.press("+")
-        console.page.wait_for_function("() => location.hash.includes('to=2026-11-27T')")
+        console.until("() => location.hash.includes('to=2026-11-27T')")
         console.page.click(".range-bar button:text-is('6 h')")
-        console.page.wait_for_function("() => location.hash.endsWith('from=-6h')")
+        console.until("() => location.hash.endsWith('from=-6h')")
         console.page.fill("[name=from]", "yesterday")
         console.page.wait_for_selector("[name=from][aria-invalid=true]")
         console.page.fill("[name=from]", "2026-11-27T04:00:00Z")
         console.page.keyboard.press("Enter")
-        console.page.wait_for_function(
-            "() => decodeURIComponent(location.hash).includes('04:00:00Z')"
-        )
+        console.until("() => decodeURIComponent(location.hash).includes('04:00:00Z')")
 
 
 def test_a_table_stands_behind_each_chart_and_its_data_can_be_had(browser: Browser) -> None:
@@ -138,7 +136,7 @@ def test_a_range_without_values_offers_the_last_that_there_are(browser: Browser)
         console.page.wait_for_selector(".chart-empty button")
         assert "No values from 2026-11-28 00:00:00 UTC" in console.text(".chart-empty")
         console.page.click(".chart-empty button")
-        console.page.wait_for_function(KNOWN)
+        console.until(KNOWN)
 
 
 @pytest.mark.covers("Administration", "the console's history: gaps stay gaps, events are ma")
@@ -157,10 +155,10 @@ def test_a_chart_is_added_and_removed(browser: Browser) -> None:
         console.page.click("button:text-is('Add a chart')")
         console.page.fill("dialog input[type=search]", "loop_delay")
         console.page.click(".picker-list button")
-        console.page.wait_for_function("() => document.querySelectorAll('.chart').length === 5")
+        console.until("() => document.querySelectorAll('.chart').length === 5")
         assert "loop_delay_ms_p99" in console.page.url
         console.page.locator("[aria-label^='Remove ']").first.click()
-        console.page.wait_for_function("() => document.querySelectorAll('.chart').length === 4")
+        console.until("() => document.querySelectorAll('.chart').length === 4")
 
 
 def test_a_name_of_any_characters_survives_the_address(browser: Browser) -> None:

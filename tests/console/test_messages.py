@@ -51,9 +51,7 @@ def read(console: Console, topic: str, start: str = "epoch", **more: str) -> Non
 
 
 def ended(console: Console, text: str = "that is all there is") -> str:
-    console.page.wait_for_function(
-        "(text) => document.querySelector('.progress')?.textContent.includes(text)", arg=text
-    )
+    console.until("(text) => document.querySelector('.progress')?.textContent.includes(text)", text)
     return console.text(".progress")
 
 
@@ -150,10 +148,10 @@ def test_bodies_are_shown_by_their_type(browser: Browser) -> None:
         for kind, body, lines in BODIES:
             (bookmark,) = at.publish("typed", body, kind=kind)
             console.open(f"#/message/{bookmark}?topic=typed", ".code-line")
-            console.page.wait_for_function(
+            console.until(
                 "(lines) => lines.every((line) => [...document.querySelectorAll("
                 "'.message-panel .code-line')].some((each) => each.textContent.includes(line)))",
-                arg=lines,
+                lines,
             )
 
 
@@ -166,14 +164,12 @@ def test_a_body_of_14_mb_freezes_nothing(browser: Browser) -> None:
         console.open(f"#/message/{bookmark}?topic=large", ".code-line")
         assert "The first 16.0 KiB of" in console.text(".cut-note")
         console.page.click("text=show all")
-        console.page.wait_for_function(
+        console.until(
             "() => /[34]\\d\\d,\\d\\d\\d lines/.test("
             "document.querySelector('.message-panel .code')?.getAttribute('aria-label'))"
         )
         console.page.eval_on_selector(".code", "(box) => { box.scrollTop = box.scrollHeight; }")
-        console.page.wait_for_function(
-            "() => document.querySelector('.code-seen').textContent.includes('yyyy')"
-        )
+        console.until("() => document.querySelector('.code-seen').textContent.includes('yyyy')")
         assert console.page.eval_on_selector_all(".code-line", "(all) => all.length") < 200
 
 

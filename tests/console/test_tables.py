@@ -30,7 +30,7 @@ UNKNOWN = "\u2013"
 def open_page(console: Console, page: str) -> None:
     """Opens a page, and waits until no part of it waits for an answer."""
     console.open(f"#/{page}")
-    console.page.wait_for_function(LOADED)
+    console.until(LOADED)
 
 
 def rows(console: Console, table: str) -> list[list[str]]:
@@ -101,7 +101,7 @@ def test_order_and_filter_stand_in_the_address(browser: Browser) -> None:
         open_page(console, "clients?show=publishers")
         console.page.click("#clients-publishers th button:has-text('Sequence')")
         console.page.fill("main [data-filter]", "mirror London")
-        console.page.wait_for_function(
+        console.until(
             "() => document.querySelectorAll('#clients-publishers tbody tr').length === 2"
         )
         assert "sort=-sequence" in console.page.url
@@ -109,7 +109,7 @@ def test_order_and_filter_stand_in_the_address(browser: Browser) -> None:
         before = rows(console, "clients-publishers")
         assert before[0][3] == "9,007,199,254,740,998", "64 bits are not rounded"
         console.page.reload()
-        console.page.wait_for_function(LOADED)
+        console.until(LOADED)
         console.page.wait_for_selector("#clients-publishers tbody tr")
         assert [row[0] for row in rows(console, "clients-publishers")] == ["mirror", "mirror"]
         sorted_by = console.page.get_attribute("#clients-publishers th[aria-sort]", "aria-sort")

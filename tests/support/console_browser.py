@@ -86,6 +86,21 @@ STRUCTURE = """
 }
 """
 
+HOLDS = """
+([argument, left]) => new Promise((done, fail) => {
+  const end = performance.now() + left;
+  const look = () => {
+    try {
+      const found = (CONDITION);
+      if (typeof found === 'function' ? found(argument) : found) done(true);
+      else if (performance.now() >= end) done(false);
+      else setTimeout(look, 20);
+    } catch (error) { fail(error); }
+  };
+  look();
+})
+"""
+
 FAULTS = """
 () => {
   const wrong = [];
@@ -245,8 +260,24 @@ class Console:
         )
 
     def until(self, condition: str, argument: Any = None) -> None:
-        """Waits until a function of the page returns true."""
-        self.page.wait_for_function(condition, arg=argument)
+        """Waits until an expression of the page is true, or a function of the page returns true.
+
+        Playwright's own `wait_for_function` evaluates its text again at each look, which the
+        console's Content-Security-Policy forbids: only a condition that is true at once passes.
+        """
+        from playwright.sync_api import Error
+
+        look = HOLDS.replace("CONDITION", condition)
+        deadline_s = time.monotonic() + WAIT_MS / 1000
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            try:
+                if self.page.evaluate(look, [argument, left_s * 1000]):
+                    return
+            except Error as error:
+                # The page was left while it looked: the next page answers.
+                if "context was destroyed" not in str(error):
+                    raise
+        raise AssertionError(f"after {WAIT_MS} ms still false at {self.page.url}: {condition}")
 
     def closed(self) -> None:
         """Waits until no dialog is open: the browser closes them a little later than it is told."""
