@@ -150,5 +150,6 @@ def test_a_dialog_keeps_what_it_was_opened_for(browser: Browser) -> None:
 def test_a_condition_that_comes_true_later_is_waited_for(browser: Browser) -> None:
     """Playwright's own wait evaluates text again, which the content policy forbids."""
     with browser.console(GeneratedFabric(2)) as console:
+        console.open("#/")
         console.page.evaluate("() => { setTimeout(() => { window.__came = true; }, 100); }")
         console.until("() => window.__came === true")

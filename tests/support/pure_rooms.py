@@ -9,6 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PURE_FOLDERS = tuple(
     f"services/{name}/"
     for name in (
+        "actions",
         "messages",
         "core",
         "protocol",

@@ -71,6 +71,7 @@ VALUE_TYPES = (
 ROOMS: dict[str, frozenset[str]] = {
     room: frozenset(others.split())
     for room, others in {
+        "actions": "",
         "messages": "",
         "expressions": "messages",
         "capacity": "messages",

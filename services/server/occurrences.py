@@ -1,0 +1,52 @@
+"""The occurrences in an instance that its actions and event topics want to know of.
+
+The parts of the server tell it here; who wants to know listens. Where nobody listens, telling costs
+one look into a table, and the parts ask `wanted` before they compute anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+Listener = Callable[[str, Mapping[str, str]], None]
+"""Function that takes the kind of an occurrence, and its variables."""
+
+
+class Occurrences:
+    """See the file's docstring.
+
+    Kinds are the names of documented `on` modules without their beginning, such as
+    `connect-client`, and further ones of the event topics. Variables are the documented ones, such
+    as `AMPS_CLIENT_NAME`.
+
+    Owner: the instance's runtime; on its event loop only.
+    """
+
+    __slots__ = ("_listeners",)
+
+    def __init__(self) -> None:
+        self._listeners: dict[str, tuple[Listener, ...]] = {}
+
+    def listen(self, kinds: Iterable[str], take: Listener) -> None:
+        """Has a function called with each occurrence of some kinds. It must be quick, and must not
+        raise."""
+        for kind in kinds:
+            self._listeners[kind] = (*self._listeners.get(kind, ()), take)
+
+    def ignore(self, take: Listener) -> None:
+        """Stops calling a function."""
+        for kind, listeners in list(self._listeners.items()):
+            kept = tuple(each for each in listeners if each != take)
+            if kept:
+                self._listeners[kind] = kept
+            else:
+                del self._listeners[kind]
+
+    def wanted(self, kind: str) -> bool:
+        """Returns whether anybody listens to a kind."""
+        return kind in self._listeners
+
+    def tell(self, kind: str, variables: Mapping[str, str]) -> None:
+        """Tells an occurrence to who listens to its kind."""
+        for take in self._listeners.get(kind, ()):
+            take(kind, variables)
