@@ -70,10 +70,13 @@ class LogonDenied(NamedTuple):
             would help in guessing.
         is_busy: whether nothing was checked because too many clients log on at once: the client is
             told to try again.
+        is_entitled: False where the client's identity was confirmed, and its permissions do not
+            allow the logon.
     """
 
     why: str
     is_busy: bool = False
+    is_entitled: bool = True
 
 
 class Challenge(NamedTuple):

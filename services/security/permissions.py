@@ -313,3 +313,17 @@ def restricted(filter_: str, grant: Grant) -> str:
     if not grant.filter:
         return filter_
     return f"({grant.filter}) AND ({filter_})" if filter_ else grant.filter
+
+
+def unrestricted(filter_: str, restriction: str) -> str:
+    """Returns the part of a combined filter that the user wrote: see `restricted`.
+
+    Args:
+        restriction: the filter of the permissions; empty: they have none.
+    """
+    if filter_ == restriction:
+        return ""
+    before = f"({restriction}) AND ("
+    if restriction and filter_.startswith(before):
+        return filter_[len(before) : -1]
+    return filter_

@@ -171,9 +171,14 @@ class AccessCheck:
             return AccessGranted(found.user_name or user, None if found is EVERYTHING else found)
         if not (found.replication_logon if asked.is_replication else found.logon):
             kind = "replication-logon" if asked.is_replication else "logon"
-            return LogonDenied(f"{user or 'nobody in particular'} has no {kind} in his permissions")
+            return LogonDenied(
+                f"{user or 'nobody in particular'} has no {kind} in his permissions",
+                is_entitled=False,
+            )
         if not (asked.is_replication or found.may_be(asked.client_name)):
-            return LogonDenied(f"{user or 'nobody in particular'} may not use this client name")
+            return LogonDenied(
+                f"{user or 'nobody in particular'} may not use this client name", is_entitled=False
+            )
         if found is EVERYTHING:
             return AccessGranted(user, None)
         self._check_filters(found, user)
@@ -184,7 +189,7 @@ class AccessCheck:
         no answer, which admits no one."""
         kinds = LogonAccepted | LogonDenied | Challenge
         is_right = isinstance(answer, kinds) and all(
-            isinstance(value, bool if name == "is_busy" else str)
+            isinstance(value, bool if name.startswith("is_") else str)
             for name, value in answer._asdict().items()
         )
         if not is_right:

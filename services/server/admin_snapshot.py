@@ -341,7 +341,7 @@ class AdminSnapshots:
             cursor_txid = None if found.ended else found.cursor
         else:
             text, kind, cursor_txid = found.content, "live", None
-            options = _options(found)
+            options = found.options
         return [
             found.id,
             wanted.topic.decode("utf-8", "replace"),
@@ -392,17 +392,6 @@ class InstanceFiles:
             "archive_directory": config.journal.archive_directory or "",
             "configuration": self._shown[1],
         }
-
-
-def _options(found: LiveSubscription) -> str:
-    terms = found.following
-    if terms is None:
-        return ""
-    names = ("oof", "delta", "no_empties", "no_sowkey")
-    given = [name for name in names if getattr(terms, name)]
-    if terms.select:
-        given.append(f"select=[{terms.select}]")
-    return ",".join(given)
 
 
 def _histogram(found: ValueHistogram) -> dict[str, Any]:

@@ -182,6 +182,18 @@ class LiveSubscription:
     following: FollowTerms | None = None
     release: Callable[[], None] | None = None
 
+    @property
+    def options(self) -> str:
+        """Returns the options as a client would write them."""
+        terms = self.following
+        if terms is None:
+            return ""
+        names = ("oof", "delta", "no_empties", "no_sowkey")
+        given = [name for name in names if getattr(terms, name)]
+        if terms.select:
+            given.append(f"select=[{terms.select}]")
+        return ",".join(given)
+
 
 class _TopicAnswer:
     """The subscriptions that want a topic and type, after a number of changes of the table."""

@@ -256,6 +256,9 @@ class BufferedConnection(FramedConnection):
             self._take()
         self.room()
 
+    def came_online(self) -> None:
+        """Called when the other side has been sent all that the buffer held for it."""
+
     def room(self) -> None:
         """Called when there is room for further rows of queries."""
 
@@ -332,6 +335,8 @@ class BufferedConnection(FramedConnection):
             # Last: the frames kept meanwhile may take the client above a limit, and offline
             # again.
             self.pool.came_back(self)
+            if self._frames is None:
+                self.came_online()
             return
         if empty_upto is not None:
             self._is_returning = True

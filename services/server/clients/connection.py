@@ -55,8 +55,10 @@ from raylay.services.security.connection_shares import ShareHolder, ShareRefusal
 from raylay.services.security.incomplete_frames import TOO_MANY, IncompleteFrame
 from raylay.services.security.logon_turns import network_of
 from raylay.services.security.permissions import Permissions
+from raylay.services.security.publishing import NOT_ENTITLED
 from raylay.services.security.reading import readable
 from raylay.services.server.clients.buffered_connection import BufferedConnection, OfflineBuffer
+from raylay.services.server.clients.client_occurrences import CONNECTION_CLOSED, DELETE
 from raylay.services.server.clients.logon import ClientLogon
 from raylay.services.server.clients.publisher_acks import FLUSHES_MAX, PublisherAcks
 from raylay.services.server.clients.sessions import ClientSessions
@@ -129,6 +131,8 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self.published_from = 0
         """Sequence of the first publish of this connection; 0: there was none."""
         self.connected_us = self._runtime.now_us()
+        self.end_reason = CONNECTION_CLOSED
+        """Reason for which the connection ends, once it does."""
         self.bytes_in = 0
         self.messages_in = 0
         self.messages_out = 0
@@ -151,7 +155,6 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         # The machine's replies to this client's publishes go straight to the acks, without one
         # more call.
         self.persisted = self._acks.persisted
-        self.refused = self._acks.refused
         self._builders: dict[tuple[int, str, str], RecordBuilder] = {}
         self._logon_timer: asyncio.TimerHandle | None = None
         self._heartbeat_s = 0.0
@@ -168,6 +171,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
     def opened(self) -> None:
         """Starts the time limit for the logon."""
         self._clients.connected.add(self)
+        self._clients.occurrences.connected(self)
         self._clients.incomplete.belongs(self.incomplete, ShareHolder("", network_of(self.peer)))
         self._clients.connection_limit.came(self)
         if self.is_open:
@@ -328,6 +332,11 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         nothing meanwhile."""
         super().go_offline(buffer)
         self._clients.queued.went_offline(self)
+        self._clients.occurrences.went_offline(self)
+
+    def came_online(self) -> None:
+        """Tells who listens that the client has caught up."""
+        self._clients.occurrences.came_online(self)
 
     def room(self) -> None:
         """Continues queries, as there is room again for bytes on their way to the disk."""
@@ -336,6 +345,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
     def end(self, reason: str, text: str) -> None:
         if not self.is_open:
             return
+        self.end_reason = reason
         if self.client_name:
             self._runtime.report(
                 "client_disconnected", client=self.client_name, peer=self.peer, reason=reason
@@ -358,6 +368,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         for timer in (self._logon_timer, self._heartbeat_timer):
             if timer is not None:
                 timer.cancel()
+        self._clients.occurrences.disconnected(self, self.end_reason)
         self._clients.gone(self)
 
     def _slow_down(self) -> None:
@@ -469,6 +480,16 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             return False
         return bool(permissions.read(wanted.topic).filter)
 
+    def began(
+        self, subscription: LiveSubscription | BookmarkSubscription, *, replaces: bool = False
+    ) -> None:
+        """Tells who listens that a subscription has begun."""
+        self._clients.occurrences.subscribed(self, subscription, replaces=replaces)
+
+    def stopped(self, subscription: LiveSubscription | BookmarkSubscription, reason: str) -> None:
+        """Tells who listens that a subscription ends."""
+        self._clients.occurrences.unsubscribed(self, subscription, reason)
+
     def logged_on(self, logon: Logon, answer: LogonAnswer) -> None:
         runtime, clients = self._runtime, self._clients
         self._acks.conflation_s = logon.ack_conflation_ms / 1000
@@ -494,6 +515,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
                 unused=answer.unused,
             )
         )
+        clients.occurrences.logged_on(self)
 
     # -- publishing --------------------------------------------------------------------------
     def _publish_batch(
@@ -591,6 +613,8 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             self._clients.live.transient(transient)
         self._commits.check_staged(self)
         self._clients.slowed.check(self, is_link=False)
+        if DELETE in runtime.occurrences.listened:
+            self._clients.occurrences.deleted(self, runs)
         if processed and not any(type(effect) is RefuseClient for effect in effects):
             self.send(processed)
         return None
@@ -712,9 +736,12 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
                 )
             if judged.refused:
                 self._acks.denied += 1
+                self._publish_denied(command.topic, command.message_type, judged.refused[0].text)
                 self._refused_as(command.command_id, *judged.refused[0][1:])
                 return False
         wanted = command.command_id if "persisted" in command.acks else ""
+        if DELETE in runtime.occurrences.listened:
+            self._clients.occurrences.deleted(self, [run])
         if not entry.journaled:
             run.receive_time_us = now_us
             self._clients.live.transient([run])
@@ -746,6 +773,15 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             self.send(self.codec.acknowledgment("completed", command.command_id))
         if "processed" in acks or not acks:
             self.send(self.codec.acknowledgment("processed", command.command_id))
+
+    def refused(self, refusal: RefuseClient) -> None:
+        """Sends the refusal of publishes that the machine refuses for good."""
+        if refusal.reason == NOT_ENTITLED:
+            self._publish_denied("", "", refusal.text)
+        self._acks.refused(refusal)
+
+    def _publish_denied(self, topic: str, message_type: str, text: str) -> None:
+        self._clients.occurrences.denied(self, "publish", topic, message_type, text)
 
     # -- deliveries --------------------------------------------------------------------------
     def deliver(self, subscription: str, delivery: DeliveryContent) -> None:

@@ -61,6 +61,7 @@ class CostlyFilters:
             subscription=subscription.id,
             filter=subscription.content[:SHOWN_CHARACTERS_MAX],
         )
+        client.stopped(subscription, FILTER_TOO_COSTLY)
         del client.subscriptions[subscription.id]
         self._clients.unsubscribe(subscription)
         client.send(

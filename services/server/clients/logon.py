@@ -34,6 +34,8 @@ class LogonConnection(ClientSession, Protocol):
     """A connection that logs on (`ClientConnection`)."""
 
     accepted_by: ClientTransport
+    end_reason: str
+    """Reason for which the connection ends, once it does."""
     is_open: bool
     judge: Judge | None
 
@@ -89,6 +91,7 @@ class ClientLogon:
     def turn_down(self, logon: Logon, reason: str, text: str) -> None:
         """Tells the client why it is refused, and ends the connection."""
         connection = self._connection
+        connection.end_reason = reason
         connection.send(
             connection.codec.acknowledgment("processed", logon.command_id, reason, text)
         )
@@ -113,6 +116,10 @@ class ClientLogon:
         if not connection.is_open:
             return
         if isinstance(found, LogonDenied):
+            if not found.is_busy:
+                self._clients.occurrences.refused_logon(
+                    connection, logon.client_name, logon.user_id, entitled=found.is_entitled
+                )
             self.turn_down(logon, *(BUSY if found.is_busy else (AUTH, NOT_LET_IN)))
         elif isinstance(found, Challenge):
             connection.send(

@@ -465,6 +465,7 @@ class QueryRunner:
                 self._unsubscribe(before)
             connection.subscriptions[name] = made
             connection.resolving.pop(name, None)
+            connection.began(made, replaces=before is not None)
         session.query, session.running = query, running
         session.behind = DeferredDeliveries(connection.weigh)
         connection.hold(session.behind)
@@ -487,6 +488,7 @@ class QueryRunner:
         if query.subscribe is not None:
             found = connection.subscriptions.pop(name, None)
             if found is not None:
+                connection.stopped(found, reason)
                 self._unsubscribe(found)
         connection.send(
             connection.codec.acknowledgment(

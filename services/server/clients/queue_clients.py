@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     # Most instances have no queues.
     from raylay.services.protocol.child.queue_control import QueueAnswer
     from raylay.services.queues.decisions import Consumer, ConsumerSubscription
+    from raylay.services.queues.definition import QueueDefinition
     from raylay.services.queues.frontend import QueueFrontend
 
 SHOWN_CHARACTERS = 200
@@ -169,6 +170,16 @@ class QueueClients:
         self._deliveries.ended(client.number, name)
         self._left(*found, has_said=True)
         return True
+
+    def terms(self, client: QueueClient, name: str) -> tuple[QueueDefinition, str, int] | None:
+        """Returns the queue of a subscription, its filter and its backlog; None: the client has no
+        queue subscription of this id."""
+        found = self._subscribed.get(client.number, {}).get(name)
+        if found is None:
+            return None
+        frontend, consumer = found
+        each = frontend.consumers.get(consumer)
+        return frontend.definition, *(("", 0) if each is None else (each.filter, each.backlog_max))
 
     def count(self, client: QueueClient) -> int:
         return len(self._subscribed.get(client.number, ()))

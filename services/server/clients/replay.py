@@ -259,6 +259,7 @@ class ReplayPump:
         subscription = member.subscription
         member.connection.subscriptions[subscription.id] = subscription
         self._members[subscription] = member
+        member.connection.began(subscription)
         user = self._counted.user_of(subscription.session)
         self._counted.subscriptions.add(subscription, user, subscription.filter.pattern)
         self._runtime.hurry()
@@ -796,6 +797,7 @@ class ReplayPump:
 
     def _end(self, member: ReplayMember, reason: str, text: str) -> None:
         connection, subscription = member.connection, member.subscription
+        connection.stopped(subscription, reason)
         connection.subscriptions.pop(subscription.id, None)
         self.remove(subscription)
         connection.send(

@@ -40,6 +40,15 @@ class ReplayClient(Protocol):
     def keeps_back(self, wanted: TopicFilter) -> bool:
         """Returns whether the client may read only some messages of a topic."""
 
+    def began(
+        self, subscription: LiveSubscription | BookmarkSubscription, *, replaces: bool = False
+    ) -> None:
+        """Notes that a subscription has begun, in place of another of its id where it replaces
+        one."""
+
+    def stopped(self, subscription: LiveSubscription | BookmarkSubscription, reason: str) -> None:
+        """Notes that the instance is about to end a subscription."""
+
     @property
     def unsent_bytes(self) -> int:
         """The bytes sent to the client that its socket has not taken."""

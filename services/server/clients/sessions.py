@@ -38,6 +38,7 @@ from raylay.services.security.retained_bytes import (
     retained_bytes_max,
 )
 from raylay.services.server.clients.admission import ClientAdmission
+from raylay.services.server.clients.client_occurrences import UNSUBSCRIBE, ClientOccurrences
 from raylay.services.server.clients.connection_limit import ConnectionLimit, SessionShares
 from raylay.services.server.clients.historical_queries import HistoricalQueries
 from raylay.services.server.clients.publisher_acks import PublisherAcks
@@ -66,8 +67,11 @@ if TYPE_CHECKING:
     from raylay.services.subscriptions.sow_subscriptions import SowSubscriptions
 
 
+AnySubscription = LiveSubscription | BookmarkSubscription
 AUTHENTICATION_RESET = "authentication_reset"
 ENTITLEMENT_RESET = "entitlement_reset"
+DISCONNECTED = "disconnect"
+"""Reason of the end of a subscription whose client's connection has ended."""
 LEAVING_AT_ONCE = 256
 """Subscriptions of ended sessions that are taken out in one pass of the loop."""
 
@@ -177,6 +181,7 @@ class ClientSessions:
             HistoricalQueries(runtime, instance, reading, folds, replays),
         )
         self.queued = QueueClients(runtime, queues, deliveries, counted)
+        self.occurrences = ClientOccurrences(runtime, replays.options_of)
         self.connected: set[ClientSession] = set()
         """Sessions from the moment when their connection opens."""
         self.incomplete = IncompleteFrames(
@@ -195,7 +200,7 @@ class ClientSessions:
         self._by_name: dict[str, ClientSession] = {}
         self._shares = shares
         self._holders = counted.holders
-        self._leaving: deque[LiveSubscription | BookmarkSubscription] = deque()
+        self._leaving: deque[tuple[ClientSession, AnySubscription]] = deque()
         """Subscriptions of sessions that have ended, until they are taken out. Nothing is delivered
         to them."""
         self._replay_filters: ReplayFilters | None = None
@@ -281,6 +286,9 @@ class ClientSessions:
         self.in_hand.left(client.in_hand)
         self.retained.left(client.number)
         self.queries.gone(client)
+        if self.occurrences.wanted(UNSUBSCRIBE):
+            for name in self.queued.names(client):
+                self.unsubscribed_queue(client, name, DISCONNECTED)
         self.queued.gone(client)
         holder, counted = self._holders.pop(client.number, (None, ()))
         if holder is not None:
@@ -291,7 +299,7 @@ class ClientSessions:
             # Counted at once: the same user may come back before the last subscription is taken
             # out.
             self.counted.subscriptions.remove(subscription)
-        self._leaving.extend(client.subscriptions.values())
+        self._leaving.extend((client, each) for each in client.subscriptions.values())
         client.subscriptions.clear()
         if self.sessions.pop(client.number, None) is not None:
             if self._by_name.get(client.client_name) is client:
@@ -302,8 +310,11 @@ class ClientSessions:
 
     def _take_out(self) -> None:
         """Ends subscriptions of sessions that have ended, some in each turn of the loop."""
+        occurrences = self.occurrences
         for _ in range(min(len(self._leaving), LEAVING_AT_ONCE)):
-            self.unsubscribe(self._leaving.popleft())
+            client, subscription = self._leaving.popleft()
+            occurrences.unsubscribed(client, subscription, DISCONNECTED)
+            self.unsubscribe(subscription)
         if self._leaving:
             self.runtime.loop.call_soon(self._take_out)
 
@@ -312,6 +323,18 @@ class ClientSessions:
             self.live.remove(subscription)
         else:
             self.replays.remove(subscription)
+
+    def unsubscribed_queue(self, client: ClientSession, name: str, reason: str) -> None:
+        """Tells who listens that a queue subscription is about to end, if there is one of this
+        id."""
+        if not self.occurrences.wanted(UNSUBSCRIBE):
+            return
+        found = self.queued.terms(client, name)
+        if found is not None:
+            definition, text, backlog = found
+            self.occurrences.unsubscribed_queue(
+                client, name, definition.name, definition.message_type, (text, backlog), reason
+            )
 
     def claim(self, client: ClientSession, size_bytes: int) -> RetainedClaim:
         """Counts the bytes that a command of a client keeps.

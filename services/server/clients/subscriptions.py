@@ -39,6 +39,11 @@ if TYPE_CHECKING:
 
 SUBSCRIPTIONS_MAX = 10_000
 """Limit on the subscriptions of one connection."""
+UNSUBSCRIBED = "unsubscribe"
+"""Reason of the end of a subscription that its client ended."""
+_QUEUE_COMMANDS = {
+    QueueAck: "queue_ack", QueueCancel: "queue_cancel", QueueStatus: "queue_status"
+}  # fmt: skip
 
 
 class ClientSubscriptions:
@@ -61,6 +66,15 @@ class ClientSubscriptions:
             connection.denied_reads += 1
         connection.send(connection.codec.acknowledgment(kind, command_id, reason, text, **extras))
 
+    def _denied(
+        self, command: str, topic: str, message_type: str, error: RemoteProtocolError
+    ) -> None:
+        """Tells who listens that a command was refused, if it was for the client's permissions."""
+        if error.reason == NOT_ENTITLED:
+            self._clients.occurrences.denied(
+                self._connection, command, topic, message_type, str(error)
+            )
+
     def subscribe(self, command: Subscribe) -> None:
         """Performs a subscribe, or tells the client why not."""
         connection, name = self._connection, command.subscription
@@ -76,6 +90,7 @@ class ClientSubscriptions:
             if connection.permissions is not None:
                 command = self._allowed(command, is_queue=frontend is not None)
         except RemoteProtocolError as error:
+            self._denied("subscribe", command.topic, command.message_type, error)
             self._acknowledge("processed", command.command_id, error.reason, str(error), sub=name)
             return
         if frontend is not None:
@@ -122,6 +137,7 @@ class ClientSubscriptions:
         if before is not None:
             self._clients.unsubscribe(before)
         connection.subscriptions[name] = subscription
+        connection.began(subscription, replaces=before is not None)
         if "processed" in command.acks or not command.acks:
             self._acknowledge("processed", command.command_id, sub=name)
         if "completed" in command.acks:
@@ -151,6 +167,9 @@ class ClientSubscriptions:
         except RemoteProtocolError as error:
             self._acknowledge("processed", command.command_id, error.reason, str(error), sub=name)
             return
+        self._clients.occurrences.subscribed_queue(
+            connection, command, frontend.definition.message_type
+        )
         if "received" in command.acks:
             self._acknowledge("received", command.command_id, sub=name)
         if "processed" in command.acks or not command.acks:
@@ -174,11 +193,13 @@ class ClientSubscriptions:
                 if frontend is not None:
                     self._check_name(name, replaces=False, subscribes=False)
                     self._clients.queued.sow(connection, sow, frontend)
+                    self._clients.occurrences.queried(connection, sow, subscribes=False)
                     return
             replaces = subscribe is not None and subscribe.replace
             self._check_name(name, replaces, subscribe is not None)
             if subscribe is None:
                 queries.ask(connection, sow, claim=self._claim(sow))
+                self._clients.occurrences.queried(connection, sow, subscribes=False)
                 return
             wanted = topic_filter(
                 sow.topic,
@@ -195,7 +216,14 @@ class ClientSubscriptions:
                 queries.ask(connection, sow, subscribe, *self._replay(subscribe, wanted))
             else:
                 queries.ask(connection, sow, subscribe, claim=self._claim(sow))
+            self._clients.occurrences.queried(connection, sow, subscribes=True)
         except RemoteProtocolError as error:
+            self._denied(
+                "sow" if subscribe is None else "sow_and_subscribe",
+                sow.topic,
+                sow.message_type,
+                error,
+            )
             self._acknowledge("processed", sow.command_id, error.reason, str(error), sub=name)
 
     def _claim(self, sow: SowCommand) -> RetainedClaim | None:
@@ -254,6 +282,7 @@ class ClientSubscriptions:
                 if isinstance(command, QueueAck):
                     command = replace(command, filter=found.filter)
         except RemoteProtocolError as error:
+            self._denied(_QUEUE_COMMANDS[type(command)], command.topic, command.message_type, error)
             self._acknowledge("processed", command.command_id or "-", error.reason, str(error))
             return
         if isinstance(command, QueueCancel):
@@ -371,10 +400,12 @@ class ClientSubscriptions:
         queued = self._clients.queued
         every = (*subscriptions, *resolving, *queued.names(connection))
         for name in every if names is None else names:
+            self._clients.unsubscribed_queue(connection, name, UNSUBSCRIBED)
             queued.unsubscribe(connection, name)
             subscription = subscriptions.pop(name, None)
             resolving.pop(name, None)
             if subscription is not None:
+                connection.stopped(subscription, UNSUBSCRIBED)
                 self._clients.unsubscribe(subscription)
         if names is None:
             queries.forget_all(connection)
