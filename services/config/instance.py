@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from raylay.services.actions.model import ActionDefinition
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.config.admin_interface import AdminInterfaceConfig
 from raylay.services.config.bootstrap import BootstrapConfig
@@ -200,6 +201,8 @@ class InstanceConfig(JsonText):
         fabric_key: key by which the instance proves to other instances that it is of their fabric
             (protocol/link/proof.py); empty: it cannot prove that, and accepts no such proof from an
             instance that connects to it.
+        actions: what the instance does by itself, in the order of the file. Schedules of downgrades
+            and of old journal are in `policy` and `journal`.
     """
 
     name: str
@@ -239,6 +242,7 @@ class InstanceConfig(JsonText):
     sow: tuple[SowTopicDefinition, ...] = ()
     queue_definitions: tuple[RunQueue, ...] = ()
     capacity: CapacityConfig | None = None
+    actions: tuple[ActionDefinition, ...] = ()
 
     @property
     def transports(self) -> tuple[TransportConfig, ...]:
@@ -272,6 +276,11 @@ class InstanceConfig(JsonText):
         if self.interface is not None:
             self.interface.check(self.name)
         self.policy.check()
+        if self.actions:
+            # Without actions, the table of modules is not loaded: most instances have none.
+            from raylay.services.actions.checks import check_actions
+
+            check_actions(self.actions, self.name)
         if self.bootstrap is not None:
             if not self.bootstrap.sources:
                 raise ConfigurationError(

@@ -16,7 +16,9 @@ from pydantic import (
     model_validator,
 )
 
+from raylay.services.actions.model import ActionDefinition
 from raylay.services.config.journal import JournalConfig
+from raylay.services.configuration.actions import ActionSettings, definitions
 from raylay.services.configuration.admin import MODULES as ADMIN_MODULES
 from raylay.services.configuration.admin import AdminSettings
 from raylay.services.configuration.fields import (
@@ -292,6 +294,8 @@ class InstanceChoices(Section):
     """SOW topics of the instance. None: the fabric's SOW topics."""
     queues: tuple[QueueSettings, ...] | None = None
     """Queues of the instance. None: the fabric's queues."""
+    actions: tuple[ActionSettings, ...] | None = None
+    """Actions of the instance. None: the fabric's actions."""
 
 
 class _Member(Section):
@@ -365,6 +369,8 @@ class FabricChoices(Section):
     sow_topics: tuple[SowTopicSettings, ...] = ()
     """SOW topics, in the order in which patterns and names are looked up."""
     queues: tuple[QueueSettings, ...] = ()
+    actions: tuple[ActionSettings, ...] = ()
+    """What each instance does by itself when something happens (docs/actions.md)."""
     journal: JournalConfig = JournalConfig()
     downgrade: Downgrade = DowngradePolicy()
     tracing: TracingSettings = TracingSettings()
@@ -495,6 +501,11 @@ class FabricSettings(FabricChoices, _NamedSection):
         """Returns the instance's own queues, or else the fabric's."""
         own = instance.queues
         return tuple(each.definition() for each in (self.queues if own is None else own))
+
+    def actions_of(self, instance: InstanceSettings) -> tuple[ActionDefinition, ...]:
+        """Returns the instance's own actions, or else the fabric's."""
+        own = instance.actions
+        return definitions(self.actions if own is None else own)
 
     def unjournaled_of(self, instance: InstanceSettings) -> tuple[TopicRule, ...] | None:
         """Returns the topics that the instance or the fabric declares as not journaled. None: the

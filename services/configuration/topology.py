@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
+from raylay.services.actions.checks import endless
 from raylay.services.configuration.model import (
     DestinationSettings,
     FabricSettings,
@@ -66,7 +67,32 @@ def problems(settings: FabricSettings) -> list[TopologyProblem]:
     for instance in settings.instances:
         found += _destinations(settings, instance)
         found += _bootstrap(settings, instance)
+        found += _actions(settings, instance)
     return found
+
+
+def _actions(settings: FabricSettings, instance: InstanceSettings) -> Iterator[TopologyProblem]:
+    """Checks the actions that an instance has: their names, circles, and the archive directory."""
+    actions = settings.actions_of(instance)
+    if not actions:
+        return
+    names = Counter(each.name for each in actions)
+    for name, count in names.items():
+        if count > 1:
+            yield TopologyProblem(
+                (instance.name,),
+                f"instance {instance.name}: {count} actions are called {name}: give each a name",
+            )
+    for text in endless(actions):
+        yield TopologyProblem((instance.name,), f"instance {instance.name}: {text}")
+    archives = settings.journal_of(instance).archive_directory is not None
+    for action in () if archives else actions:
+        if any(step.module == "archive-journal" for step in action.steps):
+            yield TopologyProblem(
+                (instance.name,),
+                f"instance {instance.name}: action {action.name} archives segments and there is no "
+                "archive directory: give `archive_directory` of `journal`",
+            )
 
 
 def _bootstrap(settings: FabricSettings, instance: InstanceSettings) -> Iterator[TopologyProblem]:

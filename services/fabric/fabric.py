@@ -22,6 +22,7 @@ from raylay.services.capacity.config import CapacityConfig
 from raylay.services.client import Client, Server, SyncClient
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.config.journal import JournalConfig
+from raylay.services.configuration.actions import Action
 from raylay.services.configuration.admin import AdminSettings
 from raylay.services.configuration.builder import FabricBuilder, Mode, TopicLike
 from raylay.services.configuration.model import (
@@ -85,6 +86,7 @@ class Fabric:
         sow_topics: topics of which the last message of each key is kept, each with `name`,
             `message_type`, `keys` and so on (docs/sow-topics.md).
         queues: queues, each of whose messages goes to one consumer (docs/queues.md).
+        actions: what each instance does by itself when something happens (docs/actions.md).
         tls: TLS settings of all transports, and of the clients and links that connect to them
             (docs/security.md).
         downgrade_age: short for `downgrade={"age": …}`.
@@ -120,6 +122,7 @@ class Fabric:
         message_types: Iterable[TypeDefinition | Mapping[str, Any]] | None = None,
         sow_topics: Iterable[SowTopicSettings | Mapping[str, Any]] | None = None,
         queues: Iterable[QueueSettings | Mapping[str, Any]] | None = None,
+        actions: Iterable[Action | Mapping[str, Any]] | None = None,
         tls: TlsConfig | Mapping[str, Any] | None = None,
         downgrade_age: str | None = None,
         authentication: ModuleLike | None = None,
@@ -147,6 +150,7 @@ class Fabric:
             message_types=message_types,
             sow_topics=sow_topics,
             queues=queues,
+            actions=actions,
             tls=tls,
             downgrade_age=downgrade_age,
             authentication=authentication,
@@ -283,7 +287,7 @@ class Fabric:
             group: group of a new instance; by default its name.
             options: fields of `InstanceSettings`: host, client_port, replication_port,
                 metrics_port, directory, node_labels, journal, downgrade, bootstrap, topics,
-                sow_topics, queues, tls, transports, admin, capacity.
+                sow_topics, queues, actions, tls, transports, admin, capacity.
 
         Raises:
             ConfigurationError: a value is wrong, or the name is taken in another group.

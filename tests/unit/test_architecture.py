@@ -71,7 +71,7 @@ VALUE_TYPES = (
 ROOMS: dict[str, frozenset[str]] = {
     room: frozenset(others.split())
     for room, others in {
-        "actions": "",
+        "actions": "messages replication",
         "messages": "",
         "expressions": "messages",
         "capacity": "messages",
@@ -87,11 +87,14 @@ ROOMS: dict[str, frozenset[str]] = {
         "topology": "messages replication",
         "telemetry": "messages storage",
         "client": "messages net protocol queues storage",
-        "configuration": ("capacity config messages net plugins queues replication security sow"),
+        "configuration": (
+            "actions capacity config messages net plugins queues replication security sow"
+        ),
         "net": "protocol storage",
         # What processes start with.
         "config": (
-            "capacity messages net protocol queues replication security sow storage telemetry"
+            "actions capacity messages net protocol queues replication security sow storage "
+            "telemetry"
         ),
         "server": (
             "capacity config core messages net plugins protocol queues replication security sow "

@@ -1,184 +1,111 @@
-"""The modules of actions, their options, and what of them the running system does
-(behaviour.md 8): what is done on a schedule to links (downgrade, upgrade) and to old journal
-(compress, archive, remove).
+"""The actions of an AMPSConfig (behaviour.md 8).
+
+What is done on schedules to links alone (downgrade, upgrade), or to old journal (compress, archive,
+remove), the instance does by itself; all other actions are performed by the process beside it.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-from raylay.services.configuration.amps.model import Action, AmpsConfig, ConditionStanza
-from raylay.services.configuration.amps.types import ModuleUse, check_schedule
-from raylay.services.configuration.amps.units import parse_interval_ns
+from raylay.services.actions.checks import endless, module_problems, unknown_module
+from raylay.services.actions.model import ActionModule, Kind
+from raylay.services.actions.modules import ModuleDefinition, named, of_kind
+from raylay.services.actions.option_text import interval_us, occasion
+from raylay.services.configuration.actions import Action, ActionSettings, definitions
+from raylay.services.configuration.amps.model import (
+    ActionStanza,
+    AmpsConfig,
+    ConditionStanza,
+    DoStanza,
+    TriggerStanza,
+)
+from raylay.services.configuration.amps.types import ModuleUse
 from raylay.services.configuration.model import downgrade_of
+from raylay.services.plugins.filters import subscription_filter_problem
 from raylay.services.replication.downgrade import DowngradePolicy
-from raylay.services.replication.timetable import is_time_of_day
 
 MILLISECOND_NS = 1_000_000
-SCHEDULE = "amps-action-on-schedule"
-DOWNGRADE = "amps-action-do-downgrade-replication"
-UPGRADE = "amps-action-do-upgrade-replication"
-ARCHIVE_JOURNAL = "amps-action-do-archive-journal"
+DOWNGRADE = "downgrade-replication"
+UPGRADE = "upgrade-replication"
+ARCHIVE_JOURNAL = "archive-journal"
 JOURNAL_STEPS = {
-    "amps-action-do-compress-journal": "compress",
+    "compress-journal": "compress",
     ARCHIVE_JOURNAL: "archive",
-    "amps-action-do-remove-journal": "remove",
+    "remove-journal": "remove",
 }
-NOTHING = "amps-action-do-nothing"
+NOTHING = "nothing"
+BY_INSTANCE = frozenset((DOWNGRADE, UPGRADE, *JOURNAL_STEPS, NOTHING))
+"""Steps that an instance performs by itself, where nothing but schedules start them."""
+DOES_NOTHING = "vacuum-statistics"
 Path = tuple[str | int, ...]
+_KINDS: dict[type[ModuleUse], tuple[Kind, str]] = {
+    TriggerStanza: ("on", "On"),
+    ConditionStanza: ("if", "If"),
+    DoStanza: ("do", "Do"),
+}
 
 
-class OptionRule(NamedTuple):
-    """The options of a module."""
-
-    required: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
-
-
-def _modules(kind: str, text: str) -> dict[str, OptionRule]:
-    # A line a module: names with a common beginning, then options; `?` marks optional ones.
-    made = {}
-    for line in text.strip().splitlines():
-        names, _, options = line.strip().partition(" ")
-        words = options.split()
-        known = OptionRule(
-            tuple(word for word in words if not word.endswith("?")),
-            tuple(word[:-1] for word in words if word.endswith("?")),
-        )
-        made.update({f"amps-action-{kind}-{name}": known for name in names.split(",")})
-    return made
-
-
-ON_MODULES = _modules(
-    "on",
-    """
-    schedule Every Name?
-    startup,shutdown,minidump
-    signal Signal
-    admin Path RequiredParameter? Name? Description?
-    connect-client,disconnect-client,logon-client,offline-start,offline-stop
-    subscribe,unsubscribe Topic? MessageType?
-    connect-incoming-replication,disconnect-incoming-replication
-    connect-replication,disconnect-replication,replication-resync-complete
-    upgrade-replication,downgrade-replication
-    publish-message Topic MessageType MessageSource? Filter? Options?
-    deliver-message Topic MessageType
-    message-affinity MessageType ControlTopic DataTopic DataFilter?
-    sow-expire-message Topic MessageType Reason?
-    sow-delete-message Topic MessageType
-    oof-message Topic MessageType Filter? Type?
-    message-condition-timeout Topic MessageType Duration Filter?
-    alert Topic MessageType Duration? Filter? OOFEvent? TimeoutEvent? EventVariable?
-    execute-event Event
-    """,
-)
-IF_MODULES = _modules(
-    "if",
-    """
-    condition Condition
-    file-system-usage Path GreaterThan
-    """,
-)
-DO_MODULES = _modules(
-    "do",
-    """
-    rotate-logs,minidump,shutdown,nothing,vacuum-statistics
-    compress-files,remove-files Pattern Age? Keep? Count?
-    truncate-statistics,archive-journal,compress-journal,remove-journal Age
-    delete-sow Topic MessageType Filter
-    compact-sow Topic? MessageType?
-    query-sow Topic MessageType Filter? CaptureData? DefaultData? OrderBy? Options?
-    enable-authentication,disable-authentication,enable-entitlement,disable-entitlement
-    reset-authentication,reset-entitlement Transport? AuthenticationId?
-    enable-transport,disable-transport Transport?
-    publish-message Topic MessageType Data Delta? UpdateOnly?
-    downgrade-replication,upgrade-replication Age GracePeriod?
-    extract-values MessageType Value Data
-    translate-data Data Value Case? Default?
-    increment-counter Key Value?
-    execute-event Event? EventVariable?
-    execute-system Command
-    enable-proxied-transfer,disable-proxied-transfer Topic MessageType
-    echo-message Message
-    """,
-)
-_INTERVALS = frozenset(("Age", "GracePeriod", "Duration"))
-
-
-def module_problems(config: AmpsConfig) -> Iterator[tuple[Path, str]]:
-    """Yields the place and the text of each error in modules and their options."""
+def problems_of(config: AmpsConfig) -> Iterator[tuple[Path, str]]:
+    """Yields the place and the text of each error in the modules of actions, their options, and
+    circles of actions."""
     own = {module.name for module in config.modules.modules} if config.modules else set()
-    for path, use, known in _uses(config):
-        options = known.get(use.module)
-        if options is None:
+    wrong = False
+    for path, use in _uses(config):
+        kind, _ = _KINDS[type(use)]
+        known = named(kind, use.module)
+        if known is None:
             if use.module not in own:
-                yield (*path, "Module"), _unknown_module(use.module, known)
+                text = unknown_module(
+                    kind, use.module, [each.documented_name for each in of_kind(kind)]
+                )
+                yield (*path, "Module"), text
+            wrong = True
             continue
-        yield from _option_problems(path, use, options)
+        for problem in module_problems(_module(known, use), expression=subscription_filter_problem):
+            where = (*path, "Options", problem.option) if problem.option else path
+            yield where, problem.text
+            wrong = True
+    if not wrong:
+        for text in endless(definitions(actions_of(config).running)):
+            yield ("Actions",), text
 
 
-def _uses(config: AmpsConfig) -> Iterator[tuple[Path, ModuleUse, dict[str, OptionRule]]]:
+def _uses(config: AmpsConfig) -> Iterator[tuple[Path, ModuleUse]]:
     for number, action in enumerate(config.actions.actions if config.actions else ()):
         path: Path = ("Actions", "Action", number)
-        for kind, uses, known in (
-            ("On", action.on, ON_MODULES),
-            ("If", action.conditions, IF_MODULES),
-            ("Do", action.steps, DO_MODULES),
-        ):
+        for uses in (action.on, action.conditions, action.steps):
             for inner, use in enumerate(uses):
-                yield (*path, kind, inner), use, known
+                yield (*path, _KINDS[type(use)][1], inner), use
 
 
-def _unknown_module(name: str, known: dict[str, OptionRule]) -> str:
-    close = difflib.get_close_matches(name, known, 1)
-    return f"{name} is no module here and none of Modules: " + (
-        f"is {close[0]} meant?" if close else f"expected one of {', '.join(known)}"
-    )
-
-
-def _option_problems(path: Path, use: ModuleUse, known: OptionRule) -> Iterator[tuple[Path, str]]:
-    allowed = (*known.required, *known.optional)
-    given = {entry.name for entry in use.options.entries}
-    for name in known.required:
-        if name not in given:
-            yield path, f"{use.module} has no {name}: give it in Options"
-    for entry in use.options.entries:
-        where = (*path, "Options", entry.name)
-        if entry.name not in allowed:
-            yield (
-                where,
-                f"{entry.name} is no option of {use.module}: "
-                + (f"expected {', '.join(allowed)}" if allowed else "it has none"),
-            )
-            continue
-        try:
-            if entry.name == "Every":
-                check_schedule(entry.value)
-            elif entry.name in _INTERVALS and "{{" not in entry.value:
-                parse_interval_ns(entry.value)
-        except ValueError as error:
-            yield where, f"{entry.name}: {error}"
+def _module(known: ModuleDefinition, use: ModuleUse) -> ActionModule:
+    options = tuple((entry.name, entry.value) for entry in use.options.entries)
+    return ActionModule(known.kind, known.module, options)
 
 
 @dataclass(slots=True)
-class ActionSchedules:
-    """The actions of an instance that the running system performs.
+class InstanceActions:
+    """The actions of an instance, by what performs them.
 
     Attributes:
         downgrade: values of `DowngradePolicy`, by name: the first downgrade and the first upgrade
             with an interval.
         looks: values of `AgeCheck`: the others, and those at a time of the day.
         journal: values of `JournalAction`, in the order of the file.
+        running: the others, which the process beside the instance performs.
         left: (path, text) of what does not run.
+        needless: (path, text) of what has no meaning here, and needs none.
     """
 
     downgrade: dict[str, int] = field(default_factory=dict)
     looks: list[dict[str, Any]] = field(default_factory=list)
     journal: list[dict[str, Any]] = field(default_factory=list)
+    running: list[ActionSettings] = field(default_factory=list)
     left: list[tuple[Path, str]] = field(default_factory=list)
+    needless: list[tuple[Path, str]] = field(default_factory=list)
 
     @property
     def any_downgrade(self) -> bool:
@@ -195,9 +122,9 @@ class ActionSchedules:
         return downgrade_of({**values, "looks": tuple(self.looks)})
 
 
-def schedules_of(config: AmpsConfig) -> ActionSchedules:
-    """Returns the schedules of an instance's actions; the configuration was checked before."""
-    made = ActionSchedules()
+def actions_of(config: AmpsConfig) -> InstanceActions:
+    """Returns the actions of an instance; their modules and options were checked before."""
+    made = InstanceActions()
     log = config.transaction_log
     archives = log is not None and log.archive_directory is not None
     for number, action in enumerate(config.actions.actions if config.actions else ()):
@@ -211,64 +138,92 @@ def schedules_of(config: AmpsConfig) -> ActionSchedules:
     return made
 
 
-def _one(made: ActionSchedules, path: Path, action: Action, *, archives: bool) -> None:
-    other = [use.module for use in action.on if use.module != SCHEDULE]
-    if other:
-        made.left.append((path, f"the action on {other[0]} does not run yet"))
-        return
-    every = [use.options.get("Every") or "" for use in action.on]
-    for number, step in enumerate(_ordered(action)):
-        where = (*path, "Do", number) if not isinstance(step, ConditionStanza) else (*path, "If", 0)
-        if isinstance(step, ConditionStanza):
-            made.left.append((where, "If does not run yet, nor does the rest of its action"))
-            return
-        if step.module == NOTHING:
-            continue
-        if step.module == ARCHIVE_JOURNAL and not archives:
-            made.left.append(
-                (where, f"{step.module} has nowhere to archive to: give JournalArchiveDirectory")
-            )
-        elif step.module in JOURNAL_STEPS:
-            made.journal.append(
-                {
-                    "do": JOURNAL_STEPS[step.module],
-                    "age": f"{_milliseconds(step, 'Age')}ms",
-                    "every": _times(every),
-                }
-            )
-        elif step.module in (DOWNGRADE, UPGRADE):
-            _look(made, step, every)
-        else:
-            made.left.append((where, f"{step.module} does not run yet"))
-
-
-def _ordered(action: Action) -> list[ModuleUse]:
+def _one(made: InstanceActions, path: Path, action: ActionStanza, *, archives: bool) -> None:
+    on = []
+    for number, start in enumerate(action.on):
+        trigger = _known(made, (*path, "On", number), start)
+        if trigger is not None:
+            on.append(trigger)
+    steps = []
     # Ifs stand before or between the Dos: what is behind one that does not run must not run.
-    return sorted((*action.conditions, *action.steps), key=lambda use: use.position)
+    numbered: list[tuple[int, ModuleUse]] = [
+        *enumerate(action.conditions),
+        *enumerate(action.steps),
+    ]
+    for number, use in sorted(numbered, key=lambda each: each[1].position):
+        where = (*path, _KINDS[type(use)][1], number)
+        step = _known(made, where, use)
+        if step is None:
+            return
+        if step.module == ARCHIVE_JOURNAL and not archives:
+            text = f"{use.module} has nowhere to archive to: give JournalArchiveDirectory"
+            made.left.append((where, text))
+        elif step.module == DOES_NOTHING:
+            made.needless.append((where, f"{use.module} needs nothing here: it does nothing"))
+        else:
+            steps.append(step)
+    if not on or not steps:
+        return
+    if all(each.module == "schedule" for each in on) and all(
+        each.module in BY_INSTANCE and not _expands(each) for each in steps
+    ):
+        for step in steps:
+            _on_schedule(made, step, [each.option("Every") for each in on])
+    else:
+        made.running.append(ActionSettings.model_validate(Action(on, steps)))
+
+
+def _expands(use: ActionModule) -> bool:
+    return any("{{" in text for _, text in use.options)
+
+
+def _known(made: InstanceActions, where: Path, use: ModuleUse) -> ActionModule | None:
+    """Returns a module that runs; else notes that it does not."""
+    kind, tag = _KINDS[type(use)]
+    known = named(kind, use.module)
+    if known is None:
+        text = f"{use.module} is of a Library: no such module of actions runs"
+        made.left.append((where, text))
+        return None
+    if not known.refused:
+        return _module(known, use)
+    if kind == "on":
+        made.needless.append((where, f"{tag} {use.module} never happens: {known.refused}"))
+    else:
+        made.left.append((where, f"{use.module} does not run: {known.refused}"))
+    return None
+
+
+def _on_schedule(made: InstanceActions, step: ActionModule, every: list[str]) -> None:
+    if step.module in JOURNAL_STEPS:
+        made.journal.append(
+            {
+                "do": JOURNAL_STEPS[step.module],
+                "age": f"{_milliseconds(step, 'Age')}ms",
+                "every": _times(every),
+            }
+        )
+    elif step.module != NOTHING:
+        _look(made, step, every)
 
 
 def _times(every: list[str]) -> tuple[str, ...]:
     """Returns the times as the settings of a fabric have them."""
-    return tuple(
-        text.strip() if is_time_of_day(text) else f"{_interval_ms(text)}ms" for text in every
-    )
+    return tuple(each.at or f"{each.every_ms}ms" for each in map(occasion, every))
 
 
-def _interval_ms(text: str) -> int:
-    return max(1, parse_interval_ns(text) // MILLISECOND_NS)
+def _milliseconds(step: ActionModule, option: str) -> int:
+    return interval_us(step.option(option, "0")) // 1000
 
 
-def _milliseconds(step: ModuleUse, option: str) -> int:
-    return parse_interval_ns(step.options.get(option) or "0") // MILLISECOND_NS
-
-
-def _look(made: ActionSchedules, step: ModuleUse, every: list[str]) -> None:
+def _look(made: InstanceActions, step: ActionModule, every: list[str]) -> None:
     prefix = "upgrade_" if step.module == UPGRADE else ""
     values = made.downgrade
     age_ms, grace_period_ms = _milliseconds(step, "Age"), _milliseconds(step, "GracePeriod")
-    if f"{prefix}age_ms" not in values and len(every) == 1 and not is_time_of_day(every[0]):
+    first = occasion(every[0])
+    if f"{prefix}age_ms" not in values and len(every) == 1 and not first.at:
         values[f"{prefix}age_ms"] = age_ms
-        values[f"{prefix}every_ms"] = _interval_ms(every[0])
+        values[f"{prefix}every_ms"] = first.every_ms
         values[f"{prefix}grace_period_ms"] = grace_period_ms
         return
     made.looks.append(

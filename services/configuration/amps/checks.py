@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from raylay.services.configuration.amps.actions import module_problems
+from raylay.services.configuration.amps.actions import problems_of
 from raylay.services.configuration.amps.message_types import definition, problem, unsupported
 from raylay.services.configuration.amps.model import AmpsConfig, DestinationStanza, LogTopic
 from raylay.services.configuration.amps.queues import queue_texts
@@ -63,7 +63,7 @@ def problems(config: AmpsConfig) -> list[Problem]:
     found += _message_types(config)
     if config.sow is not None:
         found += _sow(config.sow, config)
-    found += module_problems(config)
+    found += problems_of(config)
     return found
 
 

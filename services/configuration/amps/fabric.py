@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from raylay.services.configuration.amps.actions import MILLISECOND_NS, schedules_of
+from raylay.services.configuration.amps.actions import MILLISECOND_NS, actions_of
 from raylay.services.configuration.amps.load import Document, Path
 from raylay.services.configuration.amps.message_types import definitions
 from raylay.services.configuration.amps.model import (
@@ -232,16 +232,18 @@ def _instance(config: AmpsConfig) -> dict[str, Any]:
     options["defined_types"] = [asdict(each) for each in definitions(config)]
     if config.sow is not None:
         options |= _definitions(config, config.sow)
-    schedules = schedules_of(config)
-    if schedules.any_downgrade:
-        options["downgrade"] = schedules.downgrade_settings()
+    actions = actions_of(config)
+    if actions.any_downgrade:
+        options["downgrade"] = actions.downgrade_settings()
+    if actions.running:
+        options["actions"] = tuple(actions.running)
     log = config.transaction_log
     if log is not None:
         directory = PurePath(log.journal_directory)
         options["directory"] = str(
             directory if directory.is_absolute() else PurePath(config.name) / directory
         )
-        options["journal"] = _journal(log, schedules.journal)
+        options["journal"] = _journal(log, actions.journal)
     if config.logging is not None and config.logging.targets[0].protocol in _LOG_TARGETS:
         target = config.logging.targets[0]
         options["logs"] = {

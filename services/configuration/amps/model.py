@@ -283,22 +283,22 @@ class ConditionStanza(ModuleUse):
     """A condition that must hold for the action to go on."""
 
 
-class ActionStanza(ModuleUse):
+class DoStanza(ModuleUse):
     """The work that an action does."""
 
 
-class Action(Stanza):
+class ActionStanza(Stanza):
     """Work that is done when a trigger fires; the If and Do elements are taken in their order."""
 
     on: tuple[TriggerStanza, ...] = element("On", many=True)
     conditions: tuple[ConditionStanza, ...] = element("If", (), many=True)
-    steps: tuple[ActionStanza, ...] = element("Do", many=True)
+    steps: tuple[DoStanza, ...] = element("Do", many=True)
 
 
 class Actions(Stanza):
     """The actions of the instance."""
 
-    actions: tuple[Action, ...] = element("Action", (), many=True)
+    actions: tuple[ActionStanza, ...] = element("Action", (), many=True)
 
 
 class Numa(Stanza):

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from raylay.services.configuration.amps.actions import schedules_of
+from raylay.services.configuration.amps.actions import actions_of
 from raylay.services.configuration.amps.load import Document, slots
 from raylay.services.configuration.amps.tree import DOLLAR_VARIABLE, ROOT
 from raylay.services.configuration.amps.types import Options, Stanza
@@ -135,6 +135,6 @@ def store_lines(rate_per_s: int, downgrades: Iterable[tuple[str, DowngradePolicy
 def downgrades_of(documents: Iterable[Document]) -> list[tuple[str, DowngradePolicy]]:
     """Returns the downgrade settings of each instance."""
     return [
-        (document.config.name, schedules_of(document.config).downgrade_settings())
+        (document.config.name, actions_of(document.config).downgrade_settings())
         for document in documents
     ]

@@ -11,11 +11,11 @@ from pydantic import ValidationError
 from raylay.services.configuration.amps.message_types import definitions, unsupported
 from raylay.services.configuration.amps.model import AmpsConfig
 from raylay.services.configuration.amps.sow import SowTopicStanza
-from raylay.services.configuration.amps.units import format_size
 from raylay.services.configuration.builder import explain
 from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.configuration.topology import is_journaled
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.documented_units import format_size
 from raylay.services.messages.records import RECORD_BYTES_MAX
 from raylay.services.messages.topics import TopicRule
 from raylay.services.plugins.sow_checks import sow_problems

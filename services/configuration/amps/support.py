@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from raylay.services.configuration.amps.actions import schedules_of
+from raylay.services.configuration.amps.actions import actions_of
 from raylay.services.configuration.amps.load import Document, Path, slots
 from raylay.services.configuration.amps.message_types import unsupported
 from raylay.services.configuration.amps.model import Capacity, IncomingTransport
@@ -208,10 +208,9 @@ def findings(document: Document) -> list[ElementFinding]:
         why = not_running(topic, config)
         if why:
             found.append(ElementFinding(document.origin(("SOW", "Topic", number)), why, True))
-    found += [
-        ElementFinding(document.origin(path), text, True)
-        for path, text in schedules_of(config).left
-    ]
+    actions = actions_of(config)
+    for places, refuses in ((actions.left, True), (actions.needless, False)):
+        found += [ElementFinding(document.origin(path), text, refuses) for path, text in places]
     for number, transport in enumerate(config.transports.transports):
         of_clients = set(Capacity.model_fields) - set(Stanza.model_fields)
         given = of_clients & transport.model_fields_set

@@ -11,15 +11,14 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainSerializer
 
-from raylay.services.configuration.amps.units import (
+from raylay.services.configuration.fields import PORT_MAX, Pattern, Section, TopicName
+from raylay.services.messages.documented_units import (
     format_interval,
     format_size,
     parse_count,
     parse_interval_ns,
     parse_size_bytes,
 )
-from raylay.services.configuration.fields import PORT_MAX, Pattern, Section, TopicName
-from raylay.services.replication.timetable import is_time_of_day
 
 MESSAGE_TYPE_CHARACTERS_MAX = 255
 ON_WORDS = frozenset(("enabled", "true", "yes", "on", "1"))
@@ -113,24 +112,6 @@ def _percentage(text: str) -> int:
     if not text.strip().endswith("%") or not number.isdigit() or not 0 < int(number) <= 100:
         raise ValueError(f"expected a percentage from 1% to 100%, got {text!r}")
     return int(number)
-
-
-def check_schedule(text: str) -> str:
-    """Returns a schedule unchanged.
-
-    Raises:
-        ValueError: it is neither an interval nor a time of the day or week.
-    """
-    if not is_time_of_day(text):
-        try:
-            if not parse_interval_ns(text):
-                raise ValueError
-        except ValueError:
-            raise ValueError(
-                f"expected an interval such as 15s, a time such as 00:32, or a weekday such as "
-                f"'Saturday at 11:00', got {text!r}"
-            ) from None
-    return text
 
 
 def _expiration(text: str) -> int | str:

@@ -64,6 +64,7 @@ connect_regions: async
 message_types: [{name: pipes, kind: fix, options: {field_separator: 124}}]
 sow_topics: [{name: t/last, message_type: json, keys: [/id]}]
 queues: [{name: t/work, message_type: json, underlying: t/orders, lease: 30s}]
+actions: [{name: hello, on: startup, do: {echo_message: {message: hello}}}]
 instances:
   C:
     group: G
@@ -79,6 +80,7 @@ instances:
     topics: [own]
     sow_topics: [{name: own, message_type: json, expiration: 5s}]
     queues: [{name: own/work, message_type: json, underlying: own}]
+    actions: [{on: shutdown, do: nothing}]
     replication_host: 127.0.0.3
     logs: {level: debug}
     bootstrap: {sources: [A-1], topics: [own], authenticator: copies}
@@ -197,6 +199,8 @@ def test_every_key_of_a_file_comes_through() -> None:
     assert (pipes.name, pipes.kind, pipes.options) == ("pipes", "fix", {"field_separator": 124})
     assert settings.journal_of(settings.instance("A-2")).retention.age_ms == 604_800_000
     assert settings.downgrade_of(settings.instance("C")).age_ms == 7_000
+    for name, kept in (("A-1", "hello"), ("C", "shutdown")):
+        assert [each.name for each in settings.actions_of(settings.instance(name))] == [kept]
     assert settings.client.heartbeat_ms == 4_000 and settings.tracing.sampling_ratio == 0.5
     assert FabricSettings.from_json(settings.to_json()) == settings
 

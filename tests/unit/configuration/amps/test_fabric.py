@@ -573,10 +573,8 @@ NOT_YET = [
     (GROUP, GROUP + f"<Actions>{scheduled(['4h'], archive='1d')}</Actions>", 3,
      "give JournalArchiveDirectory"),
     (GROUP, GROUP + "<Actions><Action><On><Module>amps-action-on-startup</Module></On><Do>"
-     "<Module>amps-action-do-rotate-logs</Module></Do></Action></Actions>", 3, "on-startup"),
-    (GROUP, GROUP + policy("1s", "<Age>5s</Age>").replace("<Do>",
-     "<If><Module>amps-action-if-condition</Module><Options><Condition>1</Condition></Options></If>"
-     "<Do>", 1), 3, "If does not run yet"),
+     "<Module>amps-action-do-minidump</Module></Do></Action></Actions>", 3,
+     "amps-action-do-minidump does not run: Python writes no minidumps"),
 ]  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raylay.services.configuration.amps.units import (
+from raylay.services.messages.documented_units import (
     format_interval,
     format_size,
     parse_count,

@@ -1,0 +1,227 @@
+"""Checks of actions before they run: modules, options and their texts, and circles of actions that
+would start one another for ever.
+
+A circle is refused where nothing can end it: no content filter, and no condition before the step.
+Every other one is bounded while it runs (`engine`): no chain of actions is longer than the limit.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from raylay.services.actions.model import ActionDefinition, ActionModule
+from raylay.services.actions.modules import ModuleDefinition, definition_of, of_kind
+from raylay.services.actions.option_text import text_problem
+from raylay.services.errors import ConfigurationError
+from raylay.services.messages.topics import compile_regex, is_regex
+
+CUTOFF = 0.7
+"""Likeness, of 1, from which an unknown name is taken for a misspelled one."""
+
+ExpressionCheck = Callable[[str], str]
+"""Function that returns what is wrong with an expression; empty: nothing."""
+
+
+class ModuleProblem(NamedTuple):
+    """A fault of one module of an action.
+
+    Attributes:
+        option: documented name of the option that is wrong; empty: the module itself is.
+        text: what is wrong, and what to do.
+    """
+
+    option: str
+    text: str
+
+
+class Spelling(NamedTuple):
+    """The functions that give modules and options the names that a configuration has for them."""
+
+    module: Callable[[ModuleDefinition], str]
+    option: Callable[[str], str]
+
+
+DOCUMENTED = Spelling(lambda module: module.documented_name, lambda option: option)
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """Returns the most similar of some names; empty: none is similar."""
+    close = difflib.get_close_matches(name, list(known), 1, CUTOFF)
+    return close[0] if close else ""
+
+
+def unknown_module(kind: str, name: str, written: Iterable[str]) -> str:
+    """Returns the error text of a module that does not exist.
+
+    Args:
+        name: as the configuration has it.
+        written: names of the modules of this kind, as the configuration writes them.
+    """
+    # What all names begin with would make each like every other.
+    begin = f"amps-action-{kind}-"
+    by_rest = {each.removeprefix(begin): each for each in written}
+    close = near(name.removeprefix(begin), by_rest)
+    if close:
+        advice = f"is {by_rest[close]} meant?"
+    else:
+        advice = f"expected one of {', '.join(by_rest.values())}"
+    return f"{name} is no {kind.capitalize()} module: {advice}"
+
+
+def module_problems(
+    use: ActionModule, names: Spelling = DOCUMENTED, expression: ExpressionCheck = lambda text: ""
+) -> Iterator[ModuleProblem]:
+    """Yields what is wrong with a module and its options.
+
+    Args:
+        names: the names of the configuration.
+        expression: check of the expressions that have no variable.
+    """
+    known = definition_of(use)
+    if known is None:
+        known_names = [each.module for each in of_kind(use.kind)]
+        yield ModuleProblem("", unknown_module(use.kind, use.module, known_names))
+        return
+    shown = names.module(known)
+    given = [name for name, _ in use.options]
+    for option in known.options:
+        if option.required and option.name not in given:
+            yield ModuleProblem("", f"{shown} has no {names.option(option.name)}: give it one")
+        if not option.repeated and given.count(option.name) > 1:
+            text = f"{shown} has {names.option(option.name)} twice: give it once"
+            yield ModuleProblem(option.name, text)
+    if known.one_of and len([name for name in given if name in known.one_of]) != 1:
+        either = " or ".join(names.option(name) for name in known.one_of)
+        yield ModuleProblem("", f"{shown} needs either {either}")
+    for name, text in use.options:
+        found = known.option(name)
+        if found is None:
+            yield ModuleProblem(name, _unknown_option(name, known, names))
+            continue
+        wrong = text_problem(found, text)
+        if not wrong and found.text == "expression" and "{{" not in text:
+            wrong = expression(text)
+        if wrong:
+            yield ModuleProblem(name, f"{names.option(name)} of {shown}: {wrong}")
+
+
+def _unknown_option(name: str, known: ModuleDefinition, names: Spelling) -> str:
+    allowed = [names.option(each.name) for each in known.options]
+    close = near(names.option(name), allowed)
+    if not allowed:
+        advice = "it has none"
+    elif close:
+        advice = f"is {close} meant?"
+    else:
+        advice = f"expected {', '.join(allowed)}"
+    return f"{names.option(name)} is no option of {names.module(known)}: {advice}"
+
+
+def check_actions(actions: Iterable[ActionDefinition], where: str) -> None:
+    """Checks the actions of an instance before it starts.
+
+    Raises:
+        ConfigurationError: with one line for each thing that is wrong.
+    """
+    actions = tuple(actions)
+    found = []
+    for action in actions:
+        begin = f"{where}: action {action.name}"
+        if not action.on:
+            found.append(f"{begin} has no On: name what starts it")
+        if not any(step.kind == "do" for step in action.steps):
+            found.append(f"{begin} has no Do: name what it does")
+        for use in (*action.on, *action.steps):
+            found += [f"{begin}: {problem.text}" for problem in module_problems(use)]
+    names = [action.name for action in actions]
+    for name in dict.fromkeys(names):
+        if names.count(name) > 1:
+            found.append(
+                f"{where}: {names.count(name)} actions are called {name}: give each a name"
+            )
+    found += [f"{where}: {text}" for text in endless(actions)]
+    if found:
+        raise ConfigurationError("\n".join(found))
+
+
+# -- circles -------------------------------------------------------------------------------------
+def endless(actions: Sequence[ActionDefinition]) -> list[str]:
+    """Returns an error text for each circle of actions that start one another for ever."""
+    starts = {
+        number: [
+            other for other, started in enumerate(actions) if _certainly_starts(action, started)
+        ]
+        for number, action in enumerate(actions)
+    }
+    found: list[str] = []
+    told: set[frozenset[int]] = set()
+    for number in starts:
+        circle = _circle(number, starts)
+        if circle and frozenset(circle) not in told:
+            told.add(frozenset(circle))
+            names = [actions[each].name for each in circle]
+            how = f"starts {', which starts '.join((*names[1:], names[0]))}"
+            found.append(
+                f"action {names[0]} {how}, for ever: publish to another topic, or narrow what "
+                "starts it by a Filter or an If"
+            )
+    return found
+
+
+def _circle(start: int, starts: dict[int, list[int]]) -> list[int]:
+    """Returns the shortest way from an action back to itself; empty: there is none."""
+    ways = [[start]]
+    seen: set[int] = set()
+    for way in ways:
+        for following in starts[way[-1]]:
+            if following == start:
+                return way
+            if following not in seen:
+                seen.add(following)
+                ways.append([*way, following])
+    return []
+
+
+def _certainly_starts(action: ActionDefinition, other: ActionDefinition) -> bool:
+    """Returns whether every run of an action starts another one."""
+    for step in action.steps:
+        if step.kind == "if":
+            return False
+        for trigger in other.on:
+            if _starts(step, trigger, action.on):
+                return True
+    return False
+
+
+def _starts(step: ActionModule, trigger: ActionModule, on: tuple[ActionModule, ...]) -> bool:
+    """Args:
+    on: what started the action of the step.
+    """
+    if step.module == "publish-message" and trigger.module == "publish-message":
+        return (
+            not trigger.option("Filter")
+            and trigger.option("MessageSource", "all") != "replicated"
+            and step.option("MessageType") == trigger.option("MessageType")
+            and (
+                _takes(trigger.option("Topic"), step.option("Topic"))
+                or (trigger in on and step.option("Topic") == "{{AMPS_TOPIC}}")
+            )
+        )
+    if step.module == "execute-event" and trigger.module == "execute-event":
+        return step.option("Event") == trigger.option("Event") != ""
+    return False
+
+
+def _takes(rule: str, topic: str) -> bool:
+    """Returns whether a topic, as far as it is known before its variables are expanded, is
+    certainly one that a rule names."""
+    if "{{" in topic or not topic:
+        return False
+    if not is_regex(rule):
+        return rule == topic
+    try:
+        return compile_regex(rule, "Topic").search(topic) is not None
+    except ConfigurationError:
+        return False

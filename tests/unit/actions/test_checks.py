@@ -1,0 +1,150 @@
+"""Checks of actions (services/actions/checks.py)."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from raylay.services.actions.checks import check_actions, endless, module_problems
+from raylay.services.actions.model import ActionDefinition, ActionModule
+from raylay.services.errors import ConfigurationError
+
+STARTUP = ActionModule("on", "startup")
+ECHO = ActionModule("do", "echo-message", (("Message", "x"),))
+CONDITION = ActionModule("if", "condition", (("Condition", "/a = 1"),))
+
+
+def on(topic: str, *more: tuple[str, str]) -> ActionModule:
+    return ActionModule("on", "publish-message", (("Topic", topic), ("MessageType", "json"), *more))
+
+
+def publish(topic: str, message_type: str = "json") -> ActionModule:
+    options = (("Topic", topic), ("MessageType", message_type), ("Data", "{}"))
+    return ActionModule("do", "publish-message", options)
+
+
+def event(kind: str, name: str) -> ActionModule:
+    return ActionModule(kind, "execute-event", (("Event", name),))  # type: ignore[arg-type]
+
+
+def action(
+    name: str, start: ActionModule | tuple[ActionModule, ...], *steps: ActionModule
+) -> ActionDefinition:
+    return ActionDefinition(name, start if isinstance(start, tuple) else (start,), steps)
+
+
+@pytest.mark.parametrize(
+    ("use", "told"),
+    [
+        (ActionModule("on", "startups"), "startups is no On module: is startup meant"),
+        (ActionModule("if", "never"), "expected one of condition, file-system-usage"),
+        (ActionModule("do", "echo-message"), "amps-action-do-echo-message has no Message: give it"),
+        (ActionModule("do", "echo-message", (("Message", "a"), ("Message", "b"))), "Message twice"),
+        (ActionModule("do", "nothing", (("Age", "1d"),)), "Age is no option of .*: it has none"),
+        (
+            ActionModule("do", "echo-message", (("Message", "a"), ("Mesage", "b"))),
+            "Mesage is no option of amps-action-do-echo-message: is Message meant",
+        ),
+        (
+            ActionModule("do", "remove-journal", (("Age", "1d"), ("Pattern", "*"))),
+            "Pattern is no option of amps-action-do-remove-journal: expected Age",
+        ),
+        (
+            ActionModule("do", "remove-journal", (("Age", "soon"),)),
+            "Age of amps-action-do-remove-journal: expected an interval",
+        ),
+        (ActionModule("do", "execute-event"), "needs either Event or EventVariable"),
+        (
+            ActionModule("do", "execute-event", (("Event", "a"), ("EventVariable", "B"))),
+            "needs either Event or EventVariable",
+        ),
+        (
+            ActionModule("if", "condition", (("Condition", "bad"),)),
+            "Condition of amps-action-if-condition: it is bad",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_module(use: ActionModule, told: str) -> None:
+    (problem,) = module_problems(use, expression=lambda text: "it is bad" if text == "bad" else "")
+    assert re.search(told, problem.text), problem.text
+
+
+def test_what_may_be_repeated_and_what_has_variables() -> None:
+    options = (("Data", "{{D}}"), ("Value", "V"), ("Case", "a=b"), ("Case", "c=d"))
+    assert list(module_problems(ActionModule("do", "translate-data", options))) == []
+    use = ActionModule("if", "condition", (("Condition", "{{A}} = 1"),))
+    assert list(module_problems(use, expression=lambda text: "bad")) == []
+
+
+def test_all_is_told_at_once() -> None:
+    wrong = (
+        ActionDefinition("a", (), (ECHO,)),
+        ActionDefinition("a", (STARTUP,), (CONDITION,)),
+        action("b", STARTUP, ActionModule("do", "echo-mesage")),
+    )
+    with pytest.raises(ConfigurationError) as caught:
+        check_actions(wrong, "A-1")
+    assert str(caught.value).splitlines() == [
+        "A-1: action a has no On: name what starts it",
+        "A-1: action a has no Do: name what it does",
+        "A-1: action b: echo-mesage is no Do module: is echo-message meant?",
+        "A-1: 2 actions are called a: give each a name",
+    ]
+    check_actions((action("a", STARTUP, ECHO),), "A-1")
+
+
+CIRCLES = [
+    (action("a", on("x"), publish("x")),),
+    (action("a", on("^x"), ECHO, publish("x/y")),),
+    (action("a", (STARTUP, on("^x")), publish("{{AMPS_TOPIC}}")),),
+    (action("a", on("x", ("MessageSource", "local")), publish("x")),),
+    (action("a", event("on", "e"), event("do", "e")),),
+    (action("a", on("x"), publish("y")), action("b", on("y"), publish("x"))),
+    (
+        action("a", on("x"), publish("y")),
+        action("b", on("y"), event("do", "e")),
+        action("c", event("on", "e"), publish("x")),
+    ),
+]
+
+
+@pytest.mark.parametrize("actions", CIRCLES)
+def test_actions_that_start_one_another_for_ever_are_refused(
+    actions: tuple[ActionDefinition, ...],
+) -> None:
+    (told,) = endless(actions)
+    assert told.startswith("action a starts ")
+    assert "for ever: publish to another topic" in told
+    with pytest.raises(ConfigurationError, match="for ever"):
+        check_actions(actions, "A-1")
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [
+        (action("a", on("x"), publish("y")),),
+        (action("a", on("x"), publish("x", "fix")),),
+        (action("a", on("x", ("Filter", "/a = 1")), publish("x")),),
+        (action("a", on("x", ("MessageSource", "replicated")), publish("x")),),
+        (action("a", on("x"), CONDITION, publish("x")),),
+        (action("a", on("^x"), publish("{{TOPIC}}")),),
+        (action("a", on("x("), publish("x")),),
+        (action("a", on("x"), publish("y")), action("b", on("^z"), publish("{{AMPS_TOPIC}}y"))),
+        (action("a", on("x"), publish("y")), action("b", on("y"), publish("z"))),
+        (action("a", event("on", "e"), event("do", "f")),),
+        (action("a", STARTUP, ActionModule("do", "execute-event")),),
+    ],
+)
+def test_others_are_not(actions: tuple[ActionDefinition, ...]) -> None:
+    assert endless(actions) == []
+
+
+def test_a_circle_behind_another_action_is_told_once() -> None:
+    actions = (
+        action("in", on("w"), publish("x")),
+        action("a", on("x"), publish("y")),
+        action("b", on("y"), publish("x")),
+    )
+    (told,) = endless(actions)
+    assert told.startswith("action a starts b, which starts a, for ever")
