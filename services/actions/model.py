@@ -60,6 +60,8 @@ class Occurrence:
         topic, message_type: subject of the occurrence, by which modules with these options choose;
             empty: it has none.
         depth: number of actions that led to it, one by the other; 0: none did.
+        on: the module that it is for, where only that module's conditions were found true; None:
+            any module of its kind.
     """
 
     kind: str
@@ -67,3 +69,4 @@ class Occurrence:
     topic: str = ""
     message_type: str = ""
     depth: int = 0
+    on: ActionModule | None = None

@@ -149,6 +149,13 @@ class Timetable:
         """
         return self._at_is_due(now_us, wall_us) if self._at else self._interval_is_due(now_us)
 
+    def remaining_us(self, now_us: int, wall_us: int) -> int:
+        """Returns the microseconds until the task is due, by the clocks as they are now; 0: it may
+        be due, or was never asked for. A time of the day within the grace period counts as well."""
+        if self._due_us is None:
+            return 0
+        return max(0, self._due_us - (wall_us if self._at else now_us))
+
     def _interval_is_due(self, now_us: int) -> bool:
         set_back = now_us < self._last_us
         self._last_us = now_us

@@ -71,7 +71,7 @@ VALUE_TYPES = (
 ROOMS: dict[str, frozenset[str]] = {
     room: frozenset(others.split())
     for room, others in {
-        "actions": "messages replication",
+        "actions": "expressions messages replication",
         "messages": "",
         "expressions": "messages",
         "capacity": "messages",

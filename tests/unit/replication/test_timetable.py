@@ -209,3 +209,14 @@ def test_the_time_between_two() -> None:
     assert Occasion(at="00:32Z").between_ms() == DAY_MS
     assert Occasion(at="Saturday at 11:00").between_ms() == WEEK_MS
     assert Occasion(15_000).between_ms() == 15_000
+
+
+def test_the_time_that_is_left_until_a_task_is_due() -> None:
+    often = Timetable(Occasion(every_ms=1_000))
+    assert often.remaining_us(5, 0) == 0
+    often.is_due(0, 0)
+    assert often.remaining_us(400_000, 0) == 600_000
+    assert often.remaining_us(2_000_000, 0) == 0
+    daily = Timetable(Occasion(at="12:00Z"))
+    daily.is_due(0, us("2024-03-01T11:00"))
+    assert daily.remaining_us(0, us("2024-03-01T11:59")) == 60_000_000

@@ -1,0 +1,135 @@
+"""The steps of actions that need nothing but the variables of their run: conditions, values out of
+a message, translations and counters (behaviour.md 8.2, 8.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from raylay.services.actions.model import ActionModule
+from raylay.services.actions.variables import Lookup, expand, expand_expression, to_bytes
+from raylay.services.errors import ConfigurationError
+from raylay.services.expressions import values
+from raylay.services.expressions.compiler import compiled_value
+from raylay.services.expressions.expression import ExpressionUse, expression
+from raylay.services.expressions.functions import BUILT_IN
+from raylay.services.expressions.functions.registry import EvalContext, Functions
+from raylay.services.messages.types.base import MessageTypeTable
+
+CONTEXT = ExpressionUse(
+    "an expression of an action", frozenset(("message", "client", "instance", "clock"))
+)
+COUNTERS_MAX = 10_000
+"""Number of counters that an instance keeps: their names may be made of what clients send."""
+
+
+def check_expression(template: str, functions: Functions = BUILT_IN) -> None:
+    """Checks an expression of an action as far as it can be without its variables.
+
+    Raises:
+        ExpressionError: it is no expression, whatever its variables hold.
+    """
+    # A field of this name is what a variable behind a slash needs, and any text does elsewhere.
+    expression(expand_expression(template, lambda name: "x"), CONTEXT, functions)
+
+
+class PureSteps:
+    """Performs the steps. Owner: the engine. Lifecycle: one start; counters begin at 0.
+
+    Args:
+        types: the message types, which parse bodies.
+        functions: the functions that expressions may use.
+    """
+
+    __slots__ = ("_counters", "_functions", "_types")
+
+    def __init__(self, types: MessageTypeTable, functions: Functions) -> None:
+        self._types = types
+        self._functions = functions
+        self._counters: dict[str, int] = {}
+
+    def is_true(self, step: ActionModule, find: Lookup, around: EvalContext) -> bool:
+        """Returns whether the condition of an `if-condition` is true.
+
+        Raises:
+            ExpressionError: with its variables, the condition is no expression.
+        """
+        text = expand_expression(step.option("Condition"), find)
+        return expression(text, CONTEXT, self._functions).matches({}, around)
+
+    def extracted(self, step: ActionModule, find: Lookup, around: EvalContext) -> dict[str, str]:
+        """Returns the variables that an `extract-values` sets; without `Data` it sets none.
+
+        Raises:
+            ConfigurationError: `Value` has no `=`.
+            MessageTypeError: there is no such type, or the data are no message of it.
+            ExpressionError: a value is no expression.
+        """
+        if not step.every("Data"):
+            return {}
+        body = to_bytes(expand(step.option("Data"), find))
+        tree = self._types[expand(step.option("MessageType"), find)].parse(body)
+        found = {}
+        for text in step.every("Value"):
+            name, template = _pair(text, "Value", "CUSTOMER=/customer/id")
+            asked = expression(expand_expression(template, find), CONTEXT, self._functions)
+            value = values.text(compiled_value(asked.tree)(tree, around))
+            found[name.strip()] = value or ""
+        return found
+
+    def translated(self, step: ActionModule, find: Lookup) -> dict[str, str]:
+        """Returns the variable that a `translate-data` sets: to what the first case that has the
+        data says, else to `Default`, else to the data.
+
+        Raises:
+            ConfigurationError: a `Case` has no `=`.
+        """
+        data = expand(step.option("Data"), find)
+        made = expand(step.option("Default"), find) if step.every("Default") else data
+        for text in step.every("Case"):
+            # The sides are expanded by themselves: a variable may hold an equals sign.
+            before, after = _pair(text, "Case", "credit_check=pending")
+            if expand(before, find) == data:
+                made = expand(after, find)
+                break
+        return {expand(step.option("Value"), find): made}
+
+    def counted(self, step: ActionModule, find: Lookup) -> dict[str, str]:
+        """Adds 1 to the counter of an `increment-counter`, and returns the variable that it sets.
+
+        Raises:
+            ConfigurationError: there are `COUNTERS_MAX` others.
+        """
+        key = expand(step.option("Key"), find)
+        if key not in self._counters and len(self._counters) >= COUNTERS_MAX:
+            raise ConfigurationError(
+                f"the counter {key[:100]!r} would be one more than the {COUNTERS_MAX:,} that an "
+                "instance keeps: use fewer names as Key"
+            )
+        self._counters[key] = self._counters.get(key, 0) + 1
+        name = expand(step.option("Value"), find)
+        return {name: str(self._counters[key])} if name else {}
+
+
+def context_of(variables: Mapping[str, str], instance_name: str, wall_us: int) -> EvalContext:
+    """Returns what the functions of expressions can read: of the message and the client that began
+    the run, the instance and the time."""
+    data = variables.get("AMPS_DATA")
+    return EvalContext(
+        topic=variables.get("AMPS_TOPIC"),
+        size_bytes=None if data is None else len(to_bytes(data)),
+        correlation_id=variables.get("AMPS_CORRELATION_ID"),
+        bookmark=variables.get("AMPS_BOOKMARK"),
+        client_name=variables.get("AMPS_CLIENT_NAME"),
+        user=variables.get("AMPS_AUTHENTICATION_ID"),
+        remote_address=variables.get("AMPS_REPLICATION_REMOTE_ADDRESS"),
+        connection_name=variables.get("AMPS_CONNECTION_NAME"),
+        instance=instance_name,
+        now_s=wall_us / 1e6,
+    )
+
+
+def _pair(text: str, option: str, example: str) -> tuple[str, str]:
+    before, equals, after = text.partition("=")
+    if not equals or not before.strip():
+        raise ConfigurationError(f"{option} is {text[:100]!r}: expected a text such as {example}")
+    return before, after

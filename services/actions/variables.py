@@ -1,0 +1,162 @@
+"""The variables of a run, and their expansion in the options of its steps (behaviour.md 8).
+
+`{{NAME}}` stands for a variable; one that is not set expands to nothing. What a variable holds is
+never expanded again: it comes from clients and messages. In an expression it is always a value,
+never a part of the expression: a client's name with a quote in it cannot change what a condition
+asks.
+
+A text may hold any bytes: those that are no UTF-8 stand in it as Python's `surrogateescape` has
+them, so that a body goes through an action unchanged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+
+from raylay.services.errors import ConfigurationError
+
+EXPANDED_CHARACTERS_MAX = 64 * 1024 * 1024
+"""Largest text that an option may expand to: some references to a variable that refers to others
+multiply a message."""
+_NAME = r"[\w.:-]+"
+_REFERENCE = re.compile(r"\{\{(" + _NAME + r")\}\}")
+_BYTE = re.compile(r"AMPS_BYTE_([0-9A-Fa-f]{2})")
+_NUMBER = re.compile(r"(-?)\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_STEP = re.compile(r"@?[\w.-]+")
+_PIECES = re.compile(
+    rf"""(?sx)
+      (?P<raw> (?<!\w) [rR] (?: ' [^']* ' | " [^"]* " ) )
+    | (?P<string> ' (?: [^'\\] | \\. )* ' | " (?: [^"\\] | \\. )* " )
+    | (?P<reference> \{{\{{ {_NAME} \}}\}} )
+    | (?P<other> . )
+    """
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_text(data: bytes) -> str:
+    """Returns the text of a variable that holds these bytes."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def to_bytes(text: str) -> bytes:
+    """Returns the bytes that the text of a variable holds."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def built_in(name: str, instance_name: str, wall_us: int) -> str | None:
+    """Returns the text of a variable that every run has; None: the name is none of them.
+
+    Args:
+        wall_us: time by the wall clock, microseconds since 1970.
+    """
+    if name == "AMPS_INSTANCE_NAME":
+        return instance_name
+    if name == "AMPS_UNIX_TIMESTAMP":
+        return str(wall_us // 1_000_000)
+    if name == "AMPS_DATETIME":
+        return date_text(wall_us)
+    found = _BYTE.fullmatch(name)
+    return None if found is None else to_text(bytes.fromhex(found[1]))
+
+
+def date_text(wall_us: int) -> str:
+    """Returns a time as ISO 8601 has it, in UTC."""
+    at = _EPOCH + timedelta(microseconds=wall_us)
+    return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+Lookup = Callable[[str], str]
+"""Function that returns the text of a variable; empty: it is not set."""
+
+
+def lookup(variables: Mapping[str, str], instance_name: str, wall_us: int) -> Lookup:
+    """Returns a function that finds variables: those of the run, then the ones that every run
+    has."""
+
+    def find(name: str) -> str:
+        found = variables.get(name)
+        if found is None:
+            found = built_in(name, instance_name, wall_us)
+        return found or ""
+
+    return find
+
+
+def expand(template: str, find: Lookup) -> str:
+    """Returns an option with the texts of its variables.
+
+    Raises:
+        ConfigurationError: the text would have more than `EXPANDED_CHARACTERS_MAX` characters.
+    """
+    if "{{" not in template:
+        return template
+    return _joined([_reference(each, find) for each in _parts(template)])
+
+
+def expand_expression(template: str, find: Lookup) -> str:
+    """Returns an expression with the values of its variables.
+
+    Within a quoted text, a variable is a part of that text. Elsewhere it is a number, if it looks
+    like one, or a text of its own; directly behind a `/`, it is the name of a field.
+
+    Raises:
+        ConfigurationError: the text would have more than `EXPANDED_CHARACTERS_MAX` characters.
+    """
+    if "{{" not in template:
+        return template
+    made: list[str] = []
+    for piece in _PIECES.finditer(template):
+        kind, text = piece.lastgroup, piece[0]
+        if kind == "reference":
+            made.append(_value(find(text[2:-2]), is_step=template[: piece.start()].endswith("/")))
+        elif kind == "string":
+            made += [_reference(each, find, _escaped) for each in _parts(text)]
+        elif kind == "raw" and "{{" in text:
+            # A raw text cannot hold its own quote, which the variable may have.
+            inside = _joined([_reference(each, find) for each in _parts(text[2:-1])])
+            made.append(f"'{_escaped(inside)}'")
+        else:
+            made.append(text)
+    return _joined(made)
+
+
+def names_in(template: str) -> frozenset[str]:
+    """Returns the names of the variables that an option refers to."""
+    return frozenset(_REFERENCE.findall(template))
+
+
+def _parts(template: str) -> list[tuple[str, bool]]:
+    """Returns the pieces of a text: (text, False), or (name, True) for a variable."""
+    # The pattern has one group: every second piece is a name.
+    return [(piece, bool(number % 2)) for number, piece in enumerate(_REFERENCE.split(template))]
+
+
+def _reference(part: tuple[str, bool], find: Lookup, written: Callable[[str], str] = str) -> str:
+    text, is_name = part
+    return written(find(text)) if is_name else text
+
+
+def _joined(parts: list[str]) -> str:
+    characters = sum(map(len, parts))
+    if characters > EXPANDED_CHARACTERS_MAX:
+        raise ConfigurationError(
+            f"an option expands to {characters:,} characters, and may have "
+            f"{EXPANDED_CHARACTERS_MAX:,}: refer to fewer or shorter variables"
+        )
+    return "".join(parts)
+
+
+def _value(text: str, *, is_step: bool) -> str:
+    if is_step and _STEP.fullmatch(text):
+        return text
+    number = _NUMBER.fullmatch(text)
+    if number is not None:
+        return f"({text})" if number[1] else text
+    return f"'{_escaped(text)}'"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("'", "\\'").replace('"', '\\"')

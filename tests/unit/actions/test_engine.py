@@ -1,0 +1,386 @@
+"""Rules of the engine of actions (services/actions/engine.py)."""
+
+from __future__ import annotations
+
+from raylay.services.actions.engine import (
+    DEPTH_MAX,
+    EVENTS_MAX,
+    RUN_BYTES,
+    ActionEngine,
+    StepRequest,
+    StepResult,
+)
+from raylay.services.actions.model import ActionDefinition, ActionModule, Occurrence
+
+OK = StepResult(True)
+WALL_US = 1_637_707_778_000_000
+CONNECT = ActionModule("on", "connect-client")
+
+
+def do(module: str, **options: str) -> ActionModule:
+    return ActionModule("do", module, tuple(options.items()))
+
+
+def check(condition: str) -> ActionModule:
+    return ActionModule("if", "condition", (("Condition", condition),))
+
+
+def echo(message: str) -> ActionModule:
+    return do("echo-message", Message=message)
+
+
+def action(name: str, *steps: ActionModule, on: ActionModule = CONNECT) -> ActionDefinition:
+    return ActionDefinition(name, (on,), steps)
+
+
+def engine(*actions: ActionDefinition, waiting_max: int = 1_000, **bounds: int) -> ActionEngine:
+    return ActionEngine(
+        actions,
+        instance_name="london-1",
+        seed_us=WALL_US,
+        waiting_max=waiting_max,
+        **bounds,
+    )
+
+
+def connected(name: str = "desk", depth: int = 0) -> Occurrence:
+    return Occurrence("connect-client", {"AMPS_CLIENT_NAME": name}, depth=depth)
+
+
+def taken(found: ActionEngine) -> StepRequest:
+    asked = found.take()
+    assert asked is not None
+    return asked
+
+
+def messages(found: ActionEngine) -> list[str]:
+    """Performs all steps, and returns the messages of the echoes among them."""
+    made = []
+    while (asked := found.take()) is not None:
+        made.append(asked.option("Message"))
+        found.done(asked.run, OK, 0)
+    return made
+
+
+def test_steps_come_in_order_each_after_the_result_of_the_last() -> None:
+    made = engine(action("greet", echo("hello {{AMPS_CLIENT_NAME}}"), do("rotate-logs")))
+    assert made.occurred(connected(), 5) == 1
+    first = taken(made)
+    assert (first.action, first.step, first.module, first.kind) == (
+        "greet",
+        0,
+        "echo-message",
+        "do",
+    )
+    assert first.options == (("Message", "hello desk"),)
+    assert first.every("Message") == ("hello desk",)
+    assert made.take() is None
+    assert made.status()[0].step == "echo-message"
+    made.done(first.run, OK, 6)
+    second = taken(made)
+    assert (second.step, second.module) == (1, "rotate-logs")
+    assert not made.is_idle
+    made.done(second.run, OK, 7)
+    assert made.take() is None
+    assert made.is_idle
+    status = made.status()[0]
+    assert (status.runs, status.failures, status.step) == (1, 0, "")
+    assert status.last_run_us == WALL_US + 2
+
+
+def test_the_runs_of_an_action_come_one_at_a_time_in_order() -> None:
+    made = engine(action("greet", echo("{{AMPS_CLIENT_NAME}}")))
+    for name in ("a", "b", "c"):
+        made.occurred(connected(name), 0)
+    assert taken(made).option("Message") == "a"
+    assert made.take() is None
+    assert made.status()[0].waiting == 2
+    made.done(1, OK, 0)
+    assert messages(made) == ["b", "c"]
+
+
+def test_a_slow_step_holds_up_no_other_action() -> None:
+    made = engine(action("slow", do("execute-system")), action("quick", echo("quick")))
+    for _ in range(3):
+        made.occurred(connected(), 0)
+    assert taken(made).action == "slow"
+    assert messages(made) == ["quick"] * 3
+
+
+def test_a_failing_step_ends_its_run_and_is_told() -> None:
+    made = engine(action("copy", do("publish-message"), echo("behind it")))
+    made.occurred(connected(), 0)
+    made.done(taken(made).run, StepResult(False, "no such topic"), 0)
+    assert made.take() is None
+    (told,) = made.take_events()
+    assert (told.kind, told.action) == ("step_failed", "copy")
+    assert "step 1 (publish-message): no such topic" in told.text
+    assert made.take_events() == []
+    status = made.status()[0]
+    assert (status.runs, status.failures) == (1, 1)
+    assert status.last_error == "step 1 (publish-message): no such topic"
+    made.occurred(connected(), 0)
+    assert taken(made).module == "publish-message"
+
+
+def test_a_condition_that_is_not_true_ends_the_run_silently() -> None:
+    made = engine(action("greet", check("'{{AMPS_CLIENT_NAME}}' LIKE '^desk'"), echo("hello")))
+    made.occurred(connected("other"), 0)
+    assert made.take() is None
+    made.occurred(connected("desk-1"), 0)
+    assert messages(made) == ["hello"]
+    assert (made.status()[0].runs, made.status()[0].failures, made.take_events()) == (2, 0, [])
+
+
+def test_a_condition_of_the_shell_ends_the_run_silently() -> None:
+    full = ActionModule("if", "file-system-usage", (("Path", "/"), ("GreaterThan", "90%")))
+    made = engine(action("guard", full, do("shutdown")))
+    made.occurred(connected(), 0)
+    asked = taken(made)
+    assert (asked.kind, asked.module) == ("if", "file-system-usage")
+    made.done(asked.run, StepResult(True, stop=True), 0)
+    assert made.take() is None
+    assert made.status()[0].failures == 0
+
+
+def test_a_condition_that_is_no_expression_fails_its_step() -> None:
+    made = engine(action("greet", check("nonsense ("), echo("hello")))
+    made.occurred(connected(), 0)
+    assert made.take() is None
+    assert "step 1 (condition): column" in made.status()[0].last_error
+
+
+def test_variables_of_a_result_are_there_for_the_steps_behind() -> None:
+    made = engine(action("look", do("query-sow"), echo("{{FOUND}} {{AMPS_CLIENT_NAME}}")))
+    made.occurred(connected(), 0)
+    made.done(taken(made).run, StepResult(True, variables={"FOUND": "42"}), 0)
+    asked = taken(made)
+    assert asked.option("Message") == "42 desk"
+    assert asked.variables == {"FOUND": "42", "AMPS_CLIENT_NAME": "desk"}
+
+
+def test_the_variables_of_a_run_are_its_own() -> None:
+    count = do("increment-counter", Key="clients", Value="AMPS_CLIENT_NAME")
+    made = engine(action("count", count), action("greet", echo("{{AMPS_CLIENT_NAME}}")))
+    told = {"AMPS_CLIENT_NAME": "desk"}
+    made.occurred(Occurrence("connect-client", told), 0)
+    assert messages(made) == ["desk"]
+    assert told == {"AMPS_CLIENT_NAME": "desk"}
+
+
+def test_pure_steps_are_performed_without_the_shell() -> None:
+    made = engine(
+        action(
+            "all",
+            do("nothing"),
+            do("extract-values", MessageType="json", Value="PRICE=/price", Data='{"price": 7}'),
+            do("translate-data", Data="{{PRICE}}", Value="SIZE", Case="7=seven"),
+            do("increment-counter", Key="{{SIZE}}", Value="COUNT"),
+            echo("{{PRICE}} {{SIZE}} {{COUNT}} {{AMPS_INSTANCE_NAME}}"),
+        )
+    )
+    made.occurred(connected(), 0)
+    made.occurred(connected(), 0)
+    assert messages(made) == ["7 seven 1 london-1", "7 seven 2 london-1"]
+
+
+def test_runs_beyond_the_bound_are_dropped_and_counted() -> None:
+    made = engine(action("greet", echo("{{AMPS_CLIENT_NAME}}")), waiting_max=2)
+    assert [made.occurred(connected(str(number)), 0) for number in range(5)] == [1, 1, 0, 0, 0]
+    (told,) = made.take_events()
+    assert (told.kind, told.action, told.count) == ("occurrences_dropped", "greet", 3)
+    assert made.status()[0].dropped == 3
+    assert messages(made) == ["0", "1"]
+    assert made.take_events() == []
+    assert made.occurred(connected("6"), 0) == 1
+
+
+def test_there_is_room_for_as_many_as_the_fullest_action_can_take() -> None:
+    alert = ActionModule("on", "alert", (("Topic", "orders"),))
+    made = engine(
+        action("one", echo("1"), on=alert),
+        action("two", do("execute-system"), on=alert),
+        action("other", echo("3"), on=ActionModule("on", "alert", (("Topic", "trades"),))),
+        waiting_max=3,
+    )
+    assert made.room(alert) == 3
+    for left in (2, 1, 0):
+        assert made.occurred(Occurrence("alert", {}, on=alert), 0) == 2
+        assert made.room(alert) == left
+    made.take()
+    asked = made.take()
+    assert asked is not None and asked.action == "two"
+    assert made.room(alert) == 1
+    assert made.room(CONNECT) == 3
+
+
+def test_runs_beyond_the_bytes_are_dropped_and_counted() -> None:
+    large = Occurrence("connect-client", {"DATA": "x" * 10_000})
+    made = engine(action("greet", echo("hello")), waiting_bytes_max=30_000)
+    assert [made.occurred(large, 0) for _ in range(4)] == [1, 1, 0, 0]
+    waiting_bytes = made.status()[0].waiting_bytes
+    assert 20_000 + 2 * RUN_BYTES < waiting_bytes < 30_000
+    assert messages(made) == ["hello"] * 2
+    assert made.status()[0].waiting_bytes == 0
+    assert made.occurred(large, 0) == 1
+
+
+def test_an_action_that_floods_takes_no_other_actions_turn() -> None:
+    guard = action("guard", do("shutdown"), on=ActionModule("on", "shutdown"))
+    made = engine(action("flood", echo("hello")), guard, waiting_bytes_max=2_000)
+    while made.occurred(connected(), 0):
+        pass
+    assert made.occurred(Occurrence("shutdown", {"AMPS_REASON": "x" * 10_000}), 0) == 1
+    assert made.status()[1].dropped == 0
+
+
+def test_an_event_begins_the_actions_that_wait_for_it() -> None:
+    made = engine(
+        action("first", do("execute-event", Event="late-{{AMPS_CLIENT_NAME}}"), echo("first")),
+        action("second", echo("{{AMPS_CLIENT_NAME}}"), on=on_event("late-desk")),
+        action("third", echo("third"), on=on_event("late-other")),
+    )
+    made.occurred(connected(), 0)
+    assert messages(made) == ["first", "desk"]
+
+
+def on_event(name: str) -> ActionModule:
+    return ActionModule("on", "execute-event", (("Event", name),))
+
+
+def test_an_event_is_named_by_a_variable_too() -> None:
+    raised = do("execute-event", EventVariable="AMPS_CLIENT_NAME")
+    made = engine(
+        action("first", raised, echo("first")),
+        action("second", echo("second"), on=on_event("desk")),
+    )
+    made.occurred(connected(), 0)
+    assert messages(made) == ["first", "second"]
+    made.occurred(Occurrence("connect-client", {}), 0)
+    assert messages(made) == ["first"]
+
+
+def test_a_loop_of_events_ends() -> None:
+    again = do("execute-event", Event="again")
+    made = engine(action("loop", echo("{{AMPS_CLIENT_NAME}}"), again, on=on_event("again")))
+    made.occurred(Occurrence("execute-event", {"AMPS_EVENT": "again"}), 0)
+    assert len(messages(made)) == DEPTH_MAX
+    (told,) = made.take_events()
+    assert (told.kind, told.action, told.count) == ("chain_stopped", "loop", 1)
+    assert made.status()[0].chains_stopped == 1
+    assert made.is_idle
+
+
+def test_the_depth_of_a_step_counts_its_own_action() -> None:
+    made = engine(action("copy", do("publish-message")))
+    made.occurred(connected(depth=DEPTH_MAX - 1), 0)
+    assert taken(made).depth == DEPTH_MAX
+    assert made.occurred(connected(depth=DEPTH_MAX), 0) == 0
+
+
+def test_several_modules_that_wait_for_an_occurrence_begin_the_action_once() -> None:
+    twice = ActionDefinition("greet", (CONNECT, CONNECT), (echo("hello"),))
+    made = engine(twice)
+    assert made.occurred(connected(), 0) == 1
+    assert made.kinds == {"connect-client"}
+    assert made.occurred(Occurrence("startup", {}), 0) == 0
+
+
+def test_an_action_without_steps_ends_at_once() -> None:
+    made = engine(action("empty"))
+    made.occurred(connected(), 0)
+    assert made.take() is None
+    assert made.status()[0].runs == 1
+
+
+def test_a_schedule_begins_its_action() -> None:
+    hourly = ActionModule("on", "schedule", (("Every", "1h"),))
+    made = engine(action("rotate", echo("{{AMPS_UNIX_TIMESTAMP}}"), on=hourly))
+    assert made.next_due_us() == 0
+    assert made.ring(0, WALL_US) == 0
+    assert made.next_due_us() == 60_000_000
+    assert made.ring(3_600_000_000, WALL_US + 3_600_000_000) == 1
+    assert messages(made) == [str(WALL_US // 1_000_000 + 3_600)]
+
+
+def test_a_schedule_whose_last_run_waits_begins_no_other() -> None:
+    often = ActionModule("on", "schedule", (("Every", "1s"),))
+    made = engine(action("rotate", echo("x"), on=often))
+    second = 1_000_000
+    made.ring(0, WALL_US)
+    assert [made.ring(number * second, WALL_US) for number in (1, 2)] == [1, 0]
+    asked = taken(made)
+    assert [made.ring(number * second, WALL_US) for number in (3, 4)] == [1, 0]
+    made.done(asked.run, OK, 0)
+    assert messages(made) == ["x"]
+    assert made.ring(5 * second, WALL_US) == 1
+
+
+def test_without_a_schedule_nobody_needs_to_ring() -> None:
+    assert engine(action("greet", echo("hello"))).next_due_us() is None
+
+
+def test_a_result_that_nobody_waits_for_is_ignored() -> None:
+    made = engine(action("greet", echo("{{AMPS_CLIENT_NAME}}")))
+    made.done(1, StepResult(False, "late"), 0)
+    made.occurred(connected("a"), 0)
+    made.occurred(connected("b"), 0)
+    first = taken(made)
+    made.done(first.run, OK, 0)
+    second = taken(made)
+    made.done(first.run, StepResult(False, "late"), 0)
+    assert made.status()[0].failures == 0
+    made.done(second.run, OK, 0)
+    assert made.status()[0].runs == 2
+
+
+def test_events_that_nobody_takes_are_bounded() -> None:
+    made = engine(action("copy", check("(")))
+    for _ in range(EVENTS_MAX + 5):
+        made.occurred(connected(), 0)
+        assert made.take() is None
+    told = made.take_events()
+    assert len(told) == EVENTS_MAX + 1
+    assert (told[-1].kind, told[-1].count) == ("step_failed", 5)
+
+
+def test_the_time_is_that_of_the_seed_until_the_clock_is_told() -> None:
+    made = engine(action("greet", echo("{{AMPS_UNIX_TIMESTAMP}}")))
+    made.occurred(connected(), 77_000_000)
+    assert messages(made) == [str(WALL_US // 1_000_000)]
+    made = engine(action("greet", echo("{{AMPS_UNIX_TIMESTAMP}}")))
+    made.ring(0, WALL_US + 5_000_000)
+    made.occurred(connected(), 2_000_000)
+    assert taken(made).option("Message") == str(WALL_US // 1_000_000 + 7)
+
+
+def test_a_module_may_be_meant_by_an_occurrence() -> None:
+    alert = ActionModule("on", "alert", (("Topic", "orders"), ("Filter", "/a > 1")))
+    other = ActionModule("on", "alert", (("Topic", "orders"), ("Filter", "/a > 2")))
+    made = engine(action("one", echo("one"), on=alert), action("two", echo("two"), on=other))
+    made.occurred(Occurrence("alert", {}, "orders", on=other), 0)
+    assert messages(made) == ["two"]
+
+
+def test_an_error_without_a_text_is_told_by_its_kind() -> None:
+    class Broken:
+        def __getitem__(self, name: str) -> None:
+            raise KeyError
+
+    steps = (do("extract-values", MessageType="json", Data="{}", Value="A=/a"),)
+    made = ActionEngine(
+        (action("read", *steps),),
+        instance_name="london-1",
+        seed_us=0,
+        types=Broken(),  # type: ignore[arg-type]
+    )
+    made.occurred(connected(), 0)
+    assert made.take() is None
+    assert "KeyError" in made.status()[0].last_error
+
+
+def test_the_status_before_any_run_is_empty() -> None:
+    made = engine(action("greet", echo("hello")))
+    made.done(7, OK, 1)
+    status = made.status()[0]
+    assert (status.name, status.runs, status.last_run_us, status.last_error) == ("greet", 0, 0, "")
