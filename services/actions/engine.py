@@ -187,8 +187,8 @@ class ActionEngine:
         functions: functions of expressions.
 
     Raises:
-        ConfigurationError: a schedule has no time.
-        PatternError: a topic is no regular expression.
+        ConfigurationError: a topic is no regular expression.
+        ValueError: a schedule has no time.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from raylay.services.actions.model import ActionModule, Occurrence
-from raylay.services.messages.topic_pattern import PatternError, TopicPattern
+from raylay.services.messages.topics import compile_regex, is_regex
 
 TOPIC_PATTERNS = frozenset(
     ("subscribe", "unsubscribe", "publish-message", "deliver-message", "oof-message")
@@ -26,7 +26,7 @@ class OnMatcher:
         on: the module.
 
     Raises:
-        PatternError: its topic is no regular expression.
+        ConfigurationError: its topic is no regular expression.
     """
 
     __slots__ = ("_tests", "on")
@@ -76,24 +76,16 @@ class OnMatcher:
 
 def topic_search(text: str) -> Callable[[str], bool]:
     """Returns a function that says whether a topic is meant by an option: a name means itself, a
-    regular expression each topic in which it is found.
+    regular expression each topic in which it is found, and the text itself, which a client may
+    have subscribed to.
 
     Raises:
-        PatternError: it is no regular expression.
+        ConfigurationError: it is no regular expression.
     """
-    search = TopicPattern(text).search
-    if not any(character in text for character in "\\^$*+?()[]{}|."):
+    if not is_regex(text):
         return lambda topic: topic == text
-    return lambda topic: topic == text or search(topic)
-
-
-def pattern_problem(text: str) -> str:
-    """Returns why a topic of an option cannot be used; empty: it can."""
-    try:
-        topic_search(text)
-    except PatternError as error:
-        return str(error)
-    return ""
+    expression = compile_regex(text, "Topic")
+    return lambda topic: topic == text or bool(expression.search(topic))
 
 
 def _topic_of(occurrence: Occurrence) -> str:

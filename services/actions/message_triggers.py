@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from raylay.services.actions.matching import MESSAGE_MODULES
 from raylay.services.actions.model import ActionDefinition, ActionModule, Occurrence
-from raylay.services.actions.schedules import interval_us
+from raylay.services.actions.option_text import interval_us
 from raylay.services.actions.variables import date_text, names_in, to_text
 from raylay.services.errors import ConfigurationError
 
@@ -100,7 +100,7 @@ class TriggerMessage:
 
 
 class MessageTrigger(ABC):
-    """What begins the actions of one `on` module.
+    """The source of the occurrences of one `on` module.
 
     Owner: the process that performs the actions. Lifecycle: as its subscription.
 
@@ -267,7 +267,7 @@ class ConditionTrigger(MessageTrigger):
     focus: its time begins when it was published last.
 
     Raises:
-        ConfigurationError: `Duration` is no interval.
+        ValueError: `Duration` is no interval.
     """
 
     def __init__(self, on: ActionModule) -> None:
@@ -401,7 +401,7 @@ def message_triggers(actions: tuple[ActionDefinition, ...]) -> list[MessageTrigg
     it.
 
     Raises:
-        ConfigurationError: an option cannot be used.
+        ConfigurationError, ValueError: an option cannot be used.
     """
     uses: dict[ActionModule, list[ActionDefinition]] = {}
     for action in actions:

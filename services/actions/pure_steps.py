@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from raylay.services.actions.model import ActionModule
+from raylay.services.actions.option_text import assignment, case
 from raylay.services.actions.variables import Lookup, expand, expand_expression, to_bytes
 from raylay.services.errors import ConfigurationError
 from raylay.services.expressions import values
@@ -60,7 +61,7 @@ class PureSteps:
         """Returns the variables that an `extract-values` sets; without `Data` it sets none.
 
         Raises:
-            ConfigurationError: `Value` has no `=`.
+            ValueError: `Value` has no variable or no expression.
             MessageTypeError: there is no such type, or the data are no message of it.
             ExpressionError: a value is no expression.
         """
@@ -70,10 +71,10 @@ class PureSteps:
         tree = self._types[expand(step.option("MessageType"), find)].parse(body)
         found = {}
         for text in step.every("Value"):
-            name, template = _pair(text, "Value", "CUSTOMER=/customer/id")
+            name, template = assignment(text)
             asked = expression(expand_expression(template, find), CONTEXT, self._functions)
             value = values.text(compiled_value(asked.tree)(tree, around))
-            found[name.strip()] = value or ""
+            found[name] = value or ""
         return found
 
     def translated(self, step: ActionModule, find: Lookup) -> dict[str, str]:
@@ -81,13 +82,13 @@ class PureSteps:
         data says, else to `Default`, else to the data.
 
         Raises:
-            ConfigurationError: a `Case` has no `=`.
+            ValueError: a `Case` has no `=`.
         """
         data = expand(step.option("Data"), find)
         made = expand(step.option("Default"), find) if step.every("Default") else data
         for text in step.every("Case"):
             # The sides are expanded by themselves: a variable may hold an equals sign.
-            before, after = _pair(text, "Case", "credit_check=pending")
+            before, after = case(text)
             if expand(before, find) == data:
                 made = expand(after, find)
                 break
@@ -126,10 +127,3 @@ def context_of(variables: Mapping[str, str], instance_name: str, wall_us: int) -
         instance=instance_name,
         now_s=wall_us / 1e6,
     )
-
-
-def _pair(text: str, option: str, example: str) -> tuple[str, str]:
-    before, equals, after = text.partition("=")
-    if not equals or not before.strip():
-        raise ConfigurationError(f"{option} is {text[:100]!r}: expected a text such as {example}")
-    return before, after

@@ -318,7 +318,7 @@ def test_records_that_are_watched_are_bounded(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("duration", ["", "soon"])
 def test_a_timeout_needs_a_duration(duration: str) -> None:
-    with pytest.raises(ConfigurationError, match="expected an interval"):
+    with pytest.raises(ValueError, match="expected an interval"):
         timeout(Duration=duration)
 
 

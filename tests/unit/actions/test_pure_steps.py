@@ -80,7 +80,7 @@ def test_data_that_are_no_message_fail_the_step() -> None:
 
 @pytest.mark.parametrize("value", ["/a", "=/a"])
 def test_a_value_without_a_variable_fails_the_step(value: str) -> None:
-    with pytest.raises(ConfigurationError, match="expected a text such as"):
+    with pytest.raises(ValueError, match="expected VARIABLE=expression"):
         extracted(("MessageType", "json"), ("Data", "{}"), ("Value", value))
 
 
@@ -103,7 +103,7 @@ def test_a_variable_with_an_equals_sign_does_not_split_a_case() -> None:
 
 
 def test_a_case_without_an_equals_sign_fails_the_step() -> None:
-    with pytest.raises(ConfigurationError, match="Case is 'old'"):
+    with pytest.raises(ValueError, match="expected found=given"):
         translated(("Data", "new"), ("Value", "STATE"), ("Case", "old"))
 
 

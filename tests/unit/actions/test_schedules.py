@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from raylay.services.actions.model import ActionDefinition, ActionModule
-from raylay.services.actions.schedules import LOOK_US, ScheduledActions, interval_us, occasion_of
-from raylay.services.errors import ConfigurationError
+from raylay.services.actions.schedules import LOOK_US, ScheduledActions
 
 HOUR_US = 3_600_000_000
 NOON_US = 1_700_049_600_000_000
@@ -16,38 +13,6 @@ NOON_US = 1_700_049_600_000_000
 def scheduled(*every: str) -> ActionDefinition:
     modules = tuple(ActionModule("on", "schedule", (("Every", each),)) for each in every)
     return ActionDefinition("scheduled", (*modules, ActionModule("on", "startup")), ())
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted_us"),
-    [
-        ("15s", 15_000_000),
-        ("1.5h", 5_400_000_000),
-        (".5 m", 30_000_000),
-        ("2min", 120_000_000),
-        ("1W", 7 * 24 * HOUR_US),
-        ("500ns", 0),
-        ("20us", 20),
-        ("0", 0),
-        ("0s", 0),
-    ],
-)
-def test_intervals_have_the_documented_units(text: str, wanted_us: int) -> None:
-    assert interval_us(text) == wanted_us
-
-
-@pytest.mark.parametrize("text", ["", "15", "s", "1x", "-1s", "LastThursday", "1" * 30 + "s"])
-def test_a_text_that_is_no_interval_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="expected an interval such as"):
-        interval_us(text)
-
-
-def test_a_schedule_is_an_interval_or_a_time() -> None:
-    assert occasion_of("4h").every_ms == 4 * 3_600_000
-    assert occasion_of("10us").every_ms == 1
-    assert occasion_of(" Saturday at 11:00Z ").at == "Saturday at 11:00Z"
-    with pytest.raises(ConfigurationError, match="longer than 0"):
-        occasion_of("0s")
 
 
 def test_an_interval_is_due_after_it_and_then_again() -> None:
