@@ -38,12 +38,16 @@ if TYPE_CHECKING:
         RaylayError,
         SequenceConflict,
     )
-    from raylay.services.fabric import Fabric, Topic, lookup
+    from raylay.services.fabric import Action, Do, Fabric, If, On, Topic, lookup
 
 __all__ = [
     "Fabric",
     "Topic",
     "lookup",
+    "Action",
+    "On",
+    "If",
+    "Do",
     "Client",
     "SyncClient",
     "Subscription",
@@ -68,7 +72,9 @@ __all__ = [
     "SequenceConflict",
 ]
 
-_ROOMS = dict.fromkeys(("Fabric", "Topic", "lookup"), "fabric") | dict.fromkeys(
+_ROOMS = dict.fromkeys(
+    ("Fabric", "Topic", "lookup", "Action", "On", "If", "Do"), "fabric"
+) | dict.fromkeys(
     (
         "RaylayError",
         "BookmarkNotFound",

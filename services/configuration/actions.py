@@ -11,7 +11,8 @@ actions:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -20,12 +21,14 @@ from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 from raylay.services.actions.checks import Spelling, module_problems, unknown_module
 from raylay.services.actions.model import ActionDefinition, ActionModule, Kind
 from raylay.services.actions.modules import (
+    MODULES,
     ModuleDefinition,
     OptionDefinition,
     definition_of,
     of_kind,
 )
 from raylay.services.configuration.fields import Section
+from raylay.services.errors import ConfigurationError
 from raylay.services.plugins.filters import subscription_filter_problem
 
 NAME_CHARACTERS_MAX = 64
@@ -98,6 +101,46 @@ def _module(value: object, kinds: tuple[Kind, ...]) -> ActionModule:
     if not isinstance(options, Mapping):
         raise ValueError(f"expected the options of {name} as keys and values, got {options!r}")
     return ActionModule(module.kind, module.module, tuple(_options(module, options)))
+
+
+def used_module(kind: Kind, module: str, **options: Any) -> ActionModule:
+    """Returns a module with its options, as a script gives them.
+
+    Args:
+        options: by the names that YAML has for them; None: not given.
+
+    Raises:
+        ConfigurationError: an option is wrong.
+    """
+    known = MODULES[kind, module]
+    given = {
+        name: function_path(value) if callable(value) else value
+        for name, value in options.items()
+        if value is not None
+    }
+    try:
+        return _checked(_module({written_name(known): given}, (kind,)))
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+
+
+def function_path(function: Callable[..., Any]) -> str:
+    """Returns `package.module:function` of a function that other processes can import.
+
+    Raises:
+        ConfigurationError: it is of the script itself, or inside of another function.
+    """
+    module = getattr(function, "__module__", "") or ""
+    name = getattr(function, "__qualname__", "") or ""
+    found: object = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if module in ("", "__main__") or found is not function:
+        raise ConfigurationError(
+            f"the function {name or repr(function)} cannot be imported by instances: define it by "
+            "`def` at the top of a module that is installed where they run"
+        )
+    return f"{module}:{name}"
 
 
 def _made_by(kinds: tuple[Kind, ...]) -> str:

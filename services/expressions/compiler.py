@@ -328,7 +328,7 @@ class _Writer:
     def negative(self, node: tree.Negative) -> Code:
         return self._called(values.negative, (node.operand,))
 
-    def if_(self, node: tree.If) -> Code:
+    def if_(self, node: tree.Conditional) -> Code:
         """Returns the code of IF: a NULL condition takes the second branch."""
         condition = self.condition(node.condition)
         then, otherwise = self.value(node.then), self.value(node.otherwise)
@@ -405,6 +405,6 @@ _WRITERS: dict[type[tree.ExpressionNode], Callable[[_Writer, Any], Code]] = {
     tree.IsNan: _Writer.is_nan,
     tree.Arithmetic: _Writer.arithmetic,
     tree.Negative: _Writer.negative,
-    tree.If: _Writer.if_,
+    tree.Conditional: _Writer.if_,
     tree.Call: _Writer.call,
 }

@@ -42,7 +42,7 @@ def shown(node: tree.ExpressionNode) -> str:
             return f"({shown(node.operand)} IS NAN)"
         case tree.Negative():
             return f"-({shown(node.operand)})"
-        case tree.If():
+        case tree.Conditional():
             parts = (node.condition, node.then, node.otherwise)
             return f"IF({', '.join(map(shown, parts))})"
         case tree.Call():

@@ -431,7 +431,7 @@ class _Parser:
         if len(found) != 3 or not self._is(")"):
             raise self.unexpected("IF(condition, value if true, value if not)")
         self._next()
-        return tree.If(word.column, *found)
+        return tree.Conditional(word.column, *found)
 
 
 def _check_count(word: Token, function: Function, count: int) -> None:

@@ -132,7 +132,7 @@ class Negative(ExpressionNode):
 
 
 @dataclass(frozen=True, slots=True)
-class If(ExpressionNode):
+class Conditional(ExpressionNode):
     """`IF(condition, then, otherwise)`."""
 
     condition: ExpressionNode

@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from raylay.services.configuration.action_modules import Do, If, On
+    from raylay.services.configuration.actions import Action
     from raylay.services.configuration.model import FabricSettings
     from raylay.services.fabric.clients import lookup
     from raylay.services.fabric.fabric import Fabric, Topic
@@ -20,6 +22,10 @@ __all__ = [
     "Fabric",
     "Topic",
     "FabricSettings",
+    "Action",
+    "On",
+    "If",
+    "Do",
     "lookup",
     "namespace_of",
     "fetch",
@@ -27,10 +33,15 @@ __all__ = [
 ]
 
 _MODEL = "raylay.services.configuration.model"
+_ACTIONS = "raylay.services.configuration.action_modules"
 _MODULES = {
     "Fabric": "raylay.services.fabric.fabric",
     "Topic": "raylay.services.fabric.fabric",
     "FabricSettings": _MODEL,
+    "Action": "raylay.services.configuration.actions",
+    "On": _ACTIONS,
+    "If": _ACTIONS,
+    "Do": _ACTIONS,
     "lookup": "raylay.services.fabric.clients",
     "namespace_of": "raylay.services.fabric.records.record_store",
     "fetch": "raylay.services.fabric.records.discovery",

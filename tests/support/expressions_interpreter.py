@@ -116,7 +116,7 @@ def interpreted(node: tree.ExpressionNode, message: dict[str, Any]) -> Any:
             return ARITHMETIC[node.operator](value(node.left), value(node.right))
         case tree.Negative():
             return ARITHMETIC["*"](value(node.operand), -1)
-        case tree.If():
+        case tree.Conditional():
             return value(node.then if truth(value(node.condition)) else node.otherwise)
         case tree.Call():
             return node.function.bound(len(node.arguments))(None, *map(value, node.arguments))

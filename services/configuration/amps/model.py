@@ -294,6 +294,15 @@ class ActionStanza(Stanza):
     conditions: tuple[ConditionStanza, ...] = element("If", (), many=True)
     steps: tuple[DoStanza, ...] = element("Do", many=True)
 
+    def ordered_steps(self) -> list[tuple[Literal["If", "Do"], ModuleUse]]:
+        """Returns the conditions and the work with their tags, in the order of the file: what is
+        behind a condition is not done where that does not hold."""
+        found: list[tuple[Literal["If", "Do"], ModuleUse]] = [
+            *(("If", each) for each in self.conditions),
+            *(("Do", each) for each in self.steps),
+        ]
+        return sorted(found, key=lambda pair: pair[1].position)
+
 
 class Actions(Stanza):
     """The actions of the instance."""

@@ -10,6 +10,7 @@ import yaml
 
 from raylay.services.configuration.amps.actions import actions_of
 from raylay.services.configuration.amps.load import Document, slots
+from raylay.services.configuration.amps.model import ActionStanza
 from raylay.services.configuration.amps.tree import DOLLAR_VARIABLE, ROOT
 from raylay.services.configuration.amps.types import Options, Stanza
 from raylay.services.configuration.model import FabricSettings
@@ -37,8 +38,25 @@ def shown(document: Document) -> str:
     return "\n".join(lines) + "\n" + _dumped(values)
 
 
+class _OrderedElements(list[tuple[str, Any]]):
+    """The elements of a stanza whose order says something, where some stand there several times: a
+    key each time, which AMPSConfig may repeat."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes such elements as a mapping."""
+
+
+_Dumper.add_representer(
+    _OrderedElements,
+    lambda dumper, pairs: dumper.represent_mapping("tag:yaml.org,2002:map", pairs),
+)
+
+
 def _kept_as_they_are(value: Any) -> Any:
     """Returns the values with each `${` escaped, so that a reader of them replaces no variable."""
+    if isinstance(value, _OrderedElements):
+        return _OrderedElements((key, _kept_as_they_are(each)) for key, each in value)
     if isinstance(value, dict):
         return {key: _kept_as_they_are(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -55,11 +73,11 @@ def shown_fabric(settings: FabricSettings) -> str:
 
 
 def _dumped(values: Any) -> str:
-    text: str = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    text: str = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
     if plain_lines(text) == text:
         return text
     # YAML takes marks that turn a line round for letters like any other.
-    escaped: str = yaml.safe_dump(values, sort_keys=False)
+    escaped: str = yaml.dump(values, Dumper=_Dumper, sort_keys=False)
     return escaped
 
 
@@ -69,6 +87,11 @@ def _elements(stanza: Stanza, left_out: dict[str, None]) -> Any:
         for entry in stanza.entries:
             made.setdefault(entry.name, []).append(shown_option(entry.name, entry.value))
         return {key: each if len(each) > 1 else each[0] for key, each in made.items()} or None
+    if isinstance(stanza, ActionStanza):
+        inside = [("On", each) for each in stanza.on], stanza.ordered_steps()
+        return _OrderedElements(
+            (tag, _elements(each, left_out)) for elements in inside for tag, each in elements
+        )
     plain = stanza.model_dump(mode="json", by_alias=True)
     values: dict[str, Any] = {}
     for name, info in type(stanza).model_fields.items():

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from unit.configuration.amps.test_fabric import ARCHIVED, FILE, GROUP, document, started
+from unit.configuration.amps.test_fabric import (
+    ARCHIVED,
+    FILE,
+    GROUP,
+    document,
+    started,
+    started_of,
+)
 
 from raylay.services.actions.model import ActionDefinition, ActionModule
 from raylay.services.actions.modules import MODULES
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.configuration.amps.fabric import fabric_of
+from raylay.services.configuration.amps.load import load_amps
+from raylay.services.configuration.amps.show import shown
 from raylay.services.configuration.amps.support import findings
 from raylay.services.errors import ConfigurationError
 
@@ -93,6 +102,8 @@ def test_an_action_comes_through_in_order_with_all_its_ons() -> None:
     )
     assert findings(document(text)) == []
     assert InstanceConfig.from_json(config.to_json()) == config
+    again = load_amps("f.yaml", text=shown(document(text)), environment={})
+    assert started_of(again).actions == config.actions, "the order of If and Do is kept"
 
 
 def test_what_an_instance_does_by_itself_needs_no_process() -> None:
