@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from raylay.services.actions.model import ActionModule, Occurrence
+from raylay.services.actions.option_text import words
 from raylay.services.messages.topics import compile_regex, is_regex
 
 TOPIC_PATTERNS = frozenset(
@@ -97,8 +98,10 @@ def _equal(variable: str, text: str) -> Test:
 
 
 def _reason(text: str) -> Test:
-    wanted = {each.strip().casefold() for each in text.split(",")}
-    return lambda occurrence: occurrence.variables.get("AMPS_REASON", "").casefold() in wanted
+    wanted = frozenset(words(text))
+    return lambda occurrence: (
+        not wanted.isdisjoint(words(occurrence.variables.get("AMPS_REASON", "")))
+    )
 
 
 def _signal(text: str) -> Test:

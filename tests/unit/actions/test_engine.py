@@ -168,6 +168,15 @@ def test_the_variables_of_a_run_are_its_own() -> None:
     assert told == {"AMPS_CLIENT_NAME": "desk"}
 
 
+def test_a_function_cannot_change_what_other_actions_are_told() -> None:
+    made = engine(action("call", do("call-function")), action("greet", echo("{{A}}")))
+    told = {"A": "1"}
+    made.occurred(Occurrence("connect-client", told), 0)
+    taken(made).variables["A"] = "2"  # type: ignore[index]
+    assert taken(made).option("Message") == "1"
+    assert told == {"A": "1"}
+
+
 def test_pure_steps_are_performed_without_the_shell() -> None:
     made = engine(
         action(

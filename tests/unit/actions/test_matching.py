@@ -41,8 +41,8 @@ def test_a_name_means_itself_and_an_expression_what_it_finds(
 
 def test_the_topic_of_a_sow_is_a_name() -> None:
     for module in ("sow-expire-message", "sow-delete-message"):
-        assert starts(on(module, Topic="a.b"), "a.b")
-        assert not starts(on(module, Topic="a.b"), "axb")
+        assert starts(on(module, Topic="^a.b"), "^a.b")
+        assert not starts(on(module, Topic="^a.b"), "axb")
 
 
 def test_a_message_type_that_nobody_knows_fits() -> None:
@@ -55,11 +55,12 @@ def test_a_message_type_that_nobody_knows_fits() -> None:
 
 
 def test_a_reason_is_one_of_a_list() -> None:
-    module = on("sow-expire-message", Topic="q", Reason="lifetime, Expired")
-    assert starts(module, "q", AMPS_REASON="expired")
-    assert not starts(module, "q", AMPS_REASON="full")
+    module = on("sow-expire-message", Topic="q", Reason="time_limit, max_cancels")
+    assert starts(module, "q", AMPS_REASON="time_limit")
+    assert starts(module, "q", AMPS_REASON="max_deliveries,max_cancels")
+    assert not starts(module, "q", AMPS_REASON="forced_expire")
     assert not starts(module, "q")
-    assert starts(on("sow-expire-message", Topic="q"), "q", AMPS_REASON="full")
+    assert starts(on("sow-expire-message", Topic="q"), "q", AMPS_REASON="forced_expire")
 
 
 @pytest.mark.parametrize("written", ["SIGUSR1", "USR1", "sigusr1"])
