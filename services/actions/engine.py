@@ -15,11 +15,12 @@ several actions side by side. What waits is bounded: further occurrences are dro
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from raylay.services.actions.matching import OnMatcher
+from raylay.services.actions.message_triggers import MessageTrigger
 from raylay.services.actions.model import ActionDefinition, ActionModule, Occurrence
 from raylay.services.actions.pure_steps import PureSteps, context_of
 from raylay.services.actions.schedules import ScheduledActions
@@ -115,7 +116,8 @@ class ActionStatus:
         name: name of the action.
         runs: number of runs that have ended, failed ones included.
         failures: number of runs that ended because a step failed.
-        dropped: number of occurrences that were dropped because too many runs waited.
+        dropped: number of occurrences that were dropped because too many runs waited, and of
+            records that its trigger does not watch because there are too many.
         chains_stopped: number of occurrences that too many actions had led to.
         waiting, waiting_bytes: number of runs that wait, and their approximate memory.
         step: module of the step that the shell performs; empty: none.
@@ -164,7 +166,7 @@ class _ActionState:
         """Whether the action waits for its turn in the engine's list of those that can go on."""
         self.asked = ""
         self.runs = self.failures = self.dropped = self.chains_stopped = 0
-        self.untold_dropped = self.untold_chains = 0
+        self.untold_dropped = self.untold_untracked = self.untold_chains = 0
         self.last_error = ""
         self.last_run_us = 0
 
@@ -304,6 +306,12 @@ class ActionEngine:
                     "bytes of all, wait already: its steps are slower than what starts it"
                 )
                 found.append(EngineEvent("occurrences_dropped", name, text, state.untold_dropped))
+            if state.untold_untracked:
+                text = (
+                    f"{state.untold_untracked:,} records are not watched for the action {name}, "
+                    "because as many as can be are: give it a narrower Filter"
+                )
+                found.append(EngineEvent("occurrences_dropped", name, text, state.untold_untracked))
             if state.untold_chains:
                 text = (
                     f"the action {name} was not begun, because {DEPTH_MAX} actions had led to it "
@@ -311,7 +319,7 @@ class ActionEngine:
                     "an event, that starts it again"
                 )
                 found.append(EngineEvent("chain_stopped", name, text, state.untold_chains))
-            state.untold_dropped = state.untold_chains = 0
+            state.untold_dropped = state.untold_untracked = state.untold_chains = 0
         return found
 
     def status(self) -> tuple[ActionStatus, ...]:
@@ -332,20 +340,49 @@ class ActionEngine:
             for state in self._states
         )
 
-    def room(self, on: ActionModule) -> int:
-        """Returns the number of occurrences of an `on` module that its actions can take without
-        dropping one because of their number."""
-        waiting = [
-            len(state.waiting)
+    def begin_due(self, triggers: Iterable[MessageTrigger], now_us: int) -> int | None:
+        """Begins the actions of records whose time is up, as far as their runs have room: the
+        others wait in their triggers, and none is lost.
+
+        Returns:
+            the time by the steady clock at which this is to be called again; None: not before a
+            message comes or a run ends. It is called after those, too.
+        """
+        self._at(now_us)
+        next_us: list[int] = []
+        for trigger in triggers:
+            while self.has_room(trigger.on):
+                found = trigger.due(now_us, 1)
+                if not found:
+                    next_due_us = trigger.next_due_us()
+                    next_us += [] if next_due_us is None else [next_due_us]
+                    break
+                self._occurred(found[0])
+            self._note_untracked(trigger)
+        return min(next_us, default=None)
+
+    def has_room(self, on: ActionModule) -> bool:
+        """Returns whether all actions with an `on` module can take another occurrence, unless it
+        alone takes half of the memory of what waits."""
+        is_full = self._waiting_bytes * 2 > self._waiting_bytes_max
+        return not any(
+            len(state.waiting) >= self._waiting_max or (is_full and state.waiting)
             for state, matcher in self._matchers.get(on.module, ())
             if matcher.on == on
-        ]
-        return max(0, self._waiting_max - max(waiting, default=0))
+        )
 
     @property
     def is_idle(self) -> bool:
         """Returns whether no run waits, and none is being performed."""
         return not any(state.waiting or state.current for state in self._states)
+
+    def _note_untracked(self, trigger: MessageTrigger) -> None:
+        count = trigger.take_untracked()
+        if count:
+            for state, matcher in self._matchers.get(trigger.on.module, ()):
+                if matcher.on == trigger.on:
+                    state.dropped += count
+                    state.untold_untracked += count
 
     # Times.
 

@@ -106,12 +106,11 @@ class MessageTrigger(ABC):
 
     Attributes:
         on: the module.
-        untracked: number of records that are not watched, because there are too many.
     """
 
     def __init__(self, on: ActionModule) -> None:
         self.on = on
-        self.untracked = 0
+        self._untracked = 0
 
     @abstractmethod
     def subscription(self) -> TriggerSubscription:
@@ -141,7 +140,13 @@ class MessageTrigger(ABC):
 
     def restart(self) -> None:
         """Forgets all records, because a new subscription begins, which gives them all again."""
-        self.untracked = 0
+        self._untracked = 0
+
+    def take_untracked(self) -> int:
+        """Returns the number of records that could not be watched since the last call, because
+        there are too many."""
+        found, self._untracked = self._untracked, 0
+        return found
 
 
 class PublishTrigger(MessageTrigger):
@@ -242,7 +247,7 @@ class OofTrigger(MessageTrigger):
     def _keep(self, key: tuple[str, bytes], body: bytes) -> None:
         size_bytes = _record_bytes(key[1], body)
         if len(self._bodies) >= TRACKED_MAX or self._bytes + size_bytes > TRACKED_BYTES_MAX:
-            self.untracked += 1
+            self._untracked += 1
             return
         self._bodies[key] = body
         self._bytes += size_bytes
@@ -312,7 +317,7 @@ class ConditionTrigger(MessageTrigger):
             return []
         size_bytes = _record_bytes(key, message.body)
         if len(self._tracked) >= TRACKED_MAX or self._bytes + size_bytes > TRACKED_BYTES_MAX:
-            self.untracked += 1
+            self._untracked += 1
             return []
         self._bytes += size_bytes
         self._track(message, now_us, wall_us)

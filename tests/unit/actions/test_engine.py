@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from raylay.services.actions import message_triggers
 from raylay.services.actions.engine import (
     DEPTH_MAX,
     EVENTS_MAX,
@@ -10,6 +13,7 @@ from raylay.services.actions.engine import (
     StepRequest,
     StepResult,
 )
+from raylay.services.actions.message_triggers import ConditionTrigger, TriggerMessage
 from raylay.services.actions.model import ActionDefinition, ActionModule, Occurrence
 
 OK = StepResult(True)
@@ -204,23 +208,77 @@ def test_runs_beyond_the_bound_are_dropped_and_counted() -> None:
     assert made.occurred(connected("6"), 0) == 1
 
 
-def test_there_is_room_for_as_many_as_the_fullest_action_can_take() -> None:
-    alert = ActionModule("on", "alert", (("Topic", "orders"),))
+def watching(made: ActionEngine, *records: str, body: bytes = b"{}") -> ConditionTrigger:
+    """A trigger with records whose time is up after a second each."""
+    trigger = ConditionTrigger(LATE)
+    for number, key in enumerate(records):
+        message = TriggerMessage("publish", "orders", "json", body, key=key.encode())
+        trigger.message(message, number * SECOND_US, WALL_US)
+    return trigger
+
+
+SECOND_US = 1_000_000
+LATE = ActionModule(
+    "on",
+    "message-condition-timeout",
+    (("Topic", "orders"), ("MessageType", "json"), ("Duration", "10s")),
+)
+
+
+def test_records_whose_time_is_up_begin_their_actions() -> None:
+    made = engine(action("late", echo("{{AMPS_SOW_KEY}}"), on=LATE))
+    trigger = watching(made, "1", "2")
+    assert made.begin_due([trigger], 0) == 10 * SECOND_US
+    assert made.take() is None
+    assert made.begin_due([trigger], 10 * SECOND_US) == 11 * SECOND_US
+    assert messages(made) == ["1"]
+    assert made.begin_due([trigger], 11 * SECOND_US) is None
+    assert messages(made) == ["2"]
+
+
+def test_records_wait_in_their_trigger_while_their_action_is_busy() -> None:
+    other = ActionModule("on", LATE.module, (*LATE.options, ("Filter", "/a = 1")))
     made = engine(
-        action("one", echo("1"), on=alert),
-        action("two", do("execute-system"), on=alert),
-        action("other", echo("3"), on=ActionModule("on", "alert", (("Topic", "trades"),))),
-        waiting_max=3,
+        action("late", echo("{{AMPS_SOW_KEY}}"), on=LATE),
+        action("other", do("execute-system"), on=other),
+        waiting_max=2,
     )
-    assert made.room(alert) == 3
-    for left in (2, 1, 0):
-        assert made.occurred(Occurrence("alert", {}, on=alert), 0) == 2
-        assert made.room(alert) == left
+    trigger = watching(made, "1", "2", "3", "4")
+    seen = []
+    while True:
+        # Asked with nothing to wait for but a run: no time is given, which would spin.
+        assert made.begin_due([trigger], 20 * SECOND_US) is None
+        assert made.has_room(other)
+        asked = made.take()
+        if asked is None:
+            break
+        seen.append(asked.option("Message"))
+        made.done(asked.run, OK, 0)
+    assert seen == ["1", "2", "3", "4"]
+    assert made.status()[0].dropped == 0
+
+
+def test_records_wait_in_their_trigger_while_memory_is_short() -> None:
+    made = engine(action("late", echo("{{AMPS_SOW_KEY}}"), on=LATE), waiting_bytes_max=20_000)
+    trigger = watching(made, *"1234", body=b"x" * 9_000)
+    made.begin_due([trigger], 20 * SECOND_US)
+    assert made.status()[0].waiting == 1
+    assert not made.has_room(LATE)
     made.take()
-    asked = made.take()
-    assert asked is not None and asked.action == "two"
-    assert made.room(alert) == 1
-    assert made.room(CONNECT) == 3
+    assert made.has_room(LATE)
+
+
+def test_records_that_cannot_be_watched_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_triggers, "TRACKED_MAX", 1)
+    other = ActionModule("on", LATE.module, (*LATE.options, ("Filter", "/a = 1")))
+    made = engine(action("late", echo("x"), on=LATE), action("other", echo("y"), on=other))
+    trigger = watching(made, "1", "2", "3")
+    made.begin_due([trigger], 0)
+    made.begin_due([trigger], 0)
+    (told,) = made.take_events()
+    assert (told.kind, told.action, told.count) == ("occurrences_dropped", "late", 2)
+    assert "not watched" in told.text
+    assert [each.dropped for each in made.status()] == [2, 0]
 
 
 def test_runs_beyond_the_bytes_are_dropped_and_counted() -> None:
