@@ -111,6 +111,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{_COMMANDS}.console:console",
         "Open a fabric's console in the browser, and print its address.",
     ),
+    "ping": (
+        f"{_COMMANDS}.ping:ping",
+        "Ask each instance as a client does: connect, log on, and time round trips.",
+    ),
     "publish": (
         f"{_COMMANDS}.messages:publish",
         "Publish, and return when everything is persisted.",
@@ -167,7 +171,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """Place of each command (module:name), and the beginning of its help."""
 _OF_CLIENTS = tuple(
-    COMMANDS[name][0] for name in ("publish", "delete", "subscribe", "sow", "queue", "pipeline")
+    COMMANDS[name][0]
+    for name in ("ping", "publish", "delete", "subscribe", "sow", "queue", "pipeline")
 )
 """Commands that speak to servers, and may do so over TLS."""
 

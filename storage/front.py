@@ -218,7 +218,7 @@ class Front:
         self._overlapped: OverlappedWrite | None = None
         try:
             for name in FRONT_NAMES:
-                self._files.append(_opened(directory / name))
+                self._files.append(open_for_syncs(directory / name))
             if all(is_direct for _, is_direct in self._files):
                 with contextlib.suppress(OSError):
                     self._overlapped = OverlappedWrite(self._view)
@@ -280,7 +280,7 @@ class Front:
             os.close(self._files.pop()[0])
 
 
-def _opened(path: Path) -> tuple[int, bool]:
+def open_for_syncs(path: Path) -> tuple[int, bool]:
     """Opens a file past the page cache where that works, otherwise with `O_DSYNC`, which syncs each
     write. Returns the descriptor, and whether it is past the page cache."""
     flags = os.O_RDWR | os.O_CLOEXEC

@@ -164,6 +164,7 @@ class ClientRuntime:
             that has come since may have waited in the socket from then on.
         error: the error that ended the client; None: it has not failed.
         refusals: the reason why the last attempt at an address failed, by address.
+        opened_s: time, by the loop's clock, at which the last stream was open.
         settled_waiters: (sequence, future) of each caller that waits until the sequence is settled.
         room_waiters: the future of each caller that waits for room in the store.
 
@@ -200,6 +201,7 @@ class ClientRuntime:
         self.publishes_a_turn = PUBLISHES_A_TURN
         self.loop: asyncio.AbstractEventLoop | None = None
         self.connection: Connection | None = None
+        self.opened_s = 0.0
         self._opening: asyncio.Task[None] | None = None
         self._resolving: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -435,6 +437,8 @@ class ClientRuntime:
             connection.abort()
             return
         self.connection = connection
+        assert self.loop is not None
+        self.opened_s = self.loop.time()
         self._perform(ConnectionOpened(number))
 
     def _disconnect(self, effect: DropStream) -> None:

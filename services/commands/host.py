@@ -12,8 +12,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +19,9 @@ import typer
 
 from raylay.services.commands.instance_check import check_instance
 from raylay.services.commands.shared.printing import echo, echo_json
+from raylay.services.commands.storage import check_storage
 from raylay.services.hosts.check import HostFacts, HostFinding, OpenPath, examine, worst
+from raylay.storage.sync_speed import measure_syncs
 
 FSYNC_TIMES = 21
 FSYNC_BYTES = 16 * 1024
@@ -52,6 +52,7 @@ def _check() -> None:
 
 
 check_app.command("instance")(check_instance)
+check_app.command("storage")(check_storage)
 
 
 @check_app.command("host")
@@ -153,16 +154,34 @@ def _memory_table() -> dict[str, int]:
 
 
 def _gather_disk(facts: HostFacts, directory: Path) -> None:
-    place = directory.absolute()
-    # Where it is not there yet: the disk that it would be made on.
-    while not place.exists() and place != place.parent:
-        place = place.parent
+    place = place_of(directory)
     try:
-        facts.disk_free_bytes = shutil.disk_usage(place).free
-        facts.file_system = _file_system(place)
-        facts.fsync_ms = _fsync_ms(place)
+        gather_file_system(facts, place)
+        found_ms = measure_syncs(place, FSYNC_BYTES, FSYNC_TIMES, FSYNC_SECONDS_MAX)
     except OSError as error:
         facts.disk_error = f"{place}: {error.strerror}"
+        return
+    # The second slowest, because the slowest may have waited for another process.
+    facts.fsync_ms = sorted(found_ms)[-2] if len(found_ms) > 1 else found_ms[0]
+
+
+def place_of(directory: Path) -> Path:
+    """Returns the directory, or where it is not there yet the one above it that is: it would be
+    made on that disk."""
+    place = directory.absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    return place
+
+
+def gather_file_system(facts: HostFacts, place: Path) -> None:
+    """Notes the free space and the type of the file system that holds a path.
+
+    Raises:
+        OSError: they cannot be found out.
+    """
+    facts.disk_free_bytes = shutil.disk_usage(place).free
+    facts.file_system = _file_system(place)
 
 
 def _file_system(place: Path) -> str:
@@ -174,23 +193,6 @@ def _file_system(place: Path) -> str:
         if fields.split()[2] == wanted:
             return source.split()[0]
     return ""
-
-
-def _fsync_ms(place: Path) -> float | None:
-    """Returns the second slowest of a few syncs, because the slowest may have waited for another
-    process."""
-    took_ms = []
-    deadline_s = time.monotonic() + FSYNC_SECONDS_MAX
-    with tempfile.TemporaryFile(dir=place) as file:
-        for _ in range(FSYNC_TIMES):
-            file.write(bytes(FSYNC_BYTES))
-            file.flush()
-            began_s = time.perf_counter()
-            os.fdatasync(file.fileno())
-            took_ms.append((time.perf_counter() - began_s) * 1000)
-            if time.monotonic() > deadline_s:
-                break
-    return sorted(took_ms)[-2] if len(took_ms) > 1 else took_ms[0]
 
 
 def _clock_is_synchronised() -> bool | None:

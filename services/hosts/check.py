@@ -111,7 +111,7 @@ class HostFinding(NamedTuple):
 
 def examine(facts: HostFacts) -> list[HostFinding]:
     """Returns all findings, in a fixed order. Facts that are unknown are left out."""
-    return [*_limits(facts), *_memory(facts), *_disk(facts), *_access(facts),
+    return [*_limits(facts), *_memory(facts), *examine_disk(facts), *_access(facts),
             *_clock(facts), *_network(facts),            *_software(facts)]  # fmt: skip
 
 
@@ -225,7 +225,8 @@ def _memory(facts: HostFacts) -> list[HostFinding]:
     return found
 
 
-def _disk(facts: HostFacts) -> list[HostFinding]:
+def examine_disk(facts: HostFacts) -> list[HostFinding]:
+    """Returns the findings of the disk under the data directory."""
     if facts.disk_error:
         return [
             HostFinding(
