@@ -107,6 +107,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{_COMMANDS}.error:error",
         "Explain an event or a line of a log: what happened, why, and what to do.",
     ),
+    "top": (
+        f"{_COMMANDS}.top:top",
+        "Watch a fabric: its instances, links, queues and clients on one screen, what is wrong "
+        "first.",
+    ),
     "console": (
         f"{_COMMANDS}.console:console",
         "Open a fabric's console in the browser, and print its address.",

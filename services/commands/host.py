@@ -18,9 +18,15 @@ from typing import Annotated
 import typer
 
 from raylay.services.commands.instance_check import check_instance
+from raylay.services.commands.shared.host_facts import (
+    gather_file_system,
+    lines_of,
+    place_of,
+    read_text,
+)
 from raylay.services.commands.shared.printing import echo, echo_json
 from raylay.services.commands.storage import check_storage
-from raylay.services.hosts.check import HostFacts, HostFinding, OpenPath, examine, worst
+from raylay.services.hosts.check import HostFacts, OpenPath, examine, worst
 from raylay.storage.sync_speed import measure_syncs
 
 FSYNC_TIMES = 21
@@ -39,7 +45,6 @@ KERNEL_SETTINGS = (
 )
 TIME_ERROR = 5
 """Result of adjtimex where the clock is not synchronised."""
-MARKS = {"ok": "ok", "change": "change", "wrong": "WRONG"}
 
 check_app = typer.Typer(
     add_completion=False, help="Check the hosts of a fabric.", no_args_is_help=True
@@ -86,14 +91,6 @@ def check_host(
         raise typer.Exit(1)
 
 
-def lines_of(finding: HostFinding) -> list[str]:
-    """Formats a finding: one line, and two more where something should be changed."""
-    lines = [f"{MARKS[finding.level]:<6} {finding.what}: {finding.found} (wanted {finding.wanted})"]
-    if finding.level != "ok":
-        lines += [f"       why: {finding.why}", f"       do:  {finding.change}"]
-    return lines
-
-
 def gather(directory: Path, instances: int, clients: int, ports: list[int]) -> HostFacts:
     """Gathers the facts of this host that can be found out."""
     from raylay.services.fabric.checks import exposure  # late: it takes half a second
@@ -121,7 +118,7 @@ def gather(directory: Path, instances: int, clients: int, ports: list[int]) -> H
     facts.kernel = {
         name: text
         for name in KERNEL_SETTINGS
-        if (text := _read(Path("/proc/sys", *name.split(".")))) is not None
+        if (text := read_text(Path("/proc/sys", *name.split(".")))) is not None
     }
     return facts
 
@@ -132,13 +129,6 @@ def version_of(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found.group().split(".")) if found else ()
 
 
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return None
-
-
 def _limit(kind: int) -> int:
     soft, _ = resource.getrlimit(kind)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
@@ -146,7 +136,7 @@ def _limit(kind: int) -> int:
 
 def _memory_table() -> dict[str, int]:
     found = {}
-    for line in (_read(Path("/proc/meminfo")) or "").splitlines():
+    for line in (read_text(Path("/proc/meminfo")) or "").splitlines():
         name, _, rest = line.partition(":")
         if rest.endswith(" kB"):
             found[name] = int(rest[:-3]) * 1024
@@ -163,36 +153,6 @@ def _gather_disk(facts: HostFacts, directory: Path) -> None:
         return
     # The second slowest, because the slowest may have waited for another process.
     facts.fsync_ms = sorted(found_ms)[-2] if len(found_ms) > 1 else found_ms[0]
-
-
-def place_of(directory: Path) -> Path:
-    """Returns the directory, or where it is not there yet the one above it that is: it would be
-    made on that disk."""
-    place = directory.absolute()
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    return place
-
-
-def gather_file_system(facts: HostFacts, place: Path) -> None:
-    """Notes the free space and the type of the file system that holds a path.
-
-    Raises:
-        OSError: they cannot be found out.
-    """
-    facts.disk_free_bytes = shutil.disk_usage(place).free
-    facts.file_system = _file_system(place)
-
-
-def _file_system(place: Path) -> str:
-    """Returns the type of the file system that holds a path, from /proc/self/mountinfo."""
-    device = place.stat().st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    for line in (_read(Path("/proc/self/mountinfo")) or "").splitlines():
-        fields, _, source = line.partition(" - ")
-        if fields.split()[2] == wanted:
-            return source.split()[0]
-    return ""
 
 
 def _clock_is_synchronised() -> bool | None:

@@ -91,7 +91,7 @@ class PingResult:
 
 @dataclass(frozen=True, slots=True)
 class PingPlan:
-    """What is asked of each instance.
+    """The questions to each instance.
 
     Attributes:
         count: round trips, and messages where there is a topic.

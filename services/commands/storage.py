@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from raylay.services.commands.shared.host_facts import gather_file_system, lines_of, place_of
 from raylay.services.commands.shared.printing import echo, echo_json, print_table
 from raylay.services.errors import ConfigurationError
 from raylay.services.hosts.check import HostFacts, HostFinding, worst
@@ -49,7 +50,6 @@ def check_storage(
     instance on the same disk shares it for that time: both are slower.
     Exit code 1 where the disk is wrong for a journal.
     """
-    from raylay.services.commands.host import gather_file_system, place_of
     from raylay.storage.sync_speed import measure_syncs
 
     sizes = [size_of(text) for text in size or SIZES]
@@ -110,8 +110,6 @@ def _print(
     measured: list[SyncMeasurement],
     findings: list[HostFinding],
 ) -> None:
-    from raylay.services.commands.host import lines_of
-
     if measured:
         print_table(
             f"storage at {place}" + (f" ({facts.file_system})" if facts.file_system else ""),

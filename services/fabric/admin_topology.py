@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -43,20 +44,30 @@ def admin_topology(
     """
     if record.ports[instance.name].admin is None:
         return None
-    whole = with_drill_topic(settings)
     tls = TransportPlanner(settings, record.directory, instance).interface(0).tls
     findings, checked_us = _checked(settings.to_json())
+    return replace(
+        configured_topology(settings, record),
+        findings=findings,
+        checked_us=checked_us,
+        drills_directories=_drills_directories(record),
+        ca_file=tls.ca_file if tls is not None else "",
+        ca_path=tls.ca_path if tls is not None else "",
+        verify_name=tls.verify_name if tls is not None else True,
+    )
+
+
+def configured_topology(settings: FabricSettings, record: FabricRecord) -> FabricTopology:
+    """Returns the instances, links and queues of a fabric, without what only an interface needs.
+
+    Raises:
+        ConfigurationError: a value is wrong.
+    """
     return FabricTopology(
         settings.name,
         tuple(_instance(settings, record, each) for each in settings.instances),
         tuple(_link(settings, each, destination) for each, destination in settings.links()),
-        _queues(whole),
-        findings,
-        checked_us,
-        _drills_directories(record),
-        tls.ca_file if tls is not None else "",
-        tls.ca_path if tls is not None else "",
-        tls.verify_name if tls is not None else True,
+        _queues(with_drill_topic(settings)),
     )
 
 

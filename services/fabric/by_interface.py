@@ -127,6 +127,11 @@ class InterfaceFabric:
             )
         return self._settings
 
+    def interfaces(self) -> list[InterfaceClient]:
+        """Returns the interfaces that are known, each once, in the order of the instances."""
+        front = [] if self._peers_of is None else [self._peers_of]
+        return [*dict.fromkeys((*front, *self._interfaces.values()))]
+
     # -- looking ---------------------------------------------------------------------------------
     def status(self) -> dict[str, Any]:
         """Returns every instance's own status, or why it cannot be asked."""
@@ -313,7 +318,7 @@ def interfaces_of(entry: RegistryEntry) -> tuple[InterfaceFabric, int]:
     Raises:
         HeadSilent: none has one; says which setting gives it one.
     """
-    settings, found = _clients_of(entry)
+    settings, found = known_interfaces(entry)
     if not found:
         raise HeadSilent(
             f"Ray's head at {entry.address} does not answer, and no instance of fabric "
@@ -323,8 +328,13 @@ def interfaces_of(entry: RegistryEntry) -> tuple[InterfaceFabric, int]:
     return InterfaceFabric(entry.name, found, settings), len(found)
 
 
-def _clients_of(entry: RegistryEntry) -> tuple[FabricSettings, dict[str, InterfaceClient]]:
-    """Returns a fabric's settings, and the interfaces of those of its instances that have one."""
+def known_interfaces(entry: RegistryEntry) -> tuple[FabricSettings, dict[str, InterfaceClient]]:
+    """Returns a fabric's settings, and the interfaces of those of its instances that have one.
+
+    Raises:
+        FabricError: the fabric's record is not there.
+        ConfigurationError: the user that the environment names cannot be read.
+    """
     record = FabricRecord.load(entry.directory)
     if record is None:
         raise FabricError(f"{entry.directory} has no record of fabric {entry.name}")
@@ -355,7 +365,7 @@ def console_address(entry: RegistryEntry | None, addresses: Sequence[str] = ()) 
     elif entry is None:
         raise ConfigurationError("name a fabric, or the address of an interface")
     else:
-        clients = list(_clients_of(entry)[1].values())
+        clients = list(known_interfaces(entry)[1].values())
         if not clients:
             raise FabricError(
                 f"no instance of fabric {entry.name} has an administrator's interface, which "

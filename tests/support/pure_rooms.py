@@ -41,6 +41,7 @@ PURE_FILES = (
     "services/client/queues/pending_acks.py",
     "services/client/subscriptions/subscription_state.py",
     "services/client/subscriptions/subscription_registry.py",
+    "services/commands/top_screen.py",
     "services/drills/measure.py",
     "services/telemetry/catalogue.py",
     "services/telemetry/event_table.py",

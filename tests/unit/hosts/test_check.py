@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from raylay.services.commands.host import check_app, gather, lines_of, version_of
+from raylay.services.commands.host import check_app, gather, version_of
+from raylay.services.commands.shared.host_facts import lines_of
 from raylay.services.hosts.check import GIB, MIB, HostFacts, HostFinding, OpenPath, examine, worst
 
 GOOD = {
