@@ -51,6 +51,8 @@ GIVEN = {
     "watch": "F",
     "events": "F",
     "console": "F",
+    "top": "F",
+    "ping": "--timeout 0.01 F",
     "publish": "notes {} F",
     "publish --delta": "notes {} --key k F",
     "delete": "notes --filter 1=1 F",
@@ -77,6 +79,7 @@ GIVEN = {
     "fabric check": "PATH",
     "check host": "--directory PATH --port 1",
     "check instance": "PATH",
+    "check storage": "--seconds 0.01 --size 4KiB --directory PATH",
     "config check": "PATH",
     "config show": "PATH",
     "pipeline archive": "PATH --lake PATH",
@@ -95,8 +98,8 @@ GIVEN = {
     "journal salvage": "PATH F",
 }
 MAY_WORK = {
-    "certificates", "check host", "check instance", "config check", "config show", "fabric check",
-    "error", "list", "trace",
+    "certificates", "check host", "check instance", "check storage", "config check", "config show",
+    "fabric check", "error", "list", "trace",
 }  # fmt: skip
 """What only looks at this host, or at files, or makes some."""
 CLIENTS = {
