@@ -42,11 +42,11 @@ class ByRay:
         return {"fabric": "f", "instances": self.looks.pop(0)}
 
 
-def look_of(fabric: ByRay, tmp_path: Path, times_us: list[int]) -> StatusLook:
+def look_of(fabric: Any, tmp_path: Path, times_us: list[int]) -> StatusLook:
     record = record_of(fabric.declared, tmp_path)
     topology = configured_topology(fabric.declared, record)
     now: Any = iter(times_us)
-    return StatusLook(fabric, topology, lambda: 7_000_000_000, lambda: next(now))  # type: ignore[arg-type]
+    return StatusLook(fabric, topology, lambda: 7_000_000_000, lambda: next(now))
 
 
 def test_by_ray_the_values_are_those_of_an_interface(tmp_path: Path) -> None:
