@@ -116,10 +116,10 @@ class TransferRequest:
 
 
 class Expiration(NamedTuple):
-    """The report that a message left the queue without being done.
+    """The report that a message left the queue without being done, or that it was acknowledged.
 
     Attributes:
-        reason: one of `REASONS` (services/queues/records.py).
+        reason: one of `REASONS` (services/queues/records.py), or `ACKNOWLEDGED`.
     """
 
     txid: int

@@ -58,6 +58,9 @@ REASONS = (*UNDONE, "sent", "barrier", "left")
 """The reasons why a message has left a queue without an acknowledgment. `sent` and `barrier`: it
 was delivered. `left`: an earlier record, which came before the message, is repeated behind it."""
 
+ACKNOWLEDGED = "acknowledged"
+"""The reason why a message has left a queue that a client has acknowledged. No record has it."""
+
 Keys = Mapping[int, Sequence[Range]]
 """Messages, as the ranges of their sequences by publisher."""
 

@@ -53,6 +53,7 @@ from raylay.services.queues.message import (
     RangeFinder,
 )
 from raylay.services.queues.records import (
+    ACKNOWLEDGED,
     Acknowledgment,
     Keys,
     Removal,
@@ -138,6 +139,7 @@ class ReplicatedQueueState:
         "reappends",
         "requests",
         "sent",
+        "tells_acknowledged",
         "told_leases",
         "unnamed",
     )
@@ -196,6 +198,8 @@ class ReplicatedQueueState:
         consumer."""
         self.told_leases = {lease.key: lease for lease in start.leases}
         self._told_txid = snapshot.folded_txid
+        self.tells_acknowledged = False
+        """Whether messages of this instance that are acknowledged are reported."""
         self.fence_txid = start.fence_txid
         self.is_serving = start.is_serving
         self.is_ready = False
@@ -384,6 +388,12 @@ class ReplicatedQueueState:
                     found = [message for message in found if not message.is_barrier]
                 if found:
                     assert known is not None
+                    if self.tells_acknowledged and not reason and txid > self._told_txid:
+                        self.decisions += [
+                            Expiration(message.txid, message.key, ACKNOWLEDGED)
+                            for message in found
+                            if self.is_ours(message)
+                        ]
                     for message in found:
                         del known[message.sequence]
                     self._leave_all(found, txid, reason)

@@ -33,6 +33,7 @@ from raylay.services.server.commit_traces import CommitTraces
 from raylay.services.server.commits import Commits
 from raylay.services.server.data.recovery import RecoveryPoints
 from raylay.services.server.links.control import Links
+from raylay.services.server.links.link_occurrences import tell_event
 from raylay.services.server.links.upstream_connection import ConnectedUpstreams
 from raylay.services.server.queues.manager import QueueManager
 from raylay.services.server.recovered_instance import RecoveredInstance
@@ -172,3 +173,4 @@ class EffectHandlers:
 
     def _report(self, effect: EventReport) -> None:
         self._runtime.events_log.add(effect.event, effect.details)
+        tell_event(self._runtime.occurrences, effect.event, effect.details, self._links.controls)

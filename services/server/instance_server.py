@@ -41,6 +41,7 @@ from raylay.services.server.links.direct_link import DescriptorReceiver
 from raylay.services.server.links.node_address import following
 from raylay.services.server.links.placements import StoredPlacements
 from raylay.services.server.listening import InstanceListeners
+from raylay.services.server.occurrences import SHUTDOWN, STARTUP
 from raylay.services.server.recovered_instance import OpenedData, RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.starting_connections import StartingConnections
@@ -157,6 +158,7 @@ class InstanceServer:
         runtime.phase = "serving" if instance.machine.ready else "waiting to catch up with a peer"
         runtime.report("started", incarnation=f"{instance.identity.incarnation:016x}")
         parts.run()
+        runtime.occurrences.tell(STARTUP, {})
 
     async def _open(self) -> InstanceParts:
         runtime = self.runtime
@@ -299,6 +301,8 @@ class InstanceServer:
         if runtime.is_stopping:
             return await runtime.finished()
         runtime.is_stopping = True
+        if self._parts is not None:
+            runtime.occurrences.tell(SHUTDOWN, {})
         runtime.phase = "stopping"
         reason, text = "shutting_down", f"{runtime.config.name} stops"
         if runtime.retirement:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+STARTUP, SHUTDOWN = "startup", "shutdown"
+"""Kinds that are told as the last step of a start and as the first step of a stop."""
 Listener = Callable[[str, Mapping[str, str]], None]
 """Function that takes the kind of an occurrence, and its variables."""
 

@@ -22,6 +22,7 @@ from raylay.services.net.framed import WriteQueue
 from raylay.services.plugins.filters import queue_language
 from raylay.services.processes.child_program import ChildProgram, InstanceSocket
 from raylay.services.processes.queue_owner.bodies import DELIVERY_BYTES, Bodies
+from raylay.services.processes.queue_owner.ended_messages import EndedMessages
 from raylay.services.processes.queue_owner.letters import Letters
 from raylay.services.processes.queue_owner.queries import QueueQueries
 from raylay.services.processes.queue_owner.recovery import (
@@ -40,6 +41,7 @@ from raylay.services.queues.decisions import (
     TransferRequest,
 )
 from raylay.services.queues.machine import QueueMachine
+from raylay.services.queues.records import ACKNOWLEDGED
 from raylay.services.queues.replicated_state import ReplicatedQueueState
 from raylay.services.telemetry.tracing import start_tracing
 from raylay.storage.journal_reader import LmdbJournalReader
@@ -69,6 +71,9 @@ class OwnerServer:
         )
         self._machine: QueueMachine | None = None
         self._letters: Letters | None = None
+        self._ended: EndedMessages | None = None
+        """Messages that have left the queue, for the instance's actions; None: these want to know
+        of none."""
         self._tracing = start_tracing(config.process_name, config.tracing)
         self._traces: QueueTraces
         self._steady_base_us = 0
@@ -76,6 +81,7 @@ class OwnerServer:
         self._saved_txid = -1
         self._counts_said: dict[str, Any] = {}
         self._early_said = 0
+        self._tells_expired = False
         self._saving: asyncio.Future[None] | None = None
         self._is_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -224,6 +230,10 @@ class OwnerServer:
             machine.subscribed(each)
             self._traces.subscribed(each)
         self._folded_txid = snapshot.after_txid
+        state.tells_acknowledged = begin.tells_acknowledged
+        self._tells_expired = begin.tells_expired
+        if begin.tells_expired or begin.tells_acknowledged:
+            self._ended = EndedMessages(self._bodies, self._instance)
         if definition.dead_letters:
             self._letters = Letters(state.drafts, self._bodies, self._instance)
         self._answering = QueueQueries(
@@ -264,6 +274,9 @@ class OwnerServer:
             self._say(decisions)
             if self._letters is not None:
                 self._letters.send()
+            if self._ended is not None:
+                self._ended.send()
+                decided |= bool(len(self._ended))
         self._outbox.flush()
         return decided
 
@@ -310,6 +323,7 @@ class OwnerServer:
     def _say(self, decisions: Sequence[object]) -> None:
         send = self._instance.send
         expired: list[Expiration] = []
+        acknowledged: list[Expiration] = []
         for decision in decisions:
             if isinstance(decision, DeliverLeased | DeliverOnce):
                 self._deliver(decision)
@@ -321,9 +335,14 @@ class OwnerServer:
             elif isinstance(decision, TransferRequest):
                 send(control.request(decision))
             elif isinstance(decision, Expiration):
-                expired.append(decision)
+                found = acknowledged if decision.reason == ACKNOWLEDGED else expired
+                found.append(decision)
         if expired:
             send(control.expired(expired))
+        if self._ended is not None:
+            self._ended.put(acknowledged)
+            if self._tells_expired:
+                self._ended.put(expired)
         self._traces.said(decisions)
 
     def _deliver(self, decision: DeliverLeased | DeliverOnce) -> None:

@@ -13,6 +13,9 @@ frames.
       request  n; body: what is wanted, msgpack: [publisher, sequence, generation, owner] each
       floor    tx: what is below is not needed any more
       expired  body: msgpack: [txid, publisher, sequence, reason] each
+      ended    why: the reason, `acknowledged` or one of `UNDONE`; body: records of messages that
+               have left the queue, as they are in the journal; or publisher and sequence of one
+               that the journal has no more. Sent only where `begin` asks for it
       counts   tx: folded_txid, counts: for status
       answer   id, more: whether another one comes, n, error, reason; with the last one matches:
                messages that there are; body: whatever was asked for
@@ -20,8 +23,10 @@ frames.
 
     instance to owner
       begin    fence, tx: committed up to here, serves, steady: what the queues' steady clock is
-               ahead of the monotonic one of the host, in microseconds; body: msgpack: leases,
-               consumers, names of incarnations, and tx and offset of each `clock` so far
+               ahead of the monotonic one of the host, in microseconds, expired, acked: whether
+               `ended` is to be sent of messages that leave the queue undone or acknowledged; body:
+               msgpack: leases, consumers, names of incarnations, and tx and offset of each `clock`
+               so far
       told     tx: committed up to here
       sub      session, sub, client, filter, max
       left     session, sub
@@ -243,6 +248,19 @@ def letters(reason: str, records: Sequence[bytes]) -> tuple[Sequence[bytes], int
     return (front, *records), len(front) + size_bytes
 
 
+def ended(reason: str, records: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
+    """Encodes messages that have left the queue for this reason. Returns the pieces, and their
+    length in bytes."""
+    size_bytes = sum(map(len, records))
+    front = encode_front({"c": "ended", "why": reason}, size_bytes)
+    return (front, *records), len(front) + size_bytes
+
+
+def ended_unread(reason: str, publisher: int, sequence: int) -> bytes:
+    """Encodes a message that has left the queue, and whose record the journal has no more."""
+    return encode_frame({"c": "ended", "why": reason, "publisher": publisher, "sequence": sequence})
+
+
 def request(said: TransferRequest, asker: str = "") -> bytes:
     """Encodes a request for messages that other instances own.
 
@@ -379,6 +397,8 @@ class OwnerBegin(NamedTuple):
             monotonic one.
         clock_steps: transaction id and offset of each step of the wall clock, as of
             `ClockSteps.all`.
+        tells_expired, tells_acknowledged: whether the instance wants the records of messages that
+            leave the queue undone, and of those that leave it acknowledged.
     """
 
     fence_txid: int
@@ -389,6 +409,8 @@ class OwnerBegin(NamedTuple):
     names: dict[int, str]
     steady_base_us: int = 0
     clock_steps: Sequence[tuple[int, int]] = ()
+    tells_expired: bool = False
+    tells_acknowledged: bool = False
 
 
 def begin(said: OwnerBegin) -> bytes:
@@ -399,6 +421,7 @@ def begin(said: OwnerBegin) -> bytes:
     ]
     header: Header = {"c": "begin", "fence": said.fence_txid, "tx": said.committed_txid}
     header |= {"serves": said.serves, "steady": said.steady_base_us}
+    header |= {"expired": said.tells_expired, "acked": said.tells_acknowledged}
     return encode_frame(
         header, _pack([leases, consumers, dict(said.names), list(said.clock_steps)])
     )
@@ -428,6 +451,8 @@ def read_begin(header: Header, body: bytes) -> OwnerBegin:
             _names(names),
             _signed(header, "steady"),
             [(_u64(after_txid), int(offset_us)) for after_txid, offset_us in steps],
+            bool(header.get("expired")),
+            bool(header.get("acked")),
         )
     except (TypeError, ValueError):
         raise _wrong("a beginning that is none") from None

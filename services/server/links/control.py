@@ -41,6 +41,7 @@ from raylay.services.server.data.held_digest import HeldDigest
 from raylay.services.server.describe import describe
 from raylay.services.server.links.destination_addresses import client_name, resolve_addresses
 from raylay.services.server.links.direct_link import DescriptorReceiver, DirectLinkControl
+from raylay.services.server.links.link_occurrences import CONNECT, DISCONNECT, tell_link
 from raylay.services.server.links.placements import PlacementKeeper
 from raylay.services.server.links.upstream_connection import ConnectedUpstreams, UpstreamConnection
 from raylay.services.server.recovered_instance import RecoveredInstance
@@ -127,6 +128,7 @@ class LinkControl:
     def __init__(self, links: Links, config: DestinationConfig) -> None:
         self.config = config
         self.name = config.name
+        self.group = config.group
         self.is_connected = False
         self.connected_us = self.disconnected_us = 0
         """Times of the last connection and of its end, in microseconds since 1970; 0: none yet."""
@@ -321,6 +323,7 @@ class LinkControl:
             peer=self.peer_name,
             address=self.address,
         )
+        tell_link(self._runtime.occurrences, CONNECT, self)
 
     def begins(self, start: LinkStart) -> None:
         """Holds back frames for the link until `_connected` has sent it the frames of its start, in
@@ -442,12 +445,15 @@ class LinkControl:
     def _disconnected(self, why: str) -> None:
         self._dial_number += 1
         self._behind_start = None
-        if self.is_connected:
+        was_connected = self.is_connected
+        if was_connected:
             self.disconnects += 1
             self.disconnected_us = self._runtime.now_us()
         self.is_connected = False
         self._names_told.disconnected()
         self.direct_link.ended(why)
+        if was_connected:
+            tell_link(self._runtime.occurrences, DISCONNECT, self, why)
         self.address = ""
         self.why = why
         self._instance.perform(self._instance.machine.link_disconnected(self.name, why))

@@ -93,6 +93,7 @@ from raylay.services.server.describe import describe
 from raylay.services.server.links.access import NOT_ENTITLED, LinkAccess, first_kept_out
 from raylay.services.server.links.ack_sender import CONFLATION_MS_MAX, AckSender
 from raylay.services.server.links.bootstrap_source import BootstrapSource
+from raylay.services.server.links.link_occurrences import tell_upstream
 from raylay.services.server.links.placements import PlacementKeeper
 from raylay.services.server.queues.manager import QueueManager
 from raylay.services.server.read_backpressure import ReadBackpressure
@@ -191,9 +192,9 @@ class ConnectedUpstreams:
     def gone(self, upstream: UpstreamConnection, why: str) -> None:
         self.connected.pop(upstream.number, None)
         if upstream.is_accepted and upstream.logon is not None:
-            runtime = self.runtime
             self.instance.machine.upstream_left(upstream.number)
-            runtime.report("upstream_disconnected", peer=upstream.logon.name, why=why)
+            self.runtime.report("upstream_disconnected", peer=upstream.logon.name, why=why)
+            tell_upstream(self.runtime.occurrences, upstream.logon, upstream.peer, why)
             self.changed()
 
     def changed(self) -> None:
@@ -618,20 +619,20 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self._acks.conflation_s = min(self.logon.ack_conflation_ms, CONFLATION_MS_MAX) / 1000
         self.reader.frame_bytes_max = REPLICATION_FRAME_BYTES_MAX
         self._acks.answer()
+        tell_upstream(self._runtime.occurrences, self.logon, self.peer)
 
     def answered(self) -> None:
         """Sends the acks that waited, as the answer to the logon has been sent."""
         self._acks.answered(self._answer_bytes)
 
     async def _answer(self, logon: UpstreamLogon, answer: UpstreamAnswer) -> None:
-        runtime = self._runtime
         same = await self._upstreams.digest.of(answer.held) == logon.digest
         identity = self._instance.identity
         accepted = LinkAccepted(
             identity.name,
             identity.group,
             identity.incarnation,
-            runtime.client_address,
+            self._runtime.client_address,
             same,
             identity.generation,
             self._instance.machine.placements.items(),
@@ -840,9 +841,8 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
 
     def _refuse_records(self, error: CorruptRecord) -> None:
         """Ends the connection for a batch that cannot be taken at all."""
-        runtime = self._runtime
         text = f"{self.said_by} sent a batch of which nothing was taken: {error}"
-        runtime.report("upstream_refused", peer=self.said_by, reason="bad_record", text=text)
+        self._runtime.report("upstream_refused", peer=self.said_by, reason="bad_record", text=text)
         self.refuse("bad_record", text)
 
     def _speaks_of_all(self, event: str, what: str) -> bool:

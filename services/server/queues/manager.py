@@ -27,6 +27,12 @@ from raylay.services.queues.clock_steps import ClockSteps
 from raylay.services.replication.instance import Identity
 from raylay.services.server.children.supervisor import ChildHandle, Supervisor, run_in_order
 from raylay.services.server.commits import Commits
+from raylay.services.server.message_occurrences import (
+    DELETED,
+    EXPIRED,
+    tell_queue_message_unread,
+    tell_queue_messages,
+)
 from raylay.services.server.queues.deliveries import QueueDeliveries
 from raylay.services.server.queues.request_router import QueueRequestRouter
 from raylay.services.server.recovered_instance import RecoveredInstance
@@ -143,6 +149,8 @@ class QueueControl:
             self._manager.names,
             runtime.steady_base_us - self._manager.behind_us,
             self._manager.clock_steps.all(),
+            runtime.occurrences.wanted(EXPIRED),
+            runtime.occurrences.wanted(DELETED),
         )
         connection.send(self._control.begin(said))
         waiting, self._waiting = self._waiting, []
@@ -201,6 +209,8 @@ class QueueControl:
                     bookmark=f"{publisher}|{sequence}|",
                     reason=each.reason,
                 )
+        elif command == "ended":
+            self._ended(header, body)
         elif command == "counts":
             self.counts = dict(header.get("counts") or {})
             self.frontend.early_size = int(self.counts.get("deferred_ack_ranges") or 0)
@@ -210,6 +220,18 @@ class QueueControl:
         elif command == "event":
             details = header.get("details")
             self._runtime.report(control.text(header, "event"), queue=self.name, **(details or {}))
+
+    def _ended(self, header: Header, body: bytes) -> None:
+        """Tells who listens of messages that have left the queue."""
+        definition, control = self.frontend.definition, self._control
+        occurrences, reason = self._runtime.occurrences, control.text(header, "why")
+        if body:
+            tell_queue_messages(occurrences, definition.name, definition.message_type, reason, body)
+        else:
+            bookmark = f"{control.whole(header, 'publisher')}|{control.whole(header, 'sequence')}|"
+            tell_queue_message_unread(
+                occurrences, definition.name, definition.message_type, reason, bookmark
+            )
 
     def _deliver(self, header: Header, body: bytes) -> None:
         control = self._control

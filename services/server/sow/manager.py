@@ -15,6 +15,7 @@ from raylay.services.core.feature import CommitBatch, FeatureRegistry
 from raylay.services.errors import ConfigurationError, RaylayError, SowDamaged, StorageError
 from raylay.services.messages.records import Run
 from raylay.services.security.control import NAME_SHOWN_MAX
+from raylay.services.server.message_occurrences import DELETED, EXPIRED, tell_sow_changes
 from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.stored_topics import (
@@ -132,6 +133,9 @@ class SowManager:
         self._is_folding = True
         self.feature.fold(batch)
         self._is_folding = False
+        listened = self._runtime.occurrences.listened
+        if batch.changes and (DELETED in listened or EXPIRED in listened):
+            tell_sow_changes(self._runtime.occurrences, batch.changes)
         if self._stored.failure:
             self._look_at_memory()
 

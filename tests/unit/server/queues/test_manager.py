@@ -50,6 +50,7 @@ from raylay.services.queues.frontend import Flood, RoutedRequest
 from raylay.services.replication.values import Identity
 from raylay.services.server.clients.connection_limit import SessionShares
 from raylay.services.server.clients.queue_clients import QueueClients
+from raylay.services.server.occurrences import Occurrences
 from raylay.services.server.queues import manager
 from raylay.services.server.queues.deliveries import QueueDeliveries
 from raylay.services.server.queues.manager import (
@@ -154,6 +155,7 @@ class Bench:
             ),
             is_serving=True,
             steady_base_us=7,
+            occurrences=Occurrences(),
             now_us=lambda: NOW_US,
             steady_us=lambda: NOW_US,
             report=lambda event, **details: self.reports.append((event, details)),

@@ -1,0 +1,87 @@
+"""The occurrences of messages that leave a SOW topic or a queue, for actions
+(services/server/occurrences.py). They are told where they are folded, a batch at a time, and only
+where somebody listens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from raylay.services.messages.records import iterate_records
+from raylay.services.queues.records import ACKNOWLEDGED
+from raylay.services.server.occurrences import Occurrences
+
+if TYPE_CHECKING:
+    # Most instances have no SOW topics, and need not load the parsers of message types.
+    from raylay.services.sow.topic import SowChange
+
+EXPIRED, DELETED = "sow-expire-message", "sow-delete-message"
+TIME_LIMIT = "time_limit"
+"""Reason why a record of a SOW topic expires; messages of queues have others as well."""
+
+
+def _text(data: bytes) -> str:
+    """Returns bytes as a variable, from which they can be made again."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _variables(topic: str, message_type: str, data: bytes, correlation: bytes) -> dict[str, str]:
+    return {
+        "AMPS_TOPIC": topic,
+        "AMPS_MESSAGE_TYPE": message_type,
+        "AMPS_DATA": _text(data),
+        "AMPS_DATA_LENGTH": str(len(data)),
+        "AMPS_CORRELATION_ID": _text(correlation),
+    }
+
+
+def tell_sow_changes(occurrences: Occurrences, changes: Sequence[SowChange]) -> None:
+    """Tells the records that have expired or were deleted, of all changes of a batch."""
+    wants_expired, wants_deleted = occurrences.wanted(EXPIRED), occurrences.wanted(DELETED)
+    for of in changes:
+        change, record = of.change, of.record
+        previous = change.previous
+        is_expired = change.reason == "expired"
+        is_wanted = wants_expired if is_expired else wants_deleted and change.reason == "deleted"
+        if previous is None or not is_wanted:
+            continue
+        found = _variables(
+            _text(of.name),
+            of.topic.definition.message_type,
+            previous.body or b"",
+            b"" if record is None else record.correlation,
+        )
+        found["AMPS_SOW_KEY"] = _text(change.key)
+        found["AMPS_REASON"] = TIME_LIMIT if is_expired else ""
+        occurrences.tell(EXPIRED if is_expired else DELETED, found)
+
+
+def tell_queue_messages(
+    occurrences: Occurrences, queue: str, message_type: str, reason: str, records: bytes
+) -> None:
+    """Tells the messages that have left a queue.
+
+    Args:
+        queue: name of the queue.
+        reason: `ACKNOWLEDGED`, or one of `UNDONE` (services/queues/records.py).
+        records: the records of the messages, as they are in the journal.
+    """
+    kind = DELETED if reason == ACKNOWLEDGED else EXPIRED
+    if not occurrences.wanted(kind):
+        return
+    for record in iterate_records(records):
+        found = _variables(queue, message_type, record.body, record.correlation)
+        found["AMPS_BOOKMARK"] = record.bookmark
+        found["AMPS_REASON"] = "" if kind == DELETED else reason
+        occurrences.tell(kind, found)
+
+
+def tell_queue_message_unread(
+    occurrences: Occurrences, queue: str, message_type: str, reason: str, bookmark: str
+) -> None:
+    """Tells a message that has left a queue, and whose record the journal has no more."""
+    kind = DELETED if reason == ACKNOWLEDGED else EXPIRED
+    found = _variables(queue, message_type, b"", b"")
+    found["AMPS_BOOKMARK"] = bookmark
+    found["AMPS_REASON"] = "" if kind == DELETED else reason
+    occurrences.tell(kind, found)
