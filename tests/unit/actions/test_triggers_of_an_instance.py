@@ -4,6 +4,7 @@ expiries of a SOW topic, and a model that knows each record's time in the condit
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from support.sow_given import book, delete, put, record_bytes, run
@@ -71,9 +72,9 @@ class House:
     def expire(self, now_us: int) -> list[Occurrence]:
         return self._told(now_us, [], self.sow.tick(now_us))
 
-    def _told(self, now_us: int, runs: list[Run], changes: object) -> list[Occurrence]:
+    def _told(self, now_us: int, runs: list[Run], changes: Any) -> list[Occurrence]:
         made: list[Occurrence] = []
-        for _, reason, delivery in self.following.deliveries(runs, changes):  # type: ignore[arg-type]
+        for _, reason, delivery in self.following.deliveries(runs, changes):
             for record in iterate_records(b"".join(delivery.bodies)):
                 message = TriggerMessage(
                     kind="oof" if reason else "publish",
