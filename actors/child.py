@@ -1,5 +1,5 @@
 """The actors that run child programs: links, queue owners, buffers of slow clients,
-administrator's interfaces.
+administrator's interfaces, runners of actions.
 
 A program runs on a thread of its own and ends the process when its instance's Unix socket closes.
 Its instance starts it again; Ray must not. The modules of a program are imported by the process
@@ -15,6 +15,7 @@ from typing import Any
 import ray
 
 from raylay.actors.titles import carry_name
+from raylay.services.config.actions import ActionRunnerConfig
 from raylay.services.config.admin_interface import AdminProcessConfig
 from raylay.services.config.buffer import SlowClientBufferConfig
 from raylay.services.config.instance import LinkConfig, QueueOwnerConfig
@@ -108,3 +109,18 @@ class AdministratorInterface(ChildActor):
         made = AdminProcessConfig.from_json(config)
         title = f"{made.instance}/admin"
         super().__init__(AdministratorInterface, title, "admin_interface", made, serve)
+
+
+class ActionRunner(ChildActor):
+    """The process that runs the actions of one instance.
+
+    Args:
+        config: an ActionRunnerConfig as JSON.
+    """
+
+    def __init__(self, config: str) -> None:
+        from raylay.services.processes.actions.run_actions import serve
+
+        made = ActionRunnerConfig.from_json(config)
+        title = f"{made.instance}/actions"
+        super().__init__(ActionRunner, title, "actions", made, serve)

@@ -1,5 +1,5 @@
 """The start of child programs (links, queue owners, buffers of slow clients, administrator's
-interfaces) as Ray actors by an instance's actor."""
+interfaces, runners of actions) as Ray actors by an instance's actor."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raylay.actors.child import (
+    ActionRunner,
     AdministratorInterface,
     ChildActor,
     DestinationLink,
     QueueOwner,
     SlowClientBuffer,
 )
+from raylay.services.config.actions import ActionRunnerConfig
 from raylay.services.config.admin_interface import AdminProcessConfig
 from raylay.services.config.buffer import SlowClientBufferConfig
 from raylay.services.config.instance import LinkConfig, QueueOwnerConfig
@@ -23,6 +25,7 @@ from raylay.services.server.children.supervisor import ChildConfig
 CONTROL_CALLS_AT_ONCE = 8
 """Control calls that one actor serves at the same time: a slow one must not hold up `status`."""
 ACTORS: dict[type, type[ChildActor]] = {
+    ActionRunnerConfig: ActionRunner,
     AdminProcessConfig: AdministratorInterface,
     LinkConfig: DestinationLink,
     QueueOwnerConfig: QueueOwner,

@@ -25,7 +25,6 @@ CHAPTERS = {
         "sow",
         "sow-topics",
         "queues",
-        "events",
         "topology",
         "configuration",
         "pipeline",

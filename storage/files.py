@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import gzip
 import os
 import shutil
 import signal
 import socket
+import stat
 import threading
 from pathlib import Path
 
@@ -20,6 +22,8 @@ PRIVATE_FILE_MODE = 0o600
 """The mode is given when a file is made, and not afterwards: a umask only takes bits away, and a
 process that opens a file before its mode is changed keeps it open."""
 
+COMPRESSED_SUFFIX = ".gz"
+COPY_BYTES = 1024 * 1024
 ASIDE_SUFFIX = ".aside"
 """Suffix of a file until it is complete; the recovery of a directory deletes such files."""
 
@@ -210,6 +214,43 @@ def copy_durably(source: Path, target: Path) -> None:
         aside.unlink(missing_ok=True)
         raise
     sync_directory(target.parent)
+
+
+def compress_durably(path: Path) -> bool:
+    """Replaces a file by a compressed one, whose name has `.gz` behind it. Returns whether it was
+    still there.
+
+    Raises:
+        OSError: it cannot be compressed, was written to meanwhile, or the compressed file is there
+            already: nothing was changed.
+    """
+    target = path.with_name(path.name + COMPRESSED_SUFFIX)
+    if target.exists():
+        raise FileExistsError(errno.EEXIST, f"{target.name} is there already")
+    aside = target.with_name(target.name + ASIDE_SUFFIX)
+    try:
+        with path.open("rb") as source:
+            before = os.fstat(source.fileno())
+            make_file(aside)
+            with (
+                aside.open("wb") as written,
+                gzip.GzipFile(path.name, "wb", fileobj=written, mtime=before.st_mtime) as packed,
+            ):
+                shutil.copyfileobj(source, packed, COPY_BYTES)
+            after = os.fstat(source.fileno())
+        if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+            raise OSError(errno.EBUSY, "it was written to meanwhile")
+        aside.chmod(stat.S_IMODE(before.st_mode))
+        os.utime(aside, ns=(before.st_atime_ns, before.st_mtime_ns))
+        sync_file(aside)
+        os.replace(aside, target)
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    finally:
+        aside.unlink(missing_ok=True)
+    sync_directory(path.parent)
+    return True
 
 
 class FileLock:

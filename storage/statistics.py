@@ -241,6 +241,19 @@ class StatisticsStore:
             ).fetchall()
             self._drop_before(before_us)
 
+    def truncate(self, before_us: int) -> int:
+        """Removes the samples of before a time, and returns their number.
+
+        Raises:
+            StorageError: they cannot be removed.
+        """
+        with self._named():
+            ((count,),) = self._database.execute(
+                "SELECT count(*) FROM SAMPLES WHERE timestamp < ?", (before_us,)
+            ).fetchall()
+            self._drop_before(before_us)
+        return int(count)
+
     def _drop_before(self, before_us: int) -> None:
         run = self._database.execute
         if not run("SELECT 1 FROM SAMPLES WHERE timestamp < ? LIMIT 1", (before_us,)).fetchall():

@@ -8,7 +8,8 @@ import typer
 
 from raylay.services.commands.shared.printing import echo, echo_json
 from raylay.services.telemetry.catalogue import found_for
-from raylay.services.telemetry.event_table import CATEGORIES, ENTRIES, CatalogueEntry
+from raylay.services.telemetry.event_entry import CatalogueEntry
+from raylay.services.telemetry.event_table import CATEGORIES, ENTRIES
 
 SHOWN_MAX = 20
 

@@ -198,13 +198,11 @@ class InstanceConfig(JsonText):
             replication transports.
         authenticator: module that makes the credentials of the instance and its links; None: they
             send none.
-        sow_stats_interval_ms: milliseconds between two counts of the records in its SOW topics on
-            `/AMPS/SOWStats`; 0: they are not counted.
         fabric_key: key by which the instance proves to other instances that it is of their fabric
             (protocol/link/proof.py); empty: it cannot prove that, and accepts no such proof from an
             instance that connects to it.
-        actions: what the instance does by itself, in the order of the file. Schedules of downgrades
-            and of old journal are in `policy` and `journal`.
+        actions: what the instance does by itself, in the order of the file; a process beside it
+            performs that. Schedules of downgrades and of old journal are in `policy` and `journal`.
     """
 
     name: str
@@ -245,7 +243,6 @@ class InstanceConfig(JsonText):
     queue_definitions: tuple[RunQueue, ...] = ()
     capacity: CapacityConfig | None = None
     actions: tuple[ActionDefinition, ...] = ()
-    sow_stats_interval_ms: int = 0
 
     @property
     def transports(self) -> tuple[TransportConfig, ...]:

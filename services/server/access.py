@@ -89,6 +89,8 @@ class AccessCheck:
         self._who = who
         self._what = what
         self._where = where
+        self.authenticates = self.entitles = True
+        """Whether the modules are asked: an action may disable those of each kind."""
         self._checked: WeakSet[Permissions] = WeakSet()
         """Permissions whose filters have been checked. All logons of a user share the permissions
         of a file."""
@@ -157,13 +159,13 @@ class AccessCheck:
 
     async def _asked(self, asked: Credentials) -> AccessGranted | Challenge | LogonDenied:
         user = asked.user_id
-        if self._who is not None:
+        if self._who is not None and self.authenticates:
             answer = await self._who.authenticate(asked)
             self._check_answer(answer)
             if not isinstance(answer, LogonAccepted):
                 return answer
             user = answer.user
-        if self._what is None:
+        if self._what is None or not self.entitles:
             return AccessGranted(user, None)
         found = await self._what.permissions(user, asked.client_name, asked.address)
         if asked.is_control:

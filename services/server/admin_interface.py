@@ -7,10 +7,12 @@ at most once a second with its values, judges each caller, and performs the cont
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from raylay.services.errors import FabricError, RaylayError
+from raylay.services.errors import ConfigurationError, FabricError, RaylayError
 from raylay.services.net.framed import FramedConnection
 from raylay.services.protocol.child import admin_control as protocol
 from raylay.services.protocol.frames import Header
@@ -23,6 +25,8 @@ QUESTIONS_MAX = 64
 """Number of questions that are answered at the same time."""
 EVENTS_MAX = 1_000
 """Number of events that one answer holds."""
+TRUNCATE_S_MAX = 60.0
+"""Time, in seconds, in which samples of the statistics are removed."""
 
 AdminStart = Callable[[int], ChildHandle]
 """Function that starts the process, with the number of the start."""
@@ -59,6 +63,8 @@ class AdminInterface:
         access.follow(self._forget)
         self._perform = perform
         self._answering = 0
+        self._numbers = itertools.count(1)
+        self._truncating: dict[int, asyncio.Future[Any]] = {}
         self.name = "the administrator's interface"
         self.address = ""
         """Address `host:port` that the interface listens on; empty: it does not listen."""
@@ -104,6 +110,33 @@ class AdminInterface:
         # However the reset came: by this interface, by Ray, or by another one.
         self.process.say(protocol.forget(user))
 
+    async def truncate_statistics(self, age_ms: int) -> str:
+        """Has the process remove the samples that are older than `age_ms`. Returns a sentence.
+
+        Raises:
+            ConfigurationError: the instance has no interface, and keeps no statistics.
+            FabricError: the process does not answer.
+            StorageError: the samples cannot be removed.
+        """
+        name = self._runtime.config.name
+        if not self.is_configured:
+            raise ConfigurationError(f"{name} keeps no statistics: it has no `admin`")
+        number = next(self._numbers)
+        waiting = self._truncating[number] = self._runtime.loop.create_future()
+        before_us = self._runtime.now_us() - age_ms * 1000
+        self.process.say(protocol.truncate(number, before_us))
+        self._runtime.outbox.flush()
+        try:
+            async with asyncio.timeout(TRUNCATE_S_MAX):
+                return str(await waiting)
+        except TimeoutError:
+            raise FabricError(
+                f"the administrator's interface of {name} has not removed statistics within "
+                f"{TRUNCATE_S_MAX:g} s: {self.why or 'it is busy'}"
+            ) from None
+        finally:
+            del self._truncating[number]
+
     # -- the connection of the process -----------------------------------------------------------
     def greeted(self, connection: FramedConnection, header: Header) -> bool:
         """Takes the connection of the process. Returns whether it is that of the last start."""
@@ -120,8 +153,19 @@ class AdminInterface:
                 self._runtime.report("admin_interface_serves", address=self.address)
             else:
                 self._runtime.report("admin_interface_failed", text=self.why)
+        elif header["c"] == "truncated":
+            self._truncated(int(header["n"]), body)
         elif header["c"] == "ask":
             self._asked(int(header["n"]), str(header["what"]), protocol.read_arguments(body))
+
+    def _truncated(self, number: int, body: bytes) -> None:
+        waiting = self._truncating.get(number)
+        if waiting is None or waiting.done():
+            return  # nobody waits any more
+        try:
+            waiting.set_result(protocol.read_answer(body))
+        except RaylayError as error:
+            waiting.set_exception(error)
 
     def _asked(self, number: int, what: str, arguments: Mapping[str, Any]) -> None:
         if what == "status":

@@ -227,19 +227,27 @@ class ControlCalls:
         """
         return await self._listening.switch(transport, on=on)
 
-    async def reset_authentication(self, of_user: str = "") -> int:
+    async def reset_authentication(self, of_user: str = "", transport: str = "") -> int:
         """Ends the sessions of a user, or all whose user a module has identified, so that they
-        authenticate themselves anew. Returns their number."""
-        self._access.forget(of_user)
-        return self._clients.reset_authentication(of_user) + self._upstreams.reset_entitlement(
-            of_user
-        )
+        authenticate themselves anew. Returns their number.
 
-    async def reset_entitlement(self, of_user: str = "") -> int:
-        """Ends the sessions of a user, or all whose permissions a module gave, so that the modules
-        are asked anew at the next logon. Returns their number."""
+        Args:
+            transport: only those of this transport; empty: of all.
+        """
         self._access.forget(of_user)
-        return self._clients.reset_entitlement(of_user) + self._upstreams.reset_entitlement(of_user)
+        clients = self._clients.reset_authentication(of_user, transport)
+        return clients + self._upstreams.reset_entitlement(of_user, transport)
+
+    async def reset_entitlement(self, of_user: str = "", transport: str = "") -> int:
+        """Ends the sessions of a user, or all whose permissions a module gave, so that the modules
+        are asked anew at the next logon. Returns their number.
+
+        Args:
+            transport: only those of this transport; empty: of all.
+        """
+        self._access.forget(of_user)
+        clients = self._clients.reset_entitlement(of_user, transport)
+        return clients + self._upstreams.reset_entitlement(of_user, transport)
 
     async def maintain(
         self, action: str, segments: int | str, force: bool = False

@@ -14,6 +14,8 @@ from typing import Any
 import msgpack
 
 from raylay.services.security.connection_shares import ConnectionShares
+from raylay.services.server.action_calls import ActionCalls
+from raylay.services.server.action_runner import ActionControl
 from raylay.services.server.admin_interface import AdminInterface
 from raylay.services.server.admin_snapshot import AdminSnapshots
 from raylay.services.server.children.child_connection import ChildConnection, ChildHosts
@@ -98,6 +100,7 @@ class InstanceParts:
         start: the part of the status that exists already.
         starts: starts the instance's child processes.
         endings: performs the effects that end the instance.
+        shut_down: begins the end of the instance, for a reason that an action gives.
     """
 
     def __init__(
@@ -116,6 +119,7 @@ class InstanceParts:
         start: StartStatus,
         starts: ChildStarts,
         endings: Mapping[type, Callable[[Any], None]],
+        shut_down: Callable[[str], None],
     ) -> None:
         self._runtime = runtime
         self.instance = instance
@@ -193,6 +197,7 @@ class InstanceParts:
             replays=self.replays,
         )
         self.calls = self._made_calls()
+        self.actions = self._made_actions(starts, shut_down)
         EffectHandlers(
             runtime,
             instance,
@@ -265,6 +270,22 @@ class InstanceParts:
             upstreams=self.upstreams,
         )
 
+    def _made_actions(self, starts: ChildStarts, shut_down: Callable[[str], None]) -> ActionControl:
+        calls = ActionCalls(
+            self._runtime,
+            self.instance,
+            self.calls,
+            clients=self.clients,
+            listening=self.listening,
+            maintenance=self.maintenance,
+            truncate_statistics=self._admin.truncate_statistics,
+            shut_down=shut_down,
+            upstreams=self.upstreams,
+        )
+        return ActionControl(
+            self._runtime, starts.actions, perform=calls.perform, client=self.client
+        )
+
     def _made_status(self, deliveries: QueueDeliveries, start: StartStatus) -> InstanceStatus:
         return InstanceStatus(
             self._runtime,
@@ -306,7 +327,7 @@ class InstanceParts:
 
     def child(self) -> ChildConnection:
         """Returns the protocol of a connection of one of the instance's child processes."""
-        hosts = ChildHosts(self.links, self.queues, self.clients.pools)
+        hosts = ChildHosts(self.links, self.queues, self.clients.pools, self.actions)
         return ChildConnection(self._runtime, self._admin, hosts)
 
     # -- beginning ---------------------------------------------------------------------------
@@ -329,10 +350,11 @@ class InstanceParts:
     def run(self) -> None:
         """Starts the child processes, and the periodic work."""
         runtime = self._runtime
+        # Queues ask whether anybody listens to what they tell.
+        self.actions.run()
         self.links.run()
         self.queues.run()
         self._checks().begin()
-        self.clients.events.begin()
         runtime.every(1.0, self._each_second)
         runtime.every(POINT_INTERVAL_S, self.recovery.write_point)
         config = runtime.config
@@ -352,6 +374,7 @@ class InstanceParts:
         """Ends the child processes and all connections."""
         self.disk_watch.stop()
         self._runtime.cancel_timers()
+        await self.actions.stop()
         await self.links.stop()
         await self.queues.stop()
         for connection in list(self.upstreams.connected.values()):

@@ -99,6 +99,8 @@ class InstanceServer:
         self._follows = followed is not config
         """Whether the node has another address than the instance is configured with."""
         self._ending: asyncio.Task[None] | None = None
+        self._is_settling = False
+        """Whether the actions on the end of the instance have been begun."""
         self._closing: dict[str, Callable[[], Awaitable[None] | None]] = {}
         self.runtime = InstanceRuntime(followed, directory)
         self.control = ControlAccess(self.runtime)
@@ -224,6 +226,7 @@ class InstanceServer:
             start=self._start_status,
             starts=self._starts,
             endings={InstanceRetirement: self._retired, StaleCopyDetected: self._went_back},
+            shut_down=self._shut_down,
         )
         self._closing["parts"] = parts.stop
         self._closing["sow"] = parts.sow.close
@@ -298,11 +301,15 @@ class InstanceServer:
                 The instance has ended all the same.
         """
         runtime = self.runtime
+        if self._parts is not None and not self._is_settling:
+            self._is_settling = True
+            runtime.occurrences.tell(SHUTDOWN, {})
+            if runtime.is_serving:
+                # Before clients are ended and refused: actions on the end may publish.
+                await self._parts.actions.settle()
         if runtime.is_stopping:
             return await runtime.finished()
         runtime.is_stopping = True
-        if self._parts is not None:
-            runtime.occurrences.tell(SHUTDOWN, {})
         runtime.phase = "stopping"
         reason, text = "shutting_down", f"{runtime.config.name} stops"
         if runtime.retirement:
@@ -348,6 +355,12 @@ class InstanceServer:
             except RaylayError as error:
                 runtime.report("state_failed", text=str(error))
 
+    def _shut_down(self, why: str) -> None:
+        """Begins the end of the instance, by an action."""
+        self.runtime.report("shut_down_by_action", text=why)
+        if self._ending is None:
+            self._ending = self.runtime.loop.create_task(self.stop())
+
     def _retired(self, effect: InstanceRetirement) -> None:
         self.runtime.retirement = effect.text
         if self._ending is None:
@@ -374,13 +387,18 @@ class InstanceServer:
         found = self._start_status.unserved() if parts is None else parts.status.status()
         if self.admin.is_configured:
             found["admin_interface"] = self.admin.status()
+        if parts is not None and parts.actions.is_configured:
+            found["actions"] = parts.actions.status()
         return found
 
     async def _admin_snapshot(self) -> dict[str, Any]:
         """Returns the values for the administrator's interface, in any state of the instance."""
         if self._parts is None or not self.runtime.is_serving:
             return {**self._start_status.unserved(), **self._files.told()}
-        return await self._parts.admin_snapshots.take()
+        found = await self._parts.admin_snapshots.take()
+        if self._parts.actions.is_configured:
+            found["actions"] = self._parts.actions.status()
+        return found
 
     async def _perform(self, call: str, arguments: Mapping[str, Any], caller: Caller | None) -> Any:
         """Performs a control call that the administrator's interface passes on."""

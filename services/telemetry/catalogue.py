@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from raylay.services.telemetry.event_table import CATEGORIES, ENTRIES, CatalogueEntry
+from raylay.services.telemetry.event_entry import CatalogueEntry
+from raylay.services.telemetry.event_table import CATEGORIES, ENTRIES
 
 BY_EVENT: Mapping[str, CatalogueEntry] = {each.event: each for each in ENTRIES}
 BY_CODE: Mapping[str, CatalogueEntry] = {each.code: each for each in ENTRIES}

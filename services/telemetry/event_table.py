@@ -7,9 +7,10 @@ A code never changes and is never used again: its category is the part before th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
 
-Level = Literal["info", "warning", "error"]
+from raylay.services.telemetry.action_events import ACTION_ENTRIES
+from raylay.services.telemetry.event_entry import CatalogueEntry
+
 CATEGORIES: Mapping[str, str] = {
     "00": "instance: start, end, faults",
     "07": "clients and transports",
@@ -26,28 +27,6 @@ CATEGORIES: Mapping[str, str] = {
     "60": "drills",
 }
 """Categories of codes, by their number in hexadecimal."""
-NOTHING_TO_DO = "Nothing needs to be done."
-
-
-class CatalogueEntry(NamedTuple):
-    """One event.
-
-    Attributes:
-        code: category, dash, four digits.
-        event: name of the event in logs and `raylay events`.
-        level: `error`: an operator should look now; `warning`: the work goes on, but not as it
-            should.
-        what: what happened, as a sentence.
-        why: usual causes; empty: the event itself says it.
-        action: what to do.
-    """
-
-    code: str
-    event: str
-    level: Level
-    what: str
-    why: str = ""
-    action: str = NOTHING_TO_DO
 
 
 ENTRIES = (
@@ -642,14 +621,6 @@ ENTRIES = (
         "A regular expression, or a very large message.",
         "Make the filter simpler (docs/filters.md, Limits).",
     ),
-    CatalogueEntry(
-        "23-0004",
-        "event_messages_left_out",
-        "warning",
-        "More happened at once than the instance publishes on its event topics.",
-        "Very many clients connected, subscribed or were refused in one moment.",
-        "Subscribers of /AMPS/ClientStatus lack these messages; nothing else is affected.",
-    ),
     # -- 24: SOW topics and queries ----------------------------------------------------------------
     CatalogueEntry(
         "24-0001",
@@ -864,6 +835,7 @@ ENTRIES = (
         "It is damaged, or of another version.",
         "`raylay apply FILE` writes it again; meanwhile the former topology is shown.",
     ),
+    *ACTION_ENTRIES,
     # -- 50: moved instances -----------------------------------------------------------------------
     CatalogueEntry("50-0001", "move_announced", "info", "The others know where it lives now."),
     CatalogueEntry(

@@ -44,6 +44,8 @@ PURE_FILES = (
     "services/commands/top_screen.py",
     "services/drills/measure.py",
     "services/telemetry/catalogue.py",
+    "services/telemetry/action_events.py",
+    "services/telemetry/event_entry.py",
     "services/telemetry/event_table.py",
 )
 

@@ -78,7 +78,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "plugins": "expressions messages queues replication security sow storage subscriptions",
         "replication": "expressions messages",
         # Beside what clients speak, it packs what links and their instances tell one another.
-        "protocol": "messages queues replication",
+        "protocol": "actions messages queues replication",
         "subscriptions": "expressions messages replication sow",
         "core": "messages queues replication sow subscriptions",
         "sow": "expressions messages",
@@ -97,13 +97,13 @@ ROOMS: dict[str, frozenset[str]] = {
             "telemetry"
         ),
         "server": (
-            "capacity config core messages net plugins protocol queues replication security sow "
-            "storage subscriptions telemetry"
+            "actions capacity config core messages net plugins protocol queues replication "
+            "security sow storage subscriptions telemetry"
         ),
         "admin": "messages security telemetry",
         "processes": (
-            "admin client config expressions messages net plugins protocol queues replication "
-            "security server sow storage telemetry"
+            "actions admin client config expressions messages net plugins protocol queues "
+            "replication security server sow storage telemetry"
         ),
         "fabric": (
             "admin capacity client config configuration messages net replication security server "
@@ -185,6 +185,8 @@ WITHOUT_TEST_FILE = {
     "services/queues/decisions.py": "declarations only",
     "services/security/credentials.py": "unit/security/test_modules.py",
     "services/messages/types/abilities.py": "declarations only",
+    "services/telemetry/action_events.py": "declarations only",
+    "services/telemetry/event_entry.py": "declarations only",
     "services/telemetry/event_table.py": "declarations only",
     "services/messages/types/definitions.py": "declarations only",
     "services/protocol/child/buffer_control.py": "unit/server/clients/test_slow_clients_control.py",

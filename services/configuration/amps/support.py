@@ -86,7 +86,6 @@ RUNS = frozenset(
         "Name",
         "Group",
         "RequiredMinimumVersion",
-        "SOWStatisticsInterval",
         "Tuning/Replication/MinSyncDestinations",
         f"{_INCOMING}/Name",
         f"{_INCOMING}/InetAddr",

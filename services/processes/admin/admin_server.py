@@ -61,6 +61,8 @@ class AdminServer:
         self._instance: InstanceSocket | None = None
         self._client = InstanceClient(config.instance, self._send)
         self._viewers: Viewers | None = None
+        self._statistics: StatisticsThread | None = None
+        self._truncating: set[asyncio.Future[None]] = set()
         self._noted_life: object = None
         """Process id of the instance whose start is kept."""
 
@@ -74,7 +76,7 @@ class AdminServer:
         program.begin()
         # The interface never takes the processor from the instance.
         os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
-        statistics = await self._open_statistics()
+        statistics = self._statistics = await self._open_statistics()
         hello = protocol.hello(config.instance, config.start_number, os.getpid())
         self._instance = await program.connect(config.unix_path, hello)
         sampler = Sampler(
@@ -166,8 +168,24 @@ class AdminServer:
             self._client.answered(header, body)
         elif header["c"] == "forget" and self._viewers is not None:
             self._viewers.forget(str(header["user"]))
+        elif header["c"] == "truncate":
+            self._truncate(int(header["n"]), int(header["before_us"]))
         elif header["c"] == "stop":
             self._program.end("its instance stops it")
+
+    def _truncate(self, number: int, before_us: int) -> None:
+        assert self._statistics is not None, "they are opened before the instance is connected"
+        task = asyncio.ensure_future(self._truncated(self._statistics, number, before_us))
+        self._truncating.add(task)
+        task.add_done_callback(self._truncating.discard)
+
+    async def _truncated(self, statistics: StatisticsThread, number: int, before_us: int) -> None:
+        result: str | RaylayError
+        try:
+            result = await statistics.truncate(before_us)
+        except RaylayError as error:
+            result = error
+        self._send(protocol.truncated(number, result))
 
     def failed(self, text: str) -> None:
         """Reports a fault that ends the program."""

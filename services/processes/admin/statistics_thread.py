@@ -143,6 +143,15 @@ class StatisticsThread:
         self._queries += 1
         return await self._run(lambda: self._store.sample(time_us))
 
+    async def truncate(self, before_us: int) -> str:
+        """Removes the samples of before a time. Returns a sentence.
+
+        Raises:
+            StorageError: they cannot be removed.
+        """
+        removed = await self._run(lambda: self._store.truncate(before_us))
+        return f"{removed:,} samples were removed from the statistics"
+
     # -- about itself --------------------------------------------------------------------------
     async def began(self, time_us: int, version: str) -> None:
         """Notes a start of the instance, unless it is known.

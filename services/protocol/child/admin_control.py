@@ -5,10 +5,12 @@ instance's Unix socket: frames.
       hello    admin: name of the instance, start (number of this start), pid: the first frame
       ask      n: number of the question, what: `snapshot`, `status`, `identify` or `perform`;
                body: msgpack: the arguments by name
+      truncated  n: number of the truncation; body as of an answer
       listens  address: the address that the interface listens on; empty: it cannot, and `why`
 
     instance to process
       answer   n: number of the question; body: msgpack: {"ok": result} or {"error": kind, "text"}
+      truncate n: number; before_us: samples of before are removed from the statistics
       forget   user: ends the sessions of a user, or of all where it is empty
       stop     go away
 
@@ -67,6 +69,19 @@ def listens(address: str, why: str = "") -> bytes:
     return encode_frame({"c": "listens", "address": address, "why": why})
 
 
+def truncate(number: int, before_us: int) -> bytes:
+    return encode_frame({"c": "truncate", "n": number, "before_us": before_us})
+
+
+def truncated(number: int, result: str | RaylayError) -> bytes:
+    """Encodes the result of a truncation: a sentence, or its error."""
+    if isinstance(result, str):
+        body = msgpack.packb({"ok": result})
+    else:
+        body = msgpack.packb({"error": _kind(result), "text": str(result)})
+    return encode_frame({"c": "truncated", "n": number}, body)
+
+
 def forget(user: str) -> bytes:
     return encode_frame({"c": "forget", "user": user})
 
@@ -78,9 +93,12 @@ def answer(number: int, result: Any) -> bytes:
 
 def refusal(number: int, error: RaylayError) -> bytes:
     """Encodes the error of a question."""
-    kind = next((name for name, each in _KINDS.items() if isinstance(error, each)), "")
-    body = msgpack.packb({"error": kind, "text": str(error)})
+    body = msgpack.packb({"error": _kind(error), "text": str(error)})
     return encode_frame({"c": "answer", "n": number}, body)
+
+
+def _kind(error: RaylayError) -> str:
+    return next((name for name, each in _KINDS.items() if isinstance(error, each)), "")
 
 
 def read_answer(body: bytes) -> Any:

@@ -550,6 +550,13 @@ class Destinations:
         downgrade_age_ms, upgrade_age_ms = self._schedule.due(now_us, wall_us)
         if downgrade_age_ms is None and upgrade_age_ms is None:
             return False
+        self.look_at_ages(now_us, downgrade_age_ms, upgrade_age_ms)
+        return self._counters.downgrades > before
+
+    def look_at_ages(
+        self, now_us: int, downgrade_age_ms: int | None, upgrade_age_ms: int | None = None
+    ) -> None:
+        """Downgrades and upgrades destinations by two ages; None: by no such age."""
         for ledger in self.ledgers.values():
             if not ledger.destination.sync:
                 continue
@@ -572,7 +579,6 @@ class Destinations:
                 and age_ms < upgrade_age_ms
             ):
                 self._upgrade(ledger, now_us, why)
-        return self._counters.downgrades > before
 
     def _downgrade_by_age(
         self, ledger: DestinationLedger, stored: bool, now_us: int, why: str

@@ -799,6 +799,12 @@ class InstanceMachine:
             self._flush()
         return self._take()
 
+    def look_at_ages(self, now_us: int, *ages_ms: int | None) -> list[Effect]:
+        """Downgrades and upgrades by two ages, besides the policy's schedule."""
+        self._links.look_at_ages(now_us, *ages_ms)
+        self._flush()
+        return self._take()
+
     # -- questions ---------------------------------------------------------------------------
     @property
     def next_txid(self) -> int:

@@ -1,15 +1,18 @@
 """The Unix socket on which the processes of an instance's links, the owners of its queues, the
-buffers of its slow clients and its administrator's interface connect to it.
+buffers of its slow clients, its administrator's interface and the runner of its actions connect
+to it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import NamedTuple
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.net.framed import FramedConnection
 from raylay.services.protocol.child import control
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame, first_frame
+from raylay.services.server.action_runner import ActionControl
 from raylay.services.server.admin_interface import AdminInterface
 from raylay.services.server.clients.slow_clients import BufferControl, ClientPools
 from raylay.services.server.links.control import LinkControl, Links
@@ -17,6 +20,8 @@ from raylay.services.server.queues.manager import QueueControl, QueueManager
 from raylay.services.server.runtime import InstanceRuntime
 
 FIRST_FRAME_BYTES_MAX = 64 * 1024
+ChildHost = LinkControl | QueueControl | BufferControl | AdminInterface | ActionControl
+"""The instance's end of one of its child processes."""
 
 
 class ChildHosts(NamedTuple):
@@ -26,16 +31,18 @@ class ChildHosts(NamedTuple):
         links: the links, each with a process.
         queues: the queues, each with an owner.
         pools: the pools of slow clients, each with a buffer.
+        actions: the actions, which one process runs.
     """
 
     links: Links
     queues: QueueManager
     pools: ClientPools
+    actions: ActionControl
 
 
 class ChildConnection(FramedConnection):
-    """The Unix socket connection of a link's process, of a queue's owner, of a pool's buffer, or of
-    the administrator's interface.
+    """The Unix socket connection of a link's process, of a queue's owner, of a pool's buffer, of
+    the administrator's interface, or of the runner of actions.
 
     Args:
         admin: the administrator's interface.
@@ -51,7 +58,7 @@ class ChildConnection(FramedConnection):
         self._runtime = runtime
         self._hosts = hosts
         self._admin = admin
-        self.link: LinkControl | QueueControl | BufferControl | AdminInterface | None = None
+        self.link: ChildHost | None = None
         self._wakes: LinkControl | None = None
         self._front = b""
 
@@ -78,6 +85,8 @@ class ChildConnection(FramedConnection):
         (header, _), rest = found
         if header["c"] in ("carry", "carried"):
             self._become_stream(header, rest)
+        elif header["c"] == "logon":
+            self._become_client(header, data)
         else:
             super().data_received(data)
             self.outbox.flush()
@@ -93,11 +102,25 @@ class ChildConnection(FramedConnection):
         if protocol is None:
             self.close("that connection is gone")
             return
+        self._pass_to(protocol, transport, rest)
+
+    def _become_client(self, header: Header, data: bytes) -> None:
+        """Passes the socket to the protocol of a client, if it is that of the runner of actions."""
+        client = None if self._hosts is None else self._hosts.actions.client_of(header)
+        transport = self.transport
+        if client is None or transport is None:
+            self.abort("not the client of the actions")
+            return
+        self._pass_to(client, transport, data)
+
+    def _pass_to(
+        self, protocol: asyncio.Protocol, transport: asyncio.Transport, data: bytes
+    ) -> None:
         self.is_open = False
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
-        if rest:
-            protocol.data_received(rest)
+        if data:
+            protocol.data_received(data)
 
     def _link_of(self, header: Header) -> LinkControl | None:
         """Returns the link that a process says to be of; None: there is none."""
@@ -122,15 +145,15 @@ class ChildConnection(FramedConnection):
             self.send(encode_frame({"c": "stop"}))
             self.close("not the process of the last start")
 
-    def _greeted(
-        self, header: Header, link: LinkControl | None
-    ) -> LinkControl | QueueControl | BufferControl | AdminInterface | None:
+    def _greeted(self, header: Header, link: LinkControl | None) -> ChildHost | None:
         """Returns the control of the process that begins; None: it is not of the last start."""
         hosts = self._hosts
         if "admin" in header:
             return self._admin if self._admin.greeted(self, header) else None
         if hosts is None:
             return None
+        if "actions" in header:
+            return hosts.actions if hosts.actions.greeted(self, header) else None
         if "queue" in header:
             return hosts.queues.greeted(self, header)
         if "buffer" in header:

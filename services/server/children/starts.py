@@ -1,10 +1,11 @@
 """Starts of the instance's child processes: links, owners of queues, buffers of slow clients, the
-administrator's interface."""
+administrator's interface, the process that runs actions."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from raylay.services.config.actions import ActionRunnerConfig
 from raylay.services.config.admin_interface import AdminProcessConfig
 from raylay.services.config.buffer import SlowClientBufferConfig
 from raylay.services.config.instance import (
@@ -127,6 +128,32 @@ class ChildStarts:
                 client_tls=_dialling(config.client_transports[0].tls),
                 type_definitions=config.type_definitions,
                 trace_directory=config.tracing.file_directory or "",
+                log=config.log,
+            )
+        )
+
+    def actions(self, start_number: int, secret: str) -> ChildHandle:
+        """Starts the process that runs the instance's actions.
+
+        Args:
+            secret: password with which it logs on as a client.
+        """
+        runtime = self._runtime
+        config = runtime.config
+        own = (str(runtime.directory / JOURNAL_DIRECTORY), config.journal.archive_directory or "")
+        return self._start(
+            ActionRunnerConfig(
+                config.name,
+                config.group,
+                start_number,
+                runtime.unix_path,
+                secret,
+                str(runtime.directory),
+                tuple(filter(None, own)),
+                config.actions,
+                sow_topics=tuple((each.name, each.message_type) for each in config.sow),
+                seed_us=runtime.now_us(),
+                type_definitions=config.type_definitions,
                 log=config.log,
             )
         )

@@ -1,11 +1,12 @@
-"""Links, owners of queues, buffers of slow clients and administrator's interfaces as subprocesses:
-for instances that run without Ray, and for tests."""
+"""Links, owners of queues, buffers of slow clients, administrator's interfaces and runners of
+actions as subprocesses: for instances that run without Ray, and for tests."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
+from raylay.services.config.actions import ActionRunnerConfig
 from raylay.services.config.admin_interface import AdminProcessConfig
 from raylay.services.config.buffer import SlowClientBufferConfig
 from raylay.services.config.instance import LinkConfig, QueueOwnerConfig
@@ -15,6 +16,7 @@ KILL_TIMEOUT_S = 5.0
 PROGRAMS: dict[type, str] = {
     LinkConfig: "link.run_link",
     QueueOwnerConfig: "queue_owner.run_queue_owner",
+    ActionRunnerConfig: "actions.run_actions",
     AdminProcessConfig: "admin.run_admin",
     SlowClientBufferConfig: "slow_client_buffer.run_slow_client_buffer",
 }
@@ -23,9 +25,8 @@ starts each."""
 
 
 class ChildSubprocess:
-    """The process of a link, of a queue's owner, of a pool's buffer, or of an administrator's
-    interface. It ends itself when its
-    instance's Unix socket closes."""
+    """The process of a link, of a queue's owner, of a pool's buffer, of an administrator's
+    interface, or of a runner of actions. It ends itself when its instance's Unix socket closes."""
 
     def __init__(self, config: ChildConfig) -> None:
         program = f"raylay.services.processes.{PROGRAMS[type(config)]}"

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from raylay.services.config.actions import ActionRunnerConfig
 from raylay.services.config.admin_interface import AdminProcessConfig
 from raylay.services.config.buffer import SlowClientBufferConfig
 from raylay.services.config.instance import LinkConfig, QueueOwnerConfig
@@ -43,9 +44,11 @@ class ChildHandle(Protocol):
         """Ends the child at once if it still runs. Called in a thread; may block."""
 
 
-ChildConfig = LinkConfig | QueueOwnerConfig | SlowClientBufferConfig | AdminProcessConfig
+ChildConfig = (
+    LinkConfig | QueueOwnerConfig | SlowClientBufferConfig | AdminProcessConfig | ActionRunnerConfig
+)
 """Configuration that a child is started with: that of a link, a queue's owner, the buffer of a
-pool, or the administrator's interface."""
+pool, the administrator's interface, or the process that runs actions."""
 
 
 class ChildStart(Protocol):

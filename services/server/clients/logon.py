@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
+from raylay.services.config.actions import ACTIONS_TRANSPORT, client_name
 from raylay.services.core.connection_order import ClientIdentity, log_client_on
 from raylay.services.protocol.client.commands import Logon
 from raylay.services.replication.instance.publishers import Judge
@@ -141,6 +142,12 @@ class ClientLogon:
         """Returns the reason and the sentence with which this client name is refused to everybody;
         None: it may be used."""
         runtime, connection = self._clients.runtime, self._connection
+        if (
+            runtime.config.actions
+            and logon.client_name == client_name(runtime.config.name)
+            and connection.accepted_by.name != ACTIONS_TRANSPORT
+        ):
+            return "name_reserved", f"{logon.client_name} is the name of the actions' own client"
         refused = self._clients.instance.machine.name_refusal(logon.client_name)
         if refused is not None:
             reason, text = refused

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from raylay.services.capacity.pool import ClientHolding
@@ -51,7 +50,6 @@ from raylay.services.server.clients.slow_clients import ClientPools, memory_of_p
 from raylay.services.server.clients.transport import ClientTransport
 from raylay.services.server.commits import Commits, SlowedPublishers
 from raylay.services.server.data.journal_reads import JournalReads
-from raylay.services.server.event_topics import EventPublisher
 from raylay.services.server.queues.deliveries import QueueDeliveries
 from raylay.services.server.queues.manager import QueueManager
 from raylay.services.server.recovered_instance import RecoveredInstance
@@ -163,8 +161,6 @@ class ClientSessions:
         self.sessions = sessions
         """Sessions that have logged on, by number of the connection."""
         self.counted = counted
-        self.events = EventPublisher(runtime, instance.identity, sow, self._deliver_events)
-        """The event topics."""
         self.live = LiveSubscriptions(
             self._deliver,
             folds.enlist,
@@ -174,7 +170,6 @@ class ClientSessions:
             self._weigh_by,
             counted.subscriptions,
             counted.user_of,
-            self.events.changed,
         )
         """The subscriptions without a bookmark."""
         self.queries = QueryRunner(
@@ -383,28 +378,52 @@ class ClientSessions:
             self.queued.held_only,
         )
 
-    def reset_authentication(self, user: str = "") -> int:
+    def reset_authentication(self, user: str = "", transport: str = "") -> int:
         """Ends the sessions of a user, or all whose user an authentication module has identified:
-        they log on anew. Returns their number."""
+        they log on anew. Returns their number.
+
+        Args:
+            transport: only those of this transport; empty: of all.
+        """
         found = []
         for client in self.sessions.values():
             holder, _ = self._holders.get(client.number, (None, ()))
-            if holder is not None and holder.user and user in ("", holder.user, client.user_id):
+            if holder is None or not holder.user or transport not in ("", client.accepted_by.name):
+                continue
+            if user in ("", holder.user, client.user_id):
                 found.append(client)
         for client in found:
             client.end(AUTHENTICATION_RESET, "who it is is asked anew: log on again")
         return len(found)
 
-    def reset_entitlement(self, user: str = "") -> int:
+    def reset_entitlement(self, user: str = "", transport: str = "") -> int:
         """Ends the sessions of a user, or all whose permissions an entitlement module gave: the
-        module is asked anew at the next logon. Returns their number."""
+        module is asked anew at the next logon. Returns their number.
+
+        Args:
+            transport: only those of this transport; empty: of all.
+        """
         found = [
             client
             for client in self.sessions.values()
-            if client.permissions is not None and user in ("", client.user_id)
+            if client.permissions is not None
+            and user in ("", client.user_id)
+            and transport in ("", client.accepted_by.name)
         ]
         for client in found:
             client.end(ENTITLEMENT_RESET, "what it may do is asked anew: log on again")
+        return len(found)
+
+    def reset_since(self, since_us: int) -> int:
+        """Ends the sessions of connections that modules are asked about and that were made since a
+        time, in microseconds since 1970: they log on anew. Returns their number."""
+        found = [
+            client
+            for client in self.sessions.values()
+            if client.connected_us >= since_us and client.accepted_by.access_check is not None
+        ]
+        for client in found:
+            client.end(AUTHENTICATION_RESET, "who it is is asked again: log on again")
         return len(found)
 
     def filter_wait_s(self, session: int) -> float:
@@ -490,9 +509,6 @@ class ClientSessions:
             client.sink.deliver(subscription.id, delivery)
             subscription.delivered += delivery.count
             self.delivered += delivery.count
-
-    def _deliver_events(self, runs: Sequence[Run], kept: bool) -> None:
-        self.live.transient(runs, kept=kept)
 
     def _tell_left(
         self, subscription: LiveSubscription, reason: str, left: DeliveryContent

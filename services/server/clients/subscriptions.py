@@ -114,8 +114,6 @@ class ClientSubscriptions:
                 readable=connection.readable,
             )
             self._check_share(wanted.pattern)
-            if wanted.events:
-                self._clients.events.check(wanted)
             if command.bookmark:
                 self._subscribe_bookmark(command, wanted)
                 return
@@ -211,8 +209,6 @@ class ClientSubscriptions:
                 readable=connection.readable,
             )
             self._check_share(wanted.pattern)
-            if wanted.events:
-                self._clients.events.check(wanted)
             before = connection.subscriptions.get(name)
             if before is not None:
                 self._check_replaced(before, wanted)
@@ -352,9 +348,7 @@ class ClientSubscriptions:
     ) -> tuple[Position, ReplayFilter | None]:
         instance = self._clients.instance
         topics = instance.machine.topics
-        if filter_.events:
-            journaled = False
-        elif filter_.pattern is None:
+        if filter_.pattern is None:
             journaled = topics.journals(filter_.topic, command.message_type)
         else:
             journaled = bool(topics.rules)

@@ -86,6 +86,22 @@ class Maintenance:
             f"{name} has no journal {journal[:NAME_SHOWN_MAX]!r}: its full ones are {known}"
         )
 
+    async def perform_by_age(self, action: str, age_ms: int) -> list[dict[str, Any]]:
+        """Performs `compress`, `archive` or `remove` on sealed segments that were last written to
+        longer ago than `age_ms`. Raises as `perform`."""
+        async with self._working:
+            return await self._perform_by_age(action, age_ms)
+
+    async def _perform_by_age(self, action: str, age_ms: int) -> list[dict[str, Any]]:
+        runtime = self._runtime
+        now_us = runtime.aging_us()
+        before_txid = written_before(
+            await runtime.in_thread(self._instance.journal.segments),
+            now_us - age_ms * 1000,
+            now_us,
+        )
+        return await self.perform(action, before_txid)
+
     def look_at_retention(self) -> None:
         """Reports that something keeps the journal above its limits of size or age, and when the
         journal is within them again. Called each second."""
@@ -110,13 +126,8 @@ class Maintenance:
         runtime = self._runtime
         async with self._working:
             for action in due:
-                now_us = runtime.aging_us()
-                before_us = now_us - action.age_ms * 1000
                 try:
-                    before_txid = written_before(
-                        await runtime.in_thread(self._instance.journal.segments), before_us, now_us
-                    )
-                    outcomes = await self.perform(action.do, before_txid)
+                    outcomes = await self._perform_by_age(action.do, action.age_ms)
                 except RaylayError as error:
                     runtime.report("journal_action_failed", action=action.do, text=str(error))
                     continue

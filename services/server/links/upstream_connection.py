@@ -204,11 +204,11 @@ class ConnectedUpstreams:
             for link in self._links.values():
                 link.offer_incoming()
 
-    def reset_entitlement(self, user: str = "") -> int:
-        """Ends the links that were let in as this user (empty: as any user), so that they log on
-        again. Returns their number."""
+    def reset_entitlement(self, user: str = "", transport: str = "") -> int:
+        """Ends links of a user, at a transport (empty: any); they log on anew. Returns how many."""
         let_in = [each for each in self.connected.values() if each.user is not None]
-        found = [each for each in let_in if user in ("", each.user)]
+        let_in = [each for each in let_in if user in ("", each.user)]
+        found = [each for each in let_in if transport in ("", each.transport_name)]
         for each in found:
             each.refuse(ENTITLEMENT_RESET, "what it may bring is asked anew: log on again")
         return len(found)

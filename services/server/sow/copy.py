@@ -8,7 +8,6 @@ from pathlib import Path
 
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.messages.event_topics import EVENTS
 from raylay.services.server.sow.stored_topics import FINGERPRINT, SOW_FILE, fingerprints
 from raylay.services.sow.copying import Entry, TopicCopy
 from raylay.storage.sow import LmdbSowStore
@@ -29,12 +28,9 @@ class SowCopy:
     """
 
     def __init__(self, config: InstanceConfig, directory: Path) -> None:
-        own = {each.stored_as for each in config.sow if each.name.startswith(EVENTS)}
-        self.wanted = {
-            name: found for name, found in fingerprints(config).items() if name not in own
-        }
+        self.wanted = fingerprints(config)
         """Fingerprints of the topics' configurations, which decide the records, by the topic's name
-        in the store. Without event topics: those of the source are about the source."""
+        in the store."""
         self._copies: dict[str, TopicCopy] = {}
         remove_store(directory)
         self._store = LmdbSowStore(directory / SOW_FILE) if self.wanted else None

@@ -12,7 +12,8 @@ from support.codes_page import PAGE, page
 
 from raylay.services.telemetry import catalogue
 from raylay.services.telemetry.catalogue import BY_EVENT, code_of, found_for
-from raylay.services.telemetry.event_table import CATEGORIES, ENTRIES, NOTHING_TO_DO
+from raylay.services.telemetry.event_entry import NOTHING_TO_DO
+from raylay.services.telemetry.event_table import CATEGORIES, ENTRIES
 
 ROOT = Path(__file__).parents[3]
 REPORTS = frozenset(

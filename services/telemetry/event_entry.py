@@ -1,0 +1,29 @@
+"""One event of the table of events."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Level = Literal["info", "warning", "error"]
+NOTHING_TO_DO = "Nothing needs to be done."
+
+
+class CatalogueEntry(NamedTuple):
+    """One event.
+
+    Attributes:
+        code: category, dash, four digits.
+        event: name of the event in logs and `raylay events`.
+        level: `error`: an operator should look now; `warning`: the work goes on, but not as it
+            should.
+        what: what happened, as a sentence.
+        why: usual causes; empty: the event itself says it.
+        action: what to do.
+    """
+
+    code: str
+    event: str
+    level: Level
+    what: str
+    why: str = ""
+    action: str = NOTHING_TO_DO
