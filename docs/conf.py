@@ -25,6 +25,7 @@ CHAPTERS = {
         "sow",
         "sow-topics",
         "queues",
+        "events",
         "topology",
         "configuration",
         "pipeline",

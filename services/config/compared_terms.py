@@ -2,7 +2,7 @@
 instance runs.
 
 Without those of the drills: a peer that is not marked for drills has none, and nothing of it is
-amiss there.
+amiss there. Without event topics: each instance keeps its own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import TypeVar
 
+from raylay.services.messages.event_topics import EVENTS
 from raylay.services.messages.topics import RESERVED
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.replication.membership.validation import QueueTerms, SowTerms
@@ -20,7 +21,8 @@ Terms = TypeVar("Terms", SowTerms, QueueTerms)
 
 
 def sow_terms(topics: Iterable[SowTopicDefinition]) -> tuple[SowTerms, ...]:
-    return tuple(_terms(SowTerms, each) for each in topics if not each.name.startswith(RESERVED))
+    own = (RESERVED, EVENTS)
+    return tuple(_terms(SowTerms, each) for each in topics if not each.name.startswith(own))
 
 
 def queue_terms(queues: Iterable[QueueDefinition]) -> tuple[QueueTerms, ...]:

@@ -198,6 +198,8 @@ class InstanceConfig(JsonText):
             replication transports.
         authenticator: module that makes the credentials of the instance and its links; None: they
             send none.
+        sow_stats_interval_ms: milliseconds between two counts of the records in its SOW topics on
+            `/AMPS/SOWStats`; 0: they are not counted.
         fabric_key: key by which the instance proves to other instances that it is of their fabric
             (protocol/link/proof.py); empty: it cannot prove that, and accepts no such proof from an
             instance that connects to it.
@@ -243,6 +245,7 @@ class InstanceConfig(JsonText):
     queue_definitions: tuple[RunQueue, ...] = ()
     capacity: CapacityConfig | None = None
     actions: tuple[ActionDefinition, ...] = ()
+    sow_stats_interval_ms: int = 0
 
     @property
     def transports(self) -> tuple[TransportConfig, ...]:

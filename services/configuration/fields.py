@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.event_topics import EVENT_TOPICS, EVENTS
 from raylay.services.messages.topics import RESERVED, compile_regex, is_regex
 
 PORT_MAX = 65_535
@@ -77,6 +78,11 @@ def definition_name(option: str) -> Callable[[str], str]:
         if value.startswith(RESERVED):
             raise ValueError(
                 f"topics that begin with {RESERVED} are Raylay's own: take another name"
+            )
+        if value.startswith(EVENTS) and not (option == "pattern" and value in EVENT_TOPICS):
+            raise ValueError(
+                f"topics that begin with {EVENTS} are events of the instance, of which SOW topics "
+                f"keep {' and '.join(EVENT_TOPICS)}: take another name"
             )
         return _topic_name(value)
 

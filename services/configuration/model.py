@@ -74,6 +74,8 @@ def _excludable_checks(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Checks = Annotated[tuple[str, ...], AfterValidator(_checks)]
+SowStatsInterval = Annotated[Milliseconds, Field(ge=100)]
+"""Milliseconds between two counts of the records in SOW topics (docs/events.md)."""
 ExcludableChecks = Annotated[tuple[str, ...], AfterValidator(_excludable_checks)]
 
 
@@ -296,6 +298,9 @@ class InstanceChoices(Section):
     """Queues of the instance. None: the fabric's queues."""
     actions: tuple[ActionSettings, ...] | None = None
     """Actions of the instance. None: the fabric's actions."""
+    sow_stats_interval_ms: SowStatsInterval | None = None
+    """Milliseconds between two messages about each SOW topic on `/AMPS/SOWStats`. None: as the
+    fabric says."""
 
 
 class _Member(Section):
@@ -371,6 +376,9 @@ class FabricChoices(Section):
     queues: tuple[QueueSettings, ...] = ()
     actions: tuple[ActionSettings, ...] = ()
     """What each instance does by itself when something happens (docs/actions.md)."""
+    sow_stats_interval_ms: SowStatsInterval | None = None
+    """Milliseconds between two messages about each SOW topic on `/AMPS/SOWStats`. None: there are
+    no such messages."""
     journal: JournalConfig = JournalConfig()
     downgrade: Downgrade = DowngradePolicy()
     tracing: TracingSettings = TracingSettings()
@@ -519,6 +527,11 @@ class FabricSettings(FabricChoices, _NamedSection):
         """Returns the instance's own SOW topics, or else the fabric's."""
         own = instance.sow_topics
         return tuple(each.definition() for each in (self.sow_topics if own is None else own))
+
+    def sow_stats_interval_ms_of(self, instance: InstanceSettings) -> int:
+        """Returns the milliseconds between two counts of the instance's SOW topics; 0: they are not
+        counted."""
+        return instance.sow_stats_interval_ms or self.sow_stats_interval_ms or 0
 
     def types_of(self, instance: InstanceSettings) -> tuple[TypeDefinition, ...]:
         """Returns the message types that are defined for the instance, or else the fabric's."""

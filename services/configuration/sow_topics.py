@@ -14,6 +14,7 @@ from raylay.services.configuration.fields import (
     definition_name,
 )
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.event_topics import CLIENT_STATUS, EVENT_TOPICS, event_key
 from raylay.services.messages.units import Milliseconds, format_milliseconds, parse_milliseconds
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.state import SowRules
@@ -49,6 +50,8 @@ Expiration = Annotated[
 time in milliseconds: that of messages that say none."""
 Index = Annotated[tuple[str, ...], BeforeValidator(_index), Field(min_length=1)]
 Expression = Annotated[str, Field(min_length=1)]
+_NOT_OF_EVENTS = ("pattern", "key_generator", "preprocessing", "enrichment", "conflict")
+"""Options that an event topic cannot have."""
 
 
 class HistorySettings(Section):
@@ -95,6 +98,17 @@ class SowTopicSettings(Section):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         self.definition()
+        for name in _NOT_OF_EVENTS if self.name in EVENT_TOPICS else ():
+            if getattr(self, name) != type(self).model_fields[name].get_default():
+                raise ValueError(
+                    f"{name} cannot be given for the event topic {self.name}: its messages are "
+                    "kept as the instance publishes them"
+                )
+        if self.name in EVENT_TOPICS and not self.keys:
+            raise ValueError(
+                f"the event topic {self.name} needs keys, such as "
+                f"{'/client_name' if self.name == CLIENT_STATUS else '/topic'}"
+            )
         return self
 
     def definition(self) -> SowTopicDefinition:
@@ -104,6 +118,7 @@ class SowTopicSettings(Section):
             ValueError: two of its values do not go together.
         """
         values: dict[str, Any] = dict(iter(self))
+        values["keys"] = tuple(event_key(self.name, key) for key in self.keys)
         history, expiration = values.pop("history"), values.pop("expiration")
         transient = values.pop("durability") == "transient"
         last_writer = values.pop("conflict") == "last_writer"

@@ -19,6 +19,7 @@ from raylay.services.configuration.transports import (
     TransportSettings,
 )
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.event_topics import EVENT_TOPICS, is_event_topic
 from raylay.services.messages.topic_sets import may_overlap
 from raylay.services.messages.topics import (
     RESERVED,
@@ -252,6 +253,12 @@ def _queues(settings: FabricSettings, instance: InstanceSettings) -> Iterator[To
                 "SOW topic as its underlying topic",
             )
         yield from placed.told(partial(queue_problems, types=types))
+        if is_event_topic(queue.topic):
+            yield TopologyProblem(
+                subject,
+                f"{where}: {queue.topic} is an event topic, and events are in no journal, so no "
+                "queue has them: name another underlying topic",
+            )
         if not holds_journaled(queue, log):
             why = "what is in no journal is in no queue"
             yield placed.not_journaled(instance, queue.topic, why)
@@ -379,7 +386,9 @@ def holds_journaled(queue: QueueDefinition, log: TopicMatcher) -> bool:
 
 def is_journaled(topic: SowTopicDefinition, log: tuple[TopicRule, ...]) -> bool:
     """Returns whether a transaction log takes what a topic with state is made from; under a pattern
-    some of it."""
+    some of it. An event topic is made from what the instance says, which is in no log."""
+    if topic.name in EVENT_TOPICS:
+        return True
     if not topic.pattern:
         kind = topic.message_type.encode()
         return TopicMatcher(log).matches(topic.name.encode(), kind)

@@ -67,7 +67,13 @@ class _InstanceEntry(InstanceChoices):
 
     def options(self) -> dict[str, Any]:
         """Returns the options in the file, for `FabricBuilder.instance`."""
-        return {key: getattr(self, key) for key in self.model_fields_set if key != "group"}
+        chosen = self.model_fields_set - {"group"}
+        return {
+            key: _as_text(self.sow_stats_interval_ms)
+            if key == "sow_stats_interval_ms"
+            else getattr(self, key)
+            for key in chosen
+        }
 
 
 class _RegionEntry(Section):
@@ -215,10 +221,11 @@ def _build(file: _File, lines: Lines, name: str) -> FabricBuilder:
     builder = FabricBuilder(
         file.fabric,
         relocate_after=_as_text(file.relocate_after_ms),
+        sow_stats_interval=_as_text(file.sow_stats_interval_ms),
         **{
             name: getattr(file, name)
             for name in FabricChoices.model_fields
-            if name != "relocate_after_ms"
+            if name not in ("relocate_after_ms", "sow_stats_interval_ms")
         },
     )
     for path, line in lines.items():

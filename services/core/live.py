@@ -51,6 +51,7 @@ class LiveSubscriptions:
             each record costly, or are so many that a new topic may take long.
         shares: limit on the subscriptions of one user; None: no limit.
         user: returns the user of a session, for that limit.
+        watch: called with each subscription to event topics that was added (True) or is removed.
     """
 
     name = "live"
@@ -66,6 +67,7 @@ class LiveSubscriptions:
         "_table",
         "_tell",
         "_user",
+        "_watch",
         "_weighed",
     )
 
@@ -79,6 +81,7 @@ class LiveSubscriptions:
         weighed: Callable[[Weigh, Weigh], None] | None = None,
         shares: SubscriptionShares | None = None,
         user: Callable[[int], str] = str,
+        watch: Callable[[LiveSubscription, bool], None] = lambda subscription, is_added: None,
     ) -> None:
         self._deliver = deliver
         self._enlist = enlist
@@ -91,6 +94,7 @@ class LiveSubscriptions:
         self._weighed = weighed
         self._shares = shares
         self._user = user
+        self._watch = watch
 
     def __len__(self) -> int:
         others = (self._filtered, self._following)
@@ -117,6 +121,8 @@ class LiveSubscriptions:
             shares.check(user, pattern)
             self._add(subscription)
             shares.add(subscription, user, pattern)
+        if subscription.filter.events:
+            self._watch(subscription, True)
         self._enlist(self, True)
         if self._weighed is not None and (
             self._most_us() > SLICED_US or len(self) > len(self._table)
@@ -164,6 +170,8 @@ class LiveSubscriptions:
     def remove(self, subscription: LiveSubscription) -> None:
         if self._shares is not None:
             self._shares.remove(subscription)
+        if subscription.filter.events:
+            self._watch(subscription, False)
         if subscription.release is not None:
             subscription.release()
         if subscription.following is not None:
@@ -206,12 +214,17 @@ class LiveSubscriptions:
     def failed(self, committed_txid: int) -> None:
         """Does nothing: only committed messages were delivered."""
 
-    def transient(self, runs: Sequence[Run]) -> None:
-        """Delivers messages of topics that are not journaled."""
+    def transient(self, runs: Sequence[Run], *, kept: bool = False) -> None:
+        """Delivers messages of topics that are not journaled.
+
+        Args:
+            kept: whether a SOW topic keeps them. Subscriptions that follow its records then get
+                the changes, by a fold.
+        """
         if self._filtered is not None:
             for subscriber, delivery in self._filtered.deliveries(runs, journaled=False):
                 self._deliver((subscriber,), delivery)
-        if self._following is not None:
+        if self._following is not None and not kept:
             self._follow(runs, (), False)
         for run in runs:
             if run.flags & Flag.COMMANDS:

@@ -19,6 +19,7 @@ from raylay.services.messages.records import (
     Kind,
     Record,
     Run,
+    iterate_records,
 )
 from raylay.services.sow import apply
 from raylay.services.sow.book import SowBook
@@ -190,6 +191,28 @@ class SowFeature:
 
     def failed(self, committed_txid: int) -> None:
         """Does nothing: staged runs are not folded."""
+
+    def keep(self, runs: Iterable[Run]) -> list[SowChange]:
+        """Keeps events of this instance, which are in no journal, and returns the changes. Events
+        that the topic's store does not have yet are lost when the process dies.
+
+        Args:
+            runs: messages on event topics.
+        """
+        found: list[SowChange] = []
+        for run in runs:
+            topic = self.book.find(run.topic, run.message_type)
+            if topic is None:
+                continue
+            for record in iterate_records(run.payload):
+                key = self._key_of(topic, record)
+                if key is None:
+                    continue
+                change = apply.apply_put(topic.state, record, key, 0, run.receive_time_us, b"")
+                if change is not None:
+                    self.put[topic.stored_as] += 1
+                    self._changed(SowChange(topic, run.topic, change, record), found)
+        return found
 
     def _fold_run(self, run: Run, changes: list[SowChange] | None) -> None:
         if run.kind != Kind.RECORDS:

@@ -87,6 +87,8 @@ class Fabric:
             `message_type`, `keys` and so on (docs/sow-topics.md).
         queues: queues, each of whose messages goes to one consumer (docs/queues.md).
         actions: what each instance does by itself when something happens (docs/actions.md).
+        sow_stats_interval: time, such as `5s`, between two messages about each SOW topic on
+            `/AMPS/SOWStats` (docs/events.md); default: there are none.
         tls: TLS settings of all transports, and of the clients and links that connect to them
             (docs/security.md).
         downgrade_age: short for `downgrade={"age": …}`.
@@ -123,6 +125,7 @@ class Fabric:
         sow_topics: Iterable[SowTopicSettings | Mapping[str, Any]] | None = None,
         queues: Iterable[QueueSettings | Mapping[str, Any]] | None = None,
         actions: Iterable[Action | Mapping[str, Any]] | None = None,
+        sow_stats_interval: str | None = None,
         tls: TlsConfig | Mapping[str, Any] | None = None,
         downgrade_age: str | None = None,
         authentication: ModuleLike | None = None,
@@ -151,6 +154,7 @@ class Fabric:
             sow_topics=sow_topics,
             queues=queues,
             actions=actions,
+            sow_stats_interval=sow_stats_interval,
             tls=tls,
             downgrade_age=downgrade_age,
             authentication=authentication,
@@ -288,6 +292,7 @@ class Fabric:
             options: fields of `InstanceSettings`: host, client_port, replication_port,
                 metrics_port, directory, node_labels, journal, downgrade, bootstrap, topics,
                 sow_topics, queues, actions, tls, transports, admin, capacity.
+                sow_topics, queues, sow_stats_interval, tls, transports, admin, capacity.
 
         Raises:
             ConfigurationError: a value is wrong, or the name is taken in another group.

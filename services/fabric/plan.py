@@ -441,6 +441,7 @@ def instance_config(
         type_definitions=settings.types_of(instance),
         queue_definitions=settings.queues_of(instance),
         actions=settings.actions_of(instance),
+        sow_stats_interval_ms=settings.sow_stats_interval_ms_of(instance),
         client_transports=transports.for_clients(ports.client, client_address(record, instance)),
         replication_transports=transports.for_instances(
             ports.replication, replication_address(record, instance)

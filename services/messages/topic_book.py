@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
+from raylay.services.messages.event_topics import EVENTS
 from raylay.services.messages.ranges import Range
 from raylay.services.messages.records import COMMAND_AT, Command, Flag, Run
 from raylay.services.messages.stateful import Stateful, on_topic
@@ -106,6 +107,7 @@ _COMMANDS = int(Flag.COMMANDS)
 _JOURNALED = TopicEntry(True)
 _TRANSIENT = TopicEntry(False)
 _UNDECLARED = TopicEntry(False, declared=False)
+_EVENTS = EVENTS.encode()
 _NAMED_MAX = 8
 """Number of journaled topics that a refusal names."""
 
@@ -177,7 +179,9 @@ class TopicBook(dict[TopicKey, TopicEntry]):
             return TopicEntry(journaled, refusal, state=state)
         if len(self) >= TOPIC_CACHE_MAX:
             self.clear()
-        if journaled:
+        if key[0].startswith(_EVENTS):
+            entry = _UNDECLARED  # Whatever rules match: only the instance publishes there.
+        elif journaled:
             entry = _JOURNALED
         elif self._unjournaled is None or self._unjournaled[key]:
             entry = _TRANSIENT
@@ -206,13 +210,18 @@ class TopicBook(dict[TopicKey, TopicEntry]):
         target = self[run.topic, run.message_type].target
         return on_topic(run, target) if target and not run.flags & _COMMANDS else [run]
 
-    def undeclared(self, topic: bytes, message_type: bytes) -> str:
-        """Returns the sentence that refuses a publish to a topic that is neither journaled nor
-        declared as not journaled. It is composed each time, since publishers may use any number of
-        topics."""
+    def undeclared(self, topic: bytes, message_type: bytes) -> tuple[str, str]:
+        """Returns the reason and the sentence that refuse a publish to a topic that is neither
+        journaled nor declared as not journaled, or to an event topic. They are composed each time,
+        since publishers may use any number of topics."""
         shown = topic[:200].decode("utf-8", "replace")
+        if topic.startswith(_EVENTS):
+            return "reserved_topic", (
+                f"{shown!r} begins with {EVENTS}, as the event topics do, to which only "
+                f"{self._instance} itself publishes: choose another topic"
+            )
         kind = message_type.decode("utf-8", "replace")
-        return f"topic {shown!r} of type {kind!r} {self._advice}"
+        return "not_journaled", f"topic {shown!r} of type {kind!r} {self._advice}"
 
     def no_sow(self, topic: bytes, message_type: bytes) -> str:
         """Returns the sentence that refuses a delete on a topic without a SOW."""
@@ -242,6 +251,8 @@ class TopicBook(dict[TopicKey, TopicEntry]):
     def journals(self, topic: bytes, message_type: str) -> bool:
         """Returns whether messages of this topic and type are journaled, for readers of the
         journal. Without a type, one journaled type is enough."""
+        if topic.startswith(_EVENTS):
+            return False
         if message_type:
             return self[topic, message_type.encode()].journaled
         return self._any_type[topic, b""]

@@ -355,6 +355,7 @@ class InstanceParts:
         self.links.run()
         self.queues.run()
         self._checks().begin()
+        self.clients.events.begin()
         runtime.every(1.0, self._each_second)
         runtime.every(POINT_INTERVAL_S, self.recovery.write_point)
         config = runtime.config

@@ -213,6 +213,7 @@ class InstanceStatus:
             **self._clients.pools.status(),
             sessions=len(self._clients.sessions),
             subscriptions=len(self._clients.live),
+            event_topics=self._clients.events.status(),
             bookmark_subscriptions=len(self._replays),
             topics_of_others=self._runtime.topic_counts.others,
             upstreams=[

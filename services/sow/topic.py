@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from raylay.services.errors import SowKeyError
 from raylay.services.expressions.functions.registry import EvalContext
+from raylay.services.messages.event_topics import EVENT_TOPICS, EVENTS
 from raylay.services.messages.records import Record, Run
 from raylay.services.messages.stateful import Stateful
 from raylay.services.messages.topic_pattern import TopicPattern
@@ -114,13 +115,15 @@ class SowTopic:
         self._generate = generate
         self._rules: dict[str, KeyRule] = {}
         self._rule: KeyRule | None = None
+        if definition.name in EVENT_TOPICS:
+            kind.require(Ability.EVENTS)
         if definition.keys:
             kind.require(Ability.FIELDS)
             self._rule = KeyRule(definition.name, definition.keys, definition.key_domain)
         pattern = definition.pattern
         self._fitting = TopicPattern(pattern) if pattern else None
         # As with subscriptions: a pattern that matches everything does not mean the topics of
-        # drills.
+        # drills. Events are kept only by their own names.
         self._reserved = pattern.lstrip("^").startswith(RESERVED)
 
     @property
@@ -151,7 +154,9 @@ class SowTopic:
         if self._fitting is None:
             return topic == self.name
         text = topic.decode("utf-8", "replace")
-        return (self._reserved or not text.startswith(RESERVED)) and self._fitting.search(text)
+        if text.startswith(EVENTS) or (not self._reserved and text.startswith(RESERVED)):
+            return False
+        return self._fitting.search(text)
 
     def logical(self, topic: bytes) -> bytes:
         """Returns the topic that records name: empty where there is only one."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.event_topics import EVENTS, is_event_topic
 from raylay.services.messages.topic_pattern import PatternError, TopicPattern
 from raylay.services.messages.topics import (
     RESERVED,
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 ANSWERS_KEPT_MAX = 1024
 PATTERN_US = 4
 """Approximate time to match a small pattern against one topic, in microseconds."""
+EVENT_TYPE = b"json"
+"""Message type of events for a subscription that names none."""
 PLACES_MAX = 16_000_000
 """Number of subscriptions in all kept answers together, 8 bytes each; above it all answers are
 dropped. 10,000 expressions that match 65,536 topics would take 5 GB."""
@@ -40,6 +43,9 @@ class TopicFilter:
     pattern: TopicPattern | None = None
     reserved: bool = False
     """Whether the pattern may match Raylay's own topics: only when it names them."""
+    events: bool = False
+    """Whether the topic is an event topic, or the pattern may match event topics: only when it
+    begins as they do."""
     readable: Callable[[bytes], bool] | None = None
     """Returns whether the client may read a topic that the pattern matches; None: it may read all.
     A topic asked for by name was checked before."""
@@ -77,8 +83,11 @@ class TopicFilter:
 
     def _is_met(self, pattern: TopicPattern, topic: bytes) -> bool:
         text = topic.decode("utf-8", "replace")
-        # A subscription to everything wants the user's own data, not the data of drills.
+        # A subscription to everything wants the user's own data, not the data of drills, and not
+        # the events of the instance.
         if not self.reserved and text.startswith(RESERVED):
+            return False
+        if not self.events and text.startswith(EVENTS):
             return False
         return pattern.search(text) and (self.readable is None or self.readable(topic))
 
@@ -98,7 +107,8 @@ def topic_filter(
 ) -> TopicFilter:
     """Returns the filter of a subscribe command. A topic with regular expression characters is an
     unanchored regular expression, unless `literal`. It matches Raylay's own topics only where it
-    begins with their `raylay/`.
+    begins with their `raylay/`, and event topics only where it begins with their `/AMPS/`. Of
+    events, which exist in several types, a client that names no type is given one type only.
 
     Args:
         message_type: message type; empty: any.
@@ -111,6 +121,9 @@ def topic_filter(
     if message_type and allowed and message_type.encode() not in allowed:
         raise RemoteProtocolError(not_of_transport(message_type, allowed), "bad_message_type")
     types = frozenset((message_type.encode(),)) if message_type else allowed
+    events = is_event_topic(topic)
+    if events and len(types) != 1:
+        types = frozenset((EVENT_TYPE if EVENT_TYPE in (types or (EVENT_TYPE,)) else min(types),))
     pattern = None
     if not literal and is_regex(topic):
         try:
@@ -120,7 +133,7 @@ def topic_filter(
                 f"{topic[:200]!r} cannot be used as a regular expression: {error}", "bad_regex"
             ) from None
     reserved = topic.lstrip("^").startswith(RESERVED)
-    return TopicFilter(topic.encode(), types, pattern, reserved, readable)
+    return TopicFilter(topic.encode(), types, pattern, reserved, events, readable)
 
 
 @dataclass(frozen=True, slots=True)

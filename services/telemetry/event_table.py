@@ -621,6 +621,14 @@ ENTRIES = (
         "A regular expression, or a very large message.",
         "Make the filter simpler (docs/filters.md, Limits).",
     ),
+    CatalogueEntry(
+        "23-0004",
+        "event_messages_left_out",
+        "warning",
+        "More happened at once than the instance publishes on its event topics.",
+        "Very many clients connected, subscribed or were refused in one moment.",
+        "Subscribers of /AMPS/ClientStatus lack these messages; nothing else is affected.",
+    ),
     # -- 24: SOW topics and queries ----------------------------------------------------------------
     CatalogueEntry(
         "24-0001",

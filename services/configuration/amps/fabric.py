@@ -226,6 +226,9 @@ def _instance(config: AmpsConfig) -> dict[str, Any]:
         _transport(each, config) for each in clients[1:] if runs_for_clients(each)
     )
     options |= instance_modules(config) | admin_settings(config)
+    if config.sow_statistics_interval_ns:
+        interval_ms = -(-config.sow_statistics_interval_ns // 1_000_000)
+        options["sow_stats_interval"] = f"{interval_ms}ms"
     limits = _capacity(config)
     if limits:
         options["capacity"] = limits

@@ -86,6 +86,7 @@ RUNS = frozenset(
         "Name",
         "Group",
         "RequiredMinimumVersion",
+        "SOWStatisticsInterval",
         "Tuning/Replication/MinSyncDestinations",
         f"{_INCOMING}/Name",
         f"{_INCOMING}/InetAddr",

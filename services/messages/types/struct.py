@@ -62,6 +62,7 @@ class StructType(MessageType):
     lacks: ClassVar[Mapping[Ability, str]] = {
         Ability.DELTA: "every field of a layout is always there; publish the whole message",
         Ability.VIEW: "give the view another message type",
+        Ability.EVENTS: "take events as another message type",
     }
 
     def __init__(self, name: str, fields: Sequence[str]) -> None:

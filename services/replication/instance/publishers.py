@@ -532,8 +532,8 @@ class Publishers:
         is accepted."""
         entry = self._topics[run.topic, run.message_type]
         if not entry.declared:
-            text = self._topics.undeclared(run.topic, run.message_type)
-            return RefusedRecords(run.ranges(), "not_journaled", text)
+            why = self._topics.undeclared(run.topic, run.message_type)
+            return RefusedRecords(run.ranges(), *why)
         if run.flags & _COMMANDS and entry.state_of(run) is None:
             command = run.payload[COMMAND_AT]
             why = self._topics.unchanged(run.topic, run.message_type, command)

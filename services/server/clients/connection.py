@@ -706,7 +706,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         topics, topic = self._instance.machine.topics, command.topic.encode()
         entry = topics[topic, message_type]
         if not entry.declared:
-            return "not_journaled", topics.undeclared(topic, message_type)
+            return topics.undeclared(topic, message_type)
         if command.command not in MESSAGES and entry.changed_by(command.command) is None:
             return topics.unchanged(topic, message_type, command.command)
         return None

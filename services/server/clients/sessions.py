@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from raylay.services.capacity.pool import ClientHolding
@@ -50,6 +51,7 @@ from raylay.services.server.clients.slow_clients import ClientPools, memory_of_p
 from raylay.services.server.clients.transport import ClientTransport
 from raylay.services.server.commits import Commits, SlowedPublishers
 from raylay.services.server.data.journal_reads import JournalReads
+from raylay.services.server.event_topics import EventPublisher
 from raylay.services.server.queues.deliveries import QueueDeliveries
 from raylay.services.server.queues.manager import QueueManager
 from raylay.services.server.recovered_instance import RecoveredInstance
@@ -161,6 +163,8 @@ class ClientSessions:
         self.sessions = sessions
         """Sessions that have logged on, by number of the connection."""
         self.counted = counted
+        self.events = EventPublisher(runtime, instance.identity, sow, self._deliver_events)
+        """The event topics."""
         self.live = LiveSubscriptions(
             self._deliver,
             folds.enlist,
@@ -170,6 +174,7 @@ class ClientSessions:
             self._weigh_by,
             counted.subscriptions,
             counted.user_of,
+            self.events.changed,
         )
         """The subscriptions without a bookmark."""
         self.queries = QueryRunner(
@@ -509,6 +514,9 @@ class ClientSessions:
             client.sink.deliver(subscription.id, delivery)
             subscription.delivered += delivery.count
             self.delivered += delivery.count
+
+    def _deliver_events(self, runs: Sequence[Run], kept: bool) -> None:
+        self.live.transient(runs, kept=kept)
 
     def _tell_left(
         self, subscription: LiveSubscription, reason: str, left: DeliveryContent

@@ -114,6 +114,8 @@ class ClientSubscriptions:
                 readable=connection.readable,
             )
             self._check_share(wanted.pattern)
+            if wanted.events:
+                self._clients.events.check(wanted)
             if command.bookmark:
                 self._subscribe_bookmark(command, wanted)
                 return
@@ -209,6 +211,8 @@ class ClientSubscriptions:
                 readable=connection.readable,
             )
             self._check_share(wanted.pattern)
+            if wanted.events:
+                self._clients.events.check(wanted)
             before = connection.subscriptions.get(name)
             if before is not None:
                 self._check_replaced(before, wanted)
@@ -348,7 +352,9 @@ class ClientSubscriptions:
     ) -> tuple[Position, ReplayFilter | None]:
         instance = self._clients.instance
         topics = instance.machine.topics
-        if filter_.pattern is None:
+        if filter_.events:
+            journaled = False
+        elif filter_.pattern is None:
             journaled = topics.journals(filter_.topic, command.message_type)
         else:
             journaled = bool(topics.rules)

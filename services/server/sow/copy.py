@@ -8,6 +8,7 @@ from pathlib import Path
 
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.event_topics import EVENTS
 from raylay.services.server.sow.stored_topics import FINGERPRINT, SOW_FILE, fingerprints
 from raylay.services.sow.copying import Entry, TopicCopy
 from raylay.storage.sow import LmdbSowStore
@@ -28,9 +29,12 @@ class SowCopy:
     """
 
     def __init__(self, config: InstanceConfig, directory: Path) -> None:
-        self.wanted = fingerprints(config)
+        own = {each.stored_as for each in config.sow if each.name.startswith(EVENTS)}
+        self.wanted = {
+            name: found for name, found in fingerprints(config).items() if name not in own
+        }
         """Fingerprints of the topics' configurations, which decide the records, by the topic's name
-        in the store."""
+        in the store. Without event topics: those of the source are about the source."""
         self._copies: dict[str, TopicCopy] = {}
         remove_store(directory)
         self._store = LmdbSowStore(directory / SOW_FILE) if self.wanted else None

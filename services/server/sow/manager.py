@@ -142,6 +142,20 @@ class SowManager:
     def failed(self, committed_txid: int) -> None:
         """Does nothing: staged records are never folded."""
 
+    def keep(self, runs: list[Run]) -> None:
+        """Keeps events of this instance in their SOW topics, and tells subscribers.
+
+        Raises:
+            SowDamaged: as `fold`.
+            StorageError: as `fold`.
+        """
+        if self.feature is None or self._is_folding:
+            return
+        changes = self.feature.keep(runs)
+        if changes:
+            folded_txid = self._folds.folded_txid(self._instance.machine.committed_txid)
+            self._folds.fold(CommitBatch([], folded_txid, changes))
+
     # -- periodic work -------------------------------------------------------------------------
     def check(self) -> None:
         """Called now and then. Removes expired records, and begins a write that is due."""

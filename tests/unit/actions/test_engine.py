@@ -66,6 +66,7 @@ def messages(found: ActionEngine) -> list[str]:
     return made
 
 
+@pytest.mark.covers("Actions", "`If` and `Do` in their order; a step that fails ends its run")
 def test_steps_come_in_order_each_after_the_result_of_the_last() -> None:
     made = engine(action("greet", echo("hello {{AMPS_CLIENT_NAME}}"), do("rotate-logs")))
     assert made.occurred(connected(), 5) == 1
@@ -92,6 +93,7 @@ def test_steps_come_in_order_each_after_the_result_of_the_last() -> None:
     assert status.last_run_us == WALL_US + 2
 
 
+@pytest.mark.covers("Actions", "runs one at a time in an action, actions side by side; bounds")
 def test_the_runs_of_an_action_come_one_at_a_time_in_order() -> None:
     made = engine(action("greet", echo("{{AMPS_CLIENT_NAME}}")))
     for name in ("a", "b", "c"):
@@ -103,6 +105,7 @@ def test_the_runs_of_an_action_come_one_at_a_time_in_order() -> None:
     assert messages(made) == ["b", "c"]
 
 
+@pytest.mark.covers("Actions", "runs one at a time in an action, actions side by side; bounds")
 def test_a_slow_step_holds_up_no_other_action() -> None:
     made = engine(action("slow", do("execute-system")), action("quick", echo("quick")))
     for _ in range(3):
@@ -111,6 +114,7 @@ def test_a_slow_step_holds_up_no_other_action() -> None:
     assert messages(made) == ["quick"] * 3
 
 
+@pytest.mark.covers("Actions", "`If` and `Do` in their order; a step that fails ends its run")
 def test_a_failing_step_ends_its_run_and_is_told() -> None:
     made = engine(action("copy", do("publish-message"), echo("behind it")))
     made.occurred(connected(), 0)
@@ -127,6 +131,7 @@ def test_a_failing_step_ends_its_run_and_is_told() -> None:
     assert taken(made).module == "publish-message"
 
 
+@pytest.mark.covers("Actions", "`If` and `Do` in their order; a step that fails ends its run")
 def test_a_condition_that_is_not_true_ends_the_run_silently() -> None:
     made = engine(action("greet", check("'{{AMPS_CLIENT_NAME}}' LIKE '^desk'"), echo("hello")))
     made.occurred(connected("other"), 0)
@@ -197,6 +202,7 @@ def test_pure_steps_are_performed_without_the_shell() -> None:
     assert messages(made) == ["7 seven 1 london-1", "7 seven 2 london-1"]
 
 
+@pytest.mark.covers("Actions", "runs one at a time in an action, actions side by side; bounds")
 def test_runs_beyond_the_bound_are_dropped_and_counted() -> None:
     made = engine(action("greet", echo("{{AMPS_CLIENT_NAME}}")), waiting_max=2)
     assert [made.occurred(connected(str(number)), 0) for number in range(5)] == [1, 1, 0, 0, 0]
@@ -236,6 +242,7 @@ def test_records_whose_time_is_up_begin_their_actions() -> None:
     assert messages(made) == ["2"]
 
 
+@pytest.mark.covers("Actions", "On Message Condition Timeout")
 def test_records_wait_in_their_trigger_while_their_action_is_busy() -> None:
     other = ActionModule("on", LATE.module, (*LATE.options, ("Filter", "/a = 1")))
     made = engine(
@@ -292,6 +299,7 @@ def test_runs_beyond_the_bytes_are_dropped_and_counted() -> None:
     assert made.occurred(large, 0) == 1
 
 
+@pytest.mark.covers("Actions", "runs one at a time in an action, actions side by side; bounds")
 def test_an_action_that_floods_takes_no_other_actions_turn() -> None:
     guard = action("guard", do("shutdown"), on=ActionModule("on", "shutdown"))
     made = engine(action("flood", echo("hello")), guard, waiting_bytes_max=2_000)
@@ -301,6 +309,7 @@ def test_an_action_that_floods_takes_no_other_actions_turn() -> None:
     assert made.status()[1].dropped == 0
 
 
+@pytest.mark.covers("Actions", "On a Custom Event; Raise a Custom Event")
 def test_an_event_begins_the_actions_that_wait_for_it() -> None:
     made = engine(
         action("first", do("execute-event", Event="late-{{AMPS_CLIENT_NAME}}"), echo("first")),
@@ -315,6 +324,7 @@ def on_event(name: str) -> ActionModule:
     return ActionModule("on", "execute-event", (("Event", name),))
 
 
+@pytest.mark.covers("Actions", "On a Custom Event; Raise a Custom Event")
 def test_an_event_is_named_by_a_variable_too() -> None:
     raised = do("execute-event", EventVariable="AMPS_CLIENT_NAME")
     made = engine(
@@ -327,6 +337,7 @@ def test_an_event_is_named_by_a_variable_too() -> None:
     assert messages(made) == ["first"]
 
 
+@pytest.mark.covers("Actions", "loops end: over events, topics and other instances")
 def test_a_loop_of_events_ends() -> None:
     again = do("execute-event", Event="again")
     made = engine(action("loop", echo("{{AMPS_CLIENT_NAME}}"), again, on=on_event("again")))
@@ -345,6 +356,7 @@ def test_the_depth_of_a_step_counts_its_own_action() -> None:
     assert made.occurred(connected(depth=DEPTH_MAX), 0) == 0
 
 
+@pytest.mark.covers("Actions", "`If` and `Do` in their order; a step that fails ends its run")
 def test_several_modules_that_wait_for_an_occurrence_begin_the_action_once() -> None:
     twice = ActionDefinition("greet", (CONNECT, CONNECT), (echo("hello"),))
     made = engine(twice)
@@ -360,6 +372,7 @@ def test_an_action_without_steps_ends_at_once() -> None:
     assert made.status()[0].runs == 1
 
 
+@pytest.mark.covers("Actions", "On a Schedule")
 def test_a_schedule_begins_its_action() -> None:
     hourly = ActionModule("on", "schedule", (("Every", "1h"),))
     made = engine(action("rotate", echo("{{AMPS_UNIX_TIMESTAMP}}"), on=hourly))
@@ -370,6 +383,7 @@ def test_a_schedule_begins_its_action() -> None:
     assert messages(made) == [str(WALL_US // 1_000_000 + 3_600)]
 
 
+@pytest.mark.covers("Actions", "On a Schedule")
 def test_a_schedule_whose_last_run_waits_begins_no_other() -> None:
     often = ActionModule("on", "schedule", (("Every", "1s"),))
     made = engine(action("rotate", echo("x"), on=often))

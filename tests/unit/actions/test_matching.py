@@ -18,6 +18,7 @@ def starts(module: ActionModule, topic: str = "", message_type: str = "", **told
     return OnMatcher(module).matches(found)
 
 
+@pytest.mark.covers("Actions", "an `On` chooses by topic, type, reason, signal, path, event")
 @pytest.mark.parametrize(
     ("option", "topic", "wanted"),
     [
@@ -39,6 +40,7 @@ def test_a_name_means_itself_and_an_expression_what_it_finds(
     assert starts(on("subscribe", Topic=option), AMPS_TOPIC=topic) is wanted
 
 
+@pytest.mark.covers("Actions", "an `On` chooses by topic, type, reason, signal, path, event")
 def test_the_topic_of_a_sow_is_a_name() -> None:
     for module in ("sow-expire-message", "sow-delete-message"):
         assert starts(on(module, Topic="^a.b"), "^a.b")
@@ -54,6 +56,7 @@ def test_a_message_type_that_nobody_knows_fits() -> None:
     assert starts(module, "orders", AMPS_MESSAGE_TYPE="fix,json")
 
 
+@pytest.mark.covers("Actions", "an `On` chooses by topic, type, reason, signal, path, event")
 def test_a_reason_is_one_of_a_list() -> None:
     module = on("sow-expire-message", Topic="q", Reason="time_limit, max_cancels")
     assert starts(module, "q", AMPS_REASON="time_limit")
@@ -63,6 +66,7 @@ def test_a_reason_is_one_of_a_list() -> None:
     assert starts(on("sow-expire-message", Topic="q"), "q", AMPS_REASON="forced_expire")
 
 
+@pytest.mark.covers("Actions", "an `On` chooses by topic, type, reason, signal, path, event")
 @pytest.mark.parametrize("written", ["SIGUSR1", "USR1", "sigusr1"])
 def test_a_signal_has_its_name_with_or_without_sig(written: str) -> None:
     module = on("signal", Signal=written)
@@ -71,6 +75,7 @@ def test_a_signal_has_its_name_with_or_without_sig(written: str) -> None:
     assert not starts(module)
 
 
+@pytest.mark.covers("Actions", "an `On` chooses by topic, type, reason, signal, path, event")
 def test_a_request_has_its_path_and_an_event_its_name() -> None:
     assert starts(on("admin", Path="archive"), AMPS_ADMIN_PATH="archive")
     assert not starts(on("admin", Path="archive"), AMPS_ADMIN_PATH="archives")

@@ -62,6 +62,7 @@ def alert(**options: str) -> ConditionTrigger:
 # Messages that are published.
 
 
+@pytest.mark.covers("Actions", "On Message Published to AMPS")
 def test_a_published_message_begins_with_its_variables() -> None:
     trigger = PublishTrigger(on("publish-message", Filter="/a = 1", Options="select=[-/,+/a],oof"))
     assert trigger.subscription() == TriggerSubscription(
@@ -95,6 +96,7 @@ def test_only_publishes_begin_it() -> None:
     assert told(trigger, replace(message(), timestamp_us=0))[0].variables["AMPS_TIMESTAMP"] == ""
 
 
+@pytest.mark.covers("Actions", "On Message Published to AMPS")
 @pytest.mark.parametrize(
     ("source", "is_local", "wanted"),
     [
@@ -141,6 +143,7 @@ def test_options_that_cannot_be_read_are_refused(text: str) -> None:
         subscription_options(text)
 
 
+@pytest.mark.covers("Actions", "loops end: over events, topics and other instances")
 def test_a_message_of_an_action_carries_how_many_led_to_it() -> None:
     assert depth_of(correlation_of(3)) == 3
     assert depth_of(b"") == depth_of(b"raylay-action:") == depth_of(b"raylay-action:12345") == 0
@@ -151,6 +154,7 @@ def test_a_message_of_an_action_carries_how_many_led_to_it() -> None:
 # Records that leave the focus.
 
 
+@pytest.mark.covers("Actions", "On OOF Message")
 def test_a_record_that_leaves_the_focus_begins_by_its_reason() -> None:
     trigger = OofTrigger(on("oof-message", Filter="/a = 1"), keeps_previous=False)
     assert trigger.subscription() == TriggerSubscription(
@@ -165,6 +169,7 @@ def test_a_record_that_leaves_the_focus_begins_by_its_reason() -> None:
     assert [each.variables["AMPS_DATA"] for each in found] == ["gone"] * 3
 
 
+@pytest.mark.covers("Actions", "On OOF Message")
 @pytest.mark.parametrize(
     ("types", "wanted"),
     [
@@ -185,6 +190,7 @@ def test_a_type_that_is_none_is_refused() -> None:
         OofTrigger(on("oof-message", Type="deleted"), keeps_previous=False)
 
 
+@pytest.mark.covers("Actions", "On OOF Message")
 def test_the_record_as_it_was_is_kept_where_it_is_asked_for() -> None:
     trigger = OofTrigger(on("oof-message"), keeps_previous=True)
     assert trigger.subscription().command == "sow_and_subscribe"
@@ -216,6 +222,7 @@ def test_records_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 # Records that stay in a condition.
 
 
+@pytest.mark.covers("Actions", "On Message Condition Timeout")
 def test_a_record_that_stays_in_the_condition_begins_it_once() -> None:
     trigger = timeout(Filter="/status = 'new'")
     assert trigger.subscription() == TriggerSubscription(
@@ -236,6 +243,7 @@ def test_a_record_that_stays_in_the_condition_begins_it_once() -> None:
     assert trigger.next_due_us() is None
 
 
+@pytest.mark.covers("Actions", "On Message Condition Timeout")
 def test_a_record_that_leaves_in_time_begins_nothing() -> None:
     trigger = timeout()
     assert told(trigger, message(), oof("match"), oof("match"), message(key=b"2")) == []
@@ -259,6 +267,7 @@ def test_a_change_within_the_condition_does_not_prolong_it() -> None:
     assert made.variables["AMPS_DATA"] == "second"
 
 
+@pytest.mark.covers("Actions", "On Message Condition Timeout")
 def test_a_record_that_is_there_counts_from_when_it_was_published() -> None:
     trigger = timeout()
     rows = [
@@ -332,6 +341,7 @@ def test_the_depth_of_a_message_stays_with_its_record() -> None:
 # Alerts.
 
 
+@pytest.mark.covers("Actions", "On Message State Change")
 def test_an_alert_has_one_of_its_two_events() -> None:
     trigger = alert()
     assert told(trigger, message(), message(key=b"2")) == []
@@ -343,6 +353,7 @@ def test_an_alert_has_one_of_its_two_events() -> None:
     assert told(trigger, oof("deleted", b"2"), oof("match", b"unknown")) == []
 
 
+@pytest.mark.covers("Actions", "On Message State Change")
 def test_an_alert_without_duration_tells_what_leaves() -> None:
     trigger = alert(Duration="", EventVariable="")
     told(trigger, message(), message("sow", b"2"))

@@ -474,6 +474,7 @@ def test_a_planted_mistake_is_found(monkeypatch: pytest.MonkeyPatch, mistake: Mi
                 simulate(seed)
 
 
+@pytest.mark.covers("Actions", "runs one at a time in an action, actions side by side; bounds")
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_the_engine_does_what_the_model_says(seed: int) -> None:
     simulate(seed)

@@ -42,6 +42,7 @@ def is_true(condition: str, **variables: str) -> bool:
     return steps().is_true(module, finder(**variables), around)
 
 
+@pytest.mark.covers("Actions", "Extract Values from a Message")
 def test_values_of_a_message_become_variables() -> None:
     found = extracted(
         ("MessageType", "json"),
@@ -71,6 +72,7 @@ def test_without_data_nothing_is_extracted() -> None:
     assert extracted(("MessageType", "json"), ("Value", "NAME='x'")) == {}
 
 
+@pytest.mark.covers("Actions", "Extract Values from a Message")
 def test_data_that_are_no_message_fail_the_step() -> None:
     with pytest.raises(MessageTypeError, match="json"):
         extracted(("MessageType", "json"), ("Data", "{"), ("Value", "A=/a"))
@@ -84,12 +86,14 @@ def test_a_value_without_a_variable_fails_the_step(value: str) -> None:
         extracted(("MessageType", "json"), ("Data", "{}"), ("Value", value))
 
 
+@pytest.mark.covers("Actions", "Translate Data Within an Action")
 def test_the_first_case_that_has_the_data_translates_it() -> None:
     cases = (("Case", "credit_check=pending"), ("Case", "credit_check=other"))
     found = translated(("Data", "{{S}}"), ("Value", "STATE"), *cases, S="credit_check")
     assert found == {"STATE": "pending"}
 
 
+@pytest.mark.covers("Actions", "Translate Data Within an Action")
 def test_data_without_a_case_stay_unless_there_is_a_default() -> None:
     options = (("Data", "new"), ("Value", "STATE"), ("Case", "old=gone"))
     assert translated(*options) == {"STATE": "new"}
@@ -107,6 +111,7 @@ def test_a_case_without_an_equals_sign_fails_the_step() -> None:
         translated(("Data", "new"), ("Value", "STATE"), ("Case", "old"))
 
 
+@pytest.mark.covers("Actions", "Increment Counter")
 def test_counters_begin_at_one_and_keep_their_count() -> None:
     made = steps()
     count = step("increment-counter", ("Key", "of-{{WHO}}"), ("Value", "COUNT"))
@@ -117,6 +122,7 @@ def test_counters_begin_at_one_and_keep_their_count() -> None:
     assert made.counted(count, finder(WHO="a")) == {"COUNT": "4"}
 
 
+@pytest.mark.covers("Actions", "Increment Counter")
 def test_there_may_be_only_so_many_counters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pure_steps, "COUNTERS_MAX", 2)
     made = steps()
@@ -128,6 +134,7 @@ def test_there_may_be_only_so_many_counters(monkeypatch: pytest.MonkeyPatch) -> 
     assert made.counted(count, finder(WHO="b")) == {"COUNT": "2"}
 
 
+@pytest.mark.covers("Actions", "If: Based on an Expression")
 @pytest.mark.parametrize(
     ("condition", "wanted"),
     [

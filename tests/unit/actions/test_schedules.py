@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from raylay.services.actions.model import ActionDefinition, ActionModule
 from raylay.services.actions.schedules import LOOK_US, ScheduledActions
 
@@ -15,6 +17,7 @@ def scheduled(*every: str) -> ActionDefinition:
     return ActionDefinition("scheduled", (*modules, ActionModule("on", "startup")), ())
 
 
+@pytest.mark.covers("Actions", "On a Schedule")
 def test_an_interval_is_due_after_it_and_then_again() -> None:
     made = ScheduledActions((scheduled(), scheduled("30s")))
     assert made.next_due_us() == 0
@@ -32,6 +35,7 @@ def test_an_action_with_several_schedules_is_due_once() -> None:
     assert made.due(30_000_000, NOON_US) == [0]
 
 
+@pytest.mark.covers("Actions", "On a Schedule")
 def test_a_time_of_the_day_is_looked_at_again_each_minute() -> None:
     made = ScheduledActions((scheduled("12:00:30Z"), scheduled("Wednesday at 13:00Z")))
     assert made.due(0, NOON_US) == []

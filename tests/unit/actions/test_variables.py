@@ -33,12 +33,14 @@ def is_true(template: str, **variables: str) -> bool:
     return found.matches({"price": 7}, NO_CONTEXT)
 
 
+@pytest.mark.covers("Actions", "`{{VARIABLE}}`: no client changes options or conditions")
 def test_an_option_has_the_texts_of_its_variables_and_nothing_for_the_others() -> None:
     assert expand("{{A}}-{{B}}-{{A}}", finder(A="1")) == "1--1"
     assert expand("nothing to expand } {", finder()) == "nothing to expand } {"
     assert expand('{"a":{"b":{{A}}}}', finder(A="1")) == '{"a":{"b":1}}'
 
 
+@pytest.mark.covers("Actions", "`{{VARIABLE}}`: no client changes options or conditions")
 def test_every_run_has_the_built_in_variables() -> None:
     found = "{{AMPS_INSTANCE_NAME}} {{AMPS_UNIX_TIMESTAMP}} {{AMPS_DATETIME}}"
     assert expand(found, finder()) == "london-1 1637707778 2021-11-23T22:49:38.344251Z"
@@ -51,11 +53,13 @@ def test_a_variable_of_the_run_hides_a_built_in_one() -> None:
     assert expand("{{AMPS_DATETIME}}", finder(AMPS_DATETIME="today")) == "today"
 
 
+@pytest.mark.covers("Actions", "`{{VARIABLE}}`: no client changes options or conditions")
 def test_what_a_variable_holds_is_not_expanded_again() -> None:
     assert expand("{{A}}", finder(A="{{B}}", B="secret")) == "{{B}}"
     assert expand_expression("'{{A}}' = 'x'", finder(A="{{B}}", B="x")) == "'{{B}}' = 'x'"
 
 
+@pytest.mark.covers("Actions", "`{{VARIABLE}}`: no client changes options or conditions")
 @given(st.binary(max_size=50))
 def test_any_bytes_go_through_a_variable_unchanged(data: bytes) -> None:
     assert to_bytes(expand("{{DATA}}", finder(DATA=to_text(data)))) == data
@@ -69,6 +73,7 @@ def test_an_option_that_expands_to_too_much_is_refused() -> None:
         expand_expression("'{{A}}' = '{{A}}'", finder(A=half))
 
 
+@pytest.mark.covers("Actions", "If: Based on an Expression")
 @pytest.mark.parametrize(
     ("template", "value", "wanted"),
     [
@@ -90,6 +95,7 @@ def test_a_variable_in_an_expression_is_a_value(template: str, value: str, wante
     assert is_true(template, V=value) is wanted
 
 
+@pytest.mark.covers("Actions", "`{{VARIABLE}}`: no client changes options or conditions")
 @pytest.mark.parametrize(
     "template", ["'{{V}}' = 'x'", '"{{V}}" = "x"', "r'{{V}}' = 'x'", "{{V}} = 'x'"]
 )

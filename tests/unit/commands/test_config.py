@@ -73,7 +73,7 @@ def test_check_lists_what_does_not_run(tmp_path: Path) -> None:
     )
     lines = output("check", str(path)).splitlines()
     assert len(lines) == 2
-    assert lines[0] == f"{path}:5: SOWStatisticsInterval does not run yet"
+    assert lines[0] == f"{path}:5: RegexTopicSupport does not run yet"
     assert lines[-1].startswith("1 instance, 0 destinations: 1 thing of it would not run")
     with pytest.raises(ConfigurationError, match="give --ignore-unsupported"):
         load_fabric([path])
@@ -125,11 +125,11 @@ def test_up_takes_the_files_and_refuses_what_does_not_run(
     path.write_text(text.replace("9007", "${PORT}"))
     assert f"{path}:17: ${{PORT}} is not set" in error("up", str(path), capsys=capsys)
     refused = error("up", str(path), "-D", "PORT=9007", capsys=capsys)
-    assert f"{path}:5: SOWStatisticsInterval does not run yet" in refused
+    assert f"{path}:5: RegexTopicSupport does not run yet" in refused
     assert refused.splitlines()[-1].endswith("give --ignore-unsupported to start without")
 
 
-UNSUPPORTED = "<SOWStatsInterval>5s</SOWStatsInterval>"
+UNSUPPORTED = "<RegexTopicSupport>false</RegexTopicSupport>"
 FILTERED = """\
 fabric: f
 regions: {{A: {{instances: 2, links: none}}}}

@@ -65,6 +65,7 @@ message_types: [{name: pipes, kind: fix, options: {field_separator: 124}}]
 sow_topics: [{name: t/last, message_type: json, keys: [/id]}]
 queues: [{name: t/work, message_type: json, underlying: t/orders, lease: 30s}]
 actions: [{name: hello, on: startup, do: {echo_message: {message: hello}}}]
+sow_stats_interval: 5s
 instances:
   C:
     group: G
@@ -81,6 +82,7 @@ instances:
     sow_topics: [{name: own, message_type: json, expiration: 5s}]
     queues: [{name: own/work, message_type: json, underlying: own}]
     actions: [{on: shutdown, do: nothing}]
+    sow_stats_interval: 250ms
     replication_host: 127.0.0.3
     logs: {level: debug}
     bootstrap: {sources: [A-1], topics: [own], authenticator: copies}
@@ -161,6 +163,8 @@ def test_every_key_of_a_file_comes_through() -> None:
         assert keys == set(given), "a key that this file does not have is not tested"
     settings = parse(EVERY_KEY)
     assert settings.relocate_after_ms == 600_000 and not settings.direct_links
+    counted = [settings.sow_stats_interval_ms_of(settings.instance(each)) for each in ("A-1", "C")]
+    assert counted == [5_000, 250]
     link = next(d for d in settings.instance("A-1").destinations if d.name == "there")
     assert (link.reconnect_timeout_ms, link.ack_conflation_ms) == ((500,), 20)
     assert (link.sync, link.dial, link.compression_type) == (True, False, "zlib")

@@ -102,6 +102,35 @@ def test_what_is_not_journaled_is_delivered_at_once_and_without_a_place() -> Non
     assert bench.got == [(["one"], 0, 2)]
 
 
+def test_subscriptions_to_event_topics_are_told_of() -> None:
+    told: list[tuple[str, bool]] = []
+    live = LiveSubscriptions(
+        lambda subscribers, delivery: None,
+        FeatureRegistry(("live",)).enlist,
+        lambda: FilteredSubscriptions(MessageTypes(), BUILT_IN, "A-1", "A"),
+        watch=lambda subscription, is_added: told.append((subscription.id, is_added)),
+    )
+    one = LiveSubscription(1, "one", topic_filter("/AMPS/ClientStatus", ""))
+    other = LiveSubscription(1, "other", topic_filter(".*", ""))
+    for each in (one, other):
+        live.add(each)
+        live.remove(each)
+    assert told == [("one", True), ("one", False)]
+    with pytest.raises(RemoteProtocolError):
+        live.add(LiveSubscription(1, "bad", topic_filter("/AMPS/ClientStatus", ""), "/a ="))
+    assert len(told) == 2, "it was not added"
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_events_that_a_sow_keeps_come_to_followers_by_its_changes(kept: bool) -> None:
+    bench = Bench()
+    wanted = topic_filter("orders", "")
+    bench.live.add(LiveSubscription(1, "follows", wanted, following=FollowTerms(oof=True)))
+    bench.subscribe("plain")
+    bench.live.transient([run(1)], kept=kept)
+    assert bench.got == ([] if kept else [(["follows"], 0, 1)]) + [(["plain"], 0, 1)]
+
+
 @pytest.mark.covers("Filters by content", "a subscription with a filter gets what passes")
 def test_who_filters_by_content_gets_what_passes_and_nobody_else_pays() -> None:
     bench = Bench()

@@ -432,3 +432,32 @@ def test_only_those_that_are_due_have_another_turn() -> None:
     assert len(feature.tick(9 * S)) == 200 and feature.is_due(9 * S) and len(seen) == 1
     assert len(feature.tick(9 * S, only_due=True)) == 100 and not feature.is_due(9 * S)
     assert len(seen) == 1
+
+
+@pytest.mark.covers("Event topics", "SOW topics keep events: documented keys, restart")
+def test_events_are_kept_without_a_transaction_and_survive_in_the_store() -> None:
+    stats = SowTopicDefinition("/AMPS/SOWStats", "json", keys=("/SOWStats/topic",))
+    store = MemorySowStore()
+    there = book(stats, ORDERS, store=store)
+    feature, kept = SowFeature(there), there.topics[0]
+    folded(feature, put(5, b'{"id":1}'))
+    of = {"topic": "/AMPS/SOWStats", "publisher": Q}
+    one = put(1, b'{"SOWStats":{"topic":"a","record_count":1}}', first=1, **of)
+    two = put(1, b'{"SOWStats":{"topic":"a","record_count":2}}', b'{"x":1}', first=2, **of)
+    changes = feature.keep([one, two, put(1, b"{}", topic="/AMPS/other")])
+    assert [each.change.reason for each in changes] == ["inserted", "updated"]
+    assert feature.unreadable == 1, "a message without the key"
+    (record,) = kept.state.records()
+    assert (record.txid, record.body) == (0, b'{"SOWStats":{"topic":"a","record_count":2}}')
+    assert kept.state.txid == 5, "the journal may be released all the same"
+    store.commit(feature.pending())
+    feature.saved()
+    again = book(stats, ORDERS, store=store)
+    SowFeature(again).recover([])
+    assert [each.body for each in again.topics[0].state.records()] == [record.body]
+
+
+def test_no_pattern_takes_events() -> None:
+    there = book(SowTopicDefinition("all", "json", pattern=".*", keys=("/id",)))
+    assert there.find(b"orders", b"json") is not None
+    assert there.find(b"/AMPS/SOWStats", b"json") is None

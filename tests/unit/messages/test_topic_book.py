@@ -85,7 +85,8 @@ def test_what_nobody_declared_is_neither_journaled_nor_delivered() -> None:
     ):
         entry = book[topic, kind]
         assert (entry.journaled, entry.declared, entry.refusal) == (journaled, declared, ""), topic
-    text = book.undeclared(b"ordes", b"json")
+    reason, text = book.undeclared(b"ordes", b"json")
+    assert reason == "not_journaled"
     for part in ("'ordes'", "'json'", "East-1", "orders (json), ^fx/:", "`journaled: false`"):
         assert part in text, text
 
@@ -96,9 +97,24 @@ def test_where_nothing_is_said_all_others_are_delivered() -> None:
 
 def test_a_refusal_names_a_few_topics_whatever_there_are() -> None:
     book = TopicBook(tuple(TopicRule(f"t{number}") for number in range(500)), "T", (), "A")
-    text = book.undeclared(b"x" * 5_000, b"json")
+    _, text = book.undeclared(b"x" * 5_000, b"json")
     assert "t7 and 492 more" in text and len(text) < 1_000
-    assert "has nothing:" in TopicBook((), "T", (), "A").undeclared(b"a", b"json")
+    assert "has nothing:" in TopicBook((), "T", (), "A").undeclared(b"a", b"json")[1]
+
+
+@pytest.mark.covers("Event topics", "nobody but the instance publishes there")
+@pytest.mark.parametrize("rules", [(TopicRule(".*"),), (TopicRule("/AMPS/ClientStatus"),), ()])
+@pytest.mark.parametrize("unjournaled", [None, (TopicRule(".*"),)])
+def test_whatever_is_configured_event_topics_are_in_no_journal_and_take_no_publishes(
+    rules: tuple[TopicRule, ...], unjournaled: tuple[TopicRule, ...] | None
+) -> None:
+    book = TopicBook(rules, "T", unjournaled, "A-1")
+    for topic in (b"/AMPS/ClientStatus", b"/AMPS/anything"):
+        entry = book[topic, b"json"]
+        assert (entry.journaled, entry.declared) == (False, False)
+        assert not book.journals(topic, "") and not book.journals(topic, "json")
+    reason, text = book.undeclared(b"/AMPS/ClientStatus", b"json")
+    assert reason == "reserved_topic" and "A-1" in text and "choose another topic" in text
 
 
 def test_a_topic_has_the_first_state_that_fits_it() -> None:

@@ -29,6 +29,13 @@ from raylay.services.subscriptions.matching import LiveSubscription, Subscriptio
         ("raylay/drill", "", b"raylay/drill", b"json", True),
         ("^raylay/.*", "", b"raylay/drill", b"json", True),
         (".*", "", b"raylays", b"json", True),
+        # Events of the instance: the same.
+        (".*", "", b"/AMPS/ClientStatus", b"json", False),
+        ("Status$", "", b"/AMPS/ClientStatus", b"json", False),
+        ("/AMPS/ClientStatus", "", b"/AMPS/ClientStatus", b"json", True),
+        ("/AMPS/ClientStatus", "", b"/AMPS/ClientStatus", b"fix", False),
+        ("^/AMPS/.*", "fix", b"/AMPS/ClientStatus", b"fix", True),
+        ("^raylay/|Status", "", b"/AMPS/ClientStatus", b"json", False),
     ],
 )
 def test_topics(topic: str, message_type: str, against: bytes, kind: bytes, matches: bool) -> None:

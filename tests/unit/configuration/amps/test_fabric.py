@@ -192,6 +192,8 @@ RUNNING: list[tuple[str, str, str, str, Any, Any]] = [
     ("Group", GROUP, "<Group>C</Group>", "group", "A", "C"),
     ("Tuning/Replication/MinSyncDestinations", GROUP, GROUP + minimum(2),
      "policy.min_sync_destinations", 0, 2),
+    ("SOWStatisticsInterval", GROUP, GROUP + "<SOWStatsInterval>5s</SOWStatsInterval>",
+     "sow_stats_interval_ms", 0, 5_000),
     ("Transports/Transport/InetAddr", "9007", "9008", "client_transports.0.port", 9007, 9008),
     ("Transports/Transport/MessageType", "<Name>clients</Name>",
      "<Name>clients</Name><MessageType>fix</MessageType>", "client_transports.0.message_types", (),

@@ -83,7 +83,7 @@ def test_there_are_no_deltas() -> None:
     kind = StructType("quote", ["/a = <i"])
     with pytest.raises(MessageTypeError, match="type quote cannot be published or sent as deltas"):
         kind.merge(bytes(4), bytes(4))
-    assert set(kind.lacks) == {Ability.DELTA, Ability.VIEW}
+    assert set(kind.lacks) == {Ability.DELTA, Ability.VIEW, Ability.EVENTS}
 
 
 @pytest.mark.covers("Message types", "no body harms a parser")
