@@ -11,20 +11,22 @@ from typing import Any, NamedTuple
 from raylay.services.admin.requests import read_request
 from raylay.services.admin.tree import Branch, Collection, Node
 from raylay.services.errors import ConfigurationError
-from raylay.services.security.control import PATHS, path_of
+from raylay.services.security.control import NAME_SHOWN_MAX, PATHS, path_of
 
 BY_HTTP = frozenset(
     (
         *("downgrade", "upgrade", "reconnect", "disconnect", "compact", "dump"),
         *("enable_proxied", "disable_proxied", "enable_transport", "disable_transport"),
         *("reset_authentication", "reset_entitlement"),
-        *("compress", "archive", "remove", "admit"),
+        *("compress", "archive", "remove", "admit", "run_action"),
     )
 )
 """Calls that a request may make. The others belong to the process that started the fabric, or need
 more than a path says."""
 TEXT_CHARACTERS_MAX = 1_024
 SENDERS_MAX = 1_000
+PARAMETERS_MAX = 100
+"""Number of parameters that one request gives an action of the configuration."""
 
 
 class AdminAction(NamedTuple):
@@ -118,6 +120,8 @@ def read_options(call: str, body: object) -> dict[str, Any]:
         return {}
     if not isinstance(body, dict):
         raise ConfigurationError("the body is no JSON object; leave it out, or send {}")
+    if call == "run_action":
+        return {"parameters": _parameters(body)} if body else {}
     known = _OPTIONS.get(call, {})
     found: dict[str, Any] = {}
     for name, value in body.items():
@@ -133,9 +137,28 @@ def read_options(call: str, body: object) -> dict[str, Any]:
     return found
 
 
+def _parameters(body: Mapping[str, object]) -> dict[str, str]:
+    """Returns the parameters of a request that begins an action of the configuration."""
+    if len(body) > PARAMETERS_MAX:
+        raise ConfigurationError(
+            f"the request has {len(body):,} parameters: an action takes {PARAMETERS_MAX} at most"
+        )
+    found: dict[str, str] = {}
+    for name, value in body.items():
+        if not (_is_text(name) and name and _is_text(value)):
+            raise ConfigurationError(
+                f"parameter {str(name)[:NAME_SHOWN_MAX]!r} must be a text of at most "
+                f"{TEXT_CHARACTERS_MAX:,} characters"
+            )
+        found[name] = str(value)
+    return found
+
+
 def body_of(call: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the body of a request for a call: the arguments that its path does not hold, as
     `read_options` reads them. Those that say nothing are left out."""
+    if call == "run_action":
+        return dict(arguments.get("parameters") or {})
     return {
         name: arguments[argument]
         for name, (argument, _, _) in _OPTIONS.get(call, {}).items()
@@ -154,13 +177,31 @@ _OF_EACH: Mapping[str, tuple[str, ...]] = {
 """Collections of an instance, each with the calls for one of its entries."""
 
 
-def actions_of(instance: Branch, may: Callable[[str], bool]) -> Branch:
+def configured_paths(configuration: Mapping[str, Any]) -> list[str]:
+    """Returns the last steps of the paths below `/amps/administrator/actions` that the
+    configuration of an instance gives to its actions.
+
+    Args:
+        configuration: the configuration as the instance's snapshot shows it.
+    """
+    found: dict[str, None] = {}
+    for action in configuration.get("actions") or ():
+        for module in action["on"]:
+            if module["module"] == "admin":
+                found |= {text: None for name, text in module["options"] if name == "Path"}
+    return list(found)
+
+
+def actions_of(
+    instance: Branch, may: Callable[[str], bool], configured: Sequence[str] = ()
+) -> Branch:
     """Returns `/amps/administrator`: every action that there is now, each with whether the user may
     perform it.
 
     Args:
         instance: `/amps/instance`.
         may: whether the user may use a path.
+        configured: see `configured_paths`.
     """
 
     def offered(calls: Sequence[str], name: str = "") -> dict[str, Node]:
@@ -192,6 +233,9 @@ def actions_of(instance: Branch, may: Callable[[str], bool]) -> Branch:
         },
         "diagnostics": offered(("dump",)),
         "instance": offered(("admit",)),
+        "actions": {
+            name: may(AdminAction("run_action", {"action": name}).path) for name in configured
+        },
     }
 
 

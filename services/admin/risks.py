@@ -331,6 +331,15 @@ def _compact(action: AdminAction, at: _Instance) -> ActionRisk:
     return ActionRisk(("Slower meanwhile; the disk needs room for a second copy of the file.",))
 
 
+def _run_action(action: AdminAction, at: _Instance) -> ActionRisk:
+    return ActionRisk(
+        (
+            f"Begins what the configuration of {at.name} gives to this path: its steps may do "
+            "whatever actions do.",
+        )
+    )
+
+
 def _dump(action: AdminAction, at: _Instance) -> ActionRisk:
     return ActionRisk(("Writes the state of queues, links and clients to the log. No risk.",))
 
@@ -352,6 +361,7 @@ _RISKS: Mapping[str, Callable[[AdminAction, _Instance], ActionRisk]] = {
     "archive": _maintain,
     "remove": _maintain,
     "admit": _admit,
+    "run_action": _run_action,
 }
 
 

@@ -113,14 +113,36 @@ def action(
     force: Annotated[
         bool, typer.Option("--force", help="Do it even if the instance advises against it.")
     ] = False,
+    parameters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=TEXT",
+            help="A variable for an action of the configuration (actions/PATH); may be repeated.",
+        ),
+    ] = None,
     http: HttpOption = None,
 ) -> None:
     """Perform an administrator's action by its path, such as
-    transaction_log/journals/17/archive."""
+    transaction_log/journals/17/archive, or one of the configuration: actions/PATH."""
     from raylay.services.fabric.by_interface import call_of_path
 
     call, arguments = call_of_path(path, force=force)
+    if parameters:
+        arguments |= _parameters(call, path, parameters)
     _perform(instance, call, fabric, http, **arguments)
+
+
+def _parameters(call: str, path: str, given: list[str]) -> dict[str, Any]:
+    if call != "run_action":
+        raise ConfigurationError(f"--set is for actions of the configuration, not for {path}")
+    found = {}
+    for each in given:
+        name, equals, text = each.partition("=")
+        if not (name and equals):
+            raise ConfigurationError(f"--set {each!r} is no NAME=TEXT")
+        found[name] = text
+    return {"parameters": found}
 
 
 def _perform(

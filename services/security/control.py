@@ -37,6 +37,7 @@ PATHS: Mapping[str, str] = {
     "compress": "transaction_log/journals/{segments}/compress",
     "archive": "transaction_log/journals/{segments}/archive",
     "remove": "transaction_log/journals/{segments}/remove",
+    "run_action": "actions/{action}",
     "admit": "instance/admit",
     "stop": "instance/stop",
     "restart": "instance/restart",

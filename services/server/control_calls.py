@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from raylay.services.errors import ConfigurationError, StorageError
+from raylay.services.actions.requests import actions_at
+from raylay.services.errors import ConfigurationError, FabricError, StorageError
 from raylay.services.replication.membership.placement import from_wire
 from raylay.services.security.control import NAME_SHOWN_MAX, Caller
 from raylay.services.server.clients.sessions import ClientSessions
@@ -23,6 +24,7 @@ from raylay.services.server.links.control import Links
 from raylay.services.server.links.placements import PlacementKeeper
 from raylay.services.server.links.upstream_connection import ConnectedUpstreams
 from raylay.services.server.listening import InstanceListeners
+from raylay.services.server.occurrences import ADMIN
 from raylay.services.server.queues.manager import QueueManager
 from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
@@ -87,6 +89,7 @@ class ControlCalls:
             "archive": partial(self.maintain, "archive"),
             "remove": partial(self.maintain, "remove"),
             "admit": self.admit,
+            "run_action": self.run_action,
             "drill": self.inject,
             "place": self.place,
         }
@@ -209,6 +212,25 @@ class ControlCalls:
                 for name in each.server_names or (each.name,)
             ]
         self._instance.perform(self._instance.machine.admit(senders, force=force))
+
+    async def run_action(self, action: str, parameters: Mapping[str, str] | None = None) -> str:
+        """Begins the actions of the configuration that a path names. Returns a sentence.
+
+        Args:
+            action: the last step of the path.
+            parameters: variables for the actions, as the request gave them.
+
+        Raises:
+            ConfigurationError: no action has this path, or one lacks a parameter: none begins.
+            FabricError: the instance performs no actions now.
+        """
+        runtime, given = self._runtime, dict(parameters or {})
+        name = runtime.config.name
+        begins = actions_at(runtime.config.actions, action, given, name)
+        if not runtime.occurrences.wanted(ADMIN):
+            raise FabricError(f"{name} performs no actions now: try again")
+        runtime.occurrences.tell(ADMIN, {**given, "AMPS_ADMIN_PATH": action})
+        return f"{name} begins {', '.join(begins)}"
 
     async def inject(self, kind: str, seconds: float, options: dict[str, Any]) -> None:
         """Injects a fault for a drill; see `FaultInjection.inject`.

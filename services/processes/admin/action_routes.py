@@ -16,6 +16,7 @@ from raylay.services.admin.actions import (
     action_at,
     action_of,
     actions_of,
+    configured_paths,
     read_options,
 )
 from raylay.services.admin.requests import ROOT, ResourceRequest
@@ -96,13 +97,23 @@ class ActionRoutes:
                 reason=f"an action is sent by POST with the header {ANTI_FORGERY_HEADER}: 1; "
                 "`get_actions` of `admin` allows the documented GET",
             )
-        options = read_options(action.call, await read_json(request))
+        options = read_options(action.call, await self._body_of(request, action))
         arguments: dict[str, Any] = {**action.details, **options}
         result = await self._instance.perform(action.call, viewer.caller, arguments)
         if action.call in _RESETS:
             # Who is logged on here is asked anew, too.
             self._viewers.forget(options.get("of_user", ""))
         return web.json_response({"done": action.call, **action.details, "result": result})
+
+    async def _body_of(self, request: web.Request, action: AdminAction) -> object:
+        """Returns the JSON of a request's body. The parameters of an action of the configuration
+        may stand in the query as well, as documented."""
+        body = await read_json(request)
+        if action.call != "run_action" or not request.query:
+            return body
+        if body is not None and not isinstance(body, dict):
+            return body
+        return {**request.query, **(body or {})}
 
     async def risk(self, request: web.Request, viewer: Viewer) -> web.Response:
         """Answers `/raylay/risk?path=amps/administrator/…`: what the action risks now, whether the
@@ -159,7 +170,8 @@ class ActionRoutes:
         """Lists the actions that there are now, each with whether this user may perform it."""
         instance = (await self._sampler.tree())["instance"]
         assert isinstance(instance, Mapping), "the instance is a branch"
-        actions = actions_of(instance, viewer.may)
+        configuration = self._sampler.snapshot.get("configuration", {})
+        actions = actions_of(instance, viewer.may, configured_paths(configuration))
         if not viewer.may(_STATUS):
             # The names of clients, queues and topics are values of the instance, too.
             actions = _permitted(actions)

@@ -12,6 +12,8 @@ from raylay.services.admin.actions import (
     action_at,
     action_of,
     actions_of,
+    body_of,
+    configured_paths,
     read_options,
 )
 from raylay.services.admin.requests import read_request
@@ -21,7 +23,7 @@ from raylay.services.security.control import PATHS, path_of
 
 NAMES = {
     "destination": "a/b", "queue": "json/jobs", "transport": "any", "segments": "17",
-    "client": "7", "topic": "json/orders",
+    "client": "7", "topic": "json/orders", "action": "recover",
 }  # fmt: skip
 
 
@@ -38,7 +40,7 @@ def test_a_call_is_found_by_the_path_that_authorizes_it(call: str) -> None:
     assert steps[0] == "administrator"
     found = action_at(steps[1:])
     assert found == AdminAction(call, details)
-    assert found.path == path and found.verb == PATHS[call].rpartition("/")[2]
+    assert found.path == path and found.verb == PATHS[call].rpartition("/")[2].format(**details)
     assert found.name == next(iter(details.values()), "")
     assert action_of(path) == action_of(path.lstrip("/")) == found
 
@@ -65,6 +67,8 @@ def test_a_path_elsewhere_is_refused() -> None:
         ("downgrade", {}, {}),
         ("downgrade", {"force": True}, {"force": True}),
         ("reset_entitlement", {"user": "bob"}, {"of_user": "bob"}),
+        ("run_action", {}, {}),
+        ("run_action", {"who": "amy", "t": ""}, {"parameters": {"who": "amy", "t": ""}}),
         ("admit", {"senders": ["a", "b"], "force": False}, {"senders": ["a", "b"], "force": False}),
     ],
 )
@@ -82,6 +86,10 @@ def test_a_body_adds_arguments(call: str, body: object, arguments: dict[str, Any
         ("reset_entitlement", {"user": 7}, "must be a text"),
         ("reset_entitlement", {"user": "u" * 2_000}, "at most 1,024"),
         ("admit", {"senders": "a"}, "must be a list"),
+        ("run_action", {"who": 7}, "parameter 'who' must be a text"),
+        ("run_action", {"": "x"}, "must be a text"),
+        ("run_action", {"who": "w" * 2_000}, "at most 1,024"),
+        ("run_action", {str(number): "" for number in range(101)}, "takes 100 at most"),
         ("admit", {"senders": [1]}, "must be a list"),
         ("admit", {"senders": ["a"] * 2_000}, "must be a list"),
     ],
@@ -120,3 +128,21 @@ def test_an_instance_that_does_not_serve_offers_what_needs_nothing() -> None:
     found: Any = actions_of({}, lambda path: True)
     assert found["transaction_log"]["journals"].branches == {}
     assert found["authorization"]["entitlement"] == {"reset": True}
+
+
+def test_actions_of_the_configuration_are_listed_by_their_paths() -> None:
+    admin = {"kind": "on", "module": "admin"}
+    configuration = {
+        "actions": [
+            {"name": "a", "on": [{**admin, "options": [["Path", "one"], ["Name", "One"]]}]},
+            {"name": "b", "on": [{"kind": "on", "module": "startup", "options": []},
+                                 {**admin, "options": [["Path", "two"]]},
+                                 {**admin, "options": [["Path", "one"]]}]},
+        ]
+    }  # fmt: skip
+    paths = configured_paths(configuration)
+    assert paths == ["one", "two"] and configured_paths({}) == []
+    found = actions_of({}, lambda path: path.endswith("/actions/one"), paths)
+    assert found["actions"] == {"one": True, "two": False}
+    assert body_of("run_action", {"action": "one", "parameters": {"who": "amy"}}) == {"who": "amy"}
+    assert body_of("run_action", {"action": "one"}) == {}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +17,16 @@ from support.one_instance import events, in_instance
 from unit.server.test_access import guarded, logged_on
 from unit.test_counted_calls import links_here, sync_to
 
+from raylay.services.actions.model import ActionDefinition, ActionModule
 from raylay.services.client import Client
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.config.journal import JournalConfig
-from raylay.services.errors import AdmissionRefused, ConfigurationError, StorageError
+from raylay.services.errors import (
+    AdmissionRefused,
+    ConfigurationError,
+    FabricError,
+    StorageError,
+)
 from raylay.services.messages.topics import TopicRule
 from raylay.services.server.diagnostics import diagnostic_lines
 from raylay.services.server.instance_server import InstanceServer
@@ -277,3 +283,28 @@ def test_a_dump_of_very_many_clients_is_cut() -> None:
     lines = diagnostic_lines({"name": "A", "client_connections": clients}, lines_max=100)
     assert len(lines) == 101 and lines[-1] == "and 4,901 more lines"
     assert time.monotonic() - began_s < DEADLINE_S
+
+
+def test_a_request_begins_actions_of_the_configuration(tmp_path: Path) -> None:
+    on = ActionModule("on", "admin", (("Path", "again"), ("RequiredParameter", "who")))
+    action = ActionDefinition("recover", (on,), (ActionModule("do", "nothing"),))
+
+    async def visit(server: InstanceServer) -> None:
+        runtime = server.runtime
+        told: list[tuple[str, Mapping[str, str]]] = []
+        runtime.config = replace(runtime.config, actions=(action,))
+        perform = server.parts.calls.perform
+        asked = {"action": "again", "parameters": {"who": "amy", "AMPS_ADMIN_PATH": "no"}}
+        with pytest.raises(FabricError, match="A performs no actions now"):
+            await perform("run_action", asked, None)
+        runtime.occurrences.listen(["admin"], lambda *each: told.append(each))
+        assert await perform("run_action", asked, None) == "A begins recover"
+        assert told == [("admin", {"who": "amy", "AMPS_ADMIN_PATH": "again"})]
+        assert events(server, "control")[-1]["path"] == "/amps/administrator/actions/again"
+        with pytest.raises(ConfigurationError, match="needs the parameter 'who'"):
+            await perform("run_action", {"action": "again"}, None)
+        with pytest.raises(ConfigurationError, match="no action at 'else': it has again"):
+            await perform("run_action", {"action": "else", "parameters": {}}, None)
+        assert len(told) == 1
+
+    in_instance(tmp_path, visit, CONFIG)

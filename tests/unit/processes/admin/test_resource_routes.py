@@ -32,6 +32,7 @@ from raylay.storage import statistics as store_module
 from raylay.storage.statistics import StatisticsStore
 
 HEADER = {"X-Raylay": "1"}
+AGAIN = {"kind": "on", "module": "admin", "options": [["Path", "again"]]}
 READS_HOST = {"admin": [{"topic": "/amps/host.*", "read": True}]}
 
 
@@ -62,6 +63,7 @@ class Instance:
             "uptime_s": 3_661.5,
             "published": self.published,
             "state": "ready",
+            "configuration": {"actions": [{"name": "a", "on": [AGAIN]}]},
             "destinations": {
                 "south": {
                     "peer": "south-1", "group": "South", "client_name": "c", "connected": True,
@@ -266,6 +268,36 @@ def test_a_body_adds_to_an_action() -> None:
         assert len(at.instance.performed) == 1
 
     visit(act)
+
+
+def test_a_request_for_an_action_of_the_configuration_has_its_parameters_in_query_or_body() -> None:
+    async def act(at: Visit) -> None:
+        path = "/amps/administrator/actions/again"
+        query = {"who": "amy", "why": "a b&c"}
+        status, found = await at.ask("POST", path, headers=HEADER, params=query)
+        assert (status, found["done"], found["action"]) == (200, "run_action", "again")
+        assert at.instance.performed[-1][2] == {"action": "again", "parameters": query}
+        body = {"why": "another"}
+        await at.ask("POST", path, headers=HEADER, params=query, json=body)
+        assert at.instance.performed[-1][2]["parameters"] == {"who": "amy", "why": "another"}
+        await at.ask("POST", path, headers=HEADER)
+        assert at.instance.performed[-1][2] == {"action": "again"}
+        count = len(at.instance.performed)
+        assert (await at.ask("POST", path, headers=HEADER, params=query, json=["x"]))[0] == 400
+        assert (await at.ask("POST", path, params=query))[0] == 403, "a page of another site"
+        assert (await at.get(path, params=query))[0] == 405
+        assert len(at.instance.performed) == count
+        assert (await at.get("/amps/administrator/actions.json"))[1]["amps"] == {
+            "administrator": {"actions": {"again": "true"}}
+        }
+
+    visit(act)
+
+    async def documented(at: Visit) -> None:
+        status, _ = await at.get("/amps/administrator/actions/again", params={"who": "amy"})
+        assert status == 200 and at.instance.performed[-1][2]["parameters"] == {"who": "amy"}
+
+    visit(documented, get_actions=True)
 
 
 @pytest.mark.covers("Administration", "authentication, entitlement and sessions of the inte")
