@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from raylay.services.actions.model import ActionDefinition, ActionModule
-from raylay.services.actions.modules import ModuleDefinition, definition_of, of_kind
-from raylay.services.actions.option_text import text_problem
+from raylay.services.actions.modules import ModuleDefinition, TextKind, definition_of, of_kind
+from raylay.services.actions.option_text import assignment, flag, text_problem
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import compile_regex, is_regex
 
 CUTOFF = 0.7
 """Likeness, of 1, from which an unknown name is taken for a misspelled one."""
 
-ExpressionCheck = Callable[[str], str]
-"""Function that returns what is wrong with an expression; empty: nothing."""
+ExpressionCheck = Callable[[TextKind, str], str]
+"""Function that returns what is wrong with a filter or a condition; empty: nothing."""
 
 
 class ModuleProblem(NamedTuple):
@@ -71,13 +71,15 @@ def unknown_module(kind: str, name: str, written: Iterable[str]) -> str:
 
 
 def module_problems(
-    use: ActionModule, names: Spelling = DOCUMENTED, expression: ExpressionCheck = lambda text: ""
+    use: ActionModule,
+    names: Spelling = DOCUMENTED,
+    expression: ExpressionCheck = lambda kind, text: "",
 ) -> Iterator[ModuleProblem]:
     """Yields what is wrong with a module and its options.
 
     Args:
         names: the names of the configuration.
-        expression: check of the expressions that have no variable.
+        expression: check of filters and conditions.
     """
     known = definition_of(use)
     if known is None:
@@ -101,10 +103,23 @@ def module_problems(
             yield ModuleProblem(name, _unknown_option(name, known, names))
             continue
         wrong = text_problem(found, text)
-        if not wrong and found.text == "expression" and "{{" not in text:
-            wrong = expression(text)
+        if not wrong and found.text in ("filter", "condition"):
+            wrong = expression(found.text, text)
+        elif not wrong and found.text == "assignment" and not text.startswith("{{"):
+            wrong = expression("condition", assignment(text)[1])
         if wrong:
             yield ModuleProblem(name, f"{names.option(name)} of {shown}: {wrong}")
+
+
+def refused_option(use: ActionModule) -> str:
+    """Returns which option of a module does not run, and why, where its texts were checked; empty:
+    all of them run."""
+    known = definition_of(use)
+    for name, text in use.options:
+        option = known.option(name) if known is not None else None
+        if option is not None and option.refused and "{{" not in text and flag(text):
+            return f"{name} {text.strip()} does not run: {option.refused}"
+    return ""
 
 
 def _unknown_option(name: str, known: ModuleDefinition, names: Spelling) -> str:

@@ -23,7 +23,8 @@ TextKind = Literal[
     "message_types",
     "interval",
     "schedule",
-    "expression",
+    "filter",
+    "condition",
     "flag",
     "number",
     "percent",
@@ -38,7 +39,8 @@ TextKind = Literal[
     "function",
 ]
 """What the text of an option says: `topic` a name, `topics` a name or a regular expression,
-`assignment` `VARIABLE=expression`, `case` `found=given`, `pattern` a pattern of files as a shell
+`filter` which messages, `condition` an expression over variables, `assignment`
+`VARIABLE=expression`, `case` `found=given`, `pattern` a pattern of files as a shell
 reads it, `function` `package.module:function`."""
 
 
@@ -54,6 +56,7 @@ class OptionDefinition:
         repeated: whether it may be given several times.
         default: text that counts where it is not given; empty: none does.
         choices: the only texts that it may have; empty: any that `text` describes.
+        refused: why `true` does not run, of a flag; empty: it does.
     """
 
     name: str
@@ -63,6 +66,7 @@ class OptionDefinition:
     repeated: bool = False
     default: str = ""
     choices: tuple[str, ...] = ()
+    refused: str = ""
 
     @property
     def written_name(self) -> str:
@@ -116,7 +120,7 @@ _WORD_BEGINS = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _TOPICS = OptionDefinition("Topic", "topics", "topic, or regular expression over topics", True)
 _TOPIC = OptionDefinition("Topic", "topic", "topic", True)
 _TYPE = OptionDefinition("MessageType", "message_type", "message type of the topic", True)
-_FILTER = OptionDefinition("Filter", "expression", "content filter that messages must pass")
+_FILTER = OptionDefinition("Filter", "filter", "content filter that messages must pass")
 _AGE = OptionDefinition("Age", "interval", "age from which on it is done", True)
 
 
@@ -278,7 +282,7 @@ _ON = (
         _TYPE,
         _option("ControlTopic", "topic", "topic whose messages say what is assigned", True),
         _option("DataTopic", "topic", "topic whose messages are assigned", True),
-        _option("DataFilter", "expression", "content filter of the assigned messages"),
+        _option("DataFilter", "filter", "content filter of the assigned messages"),
         variables=(
             "AMPS_DATA",
             "AMPS_CLIENT_NAME",
@@ -359,7 +363,7 @@ _IF = (
     _if(
         "condition",
         "Goes on if an expression is true.",
-        _option("Condition", "expression", "expression, after its variables are expanded", True),
+        _option("Condition", "condition", "expression, after its variables are expanded", True),
     ),
     _if(
         "file-system-usage",
@@ -386,7 +390,7 @@ _DO = (
         "Deletes the records of SOW topics that pass a filter.",
         _TOPICS,
         _TYPE,
-        _option("Filter", "expression", "content filter of the records to delete", True),
+        _option("Filter", "filter", "content filter of the records to delete", True),
     ),
     _do(
         "compact-sow",
@@ -432,7 +436,13 @@ _DO = (
         _TYPE,
         _option("Data", "text", "body of the message", True),
         _option("Delta", "flag", "whether it is a delta publish to a SOW topic", default="true"),
-        _option("UpdateOnly", "flag", "whether it must update a record", default="false"),
+        _option(
+            "UpdateOnly",
+            "flag",
+            "whether it must update a record",
+            default="false",
+            refused="a publish creates a record where there is none",
+        ),
     ),
     *(
         _do(

@@ -18,17 +18,23 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from raylay.services.actions.checks import Spelling, module_problems, unknown_module
+from raylay.services.actions.checks import (
+    Spelling,
+    module_problems,
+    refused_option,
+    unknown_module,
+)
 from raylay.services.actions.model import ActionDefinition, ActionModule, Kind
 from raylay.services.actions.modules import (
     MODULES,
     ModuleDefinition,
     OptionDefinition,
+    TextKind,
     definition_of,
     of_kind,
 )
 from raylay.services.configuration.fields import Section
-from raylay.services.errors import ConfigurationError
+from raylay.services.errors import ConfigurationError, ExpressionError
 from raylay.services.plugins.filters import subscription_filter_problem
 
 NAME_CHARACTERS_MAX = 64
@@ -76,10 +82,29 @@ def _checked(use: ActionModule) -> ActionModule:
     known = definition_of(use)
     if known is not None and known.refused:
         raise ValueError(f"{written_name(known)} does not run: {known.refused}")
-    found = [problem.text for problem in module_problems(use, WRITTEN, subscription_filter_problem)]
+    found = [problem.text for problem in module_problems(use, WRITTEN, expression_problem)]
+    refused = refused_option(use) if not found else ""
+    if refused:
+        raise ValueError(f"{use.module.replace('-', '_')}: {refused}")
     if found:
         raise ValueError("; ".join(found))
     return use
+
+
+def expression_problem(kind: TextKind, text: str) -> str:
+    """Returns what is wrong with a filter or with an expression over variables; empty: nothing, as
+    far as one can say before its variables are expanded."""
+    if kind == "filter":
+        return "" if "{{" in text else subscription_filter_problem(text)
+    # Without actions, neither the language nor its functions are loaded.
+    from raylay.services.actions.pure_steps import check_expression
+    from raylay.services.plugins.functions import functions
+
+    try:
+        check_expression(text, functions())
+    except ExpressionError as error:
+        return str(error)
+    return ""
 
 
 def _module(value: object, kinds: tuple[Kind, ...]) -> ActionModule:

@@ -10,11 +10,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from raylay.services.actions.checks import endless, module_problems, unknown_module
+from raylay.services.actions.checks import (
+    endless,
+    module_problems,
+    refused_option,
+    unknown_module,
+)
 from raylay.services.actions.model import ActionModule, Kind
 from raylay.services.actions.modules import ModuleDefinition, named, of_kind
 from raylay.services.actions.option_text import interval_us, occasion
-from raylay.services.configuration.actions import Action, ActionSettings, definitions
+from raylay.services.configuration.actions import (
+    Action,
+    ActionSettings,
+    definitions,
+    expression_problem,
+)
 from raylay.services.configuration.amps.model import (
     ActionStanza,
     AmpsConfig,
@@ -24,7 +34,6 @@ from raylay.services.configuration.amps.model import (
 )
 from raylay.services.configuration.amps.types import ModuleUse
 from raylay.services.configuration.model import downgrade_of
-from raylay.services.plugins.filters import subscription_filter_problem
 from raylay.services.replication.downgrade import DowngradePolicy
 
 MILLISECOND_NS = 1_000_000
@@ -64,7 +73,7 @@ def problems_of(config: AmpsConfig) -> Iterator[tuple[Path, str]]:
                 yield (*path, "Module"), text
             wrong = True
             continue
-        for problem in module_problems(_module(known, use), expression=subscription_filter_problem):
+        for problem in module_problems(_module(known, use), expression=expression_problem):
             where = (*path, "Options", problem.option) if problem.option else path
             yield where, problem.text
             wrong = True
@@ -186,7 +195,12 @@ def _known(made: InstanceActions, where: Path, use: ModuleUse) -> ActionModule |
         made.left.append((where, text))
         return None
     if not known.refused:
-        return _module(known, use)
+        found = _module(known, use)
+        refused = refused_option(found)
+        if refused:
+            made.left.append((where, f"{use.module}: {refused}"))
+            return None
+        return found
     if kind == "on":
         made.needless.append((where, f"{tag} {use.module} never happens: {known.refused}"))
     else:

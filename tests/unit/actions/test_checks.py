@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from raylay.services.actions.checks import check_actions, endless, module_problems
+from raylay.services.actions.checks import check_actions, endless, module_problems, refused_option
 from raylay.services.actions.model import ActionDefinition, ActionModule
+from raylay.services.actions.modules import TextKind
 from raylay.services.errors import ConfigurationError
 
 STARTUP = ActionModule("on", "startup")
@@ -61,20 +62,42 @@ def action(
         ),
         (
             ActionModule("if", "condition", (("Condition", "bad"),)),
-            "Condition of amps-action-if-condition: it is bad",
+            "Condition of amps-action-if-condition: the condition is bad",
+        ),
+        (
+            ActionModule(
+                "do", "extract-values", (("MessageType", "x"), ("Data", ""), ("Value", "A= bad "))
+            ),
+            "Value of amps-action-do-extract-values: the condition is bad",
+        ),
+        (
+            ActionModule("do", "delete-sow", (*publish("x").options[:2], ("Filter", "bad"))),
+            "Filter of amps-action-do-delete-sow: the filter is bad",
         ),
     ],
 )
 def test_what_is_wrong_with_a_module(use: ActionModule, told: str) -> None:
-    (problem,) = module_problems(use, expression=lambda text: "it is bad" if text == "bad" else "")
+    (problem,) = module_problems(use, expression=told_bad)
     assert re.search(told, problem.text), problem.text
 
 
 def test_what_may_be_repeated_and_what_has_variables() -> None:
     options = (("Data", "{{D}}"), ("Value", "V"), ("Case", "a=b"), ("Case", "c=d"))
     assert list(module_problems(ActionModule("do", "translate-data", options))) == []
-    use = ActionModule("if", "condition", (("Condition", "{{A}} = 1"),))
-    assert list(module_problems(use, expression=lambda text: "bad")) == []
+
+
+def told_bad(kind: TextKind, text: str) -> str:
+    return f"the {kind} is bad" if text == "bad" else ""
+
+
+def test_an_option_that_does_not_run_is_told() -> None:
+    for text, told in (("true", "UpdateOnly true does not run: a publish creates"), ("false", "")):
+        use = publish("x")
+        use = ActionModule("do", "publish-message", (*use.options, ("UpdateOnly", text)))
+        assert refused_option(use).startswith(told)
+        assert bool(refused_option(use)) == bool(told)
+    assert refused_option(ActionModule("do", "none", (("UpdateOnly", "true"),))) == ""
+    assert refused_option(ActionModule("do", "publish-message", (("Update", "true"),))) == ""
 
 
 def test_all_is_told_at_once() -> None:

@@ -63,7 +63,7 @@ def test_a_wrong_text_is_told(kind: str, text: str, told: str) -> None:
         *(("number", "10k"), ("assignment", "A=/b"), ("case", "a="), ("topics", "^a")),
         *(("topics", "a"), ("topic", "a.b"), ("signal", "SIGUSR1"), ("variable", "A_1")),
         *(("name", "archive_journals"), ("function", "os.path:join"), ("function", "a.b:C.d")),
-        *(("text", ""), ("expression", "(("), ("path", "/tmp"), ("message_type", "json")),
+        *(("text", ""), ("filter", "(("), ("path", "/tmp"), ("message_type", "json")),
         *(("pattern", "*.log"), ("message_types", "json")),
     ],
 )

@@ -161,6 +161,22 @@ WRONG = [
     ("{on: {schedule: {every: 11:00}}, do: nothing}", 3, "every: give the time in quotes: YAML"),
     ("{on: {schedule: {every: true}}, do: nothing}", 3, "every of schedule: expected an interval"),
     ("{on: startup, do: [{if_condition: {condition: '1 +'}}]}", 3, "condition of if_condition: "),
+    (
+        "{on: startup, do: [{if_condition: {condition: '{{A}} = {{B'}}]}",
+        3,
+        "condition of if_condition: ",
+    ),
+    (
+        "{on: startup, do: [{extract_values: {message_type: json, data: x, value: {A: /a +}}}]}",
+        3,
+        "value of extract_values: ",
+    ),
+    (
+        "{on: startup, do: [{publish_message: {topic: x, message_type: json, data: x, "
+        "update_only: true}}]}",
+        3,
+        "publish_message: UpdateOnly true does not run",
+    ),
     ("{on: startup, do: []}", 3, "actions.0.do: "),
     ("{on: startup}", 3, "actions.0.do: is missing"),
     ("{on: startup, do: [5]}", 3, "expected the name of one module"),

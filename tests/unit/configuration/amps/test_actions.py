@@ -138,6 +138,25 @@ ON_MINIDUMP = ("On", module("on-minidump"))
         ((STARTUP, ("Do", module("do-minidump")), ECHO), True, "do-minidump does not run: Pyth", 0),
         ((STARTUP, ECHO, ("Do", module("do-vacuum-statistics"))), False, "needs nothing here", 1),
         ((STARTUP, ("Do", module("do-vacuum-statistics"))), False, "needs nothing here", 0),
+        (
+            (
+                STARTUP,
+                (
+                    "Do",
+                    module(
+                        "do-publish-message",
+                        Topic="x",
+                        MessageType="json",
+                        Data="x",
+                        UpdateOnly="true",
+                    ),
+                ),
+                ECHO,
+            ),
+            True,
+            "UpdateOnly true does not run: a publish creates a record where there is none",
+            0,
+        ),
         ((STARTUP, ECHO, ("Do", module("do-archive-journal", Age="1d"))), True, "nowhere to", 1),
     ],
 )
@@ -206,11 +225,15 @@ def test_every_module_is_read() -> None:
     texts = {
         **{"interval": "1d", "schedule": "1h", "percent": "5%", "flag": "true", "number": "3"},
         **{"assignment": "A=/a", "case": "a=b", "signal": "SIGUSR1", "variable": "V"},
-        **{"function": "os.path:join", "expression": "/a = 1"},
+        **{"function": "os.path:join", "filter": "/a = 1", "condition": "/a = 1"},
     }
     for known in MODULES.values():
         options = {
-            each.name: each.choices[0] if each.choices else texts.get(each.text, "word")
+            each.name: each.choices[0]
+            if each.choices
+            else "false"
+            if each.refused
+            else texts.get(each.text, "word")
             for each in known.options
             if each.name not in known.one_of[1:]
         }
