@@ -104,8 +104,9 @@ docs: $(STAMP)  ## the documents as a site with a search, in build/site; no inte
 coverage-page: $(STAMP)  ## write the tests of docs/coverage.md from their markers
 	PYTHONPATH=tests $(PY) -m support.coverage_page
 
-action-modules: $(STAMP)  ## write the modules of actions for scripts from their table
+action-modules: $(STAMP)  ## write the modules of actions for scripts, and in docs/actions.md, from their table
 	PYTHONPATH=tests $(PY) -m support.action_modules
+	PYTHONPATH=tests $(PY) -m support.actions_page
 
 codes-page: $(STAMP)  ## write docs/codes.md from the catalogue of events
 	PYTHONPATH=tests $(PY) -m support.codes_page

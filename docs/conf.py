@@ -25,6 +25,7 @@ CHAPTERS = {
         "sow",
         "sow-topics",
         "queues",
+        "actions",
         "events",
         "topology",
         "configuration",

@@ -435,7 +435,7 @@ _DO = (
         _TOPIC,
         _TYPE,
         _option("Data", "text", "body of the message", True),
-        _option("Delta", "flag", "whether it is a delta publish to a SOW topic", default="true"),
+        _option("Delta", "flag", "whether it is a delta publish; without it: to a SOW topic it is"),
         _option(
             "UpdateOnly",
             "flag",

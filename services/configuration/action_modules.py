@@ -555,7 +555,7 @@ class Do:
             topic: topic.
             message_type: message type of the topic.
             data: body of the message.
-            delta: whether it is a delta publish to a SOW topic; default: true.
+            delta: whether it is a delta publish; without it: to a SOW topic it is.
             update_only: whether it must update a record; default: false.
         """
         return used_module(

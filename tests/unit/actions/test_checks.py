@@ -132,6 +132,7 @@ CIRCLES = [
 ]
 
 
+@pytest.mark.covers("Actions", "a circle of actions")
 @pytest.mark.parametrize("actions", CIRCLES)
 def test_actions_that_start_one_another_for_ever_are_refused(
     actions: tuple[ActionDefinition, ...],

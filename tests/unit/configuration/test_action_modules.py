@@ -22,6 +22,7 @@ def test_the_file_is_what_the_table_says() -> None:
     assert written == ast.dump(ast.parse(text())), "make action-modules"
 
 
+@pytest.mark.covers("Actions", "the same in YAML")
 def test_an_action_of_a_script() -> None:
     found = ActionSettings.model_validate(
         Action(

@@ -28,6 +28,7 @@ def actions_of(text: str, name: str = "A") -> tuple[ActionDefinition, ...]:
     return config.actions
 
 
+@pytest.mark.covers("Actions", "the same in YAML")
 def test_an_action_as_a_file_has_it() -> None:
     (found,) = actions_of(
         f"""{HEAD}
@@ -201,6 +202,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.covers("Actions", "the same in YAML")
 @pytest.mark.parametrize(("text", "line", "told"), WRONG)
 def test_what_is_wrong_is_told_with_its_line(text: str, line: int, told: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
@@ -210,6 +212,7 @@ def test_what_is_wrong_is_told_with_its_line(text: str, line: int, told: str) ->
     assert told in problem
 
 
+@pytest.mark.covers("Actions", "the same in YAML")
 def test_a_script_declares_the_same() -> None:
     on = ActionModule("on", "startup")
     steps = [

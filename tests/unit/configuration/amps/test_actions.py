@@ -46,6 +46,7 @@ NIGHTLY = ("On", module("on-schedule", Every="00:32"))
 ECHO = ("Do", module("do-echo-message", Message="hello"))
 
 
+@pytest.mark.covers("Actions", "configuration: modules")
 def test_an_action_comes_through_in_order_with_all_its_ons() -> None:
     text = with_actions(
         action(
@@ -106,6 +107,7 @@ def test_an_action_comes_through_in_order_with_all_its_ons() -> None:
     assert started_of(again).actions == config.actions, "the order of If and Do is kept"
 
 
+@pytest.mark.covers("Actions", "downgrades and work on journal")
 def test_what_an_instance_does_by_itself_needs_no_process() -> None:
     """One that only schedules downgrades or work on journal; with any other step, or another On,
     the whole action is one of the process beside it."""
@@ -130,6 +132,7 @@ def test_what_an_instance_does_by_itself_needs_no_process() -> None:
 ON_MINIDUMP = ("On", module("on-minidump"))
 
 
+@pytest.mark.covers("Actions", "what has no meaning here")
 @pytest.mark.parametrize(
     ("elements", "refuses", "told", "steps"),
     [
@@ -175,6 +178,7 @@ def test_what_has_no_meaning_here_is_told(
     assert sum(len(each.do) for each in found) == steps
 
 
+@pytest.mark.covers("Actions", "what has no meaning here")
 def test_a_module_of_a_library_does_not_run() -> None:
     own = "<Modules><Module><Name>mine</Name><Library>libmine.so</Library></Module></Modules>"
     text = with_actions(action(STARTUP, ("Do", "<Module>mine</Module>"), ECHO))
@@ -189,6 +193,7 @@ def test_archiving_in_an_action_has_a_place() -> None:
     assert [each.steps[0].module for each in started(text).actions] == ["archive-journal"]
 
 
+@pytest.mark.covers("Actions", "configuration: modules")
 @pytest.mark.parametrize(
     ("elements", "told"),
     [
@@ -220,6 +225,7 @@ def test_what_is_wrong_is_told(elements: tuple[tuple[str, str], ...], told: str)
     assert told in problem
 
 
+@pytest.mark.covers("Actions", "configuration: modules")
 def test_every_module_is_read() -> None:
     """One with all its options, in an element of its kind."""
     texts = {
