@@ -7,10 +7,17 @@ from collections.abc import Mapping
 
 from raylay.services.actions.model import ActionModule
 from raylay.services.actions.option_text import assignment, case
-from raylay.services.actions.variables import Lookup, expand, expand_expression, to_bytes
-from raylay.services.errors import ConfigurationError
+from raylay.services.actions.variables import (
+    Lookup,
+    expand,
+    expand_expression,
+    field_value,
+    to_bytes,
+    with_fields,
+)
+from raylay.services.errors import ConfigurationError, ExpressionError
 from raylay.services.expressions import values
-from raylay.services.expressions.compiler import compiled_value
+from raylay.services.expressions.compiler import Evaluation, Predicate, compiled_value
 from raylay.services.expressions.expression import ExpressionUse, expression
 from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.expressions.functions.registry import EvalContext, Functions
@@ -21,6 +28,10 @@ CONTEXT = ExpressionUse(
 )
 COUNTERS_MAX = 10_000
 """Number of counters that an instance keeps: their names may be made of what clients send."""
+EVALUATIONS_MAX = 100
+"""Number of expressions of values that are kept compiled."""
+CompiledCondition = tuple[Predicate, tuple[tuple[str, bool], ...]]
+"""A condition, and for each of its fields the variable and whether it may be a number."""
 
 
 def check_expression(template: str, functions: Functions = BUILT_IN) -> None:
@@ -41,12 +52,16 @@ class PureSteps:
         functions: the functions that expressions may use.
     """
 
-    __slots__ = ("_counters", "_functions", "_types")
+    __slots__ = ("_conditions", "_counters", "_evaluations", "_functions", "_types")
 
     def __init__(self, types: MessageTypeTable, functions: Functions) -> None:
         self._types = types
         self._functions = functions
         self._counters: dict[str, int] = {}
+        self._conditions: dict[str, CompiledCondition | None] = {}
+        """The conditions of the actions, compiled, by their texts."""
+        self._evaluations: dict[str, Evaluation] = {}
+        """Recent expressions of values, compiled, by their texts with variables."""
 
     def is_true(self, step: ActionModule, find: Lookup, around: EvalContext) -> bool:
         """Returns whether the condition of an `if-condition` is true.
@@ -54,8 +69,19 @@ class PureSteps:
         Raises:
             ExpressionError: with its variables, the condition is no expression.
         """
-        text = expand_expression(step.option("Condition"), find)
-        return expression(text, CONTEXT, self._functions).matches({}, around)
+        template = step.option("Condition")
+        if template not in self._conditions:
+            self._conditions[template] = self._compiled(template)
+        compiled = self._conditions[template]
+        if compiled is None:
+            text = expand_expression(template, find)
+            return expression(text, CONTEXT, self._functions).matches({}, around)
+        matches, fields = compiled
+        read = {
+            f"V{number}": field_value(find(name), may_be_number=may_be_number)
+            for number, (name, may_be_number) in enumerate(fields)
+        }
+        return matches(read, around)
 
     def extracted(self, step: ActionModule, find: Lookup, around: EvalContext) -> dict[str, str]:
         """Returns the variables that an `extract-values` sets; without `Data` it sets none.
@@ -72,9 +98,8 @@ class PureSteps:
         found = {}
         for text in step.every("Value"):
             name, template = assignment(text)
-            asked = expression(expand_expression(template, find), CONTEXT, self._functions)
-            value = values.text(compiled_value(asked.tree)(tree, around))
-            found[name] = value or ""
+            evaluate = self._evaluation(expand_expression(template, find))
+            found[name] = values.text(evaluate(tree, around)) or ""
         return found
 
     def translated(self, step: ActionModule, find: Lookup) -> dict[str, str]:
@@ -109,6 +134,27 @@ class PureSteps:
         self._counters[key] = self._counters.get(key, 0) + 1
         name = expand(step.option("Value"), find)
         return {name: str(self._counters[key])} if name else {}
+
+    def _compiled(self, template: str) -> CompiledCondition | None:
+        """Returns a condition that reads its variables as fields; None: it cannot, as where a
+        pattern has one, and is compiled with each of their texts."""
+        found = with_fields(template)
+        if found is None:
+            return None
+        text, fields = found
+        try:
+            return expression(text, CONTEXT, self._functions).matches, fields
+        except ExpressionError:
+            return None
+
+    def _evaluation(self, text: str) -> Evaluation:
+        found = self._evaluations.get(text)
+        if found is None:
+            if len(self._evaluations) >= EVALUATIONS_MAX:
+                self._evaluations.clear()
+            found = compiled_value(expression(text, CONTEXT, self._functions).tree)
+            self._evaluations[text] = found
+        return found
 
 
 def context_of(variables: Mapping[str, str], instance_name: str, wall_us: int) -> EvalContext:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from raylay.services.errors import ConfigurationError
+from raylay.services.expressions.values import parsed
 
 EXPANDED_CHARACTERS_MAX = 64 * 1024 * 1024
 """Largest text that an option may expand to: some references to a variable that refers to others
@@ -121,6 +122,31 @@ def expand_expression(template: str, find: Lookup) -> str:
         else:
             made.append(text)
     return _joined(made)
+
+
+def with_fields(template: str) -> tuple[str, tuple[tuple[str, bool], ...]] | None:
+    """Returns an expression in which variables are fields, so that it is compiled once; and
+    (name, whether it may be a number) of each variable in the order of the fields `/V0`, `/V1`, ….
+    None: a variable is a part of a text, or the name of a field.
+    """
+    made: list[str] = []
+    fields: list[tuple[str, bool]] = []
+    for piece in _PIECES.finditer(template):
+        kind, text = piece.lastgroup, piece[0]
+        inside = text if kind == "reference" else text[1 + (kind == "raw") : -1]
+        if kind == "other" or "{{" not in text:
+            made.append(text)
+            continue
+        if not _REFERENCE.fullmatch(inside) or template[: piece.start()].endswith("/"):
+            return None
+        made.append(f"/V{len(fields)}")
+        fields.append((inside[2:-2], kind == "reference"))
+    return "".join(made), tuple(fields)
+
+
+def field_value(text: str, *, may_be_number: bool) -> str | int | float:
+    """Returns the value of a variable in the fields of `with_fields`."""
+    return parsed(text) if may_be_number and _NUMBER.fullmatch(text) else text
 
 
 def names_in(template: str) -> frozenset[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from raylay.services.actions import pure_steps
 from raylay.services.actions.model import ActionModule
@@ -163,6 +165,64 @@ def test_a_condition_knows_what_began_the_run(condition: str, wanted: bool) -> N
         "COUNT": "9",
     }
     assert is_true(condition, **variables) is wanted
+
+
+TEXTS = st.one_of(
+    st.sampled_from(["", "0", "-1", "1.50", "1e3", "a", "a' = 'a' OR 'b", "9223372036854775808"]),
+    st.from_regex(r"-?[0-9]{1,25}(\.[0-9]{1,3})?([eE][+-]?[0-9]{1,3})?", fullmatch=True),
+    st.text(st.characters(codec="utf-8"), max_size=5),
+)
+CONDITIONS = (
+    "{{A}} > {{B}}",
+    "{{A}} = '{{B}}'",
+    "'{{A}}' = \"{{B}}\" OR r'{{A}}' < '{{B}}'",
+    "'{{A}}' IS NULL",
+    "{{A}} + 1 = {{B}} - {{A}}",
+    "LENGTH('{{A}}') > LENGTH({{B}})",
+    "'{{A}}' LIKE '{{B}}'",
+    "'{{A}}' IN ('a', '{{B}}', {{B}})",
+    "NOT ({{A}} BETWEEN 0 AND {{B}})",
+    "CONCAT('{{A}}', {{B}}) = 'x{{A}}'",
+)
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+@settings(derandomize=True)
+@given(a=TEXTS, b=TEXTS)
+def test_variables_as_fields_are_what_their_texts_are(condition: str, a: str, b: str) -> None:
+    made, variables = steps(), {"A": a, "B": b}
+    module = ActionModule("if", "condition", (("Condition", condition),))
+    around = context_of(variables, "london-1", WALL_US)
+
+    def asked() -> bool | str:
+        try:
+            return made.is_true(module, finder(**variables), around)
+        except ExpressionError:
+            return "no expression"
+
+    found = asked()
+    made._conditions[condition] = None
+    assert found == asked()
+
+
+def test_conditions_are_compiled_once_where_they_can_be() -> None:
+    made = steps()
+    for condition in CONDITIONS:
+        module = ActionModule("if", "condition", (("Condition", condition),))
+        made.is_true(module, finder(A="1", B="2"), context_of({}, "", 0))
+    kept = [condition for condition, found in made._conditions.items() if found is not None]
+    assert kept == [each for each in CONDITIONS if "LIKE" not in each and "x{{" not in each]
+
+
+def test_compiled_values_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pure_steps, "EVALUATIONS_MAX", 2)
+    made = steps()
+    options = (("MessageType", "json"), ("Data", "{}"), ("Value", "V={{N}} + 1"))
+    for number in (1, 2, 2, 3, 1):
+        module, find = step("extract-values", *options), finder(N=str(number))
+        found = made.extracted(module, find, context_of({}, "", 0))
+        assert found == {"V": str(number + 1)}
+        assert len(made._evaluations) <= 2
 
 
 def test_a_message_that_is_not_there_has_no_size() -> None:
