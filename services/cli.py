@@ -173,6 +173,23 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Spark over journals: archive, audit, aggregate, latency, replay, publish.",
     ),
     "journal": (f"{_COMMANDS}.journal:journal_app", "Show, verify and maintain a journal."),
+    "dump": (
+        f"{_COMMANDS}.dump:dump",
+        "Print what an instance's files hold: SOW records, acknowledgments of clients and of "
+        "queues, the topic index of the journal, statistics.",
+    ),
+    "identify": (
+        f"{_COMMANDS}.identify:identify_command",
+        "Say what each file is, and what would be lost with it.",
+    ),
+    "find": (
+        f"{_COMMANDS}.find:find_command",
+        "Find lines of logs and messages of journals.",
+    ),
+    "statistics": (
+        f"{_COMMANDS}.statistics:statistics_app",
+        "Query an instance's statistics database, or report on it.",
+    ),
 }
 """Place of each command (module:name), and the beginning of its help."""
 _OF_CLIENTS = tuple(

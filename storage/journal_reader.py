@@ -21,6 +21,7 @@ from raylay.storage.front import Blocks, FrontReader
 from raylay.storage.journal import BLOCK_BYTES_MAX, SegmentInfo
 from raylay.storage.segment_index import (
     EXTENT_BYTES,
+    HEADER_KEY,
     HELD_PREFIX,
     RunHeader,
     SegmentIndex,
@@ -569,6 +570,41 @@ class LmdbJournalReader:
             if segment is None:
                 return PublisherRanges()
             return ranges_from_entries(segment.entries(), HELD_PREFIX, str(segment.file.path))
+
+    def ever_held(self) -> PublisherRanges:
+        """Returns all sequences that were ever journaled, those of removed segments included."""
+        with self._passing():
+            self._list()
+            for _ in range(LISTINGS_MAX):
+                made = PublisherRanges()
+                try:
+                    # A segment has its header, and what was held before it, from its first commit
+                    # on.
+                    for file in reversed(self._files):
+                        made.update(self._index_of(file).summary)
+                        entries = self._opened(file).entries()
+                        if HEADER_KEY in entries:
+                            made.update(ranges_from_entries(entries, HELD_PREFIX, str(file.path)))
+                            break
+                    return made
+                except FileNotFoundError:
+                    self._list()
+            raise self._unsettled()
+
+    def segment_files(self) -> list[SegmentFile]:
+        """Lists the segments' files, the oldest first."""
+        self._list()
+        return list(self._files)
+
+    def indexed(self, file: SegmentFile) -> tuple[SegmentInfo, SegmentIndex]:
+        """Returns a segment's summary and index.
+
+        Raises:
+            FileNotFoundError: the file was renamed or removed: list the files again.
+            CorruptRecord: the segment is damaged.
+        """
+        with self._passing():
+            return self._info(file), self._index_of(file)
 
     def segments(self) -> list[SegmentInfo]:
         """Returns all segments, the oldest first, the live one last."""

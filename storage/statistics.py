@@ -15,7 +15,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from raylay.services.errors import StorageError
 from raylay.storage.files import move_durably
@@ -367,6 +367,18 @@ class StatisticsStore:
         """Closes the file."""
         with self._named():
             self._database.close()
+
+
+READ_ONLY: Mapping[str, Any] = {"uri": True, "timeout": LOCK_WAIT_S, "isolation_level": None}
+"""Arguments of `sqlite3.connect` for `read_only_uri`."""
+
+
+def read_only_uri(path: Path) -> str:
+    """Returns the address by which SQLite opens a database without writing to it."""
+    # Without a write-ahead log no process has it open. SQLite would make one to read it, and leave
+    # it behind.
+    is_open = Path(f"{path}-wal").exists()
+    return f"{path.absolute().as_uri()}?mode=ro{'' if is_open else '&immutable=1'}"
 
 
 def _bounded(value: Number) -> Number:

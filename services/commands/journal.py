@@ -7,35 +7,40 @@ segments that no reader uses. The instance has written down which segments may b
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, NoReturn
 
 import typer
 
 from raylay.services.commands.shared.options import FabricOption
 from raylay.services.commands.shared.printing import echo, echo_json
+from raylay.services.commands.shared.row_printing import print_row, record_line, segment_line
 from raylay.services.configuration.model import FabricSettings
-from raylay.services.errors import FabricError, StorageError
+from raylay.services.errors import ConfigurationError, FabricError, StorageError
 from raylay.services.fabric.plan import FabricRecord, replication_address
 from raylay.services.fabric.records import registry
-from raylay.services.messages.records import FLAG_NAMES, Command, Kind, Record, Run, iterate_records
+from raylay.services.inspection.journal_rows import (
+    JournalSelection,
+    journal_place,
+    note_row,
+    record_row,
+    records_of,
+    segment_row,
+)
+from raylay.services.messages.records import Record, Run
 from raylay.services.server.data.salvage import TIMEOUT_S_DEFAULT, SalvageReport
 from raylay.services.server.data.salvage import salvage as salvage_directory
-from raylay.storage.journal import Outcome, SegmentInfo
+from raylay.storage.journal import Outcome
 from raylay.storage.lmdb_journal import LmdbJournalReader
 from raylay.storage.maintenance import IN_USE, SegmentMaintenance
 from raylay.storage.repair import repair_front
-from raylay.storage.segments import list_segments
 from raylay.storage.verify import VerifyResult, verify_journal
 
-BODY_SHOWN_CHARACTERS = 120
 READERS_AWAITED_S = 5.0
 """Most time to wait for readers: an instance and its processes release a segment two seconds after
 they last read it."""
@@ -63,153 +68,16 @@ BeforeOption = Annotated[
 ]
 
 
-class _Target:
-    """The directory of a journal, and a range of transaction ids where one segment's file was
-    named."""
-
-    def __init__(self, path: Path, archive: Path | None) -> None:
-        self.archive = archive
-        self.only: frozenset[Path] | None = None
-        self.first_txid = 1
-        self.end_txid: int | None = None
-        if path.is_file():
-            self.directory = path.parent
-            files = list_segments(self.directory, archive)
-            at = [index for index, file in enumerate(files) if file.path == path]
-            if not at:
-                _fail(f"{path} is not a segment of a journal")
-            self.only = frozenset([path])
-            self.first_txid = files[at[0]].first_txid
-            if at[0] + 1 < len(files):
-                self.end_txid = files[at[0] + 1].first_txid
-            return
-        self.directory = path
-        if not path.is_dir():
-            _fail(f"{path} does not exist")
-        # Without the archive: an archived segment says nothing about which directory this is.
-        if not list_segments(path, None) and (path / "journal").is_dir():
-            self.directory = path / "journal"
-        if not list_segments(self.directory, archive):
-            _fail(f"{self.directory} does not hold a journal")
-
-
-def _fail(text: str) -> None:
+def _fail(text: str) -> NoReturn:
     echo(text, err=True)
     raise typer.Exit(1)
 
 
-def _time(time_us: int) -> str:
-    if not 0 < time_us < 253_402_300_800_000_000:
-        return str(time_us)
-    moment = datetime.fromtimestamp(time_us // 1_000_000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_us % 1_000_000:06d}Z"
-
-
-def _name(kind: type[Command] | type[Kind], value: int) -> str:
+def _place(journal: Path, archive: Path | None) -> JournalSelection:
     try:
-        return kind(value).name.lower()
-    except ValueError:
-        return str(value)
-
-
-def _text(body: bytes) -> dict[str, str]:
-    try:
-        return {"body": body.decode()}
-    except UnicodeDecodeError:
-        return {"body_base64": base64.b64encode(body).decode()}
-
-
-def _record_line(txid: int, run: Run, record: Record, body: bool) -> dict[str, Any]:
-    line: dict[str, Any] = {
-        "txid": txid,
-        "bookmark": record.bookmark,
-        "command": _name(Command, record.command),
-        "topic": record.topic,
-        "message_type": record.message_type,
-        "origin_time": _time(record.origin_time_us),
-        "receive_time": _time(run.receive_time_us),
-        "path": [f"{incarnation:016x}" for incarnation in run.path],
-        "group": run.group,
-        "flags": [name for flag, name in FLAG_NAMES.items() if run.flags & flag],
-    }
-    if record.key:
-        line["key"] = record.key.decode("utf-8", "backslashreplace")
-    if record.correlation:
-        line["correlation"] = record.correlation.decode("utf-8", "backslashreplace")
-    if record.expiration_s:
-        line["expiration_s"] = record.expiration_s
-    if record.trace:
-        line["trace_id"] = record.trace[:16].hex()
-    if body:
-        line |= _text(record.body)
-    return line
-
-
-def _note_line(run: Run) -> dict[str, Any]:
-    return {
-        "txid": run.first_txid,
-        "note": _name(Kind, run.kind),
-        "receive_time": _time(run.receive_time_us),
-        "bytes": len(run.payload),
-    }
-
-
-def _show(line: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        echo_json(line, ascii_only=False)
-        return
-    if "note" in line:
-        echo(
-            f"{line['txid']:>12}  {line['receive_time']}  note {line['note']}, "
-            f"{line['bytes']} bytes"
-        )
-        return
-    body = line.get("body", line.get("body_base64", ""))
-    if len(body) > BODY_SHOWN_CHARACTERS:
-        body = f"{body[:BODY_SHOWN_CHARACTERS]}… ({len(body)})"
-    command = "" if line["command"] == "publish" else f"  {line['command']}"
-    echo(
-        f"{line['txid']:>12}  {line['receive_time']}  {line['bookmark']}  {line['topic']}"
-        f"{command}  {body}".rstrip()
-    )
-
-
-def _runs(reader: LmdbJournalReader, first_txid: int, end_txid: int | None) -> Iterator[Run]:
-    """Yields the runs from `first_txid` (inclusive) to `end_txid` (exclusive)."""
-    at = first_txid - 1
-    while runs := reader.read(at):
-        for run in runs:
-            if end_txid is not None and run.first_txid >= end_txid:
-                return
-            yield run
-        at = runs[-1].last_txid
-
-
-def _lines(
-    reader: LmdbJournalReader, first_txid: int, end_txid: int | None, body: bool
-) -> Iterator[tuple[dict[str, Any], Record | None]]:
-    for run in _runs(reader, first_txid, end_txid):
-        if run.kind != Kind.RECORDS:
-            yield _note_line(run), None
-            continue
-        for txid, record in enumerate(iterate_records(run.payload), run.first_txid):
-            if end_txid is not None and txid >= end_txid:
-                return
-            yield _record_line(txid, run, record, body), record
-
-
-def _segment_line(segment: SegmentInfo) -> dict[str, Any]:
-    return {
-        "segment": segment.path.name,
-        "state": segment.state,
-        "archived": segment.archived,
-        "first_txid": segment.first_txid,
-        "last_txid": segment.last_txid,
-        "records": segment.records,
-        "bytes_on_disk": segment.bytes_on_disk,
-        "first_time": _time(segment.first_time_us),
-        "last_time": _time(segment.last_time_us),
-    }
+        return journal_place(journal, archive)
+    except (ConfigurationError, StorageError) as error:
+        _fail(str(error))
 
 
 @journal_app.command()
@@ -227,39 +95,33 @@ def dump(
     as_json: JsonOption = False,
 ) -> None:
     """Print records and notes in the order of the log."""
-    target = _Target(journal, archive)
+    target = _place(journal, archive)
     try:
         with LmdbJournalReader(target.directory, archive) as reader:
             if segments:
                 for segment in reader.segments():
                     if target.only is None or segment.path in target.only:
-                        _show_segment(_segment_line(segment), as_json)
+                        row = segment_row(segment)
+                        print_row(row, as_json, segment_line(row))
                 return
             end = target.end_txid
             if last is not None:
                 end = last + 1 if end is None else min(end, last + 1)
             shown = 0
-            for line, record in _lines(reader, max(first, target.first_txid), end, body):
+            for txid, run, record in records_of(reader, max(first, target.first_txid), end):
                 if topic is not None and (record is None or record.topic != topic):
                     continue
                 if count is not None and shown >= count:
                     break
-                _show(line, as_json)
+                _show(txid, run, record, body, as_json)
                 shown += 1
     except StorageError as error:
         _fail(str(error))
 
 
-def _show_segment(line: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        echo_json(line)
-        return
-    where = " archived" if line["archived"] else ""
-    echo(
-        f"{line['segment']}  {line['state']}{where}  {line['first_txid']} to {line['last_txid']}  "
-        f"{line['records']} records  {line['bytes_on_disk']} bytes  "
-        f"{line['first_time']} to {line['last_time']}"
-    )
+def _show(txid: int, run: Run, record: Record | None, body: bool, as_json: bool) -> None:
+    row = note_row(run) if record is None else record_row(txid, run, record, body)
+    print_row(row, as_json, record_line(row))
 
 
 @journal_app.command()
@@ -277,7 +139,7 @@ def grep(
     as_json: JsonOption = False,
 ) -> None:
     """Find messages by bookmark, body, topic or publisher. Exit code 1 if there are none."""
-    target = _Target(journal, archive)
+    target = _place(journal, archive)
     found = 0
     try:
         with LmdbJournalReader(target.directory, archive) as reader:
@@ -286,8 +148,8 @@ def grep(
                 txid = reader.find_sequence(int(bookmark[1]), int(bookmark[2]))
                 if txid is None:
                     raise typer.Exit(1)
-                for line, _ in _lines(reader, txid, txid + 1, True):
-                    _show(line, as_json)
+                for found_txid, run, record in records_of(reader, txid, txid + 1):
+                    _show(found_txid, run, record, True, as_json)
                 return
             try:
                 wanted = re.compile(pattern.encode())
@@ -296,7 +158,7 @@ def grep(
                 wrong = error.pattern
                 shown = wrong.decode(errors="replace") if isinstance(wrong, bytes) else wrong
                 _fail(f"{shown!r} is not a valid regular expression: {error}")
-            for line, record in _lines(reader, target.first_txid, target.end_txid, True):
+            for txid, run, record in records_of(reader, target.first_txid, target.end_txid):
                 if (
                     record is None
                     or (publisher is not None and record.publisher != publisher)
@@ -304,7 +166,7 @@ def grep(
                     or not wanted.search(record.body)
                 ):
                     continue
-                _show(line, as_json)
+                _show(txid, run, record, True, as_json)
                 found += 1
                 if count is not None and found >= count:
                     break
@@ -319,7 +181,7 @@ def verify(
     journal: JournalArgument, archive: ArchiveOption = None, as_json: JsonOption = False
 ) -> None:
     """Verify every checksum and the order. Exit code 1 if anything is damaged."""
-    target = _Target(journal, archive)
+    target = _place(journal, archive)
     verified = VerifyResult()
     damages = 0
     for damage in verify_journal(target.directory, archive, verified, target.only):
@@ -347,7 +209,7 @@ def verify(
 def repair(journal: JournalArgument, archive: ArchiveOption = None) -> None:
     """Keep the sound part of a damaged front log, and put its files aside. The instance must be
     stopped."""
-    target = _Target(journal, archive)
+    target = _place(journal, archive)
     try:
         echo(repair_front(target.directory, archive))
     except StorageError as error:
@@ -406,7 +268,7 @@ def compress(
     as_json: JsonOption = False,
 ) -> None:
     """Compress sealed segments in place; segments in use are skipped."""
-    target = _Target(journal, archive)
+    target = _place(journal, archive)
     try:
         maintenance = SegmentMaintenance(target.directory, archive, level=level)
         _report(behind_readers(lambda: maintenance.compress(_before(target, before))), as_json)
@@ -422,7 +284,7 @@ def archive_segments(
     as_json: JsonOption = False,
 ) -> None:
     """Move sealed segments to the archive directory, where they stay part of the log."""
-    target = _Target(journal, archive)
+    target = _place(journal, archive)
     try:
         maintenance = SegmentMaintenance(target.directory, archive)
         _report(behind_readers(lambda: maintenance.archive(_before(target, before))), as_json)
@@ -444,7 +306,7 @@ def remove(
     as_json: JsonOption = False,
 ) -> None:
     """Remove segments for good, oldest first, without leaving a gap."""
-    target = _Target(journal, archive)
+    target = _place(journal, archive)
     try:
         maintenance = SegmentMaintenance(target.directory, archive)
         _report(behind_readers(lambda: maintenance.remove(before, force=force)), as_json)
@@ -592,7 +454,7 @@ def forget_directory(directory: Path, fabric: str) -> str:
     )
 
 
-def _before(target: _Target, before: int | None) -> int | None:
+def _before(target: JournalSelection, before: int | None) -> int | None:
     """Returns the transaction id below which the command works on whole segments. A segment's file
     as the target stands for that segment and all older ones."""
     if target.end_txid is None:

@@ -122,9 +122,11 @@ ROOMS: dict[str, frozenset[str]] = {
             "client commands config configuration core expressions fabric messages plugins "
             "replication reports server sow storage subscriptions topology"
         ),
+        # Files of instances, read from another process.
+        "inspection": "messages queues replication sow storage",
         "commands": (
-            "client config configuration drills expressions fabric hosts messages net plugins "
-            "protocol reports security server sow storage telemetry topology"
+            "client config configuration drills expressions fabric hosts inspection messages net "
+            "plugins protocol reports security server sow storage telemetry topology"
         ),
     }.items()
 }

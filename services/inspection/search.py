@@ -1,0 +1,283 @@
+"""The search for a bookmark, a transaction id, a client, a topic or a text in logs and journals.
+
+Files are read piece by piece, so a line of any length and a file of any size cost little memory.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from raylay.services.errors import ConfigurationError, StorageError
+from raylay.services.inspection.identification import identify_all, open_regular
+from raylay.services.inspection.journal_rows import JournalSelection, Row, record_row, records_of
+from raylay.services.messages.records import Record, Run, publisher_id
+from raylay.storage.lmdb_journal import LmdbJournalReader
+
+KINDS = ("bookmark", "txid", "client", "topic", "text")
+LINE_BYTES_MAX = 1024 * 1024
+"""Bytes of a line that are looked at together; a longer line is looked at in parts."""
+LINE_CHARACTERS_SHOWN = 4_000
+_BOOKMARK = re.compile(r"(\d{1,20})\|(\d{1,19})\|?")
+_NUMBER = re.compile(r"\d{1,19}")
+_CODE = re.compile(r"(?<![0-9A-Za-z-])([0-9A-F]{2}-\d{4})(?![0-9A-Za-z-])")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*(?:Z|[+-]\d\d:?\d\d)")
+_LOG_KINDS = frozenset(("log", "text", "json", "traces"))
+_JOURNAL_KINDS = frozenset(("segment", "compressed_segment", "journal_directory"))
+
+
+@dataclass(frozen=True, slots=True)
+class SearchQuery:
+    """The thing that is looked for.
+
+    Attributes:
+        kinds: the kinds that the text may be of; a record or line of any of them is found.
+        text: as it was typed.
+        is_pattern: whether the text is a regular expression, over topics, bodies and lines.
+        ignores_case: whether letters may differ in case, in topics, bodies and lines.
+    """
+
+    kinds: tuple[str, ...]
+    text: str
+    is_pattern: bool = False
+    ignores_case: bool = False
+
+    @property
+    def bookmark(self) -> tuple[int, int] | None:
+        """Publisher and sequence, where a bookmark may be meant."""
+        match = _BOOKMARK.fullmatch(self.text) if "bookmark" in self.kinds else None
+        return None if match is None else (int(match[1]), int(match[2]))
+
+    @property
+    def txid(self) -> int | None:
+        """The transaction id, where one may be meant."""
+        may_be = "txid" in self.kinds and _NUMBER.fullmatch(self.text)
+        return int(self.text) if may_be else None
+
+
+def search_query(
+    text: str, kind: str = "", *, pattern: bool = False, ignore_case: bool = False
+) -> SearchQuery:
+    """Returns the query for a text; without a kind, the kinds that the text looks like.
+
+    Raises:
+        ConfigurationError: the text is not of that kind.
+    """
+    if not text:
+        raise ConfigurationError("an empty text is in every line: say what to find")
+    if kind and kind not in KINDS:
+        raise ConfigurationError(f"{kind!r} is no kind: give one of {', '.join(KINDS)}")
+    for name, form in (("bookmark", _BOOKMARK), ("txid", _NUMBER)):
+        if kind == name and not form.fullmatch(text):
+            raise ConfigurationError(f"{text!r} is no {name}")
+    if pattern:
+        if kind in ("bookmark", "txid", "client"):
+            raise ConfigurationError(f"a {kind} is found as it is: leave out --regex")
+        try:
+            re.compile(text.encode())
+        except re.error as error:
+            raise ConfigurationError(
+                f"{text!r} is not a valid regular expression: {error}"
+            ) from None
+    if kind:
+        kinds: tuple[str, ...] = (kind,)
+    elif pattern:
+        kinds = ("topic", "text")
+    elif _BOOKMARK.fullmatch(text) and "|" in text:
+        kinds = ("bookmark",)
+    elif _NUMBER.fullmatch(text):
+        kinds = ("txid",)
+    else:
+        kinds = ("client", "topic")
+    return SearchQuery(kinds, text, pattern, ignore_case)
+
+
+# -- logs ----------------------------------------------------------------------------------------
+def line_pattern(query: SearchQuery) -> re.Pattern[bytes]:
+    """Returns the pattern of the lines of logs that are found."""
+    flags = re.IGNORECASE if query.ignores_case else 0
+    if query.bookmark is not None:
+        publisher, sequence = query.bookmark
+        return re.compile(rf"(?<!\d){publisher}\|{sequence}(?!\d)".encode())
+    if query.txid is not None:
+        # Of the numbers in a line only those that are said to be transaction ids.
+        return re.compile(rf'txid\w*"?\s?[=:]\s?"?{query.txid}(?!\d)'.encode(), re.IGNORECASE)
+    text = query.text if query.is_pattern else re.escape(query.text)
+    return re.compile(text.encode("utf-8", "surrogateescape"), flags)
+
+
+def log_rows(path: Path, query: SearchQuery) -> Iterator[Row]:
+    """Yields a row for each line of a log, plain or compressed with gzip, that is found.
+
+    Raises:
+        StorageError: the file is damaged.
+        OSError: it cannot be read.
+    """
+    pattern = line_pattern(query)
+    descriptor = open_regular(path)
+    with open(descriptor, "rb") as plain:
+        is_gzip = os.pread(descriptor, 2, 0) == b"\x1f\x8b"
+        file: IO[bytes] = gzip.GzipFile(fileobj=plain) if is_gzip else plain  # type: ignore[assignment]
+        try:
+            for number, piece in _pieces(file, None if is_gzip else descriptor):
+                if pattern.search(piece):
+                    yield _line_row(path, number, piece)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise StorageError(f"{path} is damaged: {error}", str(path)) from None
+
+
+def _pieces(file: IO[bytes], descriptor: int | None) -> Iterator[tuple[int, bytes]]:
+    """Yields the number of each line and its bytes, a long line in several pieces."""
+    number = 1
+    while piece := file.readline(LINE_BYTES_MAX):
+        if len(piece) == LINE_BYTES_MAX and not piece.strip(b"\0"):
+            # A hole of a sparse file, which may be as long as a disk.
+            if descriptor is not None and not _skip_hole(file, descriptor):
+                return
+            continue
+        yield number, piece
+        number += piece.endswith(b"\n")
+
+
+def _skip_hole(file: IO[bytes], descriptor: int) -> bool:
+    at = file.tell()
+    try:
+        file.seek(os.lseek(descriptor, at, os.SEEK_DATA))
+    except OSError:
+        return False  # There is nothing more.
+    return True
+
+
+def _line_row(path: Path, number: int, piece: bytes) -> Row:
+    text = piece.rstrip(b"\r\n").decode("utf-8", "backslashreplace")
+    row: Row = {"row": "line", "file": str(path), "line": number}
+    time, code = _TIME.search(text[:200]), _CODE.search(text[:400])
+    if time:
+        row["time"] = time[0]
+    if code:
+        row["code"] = code[1]
+    return row | {"text": text[:LINE_CHARACTERS_SHOWN]}
+
+
+# -- journals ------------------------------------------------------------------------------------
+def journal_search_rows(place: JournalSelection, query: SearchQuery, body: bool) -> Iterator[Row]:
+    """Yields a row for each record of a journal that is found.
+
+    Raises:
+        StorageError: the journal cannot be read, or is damaged.
+    """
+    with LmdbJournalReader(place.directory, place.archive) as reader:
+        first, end = place.first_txid, place.end_txid
+        if query.bookmark is not None:
+            found = reader.find_sequence(*query.bookmark)
+            if found is None or found < first or (end is not None and found >= end):
+                return
+            first, end = found, found + 1
+        elif query.txid is not None:
+            wanted = query.txid
+            if wanted < first or (end is not None and wanted >= end):
+                return
+            first, end = max(1, wanted), wanted + 1
+        wants_run, wants = _wanted(query)
+        for txid, run, record in records_of(reader, first, end, wants_run):
+            if record is not None and wants(record):
+                yield {
+                    "row": "record",
+                    "file": str(place.directory),
+                    **record_row(txid, run, record, body),
+                }
+
+
+def _wanted(
+    query: SearchQuery,
+) -> tuple[Callable[[Run], bool], Callable[[Record], bool]]:
+    """Returns which runs, and which of their records, are found."""
+    if query.bookmark is not None:
+        publisher, sequence = query.bookmark
+        return (
+            lambda run: run.publisher == publisher,
+            lambda record: (record.publisher, record.sequence) == (publisher, sequence),
+        )
+    if query.txid is not None:
+        return lambda run: True, lambda record: True
+    flags = re.IGNORECASE if query.ignores_case else 0
+    client = publisher_id(query.text) if "client" in query.kinds else 0
+    bodies = line_pattern(query) if "text" in query.kinds else None
+    topics = None
+    if "topic" in query.kinds:
+        pattern = query.text if query.is_pattern else re.escape(query.text)
+        topics = re.compile(pattern if query.is_pattern else rf"{pattern}\Z", flags)
+
+    def wants(record: Record) -> bool:
+        if client and record.publisher == client:
+            return True
+        if topics is not None and (
+            topics.search(record.topic) if query.is_pattern else topics.match(record.topic)
+        ):
+            return True
+        return bodies is not None and bodies.search(record.body) is not None
+
+    def wants_run(run: Run) -> bool:
+        if bodies is not None or topics is not None:
+            # A run whose records have several topics does not say its own.
+            return (
+                bodies is not None
+                or not run.topic
+                or run.publisher == client
+                or _is_topic(run.topic)
+            )
+        return run.publisher == client
+
+    def _is_topic(topic: bytes) -> bool:
+        assert topics is not None
+        name = topic.decode("utf-8", "replace")
+        found = topics.search(name) if query.is_pattern else topics.match(name)
+        return found is not None
+
+    return wants_run, wants
+
+
+# -- places --------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class SearchPlace:
+    """A log or a journal to search.
+
+    Attributes:
+        kind: `log`, `journal`, or `problem` where the path cannot be searched.
+        problem: the reason.
+    """
+
+    path: Path
+    kind: str
+    problem: str = ""
+
+
+def search_places(path: Path) -> Iterator[SearchPlace]:
+    """Yields the logs and journals that a path means: itself, or those below a directory."""
+    journals: set[Path] = set()
+    is_first = True
+    for found in identify_all(path):
+        each = Path(found.path)
+        if any(each.is_relative_to(journal) and each != journal for journal in journals):
+            continue
+        named, is_first = is_first, False
+        if found.kind in _JOURNAL_KINDS and (named or found.kind == "journal_directory"):
+            journals.add(each)
+            yield SearchPlace(each, "journal")
+        elif found.kind == "archive_directory":
+            journals.add(each)  # Its journal reads it.
+            if named:
+                yield SearchPlace(each, "problem", "it is an archive: name its journal")
+        elif found.kind == "log" or (named and found.kind in _LOG_KINDS):
+            yield SearchPlace(each, "log", found.problem)
+        elif named and not each.is_dir():
+            why = found.problem or f"it is of kind {found.kind!r}, no log and no journal"
+            yield SearchPlace(each, "problem", why)
+        elif found.problem and found.kind in ("directory", "unreadable"):
+            yield SearchPlace(each, "problem", found.problem)
