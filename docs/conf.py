@@ -36,7 +36,7 @@ CHAPTERS = {
         "operations",
         "administration",
         "security",
-        "journal",
+        "journal", "files",
         "tracing",
         "drills",
     ],

@@ -12,13 +12,14 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from raylay.services.errors import ConfigurationError, StorageError
 from raylay.services.inspection.identification import identify_all, open_regular
 from raylay.services.inspection.journal_rows import JournalSelection, Row, record_row, records_of
 from raylay.services.messages.records import Record, Run, publisher_id
 from raylay.storage.lmdb_journal import LmdbJournalReader
+from raylay.storage.segments import SegmentFile
 
 KINDS = ("bookmark", "txid", "client", "topic", "text")
 LINE_BYTES_MAX = 1024 * 1024
@@ -123,7 +124,7 @@ def log_rows(path: Path, query: SearchQuery) -> Iterator[Row]:
     descriptor = open_regular(path)
     with open(descriptor, "rb") as plain:
         is_gzip = os.pread(descriptor, 2, 0) == b"\x1f\x8b"
-        file: IO[bytes] = gzip.GzipFile(fileobj=plain) if is_gzip else plain  # type: ignore[assignment]
+        file: Any = gzip.GzipFile(fileobj=plain) if is_gzip else plain
         try:
             for number, piece in _pieces(file, None if is_gzip else descriptor):
                 if pattern.search(piece):
@@ -185,13 +186,53 @@ def journal_search_rows(place: JournalSelection, query: SearchQuery, body: bool)
                 return
             first, end = max(1, wanted), wanted + 1
         wants_run, wants = _wanted(query)
-        for txid, run, record in records_of(reader, first, end, wants_run):
-            if record is not None and wants(record):
-                yield {
-                    "row": "record",
-                    "file": str(place.directory),
-                    **record_row(txid, run, record, body),
-                }
+        for begin, behind in _stretches(reader, query, first, end):
+            for txid, run, record in records_of(reader, begin, behind, wants_run):
+                if record is not None and wants(record):
+                    yield {
+                        "row": "record",
+                        "file": str(place.directory),
+                        **record_row(txid, run, record, body),
+                    }
+
+
+def _stretches(
+    reader: LmdbJournalReader, query: SearchQuery, first: int, end: int | None
+) -> Iterator[tuple[int, int | None]]:
+    """Yields the first transaction id and the one behind the end of each part of the journal that
+    may have what is found: by the segments' indexes, where these tell."""
+    if query.bookmark is not None or query.txid is not None or "text" in query.kinds:
+        yield first, end
+        return
+    wants_topic, client = _wants_topic(query), _client(query)
+    files = reader.segment_files()
+    for number, file in enumerate(files):
+        behind = files[number + 1].first_txid if number + 1 < len(files) else None
+        if (behind is not None and behind <= first) or (end is not None and file.first_txid >= end):
+            continue
+        if _may_have(reader, file, wants_topic, client):
+            ends = [each for each in (behind, end) if each is not None]
+            yield max(first, file.first_txid), min(ends) if ends else None
+
+
+def _may_have(
+    reader: LmdbJournalReader,
+    file: SegmentFile,
+    wants_topic: Callable[[str], bool] | None,
+    client: int,
+) -> bool:
+    if file.suffix == ".live":
+        return True  # It grows.
+    try:
+        index = reader.indexed(file)[1]
+    except FileNotFoundError:
+        return True  # It has just been compressed, archived or removed: the reader looks again.
+    if client and index.summary.get(client):
+        return True
+    if wants_topic is None:
+        return False
+    topics = index.topics
+    return topics is None or any(wants_topic(_text(topic)) for topic, _ in topics)
 
 
 def _wanted(
@@ -206,41 +247,41 @@ def _wanted(
         )
     if query.txid is not None:
         return lambda run: True, lambda record: True
-    flags = re.IGNORECASE if query.ignores_case else 0
-    client = publisher_id(query.text) if "client" in query.kinds else 0
+    client, wants_topic = _client(query), _wants_topic(query)
     bodies = line_pattern(query) if "text" in query.kinds else None
-    topics = None
-    if "topic" in query.kinds:
-        pattern = query.text if query.is_pattern else re.escape(query.text)
-        topics = re.compile(pattern if query.is_pattern else rf"{pattern}\Z", flags)
 
     def wants(record: Record) -> bool:
         if client and record.publisher == client:
             return True
-        if topics is not None and (
-            topics.search(record.topic) if query.is_pattern else topics.match(record.topic)
-        ):
+        if wants_topic is not None and wants_topic(record.topic):
             return True
         return bodies is not None and bodies.search(record.body) is not None
 
     def wants_run(run: Run) -> bool:
-        if bodies is not None or topics is not None:
-            # A run whose records have several topics does not say its own.
-            return (
-                bodies is not None
-                or not run.topic
-                or run.publisher == client
-                or _is_topic(run.topic)
-            )
-        return run.publisher == client
-
-    def _is_topic(topic: bytes) -> bool:
-        assert topics is not None
-        name = topic.decode("utf-8", "replace")
-        found = topics.search(name) if query.is_pattern else topics.match(name)
-        return found is not None
+        if bodies is not None or (client and run.publisher == client):
+            return True
+        # A run whose records have several topics does not say its own.
+        return wants_topic is not None and (not run.topic or wants_topic(_text(run.topic)))
 
     return wants_run, wants
+
+
+def _client(query: SearchQuery) -> int:
+    return publisher_id(query.text) if "client" in query.kinds else 0
+
+
+def _wants_topic(query: SearchQuery) -> Callable[[str], bool] | None:
+    """Returns which topics are found; None where topics do not matter."""
+    if "topic" not in query.kinds:
+        return None
+    flags = re.IGNORECASE if query.ignores_case else 0
+    pattern = re.compile(query.text if query.is_pattern else rf"{re.escape(query.text)}\Z", flags)
+    found = pattern.search if query.is_pattern else pattern.match
+    return lambda topic: found(topic) is not None
+
+
+def _text(topic: bytes) -> str:
+    return topic.decode("utf-8", "replace")
 
 
 # -- places --------------------------------------------------------------------------------------

@@ -148,7 +148,7 @@ def test_what_cannot_be_dumped_says_what_it_is(home: Path) -> None:
     assert "has nothing of `queues`" in str(found.exception)
 
 
-@pytest.mark.covers("Utilities", "any file of a data directory is identified")
+@pytest.mark.covers("Utilities", "Identify Type of AMPS File")
 def test_identify_says_what_would_be_lost(home: Path) -> None:
     code, output = run("identify", home)
     assert code == 0
@@ -167,7 +167,7 @@ def test_identify_says_what_would_be_lost(home: Path) -> None:
     assert run("identify", home)[0] == 1
 
 
-@pytest.mark.covers("Utilities", "a search of logs by bookmark, transaction id, client, topic")
+@pytest.mark.covers("Utilities", "Find Information in Error Log")
 def test_find_looks_into_logs_and_journals(home: Path) -> None:
     code, output = run("find", "desk", home)
     assert code == 0
@@ -183,7 +183,7 @@ def test_find_looks_into_logs_and_journals(home: Path) -> None:
     assert code == 2 and "client=desk" in output and "no such file" in output
 
 
-@pytest.mark.covers("Utilities", "queries of the statistics database")
+@pytest.mark.covers("Utilities", "Query Statistics Database")
 def test_statistics_as_csv_and_json(home: Path) -> None:
     code, output = run("statistics", "query", home)
     assert code == 0 and output.splitlines()[0] == "name" and "ICLIENTS_STATIC" in output
@@ -195,7 +195,7 @@ def test_statistics_as_csv_and_json(home: Path) -> None:
     assert run("statistics", "query", home, "SELECT 1", "-n", "0")[1] == "1\n"
 
 
-@pytest.mark.covers("Utilities", "a report of the statistics database")
+@pytest.mark.covers("Utilities", "Statistics Database Report")
 def test_a_report_of_a_period(home: Path) -> None:
     report = rows("statistics", "report", home, "--table", "ICLIENTS", "--id", "7")
     assert [row["row"] for row in report] == ["period", "start", "column"]

@@ -55,7 +55,7 @@ def directory(tmp_path: Path) -> Path:
     return home
 
 
-@pytest.mark.covers("Utilities", "any file of a data directory is identified")
+@pytest.mark.covers("Utilities", "Identify Type of AMPS File")
 def test_every_file_of_a_data_directory_is_known_and_sound(directory: Path) -> None:
     found = {each.path: each for each in identify_all(directory)}
     assert {each.problem for each in found.values()} == {""}

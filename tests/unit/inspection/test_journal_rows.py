@@ -37,7 +37,7 @@ def journal(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.covers("Utilities", "a dump of the journal's topic index")
+@pytest.mark.covers("Utilities", "Dump Journal Topic Index File")
 def test_topics_of_each_segment(journal: Path) -> None:
     rows = list(topic_index_rows(journal_place(journal, None)))
     assert [row["state"] for row in rows] == ["compressed", "sealed", "live"]

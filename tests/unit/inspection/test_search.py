@@ -35,7 +35,7 @@ def found(path: Path, *arguments: Any, **options: Any) -> list[int]:
     return [row["line"] for row in log_rows(path, search_query(*arguments, **options))]
 
 
-@pytest.mark.covers("Utilities", "a search of logs by bookmark, transaction id, client, topic")
+@pytest.mark.covers("Utilities", "Find Information in Error Log")
 @pytest.mark.parametrize(
     ("what", "options", "lines"),
     [
@@ -128,7 +128,7 @@ def journal(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.covers("Utilities", "a search of journals by bookmark, transaction id, client, topic")
+@pytest.mark.covers("Utilities", "Find Bookmark or Transaction ID")
 @pytest.mark.parametrize(
     ("what", "options", "txids"),
     [
@@ -158,6 +158,43 @@ def test_messages_of_a_journal(
         rows = list(journal_search_rows(journal_place(path, None), query, True))
         assert [row["txid"] for row in rows] == txids
         assert all("body" in row for row in rows)
+
+
+def test_only_segments_that_may_have_it_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = StepJournal(tmp_path / "journal", segment_bytes=64 * 1024)
+    at = 1
+    while len(list((tmp_path / "journal").glob("*.sealed"))) < 3:
+        # A segment has 300 records or so: each has a topic of its own, and the middle a client.
+        publisher = publisher_id("desk") if 400 <= at < 500 else 7
+        run = a_run(at, range(at, at + 100), publisher=publisher, body_bytes=200, topic=f"t{at}")
+        made.stage(run)
+        at = made.commit() + 1
+        made.settle()
+    made.close()
+    read: list[int] = []
+    records_of = search.records_of
+
+    def recorded(reader: Any, first: int, end: int | None, *more: Any) -> Any:
+        read.append(first)
+        return records_of(reader, first, end, *more)
+
+    monkeypatch.setattr(search, "records_of", recorded)
+    place = journal_place(tmp_path, None)
+    for what, txids in (
+        ("desk", range(401, 501)),
+        ("t401", range(401, 501)),
+        ("t1", range(1, 101)),
+    ):
+        read.clear()
+        rows = list(journal_search_rows(place, search_query(what), False))
+        assert [row["txid"] for row in rows] == list(txids)
+        # One sealed segment, and the live one.
+        assert len(read) == 2
+    read.clear()
+    list(journal_search_rows(place, search_query("x", "text"), False))
+    assert read == [1]
 
 
 def test_places_below_a_directory(journal: Path) -> None:

@@ -38,7 +38,7 @@ def store(tmp_path: Path) -> Iterator[StatisticsStore]:
     made.close()
 
 
-@pytest.mark.covers("Utilities", "queries of the statistics database")
+@pytest.mark.covers("Utilities", "Query Statistics Database")
 def test_a_query_reads_beside_the_instance(store: StatisticsStore) -> None:
     path = Path(store.path)
     assert statistics_file(path.parent) == statistics_file(path) == path
@@ -84,7 +84,7 @@ def test_a_wrong_query_says_why(store: StatisticsStore) -> None:
         list(query_rows(Path(store.path), "SELECT * FROM MISSING"))
 
 
-@pytest.mark.covers("Utilities", "a report of the statistics database")
+@pytest.mark.covers("Utilities", "Statistics Database Report")
 def test_a_report_has_the_range_of_each_column(store: StatisticsStore) -> None:
     rows = list(report_rows(Path(store.path), StatisticsSelection()))
     assert rows[0] == {

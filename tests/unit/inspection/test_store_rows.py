@@ -54,7 +54,7 @@ def sow(tmp_path: Path) -> Path:
     return tmp_path / "sow.lmdb"
 
 
-@pytest.mark.covers("Utilities", "a dump of SOW topics")
+@pytest.mark.covers("Utilities", "Dump SOW File")
 def test_records_of_each_topic(sow: Path) -> None:
     rows = list(sow_rows(sow))
     assert [(each["row"], each["topic"]) for each in rows] == [
@@ -120,7 +120,7 @@ def instance(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.covers("Utilities", "a dump of acknowledgments of clients")
+@pytest.mark.covers("Utilities", "Dump clients.ack File")
 def test_sequences_of_clients_and_what_they_wait_for(instance: Path) -> None:
     first, *rows = client_rows(instance / "state.lmdb", instance / "journal")
     assert first == {
@@ -164,7 +164,7 @@ def queue(tmp_path: Path) -> Path:
     return tmp_path / "queue.lmdb"
 
 
-@pytest.mark.covers("Utilities", "a dump of acknowledgments of queues")
+@pytest.mark.covers("Utilities", "Dump queues.ack File")
 def test_messages_that_have_been_in_a_queue(queue: Path) -> None:
     first, *rows = queue_rows(queue)
     assert first == {
