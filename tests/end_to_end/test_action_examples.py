@@ -1,0 +1,128 @@
+"""The examples of docs/actions.md, run by a real instance with the process of its actions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from end_to_end.test_actions import client, done, events, run, subscribed, until
+from support.action_documents import examples, whole
+from support.instance_processes import free_ports
+
+from raylay.services.config.instance import InstanceConfig
+from raylay.services.configuration.amps.fabric import fabric_of
+from raylay.services.configuration.amps.load import load_amps
+from raylay.services.errors import ConfigurationError
+from raylay.services.fabric.plan import instance_config, record_of
+from raylay.services.server.instance_server import InstanceServer
+
+pytestmark = pytest.mark.covers("Actions", "the examples of the page run")
+
+
+def configured(title: str, path: Path, changes: tuple[tuple[str, str], ...] = ()) -> InstanceConfig:
+    """What the instance of an example is started with.
+
+    Args:
+        changes: texts of the example, and what stands in their place: times that a test need not
+            wait for.
+    """
+    text = examples()[title]
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (port,) = free_ports(1)
+    settings = fabric_of([load_amps("f.xml", text=whole(text, port=port), environment={})])
+    config = instance_config(settings, record_of(settings, path), settings.instances[0])
+    config.first = True
+    return config
+
+
+def serve(
+    title: str,
+    path: Path,
+    work: Callable[[InstanceServer], Awaitable[None]],
+    *changes: tuple[str, str],
+) -> None:
+    """Runs the instance of an example while some work is done."""
+    run(path / "data", configured(title, path, changes), work)
+
+
+def test_journals_are_archived_once_a_week_by_the_instance_itself(tmp_path: Path) -> None:
+    config = configured("Archive journals once a week", tmp_path)
+    (action,) = config.journal.actions
+    assert (action.do, action.age_ms) == ("archive", 7 * 86_400_000)
+    assert [each.at for each in action.every] == ["Saturday at 00:30"]
+
+    async def work(server: InstanceServer) -> None:
+        assert "actions" not in server.status(), "it needs no process"
+
+    run(tmp_path / "data", config, work)
+
+
+def test_journals_are_archived_on_a_request(tmp_path: Path) -> None:
+    async def work(server: InstanceServer) -> None:
+        await until(lambda: server.runtime.occurrences.wanted("admin"))
+        with pytest.raises(ConfigurationError, match="AGE"):
+            await server.parts.calls.run_action("archive_journals")
+        await server.parts.calls.run_action("archive_journals", {"AGE": "48h"})
+        await done(server, "admin")
+        (call,) = events(server, "action_call")
+        assert call["call"] == "archive"
+
+    serve("Archive journals on a RESTful command", tmp_path, work)
+
+
+def test_a_message_that_exceeds_a_timeout_is_copied(tmp_path: Path) -> None:
+    async def work(server: InstanceServer) -> None:
+        await subscribed(server)
+        async with client(server) as desk:
+            late = await desk.subscribe("late")
+            for number, status in ((1, "done"), (2, "new"), (3, "new")):
+                body = b'{"id": %d, "status": "%s"}' % (number, status.encode())
+                await desk.publish("orders", body, message_type="json")
+            # Whether it comes in time to this one is not asked: only that the other one is late.
+            await desk.publish("orders", b'{"id": 3, "status": "done"}', message_type="json")
+            found = await anext(late)
+            while json.loads(found.body)["id"] == 3:
+                found = await anext(late)
+            assert json.loads(found.body) == {"id": 2, "status": "new"}
+
+    serve("Copy messages that exceed a timeout to a different topic", tmp_path, work)
+
+
+def test_an_instance_whose_disk_is_fuller_than_it_may_be_shuts_down(tmp_path: Path) -> None:
+    async def work(server: InstanceServer) -> None:
+        await server.finished()
+        assert events(server, "shut_down_by_action")
+
+    # More than nothing of every disk is in use.
+    changes = (("95%", "0%"), ("10s", "50ms"))
+    serve("Shut down when the disk is full", tmp_path, work, *changes)
+
+
+def test_an_instance_with_room_on_its_disk_stays(tmp_path: Path) -> None:
+    async def work(server: InstanceServer) -> None:
+        await done(server, "schedule", runs=3)
+        assert not events(server, "shut_down_by_action")
+
+    changes = (("95%", "100%"), ("10s", "50ms"))
+    serve("Shut down when the disk is full", tmp_path, work, *changes)
+
+
+def test_logons_are_counted_in_the_log(tmp_path: Path) -> None:
+    async def work(server: InstanceServer) -> None:
+        await until(lambda: server.runtime.occurrences.wanted("logon-client"))
+        for name in ("a", "b", "c"):
+            async with client(server, name):
+                await asyncio.sleep(0)
+        messages = await until(lambda: len(it := events(server, "action_message")) == 3 and it)
+        assert [each["text"] for each in messages] == [
+            "a is logon 1",
+            "b is logon 2",
+            "c is logon 3",
+        ]
+
+    serve("Count, and write to the log", tmp_path, work)
