@@ -25,7 +25,13 @@ _OWN_KEYS = frozenset(("number", "time_us", "event"))
 MISSED = "events_missed"
 """Name of the event that stands in place of missing ones."""
 
-LEVELS: Mapping[str, EventLevel] = {"info": "info", "warning": "attention", "error": "act"}
+LEVELS: Mapping[str, EventLevel] = {
+    "info": "info",
+    "warning": "attention",
+    "error": "act",
+    "critical": "act",
+    "emergency": "act",
+}
 """The console's levels, by the levels of the catalogue of events."""
 
 _Text = Annotated[str, msgspec.Meta(max_length=2_000)]

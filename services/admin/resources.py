@@ -186,13 +186,20 @@ def _lifetimes(snapshot: Snapshot) -> dict[str, Branch]:
 
 
 def _logging(options: Mapping[str, Any]) -> Branch:
-    """Returns the target of the log by its documented name."""
-    if not options or options["target"] == "none":
-        return {}
-    values = {"level": options["level"], "format": options["format"]}
-    if options["target"] == "file":
-        return {"file": {"file_name": options["directory"], **values}}
-    return {"console": {"protocol": "stderr", **values}}
+    """Returns the targets of the log by their documented names; of each kind the first one."""
+    found: dict[str, Node] = {}
+    for target in (options, *options.get("also", ())) if options else ():
+        kind = target["target"]
+        values = {"level": target["level"], "format": target["format"]}
+        if kind in ("file", "gzip"):
+            file_name = "/".join(filter(None, (target["directory"], target.get("file_name", ""))))
+            found.setdefault("file", {"protocol": kind, "file_name": file_name, **values})
+        elif kind == "syslog":
+            own = {"ident": target["ident"], "facility": target["facility"]}
+            found.setdefault("syslog", {"protocol": kind, **own, **values})
+        elif kind != "none":
+            found.setdefault("console", {"protocol": kind, **values})
+    return found
 
 
 def _memory(snapshot: Snapshot) -> Branch:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from pathlib import PurePath
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -50,13 +51,17 @@ from raylay.services.messages.topics import (
     TopicRule,
 )
 from raylay.services.messages.types.definitions import TypeDefinition
-from raylay.services.messages.units import (
-    Milliseconds,
-)
+from raylay.services.messages.units import Bytes, Milliseconds
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.membership.validation import ALWAYS_CHECKED, CHECKS
 from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.telemetry.log_options import (
+    FILE_TARGETS,
+    ROTATION_BYTES_DEFAULT,
+    SYSLOG_SOCKET,
+    LogTarget,
+)
 
 
 def _checks(value: tuple[str, ...]) -> tuple[str, ...]:
@@ -208,13 +213,82 @@ class DestinationSettings(DestinationChoices, _To):
     """Authenticators for each server of `to`, where they differ. Empty: `authenticator` for all."""
 
 
-class LogSettings(Section):
-    """The logs of the fabric's processes: level, target and format."""
+class LogTargetSettings(Section):
+    """A target of logs, and the events that go there (docs/logging.md)."""
 
-    level: Literal["debug", "info", "warning", "error", "off"] = "info"
-    target: Literal["stderr", "file", "none"] = "stderr"
+    level: str = "info"
+    target: str = "stderr"
     directory: str = ""
-    format: Literal["text", "json"] = "text"
+    """Directory of the target's files, below the fabric's. Empty: `logs`."""
+    format: str = "text"
+    rotation_bytes: Bytes = ROTATION_BYTES_DEFAULT
+    """Size of a file after which the next one begins; 0: never."""
+    kept_bytes: Bytes | None = None
+    """Size of all files of a process, above which the oldest are removed; 0: none is removed. None:
+    four times `rotation`."""
+    file_name: str = ""
+    """Mask of the files' names. Empty: `PROCESS-PID.log`."""
+    levels: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    ident: str = ""
+    options: tuple[str, ...] = ()
+    facility: str = "LOG_USER"
+    socket: str = SYSLOG_SOCKET
+
+    def target_in(self, directory: str) -> LogTarget:
+        """Returns the target of a process.
+
+        Args:
+            directory: the fabric's.
+
+        Raises:
+            ConfigurationError: a value is wrong.
+        """
+        folder = self.directory or ("logs" if self.target in FILE_TARGETS else "")
+        place = str(PurePath(directory) / folder) if folder else ""
+        return LogTarget(**self.shared_with(LogTarget) | {"directory": place})
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        try:
+            self.target_in(".")
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+
+class LogSettings(LogTargetSettings):
+    """The logs of the fabric's processes: the options of one target, and further targets; or a list
+    of targets."""
+
+    also: tuple[LogTargetSettings, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_list(cls, value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            return value
+        if not value:
+            return {"target": "none"}
+        first, *others = value
+        if not isinstance(first, Mapping):
+            raise ValueError("expected a list of targets, each with its options")
+        return {**first, "also": others}
+
+    @property
+    def targets(self) -> tuple[LogTargetSettings, ...]:
+        return (self, *self.also)
+
+
+def _of_all_instances(logs: LogSettings) -> LogSettings:
+    for target in logs.targets:
+        if target.file_name and "%p" not in target.file_name:
+            raise ValueError(
+                f"{target.file_name} would be the file of all instances: write %p where the "
+                "process's name belongs"
+            )
+    return logs
 
 
 class BootstrapSettings(Section):
@@ -383,7 +457,7 @@ class FabricChoices(Section):
     downgrade: Downgrade = DowngradePolicy()
     tracing: TracingSettings = TracingSettings()
     metrics: MetricsSettings = MetricsSettings()
-    logs: LogSettings = LogSettings()
+    logs: Annotated[LogSettings, AfterValidator(_of_all_instances)] = LogSettings()
     client: ClientSettings = ClientSettings()
     tls: Tls | None = None
     """TLS settings of all instances that have none of their own. `{instance}` in a path is the

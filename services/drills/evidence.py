@@ -128,11 +128,12 @@ def members_of_fabric(fabric: Fabric) -> dict[str, HistoryMember]:
 
 
 def logs_of(fabric: Fabric) -> Path | None:
-    """Returns the directory of the instances' logs; None where they are not JSON files."""
-    options = fabric.declared.logs
-    if options.target != "file" or options.format != "json":
-        return None
-    return fabric.directory / (options.directory or "logs")
+    """Returns the directory of the instances' logs; None where they are not JSON files, or have
+    names of their own."""
+    for options in fabric.declared.logs.targets:
+        if (options.target, options.format, options.file_name) == ("file", "json", ""):
+            return fabric.directory / (options.directory or "logs")
+    return None
 
 
 class AlarmLog:

@@ -115,7 +115,7 @@ class Fabric:
         downgrade: DowngradePolicy | Mapping[str, Any] | None = None,
         tracing: TracingSettings | Mapping[str, Any] | None = None,
         metrics: MetricsSettings | Mapping[str, Any] | None = None,
-        logs: LogSettings | Mapping[str, Any] | None = None,
+        logs: LogSettings | Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         client: ClientSettings | Mapping[str, Any] | None = None,
         drills: Literal["refused", "allowed"] | None = None,
         unauthenticated: Literal["refused", "allowed"] | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from raylay.services.configuration.model import FabricSettings, LogSettings
-from raylay.services.telemetry.logs import LogOptions
+from raylay.services.telemetry.log_options import LogOptions, options_of
 from raylay.services.telemetry.tracing import TracingOptions
 
 
@@ -28,6 +28,4 @@ def log_options(logs: LogSettings, directory: str) -> LogOptions:
     Args:
         directory: the fabric's, as in its record.
     """
-    folder = logs.directory or ("logs" if logs.target == "file" else "")
-    place = str(Path(directory) / folder) if folder else ""
-    return LogOptions(**logs.shared_with(LogOptions) | {"directory": place})
+    return options_of([each.target_in(directory) for each in logs.targets])

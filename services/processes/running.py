@@ -57,15 +57,16 @@ class ProgramThread(Generic[Config]):
     def _run(self) -> None:
         code = FATAL_EXIT_CODE
         try:
-            logs.configure(self._config.process_name, self._config.log)
+            logs.configure(self._config.process_name, self._config.log, is_child=True)
             prepare_process()
             run_on_loop(self._serve(self._config))
             code = 0
         except BaseException as error:
-            logs.get(self._kind).error(
+            logs.get(self._kind).report(
                 f"{self._kind}_ended", name=self._config.process_name, text=repr(error)
             )
         finally:
+            logs.close()
             os._exit(code)
 
 
@@ -87,7 +88,7 @@ def run_program(
     # The instance holds the other end of the terminal, and alone reacts to a Ctrl-C there.
     os.setsid()
     config = read(sys.stdin.read())
-    logs.configure(config.process_name, config.log)
+    logs.configure(config.process_name, config.log, is_child=True)
     prepare_process()
     try:
         run_on_loop(serve(config))

@@ -6,7 +6,6 @@ import time
 from collections import deque
 from typing import Any
 
-from raylay.services.telemetry.catalogue import BY_EVENT
 from raylay.services.telemetry.logs import Logger
 
 EVENTS_MAX = 10_000
@@ -42,10 +41,7 @@ class EventLog:
 
     def write(self, event: str, details: dict[str, Any]) -> None:
         """Logs an event without keeping it. May be called on any thread."""
-        entry = BY_EVENT.get(event)
-        level = "info" if entry is None else entry.level
-        write = {"info": self._logger.event, "warning": self._logger.warning}
-        write.get(level, self._logger.error)(event, **details)
+        self._logger.report(event, **details)
 
     def after(self, number: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
         """The events behind `number`, oldest first, at most `limit`."""

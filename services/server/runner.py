@@ -90,7 +90,8 @@ class InstanceThread:
                 self._loop = runner.get_loop()
                 runner.run(self._serve())
         except BaseException as error:
-            logs.get("instance").error("fatal", name=self._name, text=repr(error))
+            logs.get("instance").emergency("fatal", name=self._name, text=repr(error))
+            logs.close()
             os._exit(FATAL_EXIT_CODE)
         for asked in list(self._asked):
             self._leave(asked)
@@ -121,7 +122,7 @@ class InstanceThread:
                 return  # stopped during its start, which may take long in a bootstrap
             except InstanceRetired as error:
                 # No further attempt can succeed: the process stays and reports the reason.
-                logs.get("instance").error("retired", name=self._name, text=str(error))
+                logs.get("instance").report("retired", name=self._name, text=str(error))
                 return
             except (RaylayError, OSError) as error:
                 # A process that is ending still holds a port or the directory: try again.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Level = Literal["info", "warning", "error"]
+Level = Literal["info", "warning", "error", "critical", "emergency"]
 NOTHING_TO_DO = "Nothing needs to be done."
 
 
@@ -14,7 +14,8 @@ class CatalogueEntry(NamedTuple):
     Attributes:
         code: category, dash, four digits.
         event: name of the event in logs and `raylay events`.
-        level: `error`: an operator should look now; `warning`: the work goes on, but not as it
+        level: `emergency`: the process ends; `critical`: a whole part of the instance is out of
+            order; `error`: an operator should look now; `warning`: the work goes on, but not as it
             should.
         what: what happened, as a sentence.
         why: usual causes; empty: the event itself says it.

@@ -59,7 +59,7 @@ ENTRIES = (
     CatalogueEntry(
         "00-0005",
         "fatal",
-        "error",
+        "emergency",
         "A fault has ended the instance: going on could have acknowledged messages that are not "
         "in the journal.",
         "A bug in Raylay, or a disk that cannot be used.",
@@ -140,7 +140,7 @@ ENTRIES = (
     CatalogueEntry(
         "00-0015",
         "state_failed",
-        "error",
+        "critical",
         "The instance's state file could not be written.",
         "The disk is full or broken.",
         "Make room or replace the disk. Messages are safe: the journal is another file.",
@@ -158,6 +158,14 @@ ENTRIES = (
         "warning",
         "Events came too fast to be carried to the console.",
         action="`raylay events`, or the instance's log, has them.",
+    ),
+    CatalogueEntry(
+        "00-0019",
+        "log_lines_lost",
+        "warning",
+        "A target of the log did not take the lines before this one: `lines` are missing there.",
+        "The disk was full, the syslog was away, or nobody read the pipe: `text` says which.",
+        "The instance's other targets and `raylay events` have what is missing.",
     ),
     # -- 07: clients and transports --------------------------------------------------------------
     CatalogueEntry("07-0001", "client_connected", "info", "A client has logged on."),
@@ -298,7 +306,7 @@ ENTRIES = (
     CatalogueEntry(
         "1D-0001",
         "storage_failed",
-        "error",
+        "critical",
         "The journal cannot be written: the instance takes no messages.",
         "The disk is full or broken; `text` has the system's reason.",
         "Make room (`raylay journal remove`) or replace the disk. Acknowledged messages are safe.",
@@ -307,7 +315,7 @@ ENTRIES = (
     CatalogueEntry(
         "1D-0003",
         "disk_hangs",
-        "error",
+        "critical",
         "The disk does not answer.",
         "A device, a controller or a network file system hangs.",
         "Look at the host's kernel log. Acks wait; after the time-out clients are sent away.",
@@ -844,6 +852,31 @@ ENTRIES = (
         "`raylay apply FILE` writes it again; meanwhile the former topology is shown.",
     ),
     *ACTION_ENTRIES,
+    CatalogueEntry(
+        "40-0027",
+        "admin_request_failed",
+        "error",
+        "A fault met a request to the administrator's interface, which goes on.",
+        action="Please report `text`.",
+    ),
+    CatalogueEntry(
+        "40-0028",
+        "admin_peer_failed",
+        "warning",
+        "A fault kept the administrator's interface from asking another instance's.",
+        action="Please report `text`. Meanwhile the console shows that instance as silent.",
+    ),
+    CatalogueEntry(
+        "40-0029",
+        "admin_tracing_failed",
+        "warning",
+        "What the console publishes is not traced.",
+        "The directory of traces cannot be written, or a package is missing: `text` says which.",
+        "Do what `text` says.",
+    ),
+    CatalogueEntry(
+        "40-0030", "console_published", "info", "A user published a message by the console."
+    ),
     # -- 50: moved instances -----------------------------------------------------------------------
     CatalogueEntry("50-0001", "move_announced", "info", "The others know where it lives now."),
     CatalogueEntry(

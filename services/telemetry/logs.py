@@ -6,121 +6,172 @@ logger = logs.get("instance") logger.event("link_connected", destination="London
 
 The code is that of the event in the catalogue (`raylay error 21-0002`).
 
-A process sets the target of its events once (`configure`); until then warnings and errors go to
-stderr. Each line is one write, so lines of threads and processes do not mix. Logging never raises:
-a line that cannot be written is counted in `lost_lines`. Nothing is logged for each message.
+A process sets the targets of its events once (`configure`); until then warnings and errors go to
+stderr. Each line is one write, so lines of threads and processes do not mix. Logging never raises
+and never waits: a line that a target does not take is counted (`status`, `lost_lines`), and the
+next line that the target takes follows one that says how many are missing. Nothing is logged for
+each message.
 """
 
 from __future__ import annotations
 
-import os
-import sys
+import atexit
+import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from raylay.services.errors import ConfigurationError
 from raylay.services.messages.plain_text import json_line, plain, plain_value
-from raylay.services.telemetry.bounded_files import BoundedFile
-from raylay.services.telemetry.catalogue import code_of
+from raylay.services.telemetry.catalogue import BY_EVENT, code_of
+from raylay.services.telemetry.log_options import (
+    CRITICAL,
+    DEVELOPER,
+    EMERGENCY,
+    ERROR,
+    INFO,
+    LEVEL_NAMES,
+    LEVELS,
+    NONE,
+    WARNING,
+    EventFilter,
+    LogOptions,
+    LogTarget,
+    from_environment,
+    to_environment,
+)
+from raylay.services.telemetry.log_targets import LogPlace, place_of
 
-DEBUG = 10
-INFO = 20
-WARNING = 30
-ERROR = 40
-OFF = 100
+__all__ = [
+    "LogOptions",
+    "LogTarget",
+    "Logger",
+    "close",
+    "configure",
+    "from_environment",
+    "get",
+    "rotate",
+    "status",
+    "to_environment",
+]
 
-LEVELS = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR, "off": OFF}
-_WORDS = {value: word for word, value in LEVELS.items()}
-TARGETS = ("stderr", "file", "none")
-FORMATS = ("text", "json")
 LINE_FIELDS = ("time", "level", "process", "logger", "code", "event")
-FILE_BYTES_MAX_DEFAULT = 64 * 1024 * 1024
+_CHOSEN_MAX = 4_096
 
 
-@dataclass(frozen=True, slots=True)
-class LogOptions:
-    """The level and target of logs."""
+class _TargetWriter:
+    """One target: what goes there, in which format, and how much of it was lost."""
 
-    level: str = "info"
-    """`debug`, `info`, `warning`, `error` or `off`."""
-    target: str = "stderr"
-    """`stderr`, `file` or `none`."""
-    directory: str = ""
-    """Directory for the target `file`, with one file for each process, `PROCESS-PID.log`."""
-    format: str = "text"
-    """`text`: time, level, process, logger, code, event, key=value …; `json`: one object a line."""
-    file_bytes_max: int = FILE_BYTES_MAX_DEFAULT
-    """Most bytes of one file; all files of a process name have at most four times as much."""
+    def __init__(self, process_name: str, options: LogTarget, place: LogPlace) -> None:
+        self._process = process_name
+        self._place = place
+        self._lock = threading.Lock()
+        self.format = options.format
+        self.filter = EventFilter(options)
+        self.options = options
+        self.lost = 0
+        """Lines lost since the target was configured."""
+        self._lost_now = 0
+        """Lines lost since the target last took one."""
+        self.failure = ""
 
-    def __post_init__(self) -> None:
-        for name, value, known in (
-            ("level", self.level, tuple(LEVELS)),
-            ("target", self.target, TARGETS),
-            ("format", self.format, FORMATS),
-        ):
-            if value not in known:
-                raise ConfigurationError(
-                    f"log {name} {value!r} is unknown: choose from {', '.join(known)}"
-                )
-        if self.target == "file" and not self.directory:
-            raise ConfigurationError("the log target is `file`, which needs a directory: give it")
+    def write(self, level: int, line: bytes) -> None:
+        """Writes a line, or counts it."""
+        with self._lock:
+            lines = [(level, line)]
+            if self._lost_now and not self.filter.excludes("log_lines_lost"):
+                lines.insert(0, (WARNING, self._note()))
+            try:
+                taken = self._place.write(lines)
+            except (OSError, ValueError) as error:
+                self.failure = str(error)
+                self.lost += 1
+                self._lost_now += 1
+                return
+            if taken == len(lines):
+                self.failure = ""
+                self._lost_now = 0
+            else:  # the note alone
+                self.lost += 1
+                self._lost_now = 1
+
+    def _note(self) -> bytes:
+        fields = {"lines": self._lost_now, "target": self.options.target, "text": self.failure}
+        return _line(self.format, self._process, WARNING, "log", "log_lines_lost", fields)
+
+    def rotate(self) -> Path | None:
+        with self._lock:
+            return self._place.rotate()
+
+    def close(self) -> None:
+        with self._lock:
+            self._place.close()
 
 
 class _Sink:
-    """The target of all loggers of the process. `configure` replaces it."""
+    """The targets of all loggers of the process. `configure` replaces it."""
 
-    __slots__ = ("_file", "_json", "_process", "level")
+    __slots__ = ("_chosen", "_process", "level", "targets")
 
-    def __init__(self, process_name: str, options: LogOptions) -> None:
+    def __init__(self, process_name: str, options: LogOptions, is_child: bool = False) -> None:
         self._process = process_name
-        self._json = options.format == "json"
-        self._file: BoundedFile | None = None
-        self.level = OFF if options.target == "none" else LEVELS[options.level]
-        if options.target == "file":
-            self._file = BoundedFile(
-                Path(options.directory),
-                process_name,
-                "log",
-                options.file_bytes_max,
-                4 * options.file_bytes_max,
-            )
+        self.targets: list[_TargetWriter] = []
+        try:
+            for each in options.targets:
+                place = place_of(each, process_name, is_child)
+                if place is not None:
+                    self.targets.append(_TargetWriter(process_name, each, place))
+        except Exception:
+            self.close()
+            raise
+        self.level = min((each.filter.lowest for each in self.targets), default=NONE)
+        self._chosen: dict[tuple[int, str], tuple[_TargetWriter, ...]] = {}
 
     def write(self, level: int, name: str, event: str, fields: Mapping[str, object]) -> None:
-        """Formats and writes one line."""
-        now_ns = time.time_ns()
-        seconds, rest_ns = divmod(now_ns, 1_000_000_000)
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-        stamp = f"{stamp}.{rest_ns // 1000:06d}Z"
-        if self._json:
-            line = json_line(
-                {
-                    "time": stamp,
-                    "level": _WORDS[level],
-                    "process": self._process,
-                    "logger": name,
-                    "code": code_of(event),
-                    "event": event,
-                    **{_free(key): value for key, value in fields.items()},
-                },
-                default=str,
-                separators=(",", ":"),
-            )
-        else:
-            parts = [stamp, _WORDS[level], self._process, name, code_of(event), plain(event)]
-            parts += [f"{plain(key)}={_text(value)}" for key, value in fields.items()]
-            line = " ".join(filter(None, parts))
-        encoded = (line + "\n").encode("utf-8", "replace")
-        if self._file is not None:
-            self._file.write(encoded)
-        else:
-            _write_stderr(encoded)
+        """Formats a line once in each format, and writes it to the targets that take it."""
+        chosen = self._chosen.get((level, event))
+        if chosen is None:
+            chosen = tuple(each for each in self.targets if each.filter.takes(level, event))
+            if len(self._chosen) < _CHOSEN_MAX:
+                self._chosen[level, event] = chosen
+        lines: dict[str, bytes] = {}
+        for target in chosen:
+            line = lines.get(target.format)
+            if line is None:
+                line = _line(target.format, self._process, level, name, event, fields)
+                lines[target.format] = line
+            target.write(level, line)
 
     def close(self) -> None:
-        """Closes the file, if there is one."""
-        if self._file is not None:
-            self._file.close()
+        for each in self.targets:
+            each.close()
+
+
+def _line(
+    format: str, process: str, level: int, name: str, event: str, fields: Mapping[str, object]
+) -> bytes:
+    seconds, rest_ns = divmod(time.time_ns(), 1_000_000_000)
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    stamp = f"{stamp}.{rest_ns // 1000:06d}Z"
+    if format == "json":
+        line = json_line(
+            {
+                "time": stamp,
+                "level": LEVEL_NAMES[level],
+                "process": process,
+                "logger": name,
+                "code": code_of(event),
+                "event": event,
+                **{_free(key): value for key, value in fields.items()},
+            },
+            default=str,
+            separators=(",", ":"),
+        )
+    else:
+        parts = [stamp, LEVEL_NAMES[level], process, name, code_of(event), plain(event)]
+        parts += [f"{plain(key)}={_text(value)}" for key, value in fields.items()]
+        line = " ".join(filter(None, parts))
+    return line.encode("utf-8", "replace")
 
 
 def _free(key: str) -> str:
@@ -136,24 +187,7 @@ def _text(value: object) -> str:
     return plain_value(value.hex() if isinstance(value, bytes) else value)
 
 
-def _write_stderr(line: bytes) -> None:
-    # Ray and pytest replace sys.stderr by objects of their own: ask it each time. Text goes
-    # through the object where it has no descriptor, such as one that captures.
-    stream = sys.stderr
-    if stream is None:
-        return
-    try:
-        descriptor = stream.fileno()
-    except (AttributeError, OSError, ValueError):
-        stream.write(line.decode())
-        return
-    stream.flush()
-    os.write(descriptor, line)
-
-
 _sink = _Sink("", LogOptions(level="warning"))
-lost_lines = 0
-"""Lines that could not be written since the process began."""
 
 
 class Logger:
@@ -166,18 +200,26 @@ class Logger:
 
     @property
     def debugging(self) -> bool:
-        """Returns whether debug events are written. Ask this before fields are computed for one."""
-        return _sink.level <= DEBUG
+        """Returns whether events of the level `developer` are written. Ask this before fields are
+        computed for one."""
+        return _sink.level <= DEVELOPER
+
+    def debug(self, event: str, /, **fields: object) -> None:
+        """Writes an event of the level `developer`: it only helps to find a fault."""
+        if _sink.level <= DEVELOPER:
+            _write(DEVELOPER, self.name, event, fields)
+
+    def report(self, event: str, /, **fields: object) -> None:
+        """Writes an event at the level that the catalogue has for it; `info` without one."""
+        entry = BY_EVENT.get(event)
+        level = INFO if entry is None else LEVELS[entry.level]
+        if _sink.level <= level:
+            _write(level, self.name, event, fields)
 
     def event(self, event: str, /, **fields: object) -> None:
         """Writes an event that an operator may want to know."""
         if _sink.level <= INFO:
             _write(INFO, self.name, event, fields)
-
-    def debug(self, event: str, /, **fields: object) -> None:
-        """Writes an event that only helps to find a fault."""
-        if _sink.level <= DEBUG:
-            _write(DEBUG, self.name, event, fields)
 
     def warning(self, event: str, /, **fields: object) -> None:
         """Writes an event after which the work goes on, but not as it should."""
@@ -189,13 +231,31 @@ class Logger:
         if _sink.level <= ERROR:
             _write(ERROR, self.name, event, fields)
 
+    def critical(self, event: str, /, **fields: object) -> None:
+        """Writes an event that ends the work of a whole part, such as the disk's."""
+        if _sink.level <= CRITICAL:
+            _write(CRITICAL, self.name, event, fields)
+
+    def emergency(self, event: str, /, **fields: object) -> None:
+        """Writes an event after which the process ends."""
+        if _sink.level <= EMERGENCY:
+            _write(EMERGENCY, self.name, event, fields)
+
+
+_unwritten = 0
+
 
 def _write(level: int, name: str, event: str, fields: Mapping[str, object]) -> None:
-    global lost_lines
+    global _unwritten
     try:
         _sink.write(level, name, event, fields)
-    except (OSError, ValueError):
-        lost_lines += 1
+    except (OSError, ValueError):  # a field that cannot be shown
+        _unwritten += 1
+
+
+def lost_lines() -> int:
+    """Returns how many lines could not be written since the targets were configured."""
+    return _unwritten + sum(each.lost for each in _sink.targets)
 
 
 def get(name: str) -> Logger:
@@ -203,39 +263,49 @@ def get(name: str) -> Logger:
     return Logger(name)
 
 
-def configure(process_name: str, options: LogOptions | None = None) -> None:
-    """Sets the name and the target of this process's logs; without options those of
+def configure(
+    process_name: str, options: LogOptions | None = None, *, is_child: bool = False
+) -> None:
+    """Sets the name and the targets of this process's logs; without options those of
     `from_environment`.
+
+    Args:
+        is_child: whether this is a process beside an instance: its files have its name in theirs.
 
     Raises:
         ConfigurationError: an option is wrong or the directory cannot be written.
     """
     global _sink
-    made = _Sink(process_name, options or from_environment())
+    made = _Sink(process_name, options or from_environment(), is_child)
     previous, _sink = _sink, made
     previous.close()
 
 
-def from_environment(environment: Mapping[str, str] | None = None) -> LogOptions:
-    """Returns the options that `RAYLAY_LOG_LEVEL`, `_TARGET`, `_DIRECTORY` and `_FORMAT` give.
-
-    Raises:
-        ConfigurationError: a variable has an unknown value.
-    """
-    values = os.environ if environment is None else environment
-    return LogOptions(
-        level=values.get("RAYLAY_LOG_LEVEL", "info"),
-        target=values.get("RAYLAY_LOG_TARGET", "stderr"),
-        directory=values.get("RAYLAY_LOG_DIRECTORY", ""),
-        format=values.get("RAYLAY_LOG_FORMAT", "text"),
-    )
+def rotate() -> list[Path]:
+    """Ends the present file of each target of this process that is one, and returns these files.
+    The next line begins another file. One without a line stays."""
+    ended = (each.rotate() for each in _sink.targets)
+    return [each for each in ended if each is not None]
 
 
-def to_environment(options: LogOptions) -> dict[str, str]:
-    """Returns the variables that give these options, for processes that this one starts."""
-    return {
-        "RAYLAY_LOG_LEVEL": options.level,
-        "RAYLAY_LOG_TARGET": options.target,
-        "RAYLAY_LOG_DIRECTORY": options.directory,
-        "RAYLAY_LOG_FORMAT": options.format,
-    }
+def status() -> list[dict[str, Any]]:
+    """Returns for each target `target`, `level`, `lost` (lines that it did not take) and `failure`
+    (empty: it took the last line)."""
+    return [
+        {
+            "target": each.options.target,
+            "level": each.options.level,
+            "lost": each.lost,
+            "failure": each.failure,
+        }
+        for each in _sink.targets
+    ]
+
+
+def close() -> None:
+    """Ends the files of this process's logs: a compressed file is whole then. A later line begins
+    another file. For the end of a process that `os._exit` ends."""
+    _sink.close()
+
+
+atexit.register(close)

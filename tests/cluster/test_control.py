@@ -31,7 +31,7 @@ def declare(place: Path, *topics: str) -> Fabric:
     return Fabric(
         "controlled",
         topics=["orders", *topics],
-        logs={"target": "file", "level": "debug"},
+        logs={"target": "file", "level": "developer"},
         tracing={"directory": "traces", "sampling_ratio": 1.0},
         drills="allowed",
         admin={

@@ -16,7 +16,9 @@ is that of one event for ever; what is before its dash is the category. The same
     raylay error downgraded
 
 *info*: an operator may want to know. *warning*: the work goes on, but not as it should. *error*:
-somebody should look now. `make codes-page` writes this page from the catalogue in
+somebody should look now. *critical*: a whole part of the instance is out of order. *emergency*: the
+process ends. [Logging](logging.md) says how to log the events of a code, a category or a level, or
+to leave them out. `make codes-page` writes this page from the catalogue in
 `services/telemetry/event_table.py`.
 """
 

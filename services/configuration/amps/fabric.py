@@ -44,20 +44,6 @@ from raylay.services.errors import ConfigurationError
 NAME_DEFAULT = "fabric"
 _EVERYWHERE = ("0.0.0.0", "::", "*")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_LEVELS = {
-    "developer": "debug",
-    "trace": "debug",
-    "stats": "debug",
-    "info": "info",
-    "warning": "warning",
-    "error": "error",
-    "critical": "error",
-    "emergency": "error",
-    "none": "off",
-}
-_LOG_TARGETS = {"stdout": "stderr", "stderr": "stderr", "file": "file"}
-
-
 _OTHERS: dict[str, Any] = {"name": ".*", "journaled": False}
 """Topics that no TransactionLog takes: their messages are delivered to live subscribers only."""
 
@@ -247,13 +233,8 @@ def _instance(config: AmpsConfig) -> dict[str, Any]:
             directory if directory.is_absolute() else PurePath(config.name) / directory
         )
         options["journal"] = _journal(log, actions.journal)
-    if config.logging is not None and config.logging.targets[0].protocol in _LOG_TARGETS:
-        target = config.logging.targets[0]
-        options["logs"] = {
-            "level": _LEVELS[target.level or "info"],
-            "target": _LOG_TARGETS[target.protocol],
-            "directory": str(PurePath(target.file_name or "").parent),
-        }
+    if config.logging is not None:
+        options["logs"] = [each.settings() for each in config.logging.targets]
     return options
 
 

@@ -35,7 +35,9 @@ from raylay.services.configuration.amps.types import (
     between,
     element,
 )
+from raylay.services.errors import ConfigurationError
 from raylay.services.replication.membership.validation import CHECKS
+from raylay.services.telemetry.log_options import FILE_TARGETS, LogTarget
 
 NOT_EXCLUDABLE = ("queue", "queue_underlying")
 JOURNAL_BYTES_MIN = 10_000_000
@@ -383,38 +385,64 @@ class Admin(Stanza):
     ciphers: str | None = element("Ciphers", None)
 
 
-Level = Literal[
-    "developer", "trace", "stats", "info", "warning", "error", "critical", "emergency", "none"
-]
-
-
-class LogTarget(Stanza):
+class LogTargetStanza(Stanza):
     """A place to which the log is written."""
 
     protocol: Literal["stdout", "stderr", "file", "gzip", "syslog"] = element("Protocol")
-    level: Level | None = element("Level", None)
+    level: str | None = element("Level", None)
     levels: Words = element("Levels", (), text=True)
     include_errors: Words = element("IncludeErrors", (), text=True)
     exclude_errors: Words = element("ExcludeErrors", (), text=True)
     file_name: str | None = element("FileName", None)
     rotation_bytes: SizeBytes | None = element("RotationThreshold", None)
     ident: str | None = element("Ident", None)
-    options: str | None = element("Options", None)
-    facility: str | None = element("Facility", None)
+    options: Words = element("Options", (), text=True)
+    facility: str = element("Facility", "LOG_USER")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.protocol in ("file", "gzip") and self.file_name is None:
+        if self.protocol in FILE_TARGETS and self.file_name is None:
             raise ValueError(f"a Target of Protocol {self.protocol} needs a FileName")
         if self.level is None and not self.levels and not self.include_errors:
             raise ValueError("a Target needs one of Level, Levels and IncludeErrors")
+        try:
+            LogTarget(**self.settings() | {"directory": "."})
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
         return self
+
+    def settings(self) -> dict[str, Any]:
+        """Returns the target as the fabric's settings have it."""
+        found: dict[str, Any] = {
+            "target": self.protocol,
+            "level": _level(self.level or "none"),
+            "levels": tuple(map(_level, self.levels)),
+            "include": self.include_errors,
+            "exclude": self.exclude_errors,
+            "options": self.options,
+            "facility": self.facility,
+            "ident": self.ident or "",
+        }
+        if self.file_name is not None and self.protocol in FILE_TARGETS:
+            folder, slash, name = self.file_name.rpartition("/")
+            if "%" in folder:  # a mask as well
+                folder, name = ".", self.file_name
+            found |= {"directory": folder or slash or ".", "file_name": name}
+        if self.rotation_bytes is not None:
+            # As documented: files that are rotated are the operator's to remove.
+            found |= {"rotation_bytes": self.rotation_bytes, "kept_bytes": 0}
+        return found
+
+
+def _level(name: str) -> str:
+    # Documented: a level `debug` of older files means info.
+    return "info" if name == "debug" else name
 
 
 class Logging(Stanza):
-    """The log, and its target."""
+    """The log, and its targets."""
 
-    targets: tuple[LogTarget, ...] = element("Target", many=True)
+    targets: tuple[LogTargetStanza, ...] = element("Target", many=True)
 
 
 class Module(Stanza):

@@ -72,6 +72,10 @@ _OF_ADMIN = (
     *("AccessControlAllowOrigin", "SessionOptions", "Galvanometer"),
     *("Certificate", "PrivateKey", "Ciphers"),
 )
+_OF_LOGGING = (
+    *("Protocol", "Level", "Levels", "IncludeErrors", "ExcludeErrors", "FileName"),
+    *("RotationThreshold", "Ident", "Options", "Facility"),
+)
 RUNS = frozenset(
     (
         *(f"Admin/{element}" for element in _OF_ADMIN),
@@ -132,9 +136,7 @@ RUNS = frozenset(
         "Bootstrap/Transport/InetAddr",
         f"{_OUTGOING}/InetAddr",
         f"{_OUTGOING}/ReconnectTimeout",
-        "Logging/Target/Protocol",
-        "Logging/Target/Level",
-        "Logging/Target/FileName",
+        *(f"Logging/Target/{name}" for name in _OF_LOGGING),
     )
 )
 NEEDS_NOTHING = {
@@ -341,14 +343,6 @@ def _www_authenticate(value: str, path: Path) -> str:
     return "" if value.startswith("Basic") else f"WWWAuthenticate {value} does not run: give Basic"
 
 
-def _log_target(item: Any, path: Path) -> str:
-    if item.protocol not in ("stdout", "stderr", "file"):
-        return f"logging to {item.protocol} does not run yet"
-    if path[-1] != 0:
-        return "a second Target of Logging does not run yet"
-    return ""
-
-
 _SPECIAL: dict[str, Callable[[Any, Path], str]] = {
     _DESTINATION: lambda item, path: mixed(f"Destination {item.name}", item.transports),
     "Bootstrap": lambda item, path: mixed("Bootstrap", item.transports),
@@ -362,6 +356,5 @@ _SPECIAL: dict[str, Callable[[Any, Path], str]] = {
     "Bootstrap/Transport/Type": _transport_type,
     "Admin": _admin,
     "Admin/WWWAuthenticate": _www_authenticate,
-    "Logging/Target": _log_target,
     "MessageTypes/MessageType": lambda item, path: unsupported(item),
 }

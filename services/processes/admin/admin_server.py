@@ -189,7 +189,7 @@ class AdminServer:
 
     def failed(self, text: str) -> None:
         """Reports a fault that ends the program."""
-        self._log.error("admin_interface_failed", name=self._config.process_name, text=text)
+        self._log.report("admin_interface_ended", name=self._config.process_name, text=text)
 
     # -- listening -----------------------------------------------------------------------------
     async def _listen(self, runner: web.AppRunner) -> None:

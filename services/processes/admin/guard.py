@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import logging
 import re
+import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -30,6 +30,7 @@ from raylay.services.processes.admin.viewers import (
     read_authorization,
 )
 from raylay.services.security.control import NOBODY
+from raylay.services.telemetry import logs
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 REQUESTS_MAX = 32
@@ -57,7 +58,7 @@ NOT_FOUND = web.HTTPNotFound().reason
 """The router's text for a path that has no route."""
 SESSION = web.RequestKey("session", str)
 """Key under which a request keeps the session that its logon has begun."""
-log = logging.getLogger(__name__)
+log = logs.get("admin_interface")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,12 @@ class RequestGuard:
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception:
-            log.exception("the administrator's interface failed")
+            log.error(
+                "admin_request_failed",
+                method=request.method,
+                path=request.path,
+                text=traceback.format_exc(),
+            )
             return error_answer(500, f"{self.settings.instance} could not answer: its log says why")
 
     def _check_host(self, request: web.Request) -> None:

@@ -5,7 +5,6 @@ and a query of a queue only looks."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from raylay.services.errors import (
 )
 from raylay.services.messages.plain_text import plain
 from raylay.services.processes.admin.viewers import Viewer
+from raylay.services.telemetry import logs
 from raylay.services.telemetry.tracing import TracingOptions
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ CLIENTS_MAX = 6
 """Most clients at once, for all viewers. Each client has a name of its own, which the instance
 remembers."""
 USER_CLIENTS_MAX = 4
-log = logging.getLogger(__name__)
+log = logs.get("admin_interface")
 NOT_ALLOWED = frozenset(("not_entitled",))
 
 
@@ -174,7 +174,7 @@ class MessageClients:
         try:
             self._tracing = self._tracing or start_tracing(f"{self.instance}.admin", self.tracing)
         except ConfigurationError as error:
-            log.warning("%s", error)
+            log.warning("admin_tracing_failed", text=str(error))
             return None
         return ClientTracer(self._tracing, name)
 

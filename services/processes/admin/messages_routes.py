@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -57,6 +56,7 @@ from raylay.services.processes.admin.message_stream import (
     values_of,
 )
 from raylay.services.processes.admin.viewers import Viewer
+from raylay.services.telemetry import logs
 
 if TYPE_CHECKING:
     from raylay.services.client.messages import Message, MessageBatch
@@ -68,7 +68,7 @@ PEER_S = 3.0
 PUBLISH_S = 10.0
 NO_TOPIC = ".*"
 TRACE_PATH = "/raylay/trace"
-log = logging.getLogger(__name__)
+log = logs.get("admin_interface")
 
 ViewerOf = Callable[[web.Request], Awaitable[Viewer]]
 AskPeer = Callable[[web.Request, str, str], Awaitable[Mapping[str, Any]]]
@@ -276,7 +276,7 @@ class MessagesRoutes:
         except TooManyReaders as error:
             return _busy(error)
         bookmark = f"{publisher}|{sequence}|"
-        log.info("%s published %s on %s by the console", viewer.user or "-", bookmark, topic)
+        log.event("console_published", user=viewer.user, bookmark=bookmark, topic=topic)
         return web.json_response(
             {
                 "bookmark": bookmark,

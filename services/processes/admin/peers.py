@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import logging
 import re
 import ssl
 import time
+import traceback
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -47,6 +47,7 @@ from raylay.services.admin.fabric_view import Missing, PeerAnswer
 from raylay.services.errors import ConfigurationError, ControlRefused, FabricError
 from raylay.services.processes.admin.viewers import COOKIE, Viewer
 from raylay.services.security.control import Caller
+from raylay.services.telemetry import logs
 
 SUMMARY_PATH = "/raylay/summary.json"
 ASK_S = 1.0
@@ -61,7 +62,7 @@ HOP_HEADER = "X-Raylay-Hop"
 """Marks a request that an interface passes on: it is never passed on again."""
 COOKIE_CHARACTERS = re.compile(r"[A-Za-z0-9_-]{1,200}")
 CHUNK_BYTES = 64 * 1024
-log = logging.getLogger(__name__)
+log = logs.get("admin_interface")
 
 OwnSummary = Callable[[Viewer], Awaitable[InstanceSummary]]
 """Returns the summary of the own instance for a user; raises RaylayError."""
@@ -219,7 +220,7 @@ class FabricPeers:
         except (ClientError, OSError, ValueError) as error:
             self._missed(state, "silent", reason(error))
         except Exception:
-            log.exception("%s could not be asked for its summary", peer.name)
+            log.warning("admin_peer_failed", peer=peer.name, text=traceback.format_exc())
             self._missed(state, "silent", f"a fault of this interface: {self._instance}'s log says")
         else:
             state.summary, state.missing, state.text = found, "", ""

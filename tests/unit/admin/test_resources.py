@@ -40,7 +40,9 @@ def test_an_instance_that_begins_has_a_tree_without_what_is_not_known() -> None:
         (LOG, {"console": {"protocol": "stderr", "level": "info", "format": "text"}}),
         (
             {**LOG, "target": "file", "directory": "/l"},
-            {"file": {"file_name": "/l", "level": "info", "format": "text"}},
+            {
+                "file": {"protocol": "file", "file_name": "/l", "level": "info", "format": "text"},
+            },
         ),
     ],
 )

@@ -26,7 +26,7 @@ from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.server.links.destination_addresses import client_name
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.state import SowRules
-from raylay.services.telemetry.logs import LogOptions
+from raylay.services.telemetry.logs import LogOptions, LogTarget
 from raylay.services.telemetry.tracing import TracingOptions
 
 pytestmark = pytest.mark.covers("Replication", "ResyncPassThrough")
@@ -55,7 +55,7 @@ def full() -> InstanceConfig:
         journal=JournalConfig(durability="interval", retention=RetentionConfig(size_bytes=5)),
         policy=DowngradePolicy(500, None, 1),
         tracing=TracingOptions(0.5, console=True),
-        log=LogOptions("debug", "none"),
+        log=LogOptions("developer", "none", also=(LogTarget(target="stdout", exclude=("07",)),)),
         metrics_port=0,
     )
 

@@ -20,6 +20,7 @@ from raylay.services.configuration.yaml_file import (
     parse,
 )
 from raylay.services.errors import ConfigurationError
+from raylay.services.fabric.observability import log_options
 from raylay.services.messages.units import (
     format_bytes,
     format_milliseconds,
@@ -27,6 +28,7 @@ from raylay.services.messages.units import (
     parse_milliseconds,
 )
 from raylay.services.security.modules import ModuleConfig
+from raylay.services.telemetry.log_options import from_environment, to_environment
 
 FILE = """\
 fabric: flights
@@ -84,7 +86,7 @@ instances:
     actions: [{on: shutdown, do: nothing}]
     sow_stats_interval: 250ms
     replication_host: 127.0.0.3
-    logs: {level: debug}
+    logs: {level: developer}
     bootstrap: {sources: [A-1], topics: [own], authenticator: copies}
     message_types: [json]
     tls: {certificate: "{instance}.crt", private_key: /k, ca_file: ca, verify_name: false}
@@ -207,6 +209,51 @@ def test_every_key_of_a_file_comes_through() -> None:
         assert [each.name for each in settings.actions_of(settings.instance(name))] == [kept]
     assert settings.client.heartbeat_ms == 4_000 and settings.tracing.sampling_ratio == 0.5
     assert FabricSettings.from_json(settings.to_json()) == settings
+
+
+@pytest.mark.covers("Logging", "one format of options", note="YAML and Python")
+def test_logs_have_one_target_or_a_list_of_them() -> None:
+    written = (
+        "[{target: stdout, exclude: ['07']}, "
+        "{level: none, levels: [stats], target: gzip, file_name: '%p-%n.log', rotation: 1MiB, "
+        "kept: 10MiB}, {level: error, target: syslog, options: [LOG_PID], facility: LOG_LOCAL1}]"
+    )
+    settings = parse(f"fabric: f\nlogs: {written}\ninstances: {{A: {{}}}}", "f.yaml")
+    options = log_options(settings.logs, "/data")
+    stdout, zipped, syslog = options.targets
+    assert (stdout.target, stdout.exclude, stdout.directory) == ("stdout", ("07",), "")
+    assert (zipped.levels, zipped.directory) == (("stats",), "/data/logs")
+    assert (zipped.rotation_bytes, zipped.files_bytes_max) == (1 << 20, 10 << 20)
+    assert (syslog.options, syslog.facility) == (("LOG_PID",), "LOG_LOCAL1")
+    logs = yaml.safe_load(written)
+    builder = FabricBuilder("f", logs=logs)
+    builder.instance("A")
+    declared = builder.settings()
+    assert log_options(declared.logs, "/data") == options
+    assert FabricSettings.from_json(declared.to_json()).logs == declared.logs
+    assert from_environment(to_environment(options)) == options
+    of_instance = parse("fabric: f\ninstances: {A: {logs: []}}", "f.yaml")
+    assert of_instance.logs_of(of_instance.instance("A")).target == "none"
+
+
+@pytest.mark.parametrize(
+    ("logs", "told"),
+    [
+        ("{level: loud}", "log level 'loud' is unknown: choose from developer"),
+        ("[{target: stdout}, {target: tape}]", "log target 'tape' is unknown"),
+        ("{targets: file}", "did you mean target"),
+        ("[stdout]", "expected a list of targets"),
+        ("{target: file, file_name: a.log}", "of all instances: write %p"),
+        ("{target: file, file_name: '%Q-%p'}", "unknown symbol %Q"),
+        ("{rotation: many}", "logs.*rotation"),
+        ("{exclude: ['(']}", "neither a code"),
+    ],
+)
+def test_wrong_logs_are_named(logs: str, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        parse(f"fabric: f\nlogs: {logs}\ninstances: {{A: {{}}}}", "f.yaml")
+    if "%p" in told:
+        parse(f"fabric: f\ninstances: {{A: {{logs: {logs}}}}}", "f.yaml")
 
 
 def three_regions() -> FabricBuilder:
@@ -388,13 +435,13 @@ def test_sizes_that_are_none(text: object) -> None:
 def test_an_instance_has_topics_logs_and_a_replication_host_of_its_own() -> None:
     settings = parse(
         "fabric: f\nregions: {A: 2}\ninstances:\n"
-        "  A-1: {topics: [own], logs: {level: debug}, replication_host: 127.0.0.2,"
+        "  A-1: {topics: [own], logs: {level: developer}, replication_host: 127.0.0.2,"
         " journal: {archive_directory: old}}\n"
     )
     first, second = settings.instances
     assert [topic.name for topic in settings.topics_of(first)] == ["own"]
     assert [topic.name for topic in settings.topics_of(second)] == [".*"]
-    assert (settings.logs_of(first).level, settings.logs_of(second).level) == ("debug", "info")
+    assert (settings.logs_of(first).level, settings.logs_of(second).level) == ("developer", "info")
     assert (first.replication_host, second.replication_host) == ("127.0.0.2", "")
     assert settings.journal_of(first).archive_directory == "old"
     assert FabricSettings.from_json(settings.to_json()) == settings

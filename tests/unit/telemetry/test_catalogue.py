@@ -61,6 +61,78 @@ def test_every_event_that_is_reported_is_in_the_catalogue() -> None:
     assert not missing, f"give each of these a code in services/telemetry/event_table.py: {missing}"
 
 
+LOGGERS = frozenset(("log", "_log", "logger", "_logger"))
+WRITES = frozenset(("report", "debug", "event", "warning", "error", "critical", "emergency"))
+
+
+def logged_in(tree: ast.Module) -> set[str]:
+    """Returns the level and the name of each event that a file logs itself; of a name that is put
+    together at run time its source."""
+    found = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        function = node.func
+        if not isinstance(function, ast.Attribute) or function.attr not in WRITES:
+            continue
+        of = function.value
+        name = getattr(of, "attr", getattr(of, "id", ""))
+        if name in LOGGERS or (isinstance(of, ast.Call) and ast.unparse(of.func) == "logs.get"):
+            first = node.args[0]
+            level = "info" if function.attr == "event" else function.attr
+            event = first.value if isinstance(first, ast.Constant) else ast.unparse(first)
+            found.add(f"{level} {event}")
+    return found
+
+
+def kinds_of_programs() -> set[str]:
+    """Returns the kinds of the processes beside an instance, each of which logs `KIND_ended`."""
+    programs = (ROOT / "services" / "processes").rglob("run_*.py")
+    return {
+        kind
+        for path in programs
+        for kind in re.findall(r"run_program\(\s*\"(\w+)\"", path.read_text())
+    }
+
+
+@pytest.mark.covers("Logging", "Message Categories")
+def test_every_line_of_a_log_has_a_code() -> None:
+    found: dict[str, str] = {}
+    for room in ("services", "storage", "actors"):
+        for path in (ROOT / room).rglob("*.py"):
+            if "logging.getLogger(" in path.read_text(encoding="utf-8"):
+                # A library in somebody else's process: a client, a command, Spark.
+                assert path.parts[len(ROOT.parts) + 1] in ("client", "fabric", "pipeline"), path
+                continue
+            events = logged_in(ast.parse(path.read_text(encoding="utf-8")))
+            found |= dict.fromkeys(events, str(path.relative_to(ROOT)))
+    # Those of an instance go through its `EventLog`: the test above looks for them.
+    assert found.pop("report event") == "services/server/event_log.py"
+    running = "services/processes/running.py"
+    assert found.pop("report f'{self._kind}_ended'") == running
+    found |= {f"report {kind}_ended": running for kind in kinds_of_programs()}
+    assert {"emergency fatal", "error link_failed", "report queue_owner_ended"} <= set(found)
+    known = {f"{level} {each.event}" for each in ENTRIES for level in (each.level, "report")}
+    missing = {event: where for event, where in found.items() if event not in known}
+    assert not missing, (
+        "give each of these a code, and the level with which it is logged, in "
+        f"services/telemetry/event_table.py: {missing}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "events"),
+    [
+        ("logs.get('x').error('a', b=1)", {"error a"}),
+        ("self._log.warning(f'{kind}_b')", {"warning f'{kind}_b'"}),
+        ("logger.event(event)", {"info event"}),
+        ("other.error('c'); logs.rotate()", set()),
+    ],
+)
+def test_what_a_file_logs_is_found(source: str, events: set[str]) -> None:
+    assert logged_in(ast.parse(source)) == events
+
+
 def test_codes_and_names_stand_for_one_event_each() -> None:
     codes = [each.code for each in ENTRIES]
     assert len(set(codes)) == len(codes) and len(BY_EVENT) == len(codes)

@@ -148,6 +148,16 @@ SYNC = "<SyncType>sync</SyncType>"
 TOPIC = "<Name>orders</Name><MessageType>json</MessageType>"
 ADDRESS = "<InetAddr>other:10005</InetAddr>"
 LEVEL = "<Protocol>stdout</Protocol><Level>warning</Level>"
+LOGGING = [
+    ("stdout", "Levels", "trace, info", "levels", (), ("trace", "info")),
+    ("stdout", "IncludeErrors", "00-0002,12", "include", (), ("00-0002", "12")),
+    ("stdout", "ExcludeErrors", "00-0001,12-1.*", "exclude", (), ("00-0001", "12-1.*")),
+    ("gzip", "RotationThreshold", "10MB", "rotation_bytes", 64 * 1024 * 1024, 10_000_000),
+    ("gzip", "RotationThreshold", "10MB", "kept_bytes", None, 0),
+    ("syslog", "Ident", "amps dma", "ident", "", "amps dma"),
+    ("syslog", "Options", "LOG_CONS,LOG_PID", "options", (), ("LOG_CONS", "LOG_PID")),
+    ("syslog", "Facility", "LOG_LOCAL3", "facility", "LOG_USER", "LOG_LOCAL3"),
+]
 FILE_TARGET = "<Protocol>file</Protocol><Level>info</Level><FileName>log/a.log</FileName>"
 
 
@@ -295,7 +305,14 @@ RUNNING: list[tuple[str, str, str, str, Any, Any]] = [
      "stderr", "file"),
     ("Logging/Target/FileName", GROUP, GROUP + target(FILE_TARGET), "log.directory",
      "", "/data/log"),
+    ("Logging/Target/FileName", GROUP, GROUP + target(FILE_TARGET), "log.file_name", "", "a.log"),
     ("Logging/Target/Level", GROUP, GROUP + target(LEVEL), "log.level", "info", "warning"),
+    ("Logging/Target/Protocol", GROUP, GROUP + target(LEVEL), "log.target", "stderr", "stdout"),
+    *((f"Logging/Target/{element}", GROUP,
+       GROUP + target(f"<Protocol>{protocol}</Protocol><Level>none</Level>"
+                      f"<FileName>a.log</FileName><{element}>{text}</{element}>"),
+       f"log.{name}", before, after)
+      for protocol, element, text, name, before, after in LOGGING),
     ("Actions", GROUP, GROUP + policy("250ms", "<Age>5s</Age>"), "policy.age_ms",
      None, 5000),
     ("Actions", GROUP, GROUP + policy("250ms", "<Age>5s</Age>"), "policy.every_ms", 0, 250),
@@ -571,7 +588,6 @@ NOT_YET = [
     ("</Transports>", "<Transport><Name>t</Name><Type>tcp</Type><InetAddr>9</InetAddr>"
      "<Protocol>websocket</Protocol></Transport></Transports>", 15, "Protocol websocket"),
     ("<Name>clients</Name>", "<Name>clients</Name><Protocol>fix</Protocol>", 6, "Protocol fix"),
-    (GROUP, GROUP + target("<Protocol>syslog</Protocol><Level>info</Level>"), 3, "syslog"),
     (GROUP, GROUP + f"<Actions>{scheduled(['4h'], archive='1d')}</Actions>", 3,
      "give JournalArchiveDirectory"),
     (GROUP, GROUP + "<Actions><Action><On><Module>amps-action-on-startup</Module></On><Do>"
@@ -1066,3 +1082,53 @@ def test_a_second_replication_transport_is_one_more() -> None:
     assert (first.name, first.host, first.port) == ("amps-replication", "127.0.0.1", 10004)
     assert (more.name, more.host, more.port) == ("inside", "127.0.0.2", 10005)
     assert first.authentication is None and more.authentication is not None
+
+
+@pytest.mark.covers("Logging", "`Logging`, several `Target`: all run")
+def test_a_log_has_several_targets() -> None:
+    targets = (
+        "<Logging><Target><Protocol>stdout</Protocol><Level>warning</Level></Target>"
+        "<Target><Protocol>file</Protocol><Level>debug</Level>"
+        "<FileName>log/%Y/a-%n.log</FileName><RotationThreshold>1MB</RotationThreshold></Target>"
+        "<Target><Protocol>gzip</Protocol><FileName>/var/log/a.log</FileName>"
+        "<IncludeErrors>07</IncludeErrors></Target></Logging>"
+    )
+    stdout, file, compressed = started(FILE.replace(GROUP, GROUP + targets)).log.targets
+    assert (stdout.target, stdout.level) == ("stdout", "warning")
+    # Documented: `debug` of older files means info.
+    assert (file.level, file.directory, file.file_name) == ("info", "/data", "log/%Y/a-%n.log")
+    assert (file.rotation_bytes, file.files_bytes_max) == (1_000_000, 0)
+    assert (compressed.level, compressed.include) == ("none", ("07",))
+    assert (compressed.directory, compressed.file_name) == ("/var/log", "a.log")
+    assert compressed.files_bytes_max > 0
+
+
+@pytest.mark.covers("Logging", "wrong values of a `Target` are refused with their line")
+@pytest.mark.parametrize(
+    ("inner", "told"),
+    [
+        ("<Protocol>stdout</Protocol>", "needs one of Level, Levels and IncludeErrors"),
+        ("<Protocol>file</Protocol><Level>info</Level>", "needs a FileName"),
+        ("<Protocol>stdout</Protocol><Level>loud</Level>", "log level 'loud' is unknown"),
+        ("<Protocol>stdout</Protocol><Levels>info,x</Levels>", "log level 'x' is unknown"),
+        (
+            "<Protocol>stdout</Protocol><IncludeErrors>12-(</IncludeErrors>",
+            r"neither a code such as 21-0002, a category",
+        ),
+        (
+            "<Protocol>file</Protocol><Level>info</Level><FileName>a-%Q.log</FileName>",
+            "unknown symbol %Q",
+        ),
+        (
+            "<Protocol>syslog</Protocol><Level>info</Level><Options>LOG_X</Options>",
+            "log syslog option 'LOG_X' is unknown",
+        ),
+        (
+            "<Protocol>syslog</Protocol><Level>info</Level><Facility>LOG_MAIL</Facility>",
+            "log syslog facility 'LOG_MAIL' is unknown",
+        ),
+    ],
+)
+def test_a_wrong_target_is_refused(inner: str, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"f\.xml:3.*{told}"):
+        started(FILE.replace(GROUP, GROUP + target(inner)))
