@@ -39,6 +39,7 @@ CHAPTERS = {
         "journal",
         "files",
         "tracing",
+        "logging",
         "drills",
     ],
     "Look up": ["glossary", "codes", "protocol", "deviations", "architecture", "coverage"],

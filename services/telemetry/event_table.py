@@ -173,9 +173,9 @@ ENTRIES = (
         "07-0002",
         "client_disconnected",
         "warning",
-        "A client's connection has ended.",
-        "`reason` says why: the client left, it was slow, its name is in use, it broke the "
-        "protocol, an operator ended it.",
+        "The instance has ended a client's connection.",
+        "`reason` says why: it was slow or silent, its name is in use, it broke the protocol, what "
+        "it may do is asked anew, an operator ended it (docs/logging.md).",
         "If the reason is one of the client's, see its own log.",
     ),
     CatalogueEntry(
@@ -238,6 +238,13 @@ ENTRIES = (
         "of one elsewhere.",
         "Two names have the same 64-bit hash, which does not happen by chance.",
         "Give one of the two clients another name (docs/security.md).",
+    ),
+    CatalogueEntry(
+        "07-0012",
+        "client_left",
+        "info",
+        "A client closed its connection, or its connection was lost.",
+        "The client ended, goes to another instance, or its network failed.",
     ),
     # -- 0A: security ----------------------------------------------------------------------------
     CatalogueEntry(

@@ -88,8 +88,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "telemetry": "messages storage",
         "client": "messages net protocol queues storage",
         "configuration": (
-            "actions capacity config messages net plugins queues replication security sow "
-            "telemetry"
+            "actions capacity config messages net plugins queues replication security sow telemetry"
         ),
         "net": "protocol storage",
         # What processes start with.

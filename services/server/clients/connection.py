@@ -368,6 +368,10 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         for timer in (self._logon_timer, self._heartbeat_timer):
             if timer is not None:
                 timer.cancel()
+        if self.client_name and self.end_reason == CONNECTION_CLOSED:
+            self._runtime.report(
+                "client_left", client=self.client_name, peer=self.peer, reason="connection_closed"
+            )
         self._clients.occurrences.disconnected(self, self.end_reason)
         self._clients.gone(self)
 

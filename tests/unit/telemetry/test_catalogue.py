@@ -95,7 +95,7 @@ def kinds_of_programs() -> set[str]:
     }
 
 
-@pytest.mark.covers("Logging", "Message Categories")
+@pytest.mark.covers("Logging", "every line of a log has a code")
 def test_every_line_of_a_log_has_a_code() -> None:
     found: dict[str, str] = {}
     for room in ("services", "storage", "actors"):
@@ -154,6 +154,7 @@ def test_every_entry_helps() -> None:
             assert entry.action != NOTHING_TO_DO, f"{entry.event}: say what to do"
 
 
+@pytest.mark.covers("Logging", "`raylay error` explains")
 @pytest.mark.parametrize(
     ("text", "events"),
     [

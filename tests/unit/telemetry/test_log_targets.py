@@ -244,6 +244,7 @@ def test_a_process_beside_the_instance_has_files_of_its_own(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["a.A-1.London.log"]
 
 
+@pytest.mark.covers("Logging", "rotation by an action")
 @pytest.mark.usefixtures("retried_at_once")
 def test_a_file_that_was_moved_is_begun_again(tmp_path: Path) -> None:
     to_files(tmp_path, file_name="a.log")
@@ -258,6 +259,7 @@ def test_a_file_that_was_moved_is_begun_again(tmp_path: Path) -> None:
     assert lines_of((tmp_path / "a.log").read_text()) == ["info A-1 x 00-0002 ready count=4"]
 
 
+@pytest.mark.covers("Logging", "what is kept is bounded")
 def test_two_processes_never_write_one_file(tmp_path: Path) -> None:
     program = (
         "logs.configure('A', LogOptions(target=sys.argv[2], directory=sys.argv[1], "
@@ -575,6 +577,7 @@ def test_a_syslog_that_is_away_is_not_tried_for_each_line(
     daemon.ends()
 
 
+@pytest.mark.covers("Logging", "a syslog that is away")
 def test_a_syslog_that_does_not_read_holds_up_nothing(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path / "log")
     to_syslog(daemon.path)

@@ -35,6 +35,7 @@ def to_file(
     logs.configure("A1", options)
 
 
+@pytest.mark.covers("Logging", "a line is fields")
 def test_an_event_is_one_line_of_fields(tmp_path: Path) -> None:
     to_file(tmp_path)
     logger = logs.get("instance")
@@ -49,6 +50,7 @@ def test_an_event_is_one_line_of_fields(tmp_path: Path) -> None:
     assert second.endswith(r'odd text="a\"b=c\nd" empty="" raw=01ff none=None')
 
 
+@pytest.mark.covers("Logging", "a line is fields")
 def test_json_lines(tmp_path: Path) -> None:
     to_file(tmp_path, format="json")
     logs.get("link").warning("late", count=3, level="mine", path=tmp_path)
@@ -189,6 +191,7 @@ def test_off_costs_next_to_nothing() -> None:
     assert calls == 0
 
 
+@pytest.mark.covers("Logging", "a line is fields")
 @pytest.mark.parametrize("format", ["text", "json"])
 def test_nothing_of_others_is_a_command_or_a_line(tmp_path: Path, format: str) -> None:
     to_file(tmp_path, format=format)
