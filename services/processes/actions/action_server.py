@@ -160,7 +160,7 @@ class ActionServer:
 
     def _tell(self, event: EngineEvent) -> None:
         name = _EVENTS[event.kind]
-        self._log.warning(name, action=event.action, text=event.text)
+        self._log.report(name, action=event.action, text=event.text)
         details: dict[str, Any] = {"action": event.action, "text": event.text}
         if event.count != 1:
             details["count"] = event.count

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.codes_page import PAGE, page
 
+from raylay.services.processes.actions import action_server
 from raylay.services.telemetry import catalogue
 from raylay.services.telemetry.catalogue import BY_EVENT, code_of, found_for
 from raylay.services.telemetry.event_entry import NOTHING_TO_DO
@@ -108,6 +109,9 @@ def test_every_line_of_a_log_has_a_code() -> None:
             found |= dict.fromkeys(events, str(path.relative_to(ROOT)))
     # Those of an instance go through its `EventLog`: the test above looks for them.
     assert found.pop("report event") == "services/server/event_log.py"
+    runner = "services/processes/actions/action_server.py"
+    assert found.pop("report name") == runner
+    found |= {f"report {event}": runner for event in action_server._EVENTS.values()}
     running = "services/processes/running.py"
     assert found.pop("report f'{self._kind}_ended'") == running
     found |= {f"report {kind}_ended": running for kind in kinds_of_programs()}
