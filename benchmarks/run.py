@@ -21,6 +21,8 @@ from contents import SOW_NAMES, TYPE_NAMES, sow, types_parse
 from context import Bench, Figure, bench, rest_disk
 from copies import table_copies
 from delivery import REPLAYS, fanout_10_deliveries, replay
+from events import NAMES as EVENTS
+from events import events_watched
 from failover import failover_gap_ms, resync_1M_behind, resync_live
 from filters import LIVE as FILTERED_LIVE
 from filters import NAMES as FILTERS
@@ -88,6 +90,7 @@ MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
     (SLOW_BESIDE, slow_beside, ""),
     (NEIGHBOUR, neighbour, ""),
     (ADMIN_POLLED, admin_polled, ""),
+    (EVENTS, events_watched, ""),
     (CONSOLE, console, ""),
     (REPLAYS, replay, "single"),
     (

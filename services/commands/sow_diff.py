@@ -15,6 +15,7 @@ from raylay.services.commands.shared.interrupts import run_async
 from raylay.services.commands.shared.options import CONNECT_TIMEOUT_S, FabricOption, running
 from raylay.services.commands.shared.printing import echo, echo_json
 from raylay.services.errors import CommandFailed, ConfigurationError, FabricError
+from raylay.services.messages.event_topics import is_event_topic
 from raylay.services.sow.query.comparison import RecordDifference, TopicComparison, differ, held
 
 if TYPE_CHECKING:
@@ -148,11 +149,15 @@ def _topics(
     settings: FabricSettings, names: tuple[str, str], wanted: str
 ) -> list[tuple[Topic, str]]:
     """Returns the topics that either instance has, each with the name of the only instance that has
-    it; empty: both do."""
+    it; empty: both do. Event topics are left out: each instance keeps its own."""
     if names[0] == names[1]:
         raise ConfigurationError(f"{names[0]} is given twice: name two instances")
     have = [
-        [(each.name, each.message_type) for each in settings.sow_of(settings.instance(name))]
+        [
+            (each.name, each.message_type)
+            for each in settings.sow_of(settings.instance(name))
+            if not is_event_topic(each.name)
+        ]
         for name in names
     ]
     every = dict.fromkeys((*have[0], *have[1]))

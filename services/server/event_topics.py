@@ -117,7 +117,7 @@ class EventPublisher:
             self._deliver(others, False)
         if kept:
             self._deliver(kept, True)
-            self._sow.keep(kept)
+            topics.left_out += self._sow.keep(kept)
         runtime.outbox.flush()
         if len(topics):
             self._publish_soon()

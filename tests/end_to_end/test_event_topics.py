@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import textwrap
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.typed_pages import blocks
 
 from raylay.services.client import Client
 from raylay.services.client.subscriptions.subscription import Subscription
 from raylay.services.configuration.yaml_file import parse
-from raylay.services.errors import CommandFailed
+from raylay.services.errors import CommandFailed, StorageFull
 from raylay.services.fabric.plan import FabricRecord, bring_up_to_date, instance_config
 from raylay.services.messages.event_topics import CLIENT_STATUS, SOW_STATS
 from raylay.services.messages.types.registry import message_type
 from raylay.services.server.instance_server import InstanceServer
+from raylay.services.server.sow import manager
+from raylay.storage.sow import LmdbSowStore
 
 DEADLINE_S = 60.0
 ALONE = "fabric: f\ninstances: {A: {}}\n"
@@ -279,5 +283,72 @@ def test_an_instance_listens_only_while_somebody_wants_to_know(tmp_path: Path) -
             # Its answer is behind that of the unsubscribe.
             await watcher.subscribe(SOW_STATS)
             assert "connect-client" not in listened
+
+    played(play)
+
+
+@pytest.mark.covers("Event topics", "client status: each event, with its variables")
+def test_the_script_and_the_files_of_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (script,) = blocks("events.md", "python")
+    for text in blocks("events.md", "yaml"):
+        parse(f"{ALONE}{text.replace('fabric: shop', '')}")
+    watch: dict[str, Any] = {"Client": Client, "json": json}
+    exec(f"async def watch(servers, print):\n{textwrap.indent(script, '    ')}", watch)
+
+    async def play() -> None:
+        async with instance(tmp_path) as server:
+            printed: asyncio.Queue[tuple[str, ...]] = asyncio.Queue()
+            servers = [server.runtime.client_address]
+            watching = asyncio.create_task(
+                watch["watch"](servers, lambda *words: printed.put_nowait(words))
+            )
+            while "connect-client" not in server.runtime.occurrences.listened:
+                await asyncio.sleep(0.01)
+            async with client(server, "desk"):
+                assert await printed.get() == ("desk", "logon", "")
+            assert await printed.get() == ("desk", "disconnect", "connection closed")
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    played(play)
+
+
+@pytest.mark.covers("Event topics", "what waits is bounded, and what is left out is counted")
+def test_a_store_that_cannot_be_written_does_not_fill_the_memory_with_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager, "UNSAVED_BYTES_MAX", 200_000)
+    monkeypatch.setattr(manager, "RETRY_S", 0.0)
+    full = True
+    commit = LmdbSowStore.commit
+
+    def fails(store: LmdbSowStore, changes: Any) -> None:
+        if full and any(set(entries) - {b"f"} for entries, _ in changes.values()):
+            raise StorageFull("no space left", "sow.lmdb")
+        commit(store, changes)
+
+    monkeypatch.setattr(LmdbSowStore, "commit", fails)
+
+    async def play() -> None:
+        nonlocal full
+        async with instance(tmp_path, KEEPING) as server:
+            tell, number = server.runtime.occurrences.tell, 0
+            status = server.status
+            while not status()["event_topics"]["left_out"]:
+                for _ in range(20):
+                    number += 1
+                    tell("connect-client", {"AMPS_CLIENT_NAME": f"{number}-{'x' * 5_000}"})
+                await asyncio.sleep(0.01)
+            feature = server.parts.sow.feature
+            assert feature is not None and feature.unsaved_bytes < 1_000_000
+            full = False
+            while server.parts.sow.status()["sow_store_failure"] or feature.unsaved_bytes:
+                await asyncio.sleep(0.01)
+            kept = feature.book.topics[1].state.count
+            tell("connect-client", {"AMPS_CLIENT_NAME": "later"})
+            while feature.book.topics[1].state.count == kept:
+                await asyncio.sleep(0.01)
 
     played(play)

@@ -38,6 +38,7 @@ sow_topics:
       - TOPIC_NAME() AS /at
       - AMPS_INSTANCE_NAME() AS /by
   - {name: orders, message_type: json, keys: [/id]}
+  - {name: /AMPS/ClientStatus, message_type: json, keys: [/client_name]}
 """
 
 

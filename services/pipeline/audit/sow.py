@@ -19,6 +19,7 @@ from raylay.services.core.sow import SowFeature
 from raylay.services.errors import RaylayError
 from raylay.services.fabric.plan import FabricRecord, instance_config
 from raylay.services.messages.digests import SOW_RECORD, summand, summed
+from raylay.services.messages.event_topics import is_event_topic
 from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.pipeline.journals import JournalPlace
 from raylay.services.plugins.sow import sow_book
@@ -70,7 +71,8 @@ class SowSums:
 
 
 def sow_sources(record: FabricRecord, places: Iterable[JournalPlace]) -> list[SowSource]:
-    """Returns the SOW topics of the instances of a fabric that have any."""
+    """Returns the SOW topics of the instances of a fabric that have any. Event topics are left out:
+    they are in no journal, and each instance keeps its own."""
     from raylay.services.configuration.model import FabricSettings
 
     settings = FabricSettings.from_json(record.settings)
@@ -80,9 +82,8 @@ def sow_sources(record: FabricRecord, places: Iterable[JournalPlace]) -> list[So
         instance = by_name.get(place.instance)
         if instance is not None and settings.sow_of(instance):
             config = instance_config(settings, record, instance)
-            found.append(
-                SowSource(place, config.sow, config.type_definitions, fingerprints(config))
-            )
+            topics = tuple(each for each in config.sow if not is_event_topic(each.name))
+            found.append(SowSource(place, topics, config.type_definitions, fingerprints(config)))
     return found
 
 

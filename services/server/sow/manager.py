@@ -142,19 +142,26 @@ class SowManager:
     def failed(self, committed_txid: int) -> None:
         """Does nothing: staged records are never folded."""
 
-    def keep(self, runs: list[Run]) -> None:
-        """Keeps events of this instance in their SOW topics, and tells subscribers.
+    def keep(self, runs: list[Run]) -> int:
+        """Keeps events of this instance in their SOW topics, and tells subscribers. Returns the
+        number of events that are not kept, because too many bytes wait for the store: nothing
+        else would bound them, since no publisher waits.
 
         Raises:
             SowDamaged: as `fold`.
             StorageError: as `fold`.
         """
         if self.feature is None or self._is_folding:
-            return
+            return 0
+        if self._stored.failure:
+            self._look_at_memory()
+        if self._is_holding:
+            return sum(run.count for run in runs)
         changes = self.feature.keep(runs)
         if changes:
             folded_txid = self._folds.folded_txid(self._instance.machine.committed_txid)
             self._folds.fold(CommitBatch([], folded_txid, changes))
+        return 0
 
     # -- periodic work -------------------------------------------------------------------------
     def check(self) -> None:

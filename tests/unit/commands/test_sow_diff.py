@@ -31,7 +31,9 @@ pytestmark = pytest.mark.covers("SOW", "`raylay sow diff`")
 TOPIC = ("orders", "json")
 FILE = """fabric: f
 regions: {A: 2}
-sow_topics: [{name: orders, message_type: json, keys: [/id]}]
+sow_topics:
+  - {name: orders, message_type: json, keys: [/id]}
+  - {name: /AMPS/SOWStats, message_type: json, keys: [/topic]}
 instances: {B: {sow_topics: [{name: ticks, message_type: json, keys: [/id]}]}}
 """
 
