@@ -11,7 +11,6 @@ they are needed most then. What starts, ends or moves instances needs the head.
 from __future__ import annotations
 
 import ssl
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -23,6 +22,7 @@ from raylay.services.client.credentials import credentials
 from raylay.services.configuration.model import FabricSettings, InstanceSettings
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric.cluster.ray_access import HeadSilent
+from raylay.services.fabric.event_follower import EventAnswer, EventCursors, follow_events
 from raylay.services.fabric.interface_client import (
     ANSWER_S,
     InterfaceClient,
@@ -37,7 +37,6 @@ from raylay.services.security.control import Caller, path_of
 
 HEAD_S = 2.0
 """Time, in seconds, that Ray's head has for a sign of life."""
-FOLLOW_S = 0.5
 SHOWN_MAX = 200
 ASKED_AT_ONCE = 32
 HOW_TO_HAVE_ONE = (
@@ -161,32 +160,32 @@ class InterfaceFabric:
         self, *, follow: bool = False, after_us: int = 0, stop: Callable[[], bool] | None = None
     ) -> Iterator[dict[str, Any]]:
         """Yields the events of all instances, oldest first; see `Fabric.events`."""
-        last: dict[str, int] = {}
         names = self._names()
-        while True:
-            batch: list[dict[str, Any]] = []
-            with ThreadPoolExecutor(min(ASKED_AT_ONCE, len(names) or 1)) as pool:
-                for name, found in zip(
-                    names, pool.map(lambda each: self._events_of(each, last), names), strict=True
-                ):
-                    if found:
-                        last[name] = int(found[-1]["number"])
-                    batch += [{"instance": name, **event} for event in found]
-            batch.sort(key=lambda event: int(event["time_us"]))
-            yield from (event for event in batch if event["time_us"] > after_us)
-            if batch:
-                continue
-            if not follow or (stop is not None and stop()):
-                return
-            time.sleep(FOLLOW_S)
 
-    def _events_of(self, name: str, last: Mapping[str, int]) -> list[dict[str, Any]]:
+        def look(cursors: EventCursors) -> list[EventAnswer]:
+            with ThreadPoolExecutor(min(ASKED_AT_ONCE, len(names) or 1)) as pool:
+                found = pool.map(lambda name: self._events_of(name, cursors), names)
+                return [answer for answer in found if answer is not None]
+
+        return follow_events(look, follow=follow, after_us=after_us, stop=stop)
+
+    def _events_of(self, name: str, cursors: EventCursors) -> EventAnswer | None:
+        process, number = cursors.last(name)
+        answer = self._events_behind(name, number)
+        if answer is not None and number and answer.process != process:
+            # It was started again, and the events that it has told since are numbered from 1.
+            answer = self._events_behind(name, 0)
+        return answer
+
+    def _events_behind(self, name: str, number: int) -> EventAnswer | None:
         try:
-            found = self._get(name, f"raylay/status.json?events_after={last.get(name, 0)}")
+            found = self._get(name, f"raylay/status.json?events_after={number}")
         except FabricError:
-            return []
-        events: list[dict[str, Any]] = found["events"] if isinstance(found, dict) else []
-        return events
+            return None
+        if not isinstance(found, dict):
+            return None
+        process = f"{found.get('pid', 0)}/{found.get('started_us', 0)}"
+        return EventAnswer(name, process, found.get("events") or [])
 
     # -- acting ----------------------------------------------------------------------------------
     def control(

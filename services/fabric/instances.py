@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from raylay.services.configuration.model import (
@@ -31,6 +32,7 @@ from raylay.services.fabric.cluster.ray_access import (
     ray_module,
 )
 from raylay.services.fabric.control import ControlClient
+from raylay.services.fabric.event_follower import EventAnswer, EventCursors, follow_events
 from raylay.services.fabric.handle import FabricHandle, ignore_progress
 from raylay.services.fabric.plan import (
     FabricRecord,
@@ -48,7 +50,6 @@ from raylay.services.fabric.relocation import away_since
 from raylay.services.fabric.transports import check_files
 from raylay.services.security.control import Caller
 
-FOLLOW_S = 0.25
 LOOK_S_MAX = 0.25
 """Most time between two looks at instances that have not been ready, or caught up, for seconds."""
 
@@ -258,36 +259,26 @@ class InstanceHandles:
         """Yields what `Fabric.events` does."""
         settings, _ = self._handle.known()
         ray = ray_module()
-        cursors: dict[str, tuple[int, int]] = {}
-        while True:
-            asked: list[tuple[str, int, Any]] = []
+
+        def look(cursors: EventCursors) -> list[EventAnswer]:
+            asked: list[tuple[str, str, Any]] = []
             for instance in settings.instances:
                 actor = self._handle.actor(instance.name)
                 if actor is None:
                     continue
-                seen_pid, number = cursors.get(instance.name, (0, 0))
-                pid = int(actor_state(actor).get("pid") or 0)
-                # A new process counts from 1 again.
-                asked.append((instance.name, pid, actor.events.remote(number * (pid == seen_pid))))
+                process = str(actor_state(actor).get("pid") or 0)
+                number = cursors.number_for(instance.name, process)
+                asked.append((instance.name, process, actor.events.remote(number)))
             refs = [ref for _, _, ref in asked]
             if refs:
                 ray.wait(refs, num_returns=len(refs), timeout=STATUS_TIMEOUT_S)
-            batch: list[dict[str, Any]] = []
-            for name, pid, ref in asked:
-                try:
-                    found = ray.get(ref, timeout=0)
-                except ray.exceptions.RayError:
-                    continue
-                if found:
-                    cursors[name] = (pid, found[-1]["number"])
-                batch += [{"instance": name, **event} for event in found]
-            batch.sort(key=lambda event: int(event["time_us"]))
-            yield from (event for event in batch if event["time_us"] > after_us)
-            if batch:
-                continue
-            if not follow or (stop is not None and stop()):
-                return
-            time.sleep(FOLLOW_S)
+            found: list[EventAnswer] = []
+            for name, process, ref in asked:
+                with suppress(ray.exceptions.RayError):
+                    found.append(EventAnswer(name, process, ray.get(ref, timeout=0)))
+            return found
+
+        return follow_events(look, follow=follow, after_us=after_us, stop=stop)
 
     def wait_ready(
         self,

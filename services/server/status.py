@@ -71,6 +71,7 @@ class StartStatus:
             "ready": False,
             "pid": os.getpid(),
             "uptime_s": round(time.time() - self._started_s, 1),
+            "started_us": int(self._started_s * 1e6),
             "client_address": runtime.client_address,
             "client_transports": {} if listening is None else listening.more_client_addresses,
             "transports": [] if listening is None else listening.status(),

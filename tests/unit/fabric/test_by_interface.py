@@ -228,6 +228,38 @@ def test_events_of_all_come_in_order_and_follow() -> None:
         assert len(list(fabric_of(at).events(follow=True, stop=lambda: next(stops)))) == 2
 
 
+@pytest.mark.covers("Administration", "events of all instances as they come, gaps told")
+def test_events_of_an_instance_that_was_started_again_are_not_lost() -> None:
+    """It counts its events from 1 again; in a container its process has the same id, too."""
+
+    def event(number: int, name: str) -> dict[str, Any]:
+        return {"number": number, "time_us": number * 10, "event": name}
+
+    path = "/raylay/status.json?events_after="
+    before, after = {"pid": 1, "started_us": 5}, {"pid": 1, "started_us": 9}
+    with serving() as at:
+        at.answers = {
+            f"{path}0": (200, {**before, "events": [event(1, "a"), event(2, "b")]}),
+            f"{path}2": (200, {**before, "events": []}),
+        }
+        rounds = 0
+
+        def stop() -> bool:
+            nonlocal rounds
+            rounds += 1
+            if rounds == 1:
+                at.answers = {f"{path}2": (503, {"error": "it starts"})}
+            elif rounds == 2:
+                at.answers = {
+                    f"{path}0": (200, {**after, "events": [event(1, "c"), event(2, "d")]}),
+                    f"{path}2": (200, {**after, "events": []}),
+                }
+            return rounds == 3
+
+        found = fabric_of(at).events(follow=True, stop=stop)
+        assert [each["event"] for each in found] == ["a", "b", "c", "d"]
+
+
 @pytest.mark.parametrize("call", sorted(BY_HTTP))
 def test_a_body_is_read_as_it_was_meant(call: str) -> None:
     arguments = {"force": True, "of_user": "bob", "senders": ["a"], "destination": "B"}
