@@ -2,8 +2,8 @@
 trend, the events just before, and what to do about it.
 
 Waiting publishers come first, then acknowledged messages at risk, instances, instances that do not
-answer, disks, links, queues and slow clients. One cause is told once: the links to an instance that
-does not answer are no problems of their own, unless publishers wait for them.
+answer, Ray's head, disks, links, queues and slow clients. One cause is told once: the links to an
+instance that does not answer are no problems of their own, unless publishers wait for them.
 """
 
 from __future__ import annotations
@@ -32,11 +32,19 @@ from raylay.services.admin.fabric_words import duration, messages, names
 from raylay.services.admin.trends import Trend
 
 ProblemKind: TypeAlias = Literal[
-    "publishers_wait", "data_at_risk", "instance", "unknown", "disk", "link", "queue", "slow_client"
+    "publishers_wait",
+    "data_at_risk",
+    "instance",
+    "unknown",
+    "head",
+    "disk",
+    "link",
+    "queue",
+    "slow_client",
 ]
 KINDS: tuple[ProblemKind, ...] = (
-    *("publishers_wait", "data_at_risk", "instance", "unknown", "disk", "link", "queue"),
-    "slow_client",
+    *("publishers_wait", "data_at_risk", "instance", "unknown", "head", "disk", "link"),
+    *("queue", "slow_client"),
 )
 """Kinds of problems, the most urgent first."""
 PUBLISHERS_WAIT_MS = 2_000
@@ -112,6 +120,7 @@ def problems_of(view: FabricView) -> list[Problem]:
     for link in view.links:
         found += _link(view, link)
     found += _queues(view)
+    found += _head(view)
     return sorted(found, key=lambda each: each.order)
 
 
@@ -225,6 +234,26 @@ def step(name: str) -> str:
     """Returns a name as one step of a path or of a fragment, percent-encoded."""
     data = name.encode("utf-8", "surrogatepass")
     return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in data)
+
+
+# -- Ray's head --------------------------------------------------------------------------------
+def _head(view: FabricView) -> Iterator[Problem]:
+    head = view.head
+    if head is None or head.away_since_us is None:
+        return
+    seen = f", as {view.served_by} sees it" if view.served_by else ""
+    yield Problem(
+        "head",
+        "head",
+        "attention",
+        f"Ray's head at {head.address} does not answer{seen}: no instance that ends is started "
+        "again until it does",
+        "",
+        "Messages go on. `raylay head start` on the head's host starts it again, where its memory "
+        "is on the disk.",
+        since_us=head.away_since_us,
+        page="operations.md#live-without-rays-head",
+    )
 
 
 # -- instances ---------------------------------------------------------------------------------

@@ -100,6 +100,7 @@ class FabricTopology:
         ca_file, ca_path: certificates of the authorities that vouch for interfaces; both empty: the
             system's.
         verify_name: whether an interface's certificate must have the name that is dialled.
+        head: address of Ray's head, `host:port`; empty: not known.
     """
 
     fabric: str
@@ -112,6 +113,7 @@ class FabricTopology:
     ca_file: str = ""
     ca_path: str = ""
     verify_name: bool = True
+    head: str = ""
 
     def instance(self, name: str) -> ConfiguredInstance | None:
         """Returns an instance; None: the fabric has none of this name."""

@@ -80,6 +80,22 @@ NEVER = PeerAnswer()
 
 
 @dataclass(frozen=True, slots=True)
+class HeadSight:
+    """Ray's head, as the instance that serves the view sees it.
+
+    Attributes:
+        away_since_us: time of the first look that it did not answer; None: it answers.
+    """
+
+    address: str
+    away_since_us: int | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Returns it as JSON has it."""
+        return {"address": self.address, "away_since_us": self.away_since_us}
+
+
+@dataclass(frozen=True, slots=True)
 class LinkView:
     """A configured link with what its instance says of it.
 
@@ -130,6 +146,7 @@ class FabricView:
 
     Attributes:
         now_us: present time by the clock of the instance that serves the view.
+        head: Ray's head; None: nothing is known of it.
     """
 
     topology: FabricTopology
@@ -138,6 +155,7 @@ class FabricView:
     instances: dict[str, InstanceView]
     links: tuple[LinkView, ...]
     events: FabricEventBook = field(default_factory=FabricEventBook)
+    head: HeadSight | None = None
 
     def links_of(self, instance: str) -> Iterator[LinkView]:
         """Yields the links of an instance."""
@@ -151,6 +169,7 @@ def view_of(
     served_by: str,
     now_us: int,
     events: FabricEventBook | None = None,
+    head: HeadSight | None = None,
 ) -> FabricView:
     """Returns the states of what is configured.
 
@@ -194,7 +213,9 @@ def view_of(
             may,
             why_not,
         )
-    return FabricView(topology, served_by, now_us, instances, links, events or FabricEventBook())
+    return FabricView(
+        topology, served_by, now_us, instances, links, events or FabricEventBook(), head
+    )
 
 
 def standing_alone(topology: FabricTopology, summary: InstanceSummary) -> FabricTopology:
@@ -485,6 +506,7 @@ def fabric_document(
         "queues": _queues(view),
         "topics": _topics(view),
         "totals": _totals(view),
+        "head": None if view.head is None else view.head.document(),
     }
 
 

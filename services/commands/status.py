@@ -260,6 +260,7 @@ def print_status(found: dict[str, Any], as_json: bool) -> None:
             table.append((*(front if not number else ("",) * len(front)), *row))
     print_table(f"fabric {found['fabric']}", STATUS_COLUMNS, table, STATUS_NUMBERS)
     for line in (
+        *head_lines(found["instances"]),
         *disconnected_lines(found["instances"]),
         *unavailable_lines(found["instances"]),
         *front_log_lines(found["instances"]),
@@ -278,6 +279,26 @@ def logged(instance: dict[str, Any]) -> tuple[str, str]:
     if "messages" not in instance:
         return ("", "")
     return f"{instance['messages']:,}", f"{instance['notes']:,}" if instance["notes"] else ""
+
+
+def head_lines(instances: list[dict[str, Any]]) -> list[str]:
+    """Returns a line that says since when Ray's head has been away, as the instances' interfaces
+    see it; none where it answers, or no interface was asked."""
+    seen = [
+        (int(head["away_since_us"]), str(head["address"]), instance["name"])
+        for instance in instances
+        if (head := instance.get("head")) and head.get("away_since_us")
+    ]
+    if not seen:
+        return []
+    since_us, address, name = min(seen)
+    others = len(seen) - 1
+    more = f" and {others:,} more instance{'' if others == 1 else 's'}" if others else ""
+    moment = datetime.fromtimestamp(since_us / 1e6, UTC)
+    return [
+        f"Ray's head at {address} has not answered {name}{more} since {moment:%F %H:%M:%S} UTC: "
+        "no instance that ends is started again; `raylay head start` on its host starts it"
+    ]
 
 
 def disconnected_lines(instances: list[dict[str, Any]]) -> list[str]:

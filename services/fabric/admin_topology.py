@@ -35,7 +35,7 @@ DRILLS_DIRECTORY = "drills"
 
 
 def admin_topology(
-    settings: FabricSettings, record: FabricRecord, instance: InstanceSettings
+    settings: FabricSettings, record: FabricRecord, instance: InstanceSettings, head: str = ""
 ) -> FabricTopology | None:
     """Returns the topology for an instance's interface; None: the instance has no interface.
 
@@ -54,6 +54,7 @@ def admin_topology(
         ca_file=tls.ca_file if tls is not None else "",
         ca_path=tls.ca_path if tls is not None else "",
         verify_name=tls.verify_name if tls is not None else True,
+        head=head,
     )
 
 
@@ -72,14 +73,17 @@ def configured_topology(settings: FabricSettings, record: FabricRecord) -> Fabri
 
 
 def topology_text(
-    settings: FabricSettings, record: FabricRecord, instance: InstanceSettings
+    settings: FabricSettings, record: FabricRecord, instance: InstanceSettings, head: str = ""
 ) -> str:
     """Returns the text of the file; empty: the instance has no interface.
+
+    Args:
+        head: address of Ray's head; empty: not known.
 
     Raises:
         ConfigurationError: a value is wrong.
     """
-    found = admin_topology(settings, record, instance)
+    found = admin_topology(settings, record, instance, head)
     return "" if found is None else json_text.written(found)
 
 

@@ -26,11 +26,11 @@ from raylay.services.fabric.event_follower import EventAnswer, EventCursors, fol
 from raylay.services.fabric.interface_client import (
     ANSWER_S,
     InterfaceClient,
-    answers_as_head,
 )
 from raylay.services.fabric.plan import FabricRecord, admin_address, instance_config
 from raylay.services.fabric.records.registry import RegistryEntry
 from raylay.services.fabric.transports import client_tls
+from raylay.services.net.ray_head import answers_as_head
 from raylay.services.net.tls_config import TlsConfig
 from raylay.services.net.tls_files import client_context
 from raylay.services.security.control import Caller, path_of

@@ -25,6 +25,7 @@ from raylay.services.fabric.cluster.ray_access import (
     await_process_end,
     dead_nodes,
     first_line,
+    head_address,
     is_here,
     kill_on_node,
     living_nodes,
@@ -87,7 +88,7 @@ class InstanceHandles:
         settings, record = self._handle.known()
         directory = data_directory(record, instance)
         config = instance_config(settings, record, instance)
-        topology = topology_text(settings, record, instance)
+        topology = topology_text(settings, record, instance, head_address())
         if instance.node_labels:
             told = (
                 config.to_json(),

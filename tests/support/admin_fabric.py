@@ -96,6 +96,9 @@ class FakeInstance:
         granted = READS_INSTANCE if caller.user_id == "reader" else {"admin": []}
         return caller.user_id, read_permissions(granted, "test")
 
+    async def status(self, events_after: int | None) -> dict[str, Any]:
+        return {"name": self.name, "ready": True}
+
     async def perform(self, call: str, caller: Caller, arguments: Mapping[str, Any]) -> Any:
         self.performed.append((call, caller.user_id, dict(arguments)))
         return None
@@ -242,7 +245,6 @@ async def _interface(
     stack.push_async_callback(statistics.close)
     viewers = Viewers(instance)
     guard = RequestGuard(InterfaceSettings(instance.name, **settings), viewers)
-    actions = ActionRoutes(instance.name, instance, sampler, viewers, get_actions=False)
     fabric = FabricRoutes(
         instance.name,
         instance.group,
@@ -253,6 +255,14 @@ async def _interface(
         check_origin,
         guarded=bool(settings.get("guarded")),
         streams=streams(),
+    )
+    actions = ActionRoutes(
+        instance.name,
+        instance,
+        sampler,
+        viewers,
+        get_actions=False,
+        head=lambda: fabric.head.sight,
     )
     app = guard.build()
     ResourceRoutes(guard, sampler, statistics, actions).add_routes(app.router)

@@ -30,7 +30,9 @@ LINK_NUMBERS = (
     *("rate_per_sec", "bytes_per_sec", "lag", "unacked", "age_ms", "seconds_behind"),
     *("seconds_left", "trend", "since_us"),
 )
-ORDER = ("publishers_wait", "data_at_risk", "instance", "unknown", "disk", "link", "queue")
+ORDER = (
+    *("publishers_wait", "data_at_risk", "instance", "unknown", "head", "disk", "link", "queue"),
+)
 NAMES = ("<script>alert(1)</script>", "a/b", "R é", "=1+1", "x" * 200)
 
 

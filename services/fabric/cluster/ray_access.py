@@ -185,6 +185,12 @@ def _silent(address: str | None, why: str) -> HeadSilent:
     )
 
 
+def head_address() -> str:
+    """Returns the address, `host:port`, of the head of the Ray that this process is connected
+    to."""
+    return str(ray_module().get_runtime_context().gcs_address)
+
+
 def ask_head(question: Callable[[], Answer], timeout_s: float = STATUS_TIMEOUT_S) -> Answer:
     """Returns the result of a call that needs Ray's head.
 

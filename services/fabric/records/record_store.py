@@ -14,6 +14,7 @@ from raylay.services.fabric.cluster.ray_access import (
     AUTH_VARIABLE,
     POLL_S,
     ask_head,
+    head_address,
     ray_module,
 )
 from raylay.services.fabric.plan import (
@@ -48,7 +49,7 @@ def entry_of(record: FabricRecord, holds_ray: bool) -> registry.RegistryEntry:
     """Returns the entry by which a machine knows the fabric. `holds_ray`: it ends with this
     process."""
     pid = os.getpid() if holds_ray else 0
-    address = str(ray_module().get_runtime_context().gcs_address)
+    address = head_address()
     return registry.RegistryEntry(
         record.name,
         record.directory,

@@ -5,7 +5,7 @@ of them itself."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,6 +19,7 @@ from raylay.services.admin.actions import (
     configured_paths,
     read_options,
 )
+from raylay.services.admin.fabric_view import HeadSight
 from raylay.services.admin.requests import ROOT, ResourceRequest
 from raylay.services.admin.risks import ActionRisk, curl_command, risk_of, shell_command
 from raylay.services.admin.tree import Branch, Collection, Node, as_text, pruned
@@ -63,12 +64,14 @@ class ActionRoutes:
         viewers: Viewers,
         *,
         get_actions: bool,
+        head: Callable[[], HeadSight | None] = lambda: None,
     ) -> None:
         self._name = name
         self._instance = instance
         self._sampler = sampler
         self._viewers = viewers
         self._get_actions = get_actions
+        self._head = head
 
     async def administer(
         self, request: web.Request, asked: ResourceRequest, viewer: Viewer
@@ -161,6 +164,9 @@ class ActionRoutes:
         if text is not None and not (text.isascii() and text.isdigit() and len(text) < 16):
             raise ConfigurationError(f"events_after={text[:40]!r} is no number of an event")
         found = await self._instance.status(None if text is None else int(text))
+        head = self._head()
+        if head is not None:
+            found = {**found, "head": head.document()}
         return web.json_response(found, dumps=_dumped)
 
     def _curl(self, request: web.Request, action: AdminAction, viewer: Viewer) -> str:

@@ -120,9 +120,6 @@ class AdminServer:
             www_authenticate=interface.www_authenticate,
         )
         guard = RequestGuard(settings, viewers)
-        actions = ActionRoutes(
-            config.instance, self._client, sampler, viewers, get_actions=interface.get_actions
-        )
         fabric = FabricRoutes(
             config.instance,
             config.group,
@@ -132,6 +129,14 @@ class AdminServer:
             guard.viewer,
             check_origin,
             guarded=config.guarded,
+        )
+        actions = ActionRoutes(
+            config.instance,
+            self._client,
+            sampler,
+            viewers,
+            get_actions=interface.get_actions,
+            head=lambda: fabric.head.sight,
         )
         messages = MessagesRoutes(
             MessageClients(

@@ -27,6 +27,7 @@ from raylay.services.errors import ConfigurationError, ControlRefused
 from raylay.services.processes.admin.answers import error_answer
 from raylay.services.processes.admin.drill_reports import DrillReports
 from raylay.services.processes.admin.event_stream import EventStreams
+from raylay.services.processes.admin.head_watch import HeadWatch
 from raylay.services.processes.admin.peer_proxy import PREFIX, SANDBOX, PeerProxy
 from raylay.services.processes.admin.peers import SUMMARY_PATH, FabricPeers, PeerBoard
 from raylay.services.processes.admin.sampler import Sampler
@@ -122,6 +123,7 @@ class FabricRoutes:
         check_origin: raises where a page of another site may have sent a request.
         guarded: whether users must log on.
         streams: the streams of events.
+        head: the watch over Ray's head.
     """
 
     def __init__(
@@ -136,6 +138,7 @@ class FabricRoutes:
         *,
         guarded: bool = False,
         streams: EventStreams | None = None,
+        head: HeadWatch | None = None,
     ) -> None:
         self._instance = instance
         self._viewer = viewer
@@ -148,6 +151,8 @@ class FabricRoutes:
         self._peers = FabricPeers(instance, self._own.summary)
         self._proxy = PeerProxy(instance, self._peers, viewer)
         self._streams = streams or EventStreams()
+        self.head = head or HeadWatch(self.head_address)
+        """The watch over Ray's head."""
         self._reports = DrillReports()
         self._reading = asyncio.Lock()
 
@@ -165,12 +170,18 @@ class FabricRoutes:
     async def start_up(self, app: web.Application) -> None:
         """Reads the topology before anybody asks."""
         await self._file.look()
+        self.head.start()
 
     async def shut_down(self, app: web.Application) -> None:
         """Ends streams, and questions to peers, as its application ends."""
         self._streams.close()
+        self.head.close()
         self._own.close()
         await self._peers.close()
+
+    async def head_address(self) -> str:
+        """Returns where Ray's head is; empty: that is not known."""
+        return (await self._file.look()).head
 
     # -- for the routes of others ----------------------------------------------------------------
     def instances(self) -> Sequence[str]:
@@ -225,6 +236,7 @@ class FabricRoutes:
                 served_by=self._instance,
                 now_us=now_us,
                 events=board.events,
+                head=self.head.sight,
             )
             problems = board.problems.dated(problems_of(view), view)
             found = fabric_document(

@@ -23,7 +23,7 @@ from raylay.services.admin.fabric_problems import (
     verdict_of,
 )
 from raylay.services.admin.fabric_summary import QueueSummary, SlowClient
-from raylay.services.admin.fabric_view import FabricView, PeerAnswer, view_of
+from raylay.services.admin.fabric_view import FabricView, HeadSight, PeerAnswer, view_of
 
 PAIR = topology(1, 2)
 DOCS = Path(__file__).parents[3] / "docs"
@@ -182,6 +182,19 @@ def test_an_instance_that_lacks_a_configured_link_is_named() -> None:
     assert found.id == "link/R0-0~R0-1/absent" and "raylay apply" in found.text
 
 
+@pytest.mark.covers("Administration", "since when Ray's head is away")
+def test_a_head_that_is_away_is_told_with_the_time() -> None:
+    def of_head(head: HeadSight | None, by: str = "R0-0") -> list[Problem]:
+        return problems_of(dataclasses.replace(seen(), head=head, served_by=by))
+
+    assert of_head(None) == of_head(HeadSight("h:1")) == []
+    (found,) = of_head(HeadSight("h:1", 77))
+    assert (found.kind, found.level, found.since_us) == ("head", "attention", 77)
+    assert found.text.startswith("Ray's head at h:1 does not answer, as R0-0 sees it: no instance")
+    (by_nobody,) = of_head(HeadSight("h:1", 77), "")
+    assert "does not answer: no instance" in by_nobody.text
+
+
 def queue(**more: Any) -> QueueSummary:
     return QueueSummary("work", **{"depth": 7, "consumers": 0, **more})
 
@@ -321,4 +334,4 @@ def test_every_line_of_the_pages_is_there(page: str) -> None:
 
 
 def test_every_kind_has_a_place() -> None:
-    assert len(set(KINDS)) == len(KINDS) == 8
+    assert len(set(KINDS)) == len(KINDS) == 9

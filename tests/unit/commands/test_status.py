@@ -301,3 +301,25 @@ def test_an_event_forges_no_line_no_field_and_no_command(
     assert shown.startswith(front) and shown.endswith('forged" reason=auth\n')
     told = raylay("events", "--json").stdout
     assert json.loads(told) == event and told[:-1].isprintable()
+
+
+@pytest.mark.covers("Administration", "since when Ray's head is away")
+def test_it_is_said_since_when_the_head_is_away(capsys: pytest.CaptureFixture[str]) -> None:
+    def instance(name: str, since_us: int | None) -> dict[str, Any]:
+        return {
+            "name": name, "group": "near", "phase": "", "reason": "", "ready": True,
+            "head": {"address": "h:1", "away_since_us": since_us},
+        }  # fmt: skip
+
+    def told(*instances: dict[str, Any]) -> list[str]:
+        status.print_status({"fabric": "f", "instances": [*instances]}, as_json=False)
+        lines = capsys.readouterr().out.splitlines()
+        return [line for line in lines if line.startswith("Ray's head")]
+
+    assert told(instance("a", None), {**instance("b", None), "head": None}) == []
+    (line,) = told(instance("a", 90_000_000), instance("b", 30_000_000), instance("c", None))
+    assert line.startswith(
+        "Ray's head at h:1 has not answered b and 1 more instance since 1970-01-01 00:00:30 UTC: "
+    )
+    (line,) = told(instance("a", 90_000_000))
+    assert "has not answered a since" in line and "raylay head start" in line

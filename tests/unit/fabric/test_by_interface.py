@@ -30,10 +30,10 @@ from raylay.services.fabric.cluster.ray_access import HeadSilent
 from raylay.services.fabric.interface_client import (
     InterfaceClient,
     InterfaceSilent,
-    answers_as_head,
 )
 from raylay.services.fabric.plan import FabricRecord, record_of
 from raylay.services.fabric.records.registry import RegistryEntry
+from raylay.services.net.ray_head import answers_as_head
 from raylay.services.security.control import Caller
 
 AMY = Caller("amy", "secret")
