@@ -136,6 +136,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{_COMMANDS}.messages:subscribe",
         "Print messages as they arrive, one on each line.",
     ),
+    "head": (
+        f"{_COMMANDS}.head:head_app",
+        "Start Ray's head of a fabric again, where it is away.",
+    ),
     "queue": (
         f"{_COMMANDS}.queues:queue_app",
         "Show queues, and acknowledge, expire or give back their messages.",

@@ -15,10 +15,11 @@ from raylay.services.drills.faults import (
     lost_disks,
     signal_all,
 )
-from raylay.services.drills.head import bring_head_back, gcs_port, gcs_process
+from raylay.services.drills.head import bring_head_back
 from raylay.services.drills.scenario import DrillScenario
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import Fabric
+from raylay.services.fabric.cluster.head_process import gcs_port, gcs_process
 from raylay.services.fabric.records.registry import process_start
 from raylay.services.server.fault_injection import REFUSED, release
 from raylay.storage.files import sync_directory, write_durably

@@ -14,6 +14,7 @@ from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import FabricError
 from raylay.services.fabric.checks.open_transports import check_open
 from raylay.services.fabric.clients import FabricClients
+from raylay.services.fabric.cluster.head_process import keep_head
 from raylay.services.fabric.cluster.nodes import NodePlace, labelled, placed
 from raylay.services.fabric.cluster.ray_access import (
     HeadSilent,
@@ -193,6 +194,9 @@ class FabricLifecycle:
             left_s = max(0.0, deadline_s - time.monotonic())
             instances.wait_ready(timeout_s=left_s, progress=tell)
             instances.settle()
+            # The fabric runs without it, and `raylay head keep` says why there is none.
+            with suppress(OSError):
+                keep_head(place)
             registry.register(entry_of(record, self._started_ray and address is None))
             self._locks.started()
             left_s = max(0.0, deadline_s - time.monotonic())

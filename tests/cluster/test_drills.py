@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 from raylay.services.drills.drill import MARK_FILE, Drill, clean
-from raylay.services.drills.head import (
+from raylay.services.drills.reports import report
+from raylay.services.drills.scenario import parse
+from raylay.services.errors import FabricError
+from raylay.services.fabric import Fabric
+from raylay.services.fabric.cluster.head_process import (
     gcs_port,
     gcs_process,
     is_durable,
     raylet_pid,
 )
-from raylay.services.drills.reports import report
-from raylay.services.drills.scenario import parse
-from raylay.services.errors import FabricError
-from raylay.services.fabric import Fabric
 from raylay.services.messages.topics import DRILL_SOW_TOPIC, DRILL_TOPIC
 
 pytestmark = [

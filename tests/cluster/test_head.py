@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 SCRIPT = """
 import json, os, signal, sys, time
-from raylay.services.drills.head import gcs_port, gcs_process
+from raylay.services.fabric.cluster.head_process import gcs_port, gcs_process
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric
 
@@ -78,3 +78,47 @@ def has_ended(pid: int) -> bool:
         return not Path("/proc", str(pid), "cmdline").read_bytes()
     except OSError:
         return True
+
+
+COMES_BACK = """
+import os, signal, subprocess, sys
+from raylay.services.fabric import Fabric
+from raylay.services.fabric.cluster.head_process import gcs_port, gcs_process
+
+def head(what):
+    done = subprocess.run(
+        [sys.executable, "-m", "raylay.services.cli", "head", what, "--fabric", "back"],
+        capture_output=True, text=True, timeout=150,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+# Marked for drills, so that its Ray's memory is on the disk.
+fabric = Fabric("back", topics=["notes"], drills="allowed")
+fabric.region("here", instances=1)
+fabric.start(sys.argv[1])
+assert "answers" in head("start")
+assert "is noted in" in head("keep")
+gcs, *_ = gcs_process(gcs_port())
+os.kill(gcs, signal.SIGKILL)
+print(head("start"), flush=True)
+# What only the head knows: it starts the instance's actor again.
+fabric.restart("here-1")
+fabric.wait_ready()
+print("restarted", flush=True)
+fabric.stop()
+"""
+
+
+@pytest.mark.covers("Administration", "`raylay head start` brings Ray's head back")
+def test_a_head_is_brought_back_by_a_command(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COMES_BACK, str(tmp_path / "data")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=tmp_path,
+        env={**os.environ, "RAYLAY_RUNTIME_DIR": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Ray's head runs again, on port" in done.stdout and "restarted" in done.stdout

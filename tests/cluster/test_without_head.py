@@ -25,7 +25,7 @@ logs: {target: file}
 """
 HOLD = """
 import os, signal, sys
-from raylay.services.drills.head import gcs_port, gcs_process
+from raylay.services.fabric.cluster.head_process import gcs_port, gcs_process
 from raylay.services.fabric import Fabric
 from raylay.services.fabric.plan import admin_address
 

@@ -52,6 +52,8 @@ GIVEN = {
     "events": "F",
     "console": "F",
     "top": "F",
+    "head start": "F",
+    "head keep": "F",
     "ping": "--timeout 0.01 F",
     "publish": "notes {} F",
     "publish --delta": "notes {} --key k F",

@@ -28,19 +28,20 @@ from raylay.services.drills import head as head_faults
 from raylay.services.drills.drill import MARK_FILE, Drill, DrillLock, clean
 from raylay.services.drills.drill_run import unwhole
 from raylay.services.drills.faults import FaultPlaces
-from raylay.services.drills.head import (
-    HEAD_FILE,
-    HeadCommand,
-    bring_head_back,
-    gcs_process,
-    guard_gcs,
-    is_durable,
-)
+from raylay.services.drills.head import HEAD_FILE, bring_head_back
 from raylay.services.drills.loads.load import topic_for
 from raylay.services.drills.scenario import FaultHit, FaultStep, find
 from raylay.services.drills.step_runner import to_the_end
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import Fabric, Topic
+from raylay.services.fabric.cluster.head_process import (
+    HeadCommand,
+    await_head,
+    gcs_process,
+    guard_gcs,
+    is_durable,
+    let_start,
+)
 from raylay.services.fabric.plan import FabricRecord, instance_config, record_of
 from raylay.services.fabric.records import registry
 from raylay.services.fabric.records.registry import (
@@ -359,7 +360,7 @@ def test_the_guard_starts_the_head_when_the_drill_was_killed(head: HeadCommand) 
     """A process that holds the guard's input, as the drill does, and is killed."""
     with subprocess.Popen(["sleep", "600"]) as killed:
         program = (
-            "import os, sys, time; from raylay.services.drills.head import *\n"
+            "import os, sys, time; from raylay.services.fabric.cluster.head_process import *\n"
             f"guard_gcs(HeadCommand({head.port}, {head.raylet}, {head.command!r}, "
             f"{head.environment!r}), 600.0, {killed.pid})\n"
             "print('begun', flush=True); time.sleep(600)\n"
@@ -367,25 +368,25 @@ def test_the_guard_starts_the_head_when_the_drill_was_killed(head: HeadCommand) 
         with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as drill:
             assert drill.stdout is not None and drill.stdout.readline()
             killed.kill()  # and nobody waits for it: a zombie is no GCS
-            assert not head_faults._await_head(head.port, 0.5)
+            assert not await_head(head.port, 0.5)
             drill.kill()
             drill.stdout.read()
-        assert head_faults._await_head(head.port, WAIT_S)
+        assert await_head(head.port, WAIT_S)
     assert began(head) == 1
 
 
 def test_the_guard_starts_none_beside_one_that_lives(head: HeadCommand) -> None:
     """The drill died before it killed it."""
     guard = guard_gcs(head, 600.0, head.raylet)
-    head_faults._let_start(guard)
+    let_start(guard)
     assert guard.wait(WAIT_S) is not None
     assert not began(head)
 
 
 def test_the_guard_starts_the_head_after_its_time(head: HeadCommand) -> None:
     guard = guard_gcs(head, 0.1, 0)
-    assert head_faults._await_head(head.port, WAIT_S)
-    head_faults._let_start(guard)
+    assert await_head(head.port, WAIT_S)
+    let_start(guard)
 
 
 def test_a_killed_head_comes_back_when_the_step_is_over(
@@ -412,12 +413,12 @@ def test_what_a_killed_drill_and_its_guard_left_is_started_from_the_file(
 ) -> None:
     monkeypatch.setattr(head_faults, "GUARD_S_MAX", 0.1)
     assert bring_head_back(tmp_path) == []
-    head.keep(tmp_path)
+    head.keep(tmp_path / HEAD_FILE)
     path = tmp_path / HEAD_FILE
     assert path.stat().st_mode & 0o777 == 0o600
     assert bring_head_back(tmp_path) == [f"Ray's GCS runs again, on port {head.port}"]
     assert began(head) == 1 and not path.exists()
-    head.keep(tmp_path)
+    head.keep(tmp_path / HEAD_FILE)
     assert bring_head_back(tmp_path)
     assert began(head) == 1, "it runs"
     path.write_text("{")

@@ -1,0 +1,50 @@
+"""`raylay head`: Ray's head of a fabric, where it is away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from raylay.services.commands.shared.options import FabricOption, running
+from raylay.services.commands.shared.printing import echo
+from raylay.services.errors import FabricError
+
+head_app = typer.Typer(
+    add_completion=False,
+    help="Start Ray's head of a fabric again, where it is away.",
+    no_args_is_help=True,
+)
+
+
+@head_app.callback()
+def _head() -> None:
+    pass
+
+
+@head_app.command("start")
+def start(fabric: FabricOption = "") -> None:
+    """Start Ray's head again on this host, on the memory that it left, and wait until it listens.
+
+    `raylay up` on the head's host, or `raylay head keep`, notes how the head was started. Messages
+    and clients need no head: see “Live without Ray's head” in docs/operations.md.
+    """
+    entry = running(fabric)
+    from raylay.services.fabric.cluster.head_process import start_head
+
+    echo(start_head(entry))
+
+
+@head_app.command("keep")
+def keep(fabric: FabricOption = "") -> None:
+    """Note how Ray's head was started, so that `raylay head start` can do it again: on the head's
+    host, while the head answers."""
+    entry = running(fabric)
+    from raylay.services.fabric import Fabric
+    from raylay.services.fabric.cluster.head_process import keep_head
+
+    with Fabric.attach(entry.name):
+        why = keep_head(Path(entry.directory))
+    if why:
+        raise FabricError(f"Ray's head at {entry.address} cannot be started again from here: {why}")
+    echo(f"how Ray's head at {entry.address} was started is noted in {entry.directory}")
