@@ -15,6 +15,7 @@ from raylay.services.actions.model import ActionDefinition, ActionModule
 from raylay.services.actions.modules import ModuleDefinition, TextKind, definition_of, of_kind
 from raylay.services.actions.option_text import assignment, flag, text_problem
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.event_topics import EVENTS, is_event_topic
 from raylay.services.messages.topics import compile_regex, is_regex
 
 CUTOFF = 0.7
@@ -107,6 +108,8 @@ def module_problems(
             wrong = expression(found.text, text)
         elif not wrong and found.text == "assignment" and not text.startswith("{{"):
             wrong = expression("condition", assignment(text)[1])
+        if not wrong and known.changes_topic and name == "Topic" and is_event_topic(text):
+            wrong = f"topics that begin with {EVENTS} are the instance's own: take another one"
         if wrong:
             yield ModuleProblem(name, f"{names.option(name)} of {shown}: {wrong}")
 

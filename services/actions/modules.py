@@ -109,6 +109,11 @@ class ModuleDefinition:
         """Returns the name that YAML and Python have for it: `publish_message`."""
         return self.module.replace("-", "_")
 
+    @property
+    def changes_topic(self) -> bool:
+        """Returns whether it publishes to its topic, or deletes from it."""
+        return self.kind == "do" and self.module in ("publish-message", "delete-sow")
+
     def option(self, name: str) -> OptionDefinition | None:
         """Returns the option with a documented name; None: there is none."""
         return next((each for each in self.options if each.name == name), None)

@@ -634,9 +634,7 @@ class Do:
         return used_module("do", "increment-counter", key=key, value=value)
 
     @staticmethod
-    def execute_event(
-        *, event: str | None = None, event_variable: str | None = None
-    ) -> ActionModule:
+    def execute_event(event: str | None = None, event_variable: str | None = None) -> ActionModule:
         """Raises an event, which starts the actions on it.
 
         Args:

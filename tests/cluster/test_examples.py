@@ -82,6 +82,12 @@ def test_dead_letters(capsys: pytest.CaptureFixture[str]) -> None:
     assert said("dead_letters.py", capsys) == expected
 
 
+@pytest.mark.covers("Actions", "the examples of the page run")
+def test_automation(capsys: pytest.CaptureFixture[str]) -> None:
+    expected = ["order 2: untaken", "order 3: large 1", "order 3: untaken"]
+    assert said("automation.py", capsys) == expected
+
+
 @pytest.mark.covers("Replication", "without an address")
 def test_a_pair_across_a_firewall(capsys: pytest.CaptureFixture[str]) -> None:
     """`web` has no address of `inside`, and the link that holds their connection is killed."""

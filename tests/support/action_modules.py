@@ -55,8 +55,11 @@ def text() -> str:
 
 def _method(module: ModuleDefinition) -> list[str]:
     needed = [each for each in module.options if each.required]
-    other = [each for each in module.options if not each.required]
+    one_of = [each for each in module.options if each.name in module.one_of]
+    other = [each for each in module.options if not each.required and each not in one_of]
     arguments = [f"{each.written_name}: {_type(each)}" for each in needed]
+    arguments += [f"{each.written_name}: {_type(each)} | None = None" for each in one_of]
+    needed += one_of
     if other:
         arguments += ["*", *(f"{each.written_name}: {_type(each)} | None = None" for each in other)]
     names = ", ".join(f"{each.written_name}={each.written_name}" for each in (*needed, *other))

@@ -70,6 +70,7 @@ def action(
             ),
             "Value of amps-action-do-extract-values: the condition is bad",
         ),
+        (publish("/AMPS/ClientStatus"), "topics that begin with /AMPS/ are the instance's own"),
         (
             ActionModule("do", "delete-sow", (*publish("x").options[:2], ("Filter", "bad"))),
             "Filter of amps-action-do-delete-sow: the filter is bad",
@@ -98,6 +99,12 @@ def test_an_option_that_does_not_run_is_told() -> None:
         assert bool(refused_option(use)) == bool(told)
     assert refused_option(ActionModule("do", "none", (("UpdateOnly", "true"),))) == ""
     assert refused_option(ActionModule("do", "publish-message", (("Update", "true"),))) == ""
+
+
+def test_event_topics_may_be_read() -> None:
+    options = (*publish("/AMPS/SOWStats").options[:2], ("CaptureData", "DATA"))
+    assert list(module_problems(ActionModule("do", "query-sow", options))) == []
+    assert list(module_problems(on("/AMPS/ClientStatus"))) == []
 
 
 def test_all_is_told_at_once() -> None:

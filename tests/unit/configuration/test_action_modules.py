@@ -34,6 +34,7 @@ def test_an_action_of_a_script() -> None:
                 Do.remove_files("1d", "*.log", keep=3),
                 Do.call_function(os.path.basename),
                 Do.call_function("os.path:join"),
+                Do.execute_event("low"),
             ],
             name="low",
         )
@@ -47,12 +48,12 @@ def test_an_action_of_a_script() -> None:
     )
     assert [each.module for each in found.do] == [
         *("extract-values", "condition", "publish-message", "remove-files"),
-        *("call-function", "call-function"),
+        *("call-function", "call-function", "execute-event"),
     ]
     assert found.do[0].every("Value") == ("A=/a", "B=/b")
     assert found.do[2].option("Delta") == "false"
     assert found.do[3].option("Keep") == "3"
-    assert [each.option("Function") for each in found.do[4:]] == [
+    assert [each.option("Function") for each in found.do[4:6]] == [
         "posixpath:basename",
         "os.path:join",
     ]
