@@ -41,7 +41,7 @@ from raylay.services.server.links.direct_link import DescriptorReceiver
 from raylay.services.server.links.node_address import following
 from raylay.services.server.links.placements import StoredPlacements
 from raylay.services.server.listening import InstanceListeners
-from raylay.services.server.occurrences import SHUTDOWN, STARTUP
+from raylay.services.server.occurrences import SHUTDOWN, SIGNAL, STARTUP
 from raylay.services.server.recovered_instance import OpenedData, RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.starting_connections import StartingConnections
@@ -375,6 +375,15 @@ class InstanceServer:
         self.begins_anew = True
         await self.parts.recovery.begin_anew()
         await self.stop()
+
+    def signalled(self, name: str) -> None:
+        """Takes a signal of the process that begins actions.
+
+        Args:
+            name: name of the signal, such as `SIGUSR1`.
+        """
+        self.runtime.report("signal_received", signal=name)
+        self.runtime.occurrences.tell(SIGNAL, {"AMPS_SIGNAL": name})
 
     # -- events ------------------------------------------------------------------------------
     def events(self, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:

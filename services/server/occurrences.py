@@ -12,6 +12,8 @@ STARTUP, SHUTDOWN = "startup", "shutdown"
 """Kinds that are told as the last step of a start and as the first step of a stop."""
 ADMIN = "admin"
 """Kind of a request to the administrator's interface for an action of the configuration."""
+SIGNAL = "signal"
+"""Kind of a signal to the instance's process."""
 Listener = Callable[[str, Mapping[str, str]], None]
 """Function that takes the kind of an occurrence, and its variables."""
 

@@ -1,7 +1,8 @@
 """`python -m raylay.services.server.run_instance DATA_DIRECTORY`: an instance without Ray.
 
 The instance's links are subprocesses. The program prints one JSON line with the instance's status
-when it serves. It ends at SIGTERM or SIGINT, or with exit code 1 when the instance cannot start.
+when it serves. It ends at SIGTERM or SIGINT, unless these begin actions of the
+instance, or with exit code 1 when the instance cannot start.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from raylay.services.messages.plain_text import plain_lines
 from raylay.services.server.children.subprocess import ChildSubprocess
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.process import keep_what_is_there, prepare_process, run_on_loop
+from raylay.services.server.process_signals import signals_of
 from raylay.services.telemetry import logs
 
 
@@ -49,7 +51,10 @@ async def serve(directory: Path) -> None:
 
 def _stop_at_signals(server: InstanceServer, stopping: list[asyncio.Task[None]]) -> None:
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    wanted = signals_of(server.runtime.config.actions)
+    for number in wanted:
+        loop.add_signal_handler(number, server.signalled, number.name)
+    for number in {signal.SIGTERM, signal.SIGINT} - {*wanted}:
         loop.add_signal_handler(number, lambda: stopping.append(loop.create_task(server.stop())))
 
 

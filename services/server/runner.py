@@ -34,6 +34,7 @@ from raylay.services.server.process import (
     new_loop,
     prepare_process,
 )
+from raylay.services.server.process_signals import ProcessSignals, configured_signals
 from raylay.services.telemetry import logs
 
 RETRY_S_MIN = 0.1
@@ -77,10 +78,13 @@ class InstanceThread:
         self._stopping = threading.Event()
         self._stopped = threading.Event()
         self._asked: set[Future[Any]] = set()
+        self._signals = ProcessSignals()
         self._thread = threading.Thread(target=self._run, name="raylay-instance", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread. Does not wait and does not raise."""
+        """Starts the thread. Does not wait and does not raise. Signals that begin actions of the
+        instance are caught from then on, if this is called on the main thread."""
+        self._signals.install(configured_signals(self._directory))
         self._thread.start()
 
     def _run(self) -> None:
@@ -133,12 +137,16 @@ class InstanceThread:
                 pause_s = min(2 * pause_s, RETRY_S_MAX)
                 continue
             self._why = ""
+            loop = asyncio.get_running_loop()
+            self._signals.listen(loop, server.signalled)
             try:
                 await server.finished()
             except StorageError:
                 if not self._stopping.is_set():
                     raise
                 return  # `stop` reports it.
+            finally:
+                self._signals.ignore(loop)
             if not server.begins_anew:
                 return
             pause_s = RETRY_S_MIN
