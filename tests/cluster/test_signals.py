@@ -15,6 +15,7 @@ from raylay.services.fabric import Action, Do, Fabric, On
 pytestmark = pytest.mark.cluster
 
 
+@pytest.mark.covers("Actions", "On a Linux Signal")
 def test_a_signal_to_an_actor_begins_an_action(tmp_path: Path) -> None:
     told = Action(On.signal("SIGUSR1"), Do.echo_message("{{AMPS_SIGNAL}} came"), name="told")
     fabric = Fabric("signalled", topics=["notes"], actions=[told])

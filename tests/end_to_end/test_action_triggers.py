@@ -50,6 +50,9 @@ async def until_told(told: Any, **wanted: str) -> dict[str, str]:
     raise AssertionError("the subscription ended")
 
 
+@pytest.mark.covers("Actions", "On Client Connect or Disconnect")
+@pytest.mark.covers("Actions", "On Client Logon")
+@pytest.mark.covers("Actions", "On Subscribe or Unsubscribe")
 def test_clients_begin_actions(tmp_path: Path) -> None:
     name, auth = "AMPS_CLIENT_NAME", "AMPS_AUTHENTICATION_ID"
     topics = {"Topic": "^orders", "MessageType": "json"}
@@ -83,6 +86,8 @@ def test_clients_begin_actions(tmp_path: Path) -> None:
     run(tmp_path, config(*actions, topics=(TopicRule(".*"),)), work)
 
 
+@pytest.mark.covers("Actions", "On SOW Message Expiration")
+@pytest.mark.covers("Actions", "On SOW Message Delete")
 def test_records_and_messages_that_leave_begin_actions(tmp_path: Path) -> None:
     """A dead letter is such an action: a queued message that nobody can handle."""
     data = ("AMPS_TOPIC", "AMPS_REASON", "AMPS_DATA_LENGTH")
@@ -121,6 +126,7 @@ def test_records_and_messages_that_leave_begin_actions(tmp_path: Path) -> None:
     run(tmp_path, whole, work)
 
 
+@pytest.mark.covers("Actions", "On AMPS Startup or Shutdown")
 def test_a_start_is_told_when_the_actions_run(tmp_path: Path) -> None:
     began: list[Module] = [("startup", {})]
     start = action("start", began, publish("state", '{"id": "{{AMPS_INSTANCE_NAME}}"}'))
@@ -151,6 +157,7 @@ def test_the_actions_own_client_begins_none(tmp_path: Path) -> None:
     run(tmp_path, config(tells("logon-client", "AMPS_CLIENT_NAME")), work)
 
 
+@pytest.mark.covers("Actions", "On a Linux Signal")
 def test_a_signal_begins_an_action_of_a_process_without_ray(tmp_path: Path) -> None:
     from support.instance_processes import Server
 

@@ -26,6 +26,7 @@ def test_a_request_begins_all_actions_of_its_path() -> None:
     assert actions_at(ACTIONS, "else", {"more": ""}, "A") == ["other"]
 
 
+@pytest.mark.covers("Actions", "On a REST Request")
 def test_a_request_without_a_required_parameter_begins_nothing() -> None:
     with pytest.raises(ConfigurationError, match="recover of A needs the parameter 'why'"):
         actions_at(ACTIONS, "again", {"who": ""}, "A")

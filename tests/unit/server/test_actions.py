@@ -285,6 +285,7 @@ def test_a_dump_of_very_many_clients_is_cut() -> None:
     assert time.monotonic() - began_s < DEADLINE_S
 
 
+@pytest.mark.covers("Actions", "On a REST Request")
 def test_a_request_begins_actions_of_the_configuration(tmp_path: Path) -> None:
     on = ActionModule("on", "admin", (("Path", "again"), ("RequiredParameter", "who")))
     action = ActionDefinition("recover", (on,), (ActionModule("do", "nothing"),))

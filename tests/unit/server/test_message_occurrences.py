@@ -44,6 +44,8 @@ class Ear:
         return self.told
 
 
+@pytest.mark.covers("Actions", "On SOW Message Expiration")
+@pytest.mark.covers("Actions", "On SOW Message Delete")
 def test_deletes_and_expired_records_of_a_sow_topic_are_told(tmp_path: Path) -> None:
     async def visit(house: House) -> None:
         ear = Ear(house.server)
@@ -89,6 +91,8 @@ def owners_here(loop: asyncio.AbstractEventLoop):  # type: ignore[no-untyped-def
     return factory
 
 
+@pytest.mark.covers("Actions", "On SOW Message Expiration")
+@pytest.mark.covers("Actions", "On SOW Message Delete")
 @pytest.mark.parametrize("letters", ["", "dead"])
 def test_messages_that_leave_a_queue_are_told_with_their_reason(
     tmp_path: Path, letters: str

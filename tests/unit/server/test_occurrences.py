@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
 from unit.server.clients.test_queries import CONFIG
 
 from raylay.services.server.instance_server import InstanceServer
@@ -30,6 +31,7 @@ def test_only_those_who_listen_to_a_kind_are_told() -> None:
     assert not occurrences.wanted("logon-client")
 
 
+@pytest.mark.covers("Actions", "On AMPS Startup or Shutdown")
 def test_a_start_and_a_stop_are_told_while_the_instance_serves(tmp_path: Path) -> None:
     async def run() -> None:
         server = InstanceServer(CONFIG, tmp_path)

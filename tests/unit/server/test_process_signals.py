@@ -46,6 +46,7 @@ def test_signals_are_those_of_the_actions(tmp_path: Path) -> None:
     assert configured_signals(tmp_path / "nothing") == ()
 
 
+@pytest.mark.covers("Actions", "On a Linux Signal")
 def test_a_signal_comes_to_a_loop_of_another_thread(signals: ProcessSignals) -> None:
     """As in an actor, whose main thread is Ray's: this one runs no Python while it waits."""
     before = signal.getsignal(USR1)

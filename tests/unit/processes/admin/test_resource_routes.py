@@ -270,6 +270,7 @@ def test_a_body_adds_to_an_action() -> None:
     visit(act)
 
 
+@pytest.mark.covers("Actions", "On a REST Request")
 def test_a_request_for_an_action_of_the_configuration_has_its_parameters_in_query_or_body() -> None:
     async def act(at: Visit) -> None:
         path = "/amps/administrator/actions/again"

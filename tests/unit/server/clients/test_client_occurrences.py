@@ -77,6 +77,8 @@ async def subscribe(door: Door, name: str, topic: str = "orders", **header: Any)
     await door.answer_to(name)
 
 
+@pytest.mark.covers("Actions", "On Client Connect or Disconnect")
+@pytest.mark.covers("Actions", "On Client Logon")
 def test_connections_are_told_from_their_begin_to_their_end(tmp_path: Path) -> None:
     async def visit(house: House) -> None:
         ear = Ear(house)
@@ -96,6 +98,7 @@ def test_connections_are_told_from_their_begin_to_their_end(tmp_path: Path) -> N
     in_house(tmp_path, visit)
 
 
+@pytest.mark.covers("Actions", "On Client Connect or Disconnect")
 def test_a_disconnect_has_the_reason_that_the_client_was_given(tmp_path: Path) -> None:
     async def visit(house: House) -> None:
         ear = Ear(house, ("disconnect-client",))
@@ -112,6 +115,7 @@ def test_a_disconnect_has_the_reason_that_the_client_was_given(tmp_path: Path) -
     in_house(tmp_path, visit)
 
 
+@pytest.mark.covers("Actions", "On Subscribe or Unsubscribe")
 def test_subscriptions_are_told_with_what_the_client_asked_for(tmp_path: Path) -> None:
     async def visit(house: House) -> None:
         door = await house.client("amy")
@@ -282,6 +286,7 @@ def test_deletes_are_told_with_their_filter(tmp_path: Path) -> None:
     in_house(tmp_path, visit)
 
 
+@pytest.mark.covers("Actions", "On Subscribe or Unsubscribe")
 def test_subscriptions_of_queues_are_told(tmp_path: Path) -> None:
     async def visit(house: House) -> None:
         door = await house.client("amy")

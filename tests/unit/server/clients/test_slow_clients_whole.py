@@ -183,6 +183,27 @@ def messages(found: list[Any]) -> list[int]:
     return numbers_in([each for each in found if each[0]["c"] in ("p", "sow")])
 
 
+@pytest.mark.covers("Actions", "On Client Offline Message Buffering")
+def test_a_client_that_goes_offline_and_comes_back_is_told_to_who_listens(tmp_path: Path) -> None:
+    async def visit(house: House, _: Buffers) -> None:
+        told: list[tuple[str, str]] = []
+        house.server.runtime.occurrences.listen(
+            ["offline-start", "offline-stop"],
+            lambda kind, each: told.append((kind, each["AMPS_CLIENT_NAME"])),
+        )
+        stream, slow = Stream(house, await house.client("p")), await house.client("slow")
+        await subscribe(slow)
+        transport: Any = slow.transport
+        transport.takes = False
+        await stream.publish(500)
+        await until(lambda: is_stored(slow))
+        assert told == [("offline-start", "slow")]
+        await drained(slow)
+        assert told == [("offline-start", "slow"), ("offline-stop", "slow")]
+
+    in_slow_house(tmp_path, visit)
+
+
 def test_an_offlined_client_gets_all_in_order_and_is_online_again(tmp_path: Path) -> None:
     async def visit(house: House, buffers: Buffers) -> None:
         stream, slow = Stream(house, await house.client("p")), await house.client("slow")

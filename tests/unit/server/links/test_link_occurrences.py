@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from support.one_instance import DEADLINE_S
 from unit.test_counted_calls import links_here
 
@@ -44,6 +45,8 @@ class Ear:
         return self.found[kind]
 
 
+@pytest.mark.covers("Actions", "On Incoming Replication Connections")
+@pytest.mark.covers("Actions", "On Outgoing Replication Connections")
 def test_links_are_told_at_both_ends(tmp_path: Path) -> None:
     async def run() -> None:
         links = links_here(asyncio.get_running_loop())
