@@ -11,9 +11,11 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from raylay.services.actions.message_triggers import subscription_options
 from raylay.services.actions.model import ActionDefinition, ActionModule
 from raylay.services.actions.modules import ModuleDefinition, TextKind, definition_of, of_kind
 from raylay.services.actions.option_text import assignment, flag, text_problem
+from raylay.services.actions.variables import names_in
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.event_topics import EVENTS, is_event_topic
 from raylay.services.messages.topics import compile_regex, is_regex
@@ -103,7 +105,9 @@ def module_problems(
         if found is None:
             yield ModuleProblem(name, _unknown_option(name, known, names))
             continue
-        wrong = text_problem(found, text)
+        wrong = text_problem(found, text) or (
+            _on_problem(use, name, text) if use.kind == "on" else ""
+        )
         if not wrong and found.text in ("filter", "condition"):
             wrong = expression(found.text, text)
         elif not wrong and found.text == "assignment" and not text.startswith("{{"):
@@ -112,6 +116,22 @@ def module_problems(
             wrong = f"topics that begin with {EVENTS} are the instance's own: take another one"
         if wrong:
             yield ModuleProblem(name, f"{names.option(name)} of {shown}: {wrong}")
+
+
+def _on_problem(use: ActionModule, name: str, text: str) -> str:
+    """Returns why an `on` module cannot begin with the text of an option; empty: it can."""
+    variables = sorted(names_in(text))
+    if variables:
+        return (
+            f"{variables[0]} is no variable yet: nothing sets one before an action begins. Use it "
+            "in an If or a Do"
+        )
+    if use.module == "publish-message" and name == "Options":
+        try:
+            subscription_options(text)
+        except ConfigurationError as error:
+            return str(error)
+    return ""
 
 
 def refused_option(use: ActionModule) -> str:

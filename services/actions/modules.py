@@ -271,7 +271,7 @@ _ON = (
             choices=("all", "local", "replicated"),
         ),
         _FILTER,
-        _option("Options", "text", "options of the subscription"),
+        _option("Options", "text", "options of the subscription: `delta`, `select=[-/,+/id]`"),
         variables=_OF_MESSAGE,
     ),
     _on(

@@ -168,7 +168,7 @@ class On:
             message_source: where the message was published: at this instance, or at another one
                 (all, local, replicated); default: all.
             filter: content filter that messages must pass.
-            options: options of the subscription.
+            options: options of the subscription: `delta`, `select=[-/,+/id]`.
         """
         return used_module(
             "on",

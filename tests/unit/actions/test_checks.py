@@ -87,6 +87,20 @@ def test_what_may_be_repeated_and_what_has_variables() -> None:
     assert list(module_problems(ActionModule("do", "translate-data", options))) == []
 
 
+def test_an_on_has_no_variables() -> None:
+    """Nothing has set one before it, and the actions' process could not begin with the text."""
+    (found,) = module_problems(ActionModule("on", "schedule", (("Every", "{{HOW_OFTEN}}"),)))
+    assert found.option == "Every"
+    assert "HOW_OFTEN is no variable yet: nothing sets one before an action begins" in found.text
+
+
+def test_options_of_a_subscription_are_checked() -> None:
+    assert list(module_problems(on("x", ("Options", "oof,select=[-/,+/a]")))) == []
+    (found,) = module_problems(on("x", ("Options", "conflation=1s")))
+    assert found.option == "Options"
+    assert "Options has 'conflation': expected delta, no_empties" in found.text
+
+
 def told_bad(kind: TextKind, text: str) -> str:
     return f"the {kind} is bad" if text == "bad" else ""
 
