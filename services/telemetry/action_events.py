@@ -93,11 +93,4 @@ ACTION_ENTRIES = (
         "While it is off, clients are let in without it.",
         "See that it is on again as soon as possible.",
     ),
-    CatalogueEntry(
-        "00-0030",
-        "signal_received",
-        "info",
-        "The process got a signal that begins actions.",
-        "Somebody sent it: `signal` is its name.",
-    ),
 )

@@ -167,6 +167,13 @@ ENTRIES = (
         "The disk was full, the syslog was away, or nobody read the pipe: `text` says which.",
         "The instance's other targets and `raylay events` have what is missing.",
     ),
+    CatalogueEntry(
+        "00-0020",
+        "signal_received",
+        "info",
+        "The process got a signal that begins actions.",
+        "Somebody sent it: `signal` is its name.",
+    ),
     # -- 07: clients and transports --------------------------------------------------------------
     CatalogueEntry("07-0001", "client_connected", "info", "A client has logged on."),
     CatalogueEntry(
