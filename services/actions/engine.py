@@ -345,8 +345,8 @@ class ActionEngine:
         others wait in their triggers, and none is lost.
 
         Returns:
-            the time by the steady clock at which this is to be called again; None: not before a
-            message comes or a run ends. It is called after those, too.
+            the time by the steady clock at which this is to be called again, which may have come;
+            None: not before a message comes or a step is done. It is called after those, too.
         """
         self._at(now_us)
         next_us: list[int] = []
@@ -354,10 +354,13 @@ class ActionEngine:
             while self.has_room(trigger.on):
                 found = trigger.due(now_us, 1)
                 if not found:
-                    next_due_us = trigger.next_due_us()
-                    next_us += [] if next_due_us is None else [next_due_us]
                     break
                 self._occurred(found[0])
+            next_due_us = trigger.next_due_us()
+            # Who waits for room at the shell is asked for again when a step is done; runs that end
+            # without the shell make room in `take`, behind which nothing else comes.
+            if next_due_us is not None and (next_due_us > now_us or self._ends_by_itself(trigger)):
+                next_us.append(next_due_us)
             self._note_untracked(trigger)
         return min(next_us, default=None)
 
@@ -375,6 +378,14 @@ class ActionEngine:
     def is_idle(self) -> bool:
         """Returns whether no run waits, and none is being performed."""
         return not any(state.waiting or state.current for state in self._states)
+
+    def _ends_by_itself(self, trigger: MessageTrigger) -> bool:
+        """Returns whether the next `take` lets a run of the trigger's actions go on."""
+        return any(
+            state.waiting and not state.asked
+            for state, matcher in self._matchers.get(trigger.on.module, ())
+            if matcher.on == trigger.on
+        )
 
     def _note_untracked(self, trigger: MessageTrigger) -> None:
         count = trigger.take_untracked()

@@ -252,17 +252,30 @@ def test_records_wait_in_their_trigger_while_their_action_is_busy() -> None:
     )
     trigger = watching(made, "1", "2", "3", "4")
     seen = []
-    while True:
-        # Asked with nothing to wait for but a run: no time is given, which would spin.
-        assert made.begin_due([trigger], 20 * SECOND_US) is None
+    now_us = 20 * SECOND_US
+    made.begin_due([trigger], now_us)
+    while (asked := made.take()) is not None:
+        # With nothing to wait for but a step no time is given, for which a timer would spin.
+        assert made.begin_due([trigger], now_us) is None
         assert made.has_room(other)
-        asked = made.take()
-        if asked is None:
-            break
         seen.append(asked.option("Message"))
-        made.done(asked.run, OK, 0)
+        made.done(asked.run, OK, now_us)
+        made.begin_due([trigger], now_us)
     assert seen == ["1", "2", "3", "4"]
     assert made.status()[0].dropped == 0
+
+
+def test_records_do_not_wait_for_runs_that_end_without_the_shell() -> None:
+    """Nothing else would ask for the others."""
+    made = engine(action("late", check("1 = 2"), echo("x"), on=LATE), waiting_max=2)
+    trigger = watching(made, *"12345")
+    now_us = 20 * SECOND_US
+    asked = 0
+    while made.begin_due([trigger], now_us) is not None:
+        assert made.take() is None
+        asked += 1
+    assert made.take() is None
+    assert (made.status()[0].runs, asked) == (5, 2)
 
 
 def test_records_wait_in_their_trigger_while_memory_is_short() -> None:
