@@ -411,6 +411,11 @@ class EnvironmentSegment(OpenSegment):
                         break
         except lmdb.Error as error:
             raise _readable(error, self.file.path, self._shared) from error
+        except struct.error:
+            path = str(self.file.path)
+            raise CorruptRecord(
+                f"{path} is damaged: a block has a key that is no transaction id", path
+            ) from None
         return found
 
     def _end_of(self, cursor: Any) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -19,7 +19,12 @@ import typer
 
 from raylay.services.commands.shared.options import FabricOption
 from raylay.services.commands.shared.printing import echo, echo_json
-from raylay.services.commands.shared.row_printing import print_row, record_line, segment_line
+from raylay.services.commands.shared.row_printing import (
+    Row,
+    print_row,
+    record_line,
+    segment_line,
+)
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError, FabricError, StorageError
 from raylay.services.fabric.plan import FabricRecord, replication_address
@@ -32,7 +37,8 @@ from raylay.services.inspection.journal_rows import (
     records_of,
     segment_row,
 )
-from raylay.services.messages.records import Record, Run
+from raylay.services.inspection.separate_reading import read_separately
+from raylay.services.messages.records import Record
 from raylay.services.server.data.salvage import TIMEOUT_S_DEFAULT, SalvageReport
 from raylay.services.server.data.salvage import salvage as salvage_directory
 from raylay.storage.journal import Outcome
@@ -96,32 +102,48 @@ def dump(
 ) -> None:
     """Print records and notes in the order of the log."""
     target = _place(journal, archive)
-    try:
+    if segments:
+        _print(target, lambda: _segment_rows(target), segment_line, as_json)
+        return
+    end = target.end_txid
+    if last is not None:
+        end = last + 1 if end is None else min(end, last + 1)
+
+    def rows() -> Iterator[Row]:
         with LmdbJournalReader(target.directory, archive) as reader:
-            if segments:
-                for segment in reader.segments():
-                    if target.only is None or segment.path in target.only:
-                        row = segment_row(segment)
-                        print_row(row, as_json, segment_line(row))
-                return
-            end = target.end_txid
-            if last is not None:
-                end = last + 1 if end is None else min(end, last + 1)
-            shown = 0
             for txid, run, record in records_of(reader, max(first, target.first_txid), end):
-                if topic is not None and (record is None or record.topic != topic):
-                    continue
-                if count is not None and shown >= count:
-                    break
-                _show(txid, run, record, body, as_json)
-                shown += 1
+                if topic is None or (record is not None and record.topic == topic):
+                    yield note_row(run) if record is None else record_row(txid, run, record, body)
+
+    _print(target, rows, record_line, as_json, count)
+
+
+def _segment_rows(target: JournalSelection) -> Iterator[Row]:
+    with LmdbJournalReader(target.directory, target.archive) as reader:
+        for segment in reader.segments():
+            if target.only is None or segment.path in target.only:
+                yield segment_row(segment)
+
+
+def _print(
+    target: JournalSelection,
+    rows: Callable[[], Iterator[Row]],
+    line: Callable[[Row], str],
+    as_json: bool,
+    count: int | None = None,
+) -> int:
+    """Prints the rows that are read in another process, which a damaged page may end. Returns how
+    many there were."""
+    shown = 0
+    try:
+        for row in read_separately(rows, str(target.directory)):
+            if count is not None and shown >= count:
+                break
+            print_row(row, as_json, line(row))
+            shown += 1
     except StorageError as error:
         _fail(str(error))
-
-
-def _show(txid: int, run: Run, record: Record | None, body: bool, as_json: bool) -> None:
-    row = note_row(run) if record is None else record_row(txid, run, record, body)
-    print_row(row, as_json, record_line(row))
+    return shown
 
 
 @journal_app.command()
@@ -140,38 +162,35 @@ def grep(
 ) -> None:
     """Find messages by bookmark, body, topic or publisher. Exit code 1 if there are none."""
     target = _place(journal, archive)
-    found = 0
+    bookmark = _BOOKMARK.match(pattern)
     try:
+        wanted = re.compile(pattern.encode())
+        wanted_topic = re.compile(topic) if topic is not None else None
+    except re.error as error:
+        wrong = error.pattern
+        told = wrong.decode(errors="replace") if isinstance(wrong, bytes) else wrong
+        _fail(f"{told!r} is not a valid regular expression: {error}")
+
+    def wants(record: Record) -> bool:
+        return (
+            (publisher is None or record.publisher == publisher)
+            and (wanted_topic is None or wanted_topic.search(record.topic) is not None)
+            and wanted.search(record.body) is not None
+        )
+
+    def rows() -> Iterator[Row]:
         with LmdbJournalReader(target.directory, archive) as reader:
-            bookmark = _BOOKMARK.match(pattern)
+            first, end = target.first_txid, target.end_txid
             if bookmark:
-                txid = reader.find_sequence(int(bookmark[1]), int(bookmark[2]))
-                if txid is None:
-                    raise typer.Exit(1)
-                for found_txid, run, record in records_of(reader, txid, txid + 1):
-                    _show(found_txid, run, record, True, as_json)
-                return
-            try:
-                wanted = re.compile(pattern.encode())
-                wanted_topic = re.compile(topic) if topic is not None else None
-            except re.error as error:
-                wrong = error.pattern
-                shown = wrong.decode(errors="replace") if isinstance(wrong, bytes) else wrong
-                _fail(f"{shown!r} is not a valid regular expression: {error}")
-            for txid, run, record in records_of(reader, target.first_txid, target.end_txid):
-                if (
-                    record is None
-                    or (publisher is not None and record.publisher != publisher)
-                    or (wanted_topic is not None and not wanted_topic.search(record.topic))
-                    or not wanted.search(record.body)
-                ):
-                    continue
-                _show(txid, run, record, True, as_json)
-                found += 1
-                if count is not None and found >= count:
-                    break
-    except StorageError as error:
-        _fail(str(error))
+                at = reader.find_sequence(int(bookmark[1]), int(bookmark[2]))
+                if at is None:
+                    return
+                first, end = at, at + 1
+            for txid, run, record in records_of(reader, first, end):
+                if record is not None and (bookmark or wants(record)):
+                    yield record_row(txid, run, record, True)
+
+    found = _print(target, rows, record_line, as_json, None if bookmark else count)
     if not found:
         raise typer.Exit(1)
 

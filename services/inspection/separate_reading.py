@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import msgpack
@@ -20,12 +21,15 @@ from raylay.services.errors import CorruptRecord, RaylayError, StorageError
 READ_BYTES = 256 * 1024
 BUFFER_BYTES = 64 * 1024
 ROW_BYTES_MAX = 1024 * 1024 * 1024
+END_S = 5.0
+"""Seconds that the child has to end when its rows are not wanted any more."""
+LOOK_S = 0.002
 _ENDS = {signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
 
 Row = dict[str, Any]
 
 
-def read_separately(rows: Callable[[], Iterator[Row]], name: str) -> Iterator[Row]:
+def read_separately(rows: Callable[[], Iterator[Row]], name: str) -> Generator[Row, None, None]:
     """Yields the rows of an iterator that runs in a child process.
 
     Args:
@@ -40,7 +44,7 @@ def read_separately(rows: Callable[[], Iterator[Row]], name: str) -> Iterator[Ro
     child = os.fork()
     if not child:
         os.close(ours)
-        _serve(rows, theirs)
+        _serve(rows, theirs, name)
     os.close(theirs)
     has_ended = False
     try:
@@ -66,9 +70,16 @@ def read_separately(rows: Callable[[], Iterator[Row]], name: str) -> Iterator[Ro
 
 
 def _end(child: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
+    """Ends the child: it gives back its slot in LMDB's table of readers, which would otherwise keep
+    pages. Where it does not, it is killed."""
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(child, signal.SIGTERM)
+        until_s = time.monotonic() + END_S
+        while time.monotonic() < until_s:
+            if os.waitpid(child, os.WNOHANG)[0]:
+                return
+            time.sleep(LOOK_S)
         os.kill(child, signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):
         os.waitpid(child, 0)
 
 
@@ -91,38 +102,62 @@ def _raised(row: Row) -> Exception:
     return StorageError(text)
 
 
-def _serve(rows: Callable[[], Iterator[Row]], descriptor: int) -> None:
+class _NotWanted(BaseException):
+    """The reader of the rows is gone."""
+
+
+def _stop(*_: object) -> None:
+    raise _NotWanted
+
+
+def _serve(rows: Callable[[], Iterator[Row]], descriptor: int, name: str) -> None:
     """Runs the iterator in the child, which ends here."""
     code = 1
     try:
         # A crash is told by its signal: a faulthandler would print it, too.
-        for number in (*_ENDS, signal.SIGTERM, signal.SIGINT, signal.SIGPIPE):
+        for number in _ENDS:
             signal.signal(number, signal.SIG_DFL)
+        # Ctrl-C reaches both processes, and the parent ends this one.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, _stop)
+        # LMDB prints a line of its own source before it ends a process.
+        os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 2)
         packer = msgpack.Packer(unicode_errors="surrogatepass")
         waiting = bytearray()
+        reading = rows()
         try:
-            for row in rows():
+            for row in reading:
                 waiting += packer.pack(row)
                 if len(waiting) >= BUFFER_BYTES:
                     _write(descriptor, waiting)
             last: Row = {}
-        except CorruptRecord as error:
-            last = {"error": "damage", "text": str(error), "number": 0}
-        except RaylayError as error:
-            last = {"error": "storage", "text": str(error), "number": 0}
-        except OSError as error:
-            parts = [error.strerror or str(error)]
-            parts += [str(error.filename)] if error.filename else []
-            last = {"error": "os", "text": parts, "number": error.errno or 0}
-        except Exception as error:  # whatever damaged bytes bring it to raise
-            text = f"it is damaged, or this is a fault of Raylay's: {type(error).__name__}: {error}"
-            last = {"error": "damage", "text": text, "number": 0}
+        except Exception as error:
+            last = _told(error, name)
+        finally:
+            # Where it was stopped half-way, what it has open is closed here.
+            if isinstance(reading, Generator):
+                reading.close()
         waiting += packer.pack(last)
         _write(descriptor, waiting)
         code = 0
     finally:
         # Nothing of the parent's is flushed or ended twice.
         os._exit(code)
+
+
+def _told(error: Exception, name: str) -> Row:
+    """Returns the row that raises an error in the parent."""
+    if isinstance(error, OSError):
+        parts = [error.strerror or str(error)]
+        parts += [str(error.filename)] if error.filename else []
+        return {"error": "os", "text": parts, "number": error.errno or 0}
+    if isinstance(error, RaylayError):
+        kind = "damage" if isinstance(error, CorruptRecord) else "storage"
+        return {"error": kind, "text": str(error), "number": 0}
+    # Damaged bytes may bring it to raise anything.
+    what = f"{type(error).__name__}: {error}"
+    text = f"{name} is damaged, or this is a fault of Raylay's: {what}"
+    return {"error": "damage", "text": text, "number": 0}
 
 
 def _write(descriptor: int, waiting: bytearray) -> None:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
+import struct
+import subprocess
+import sys
 from pathlib import Path
 
+import lmdb
 import pytest
 from support.journal_cases import StepJournal, a_run
 
-from raylay.services.errors import ConfigurationError, StorageError
+from raylay.services.errors import ConfigurationError, CorruptRecord, StorageError
 from raylay.services.inspection.journal_rows import (
     RANGES_SHOWN,
     journal_place,
     ranges_row,
+    records_of,
     time_text,
     topic_index_rows,
 )
 from raylay.services.messages.sequence_set import SequenceSet
+from raylay.storage.journal_reader import LmdbJournalReader
+from raylay.storage.lmdb_structure import BRANCH, LEAF
 
 
 @pytest.fixture
@@ -58,6 +65,58 @@ def test_a_damaged_segment_does_not_hide_the_others(journal: Path) -> None:
     rows = list(topic_index_rows(journal_place(journal, None)))
     assert [row["row"] for row in rows] == ["damage", "segment_index", "segment_index"]
     assert path.name in rows[0]["text"]
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Path:
+    """The live segment of a journal whose tree has two levels."""
+    made = StepJournal(tmp_path / "journal")
+    at = 1
+    for _ in range(150):
+        made.stage(a_run(at, [at], body_bytes=100))
+        at = made.commit() + 1
+    made.close()
+    return next((tmp_path / "journal").glob("*.live"))
+
+
+@pytest.mark.covers("Utilities", "a damaged file is an error that names it")
+@pytest.mark.parametrize("command", [["dump"], ["grep", "x"]], ids=str)
+def test_a_page_at_which_lmdb_gives_up_is_an_error(live: Path, command: list[str]) -> None:
+    """LMDB ends the process by an assertion where a leaf says that it is a branch."""
+    content = bytearray(live.read_bytes())
+    leaves = [
+        page
+        for page in range(2, len(content) // 4096)
+        if struct.unpack_from("<QHH", content, page * 4096) == (page, 0, LEAF)
+    ]
+    # The first one stays sound: the reader is under way when it meets the others.
+    assert len(leaves) > 4
+    for page in leaves[len(leaves) // 2 :]:
+        struct.pack_into("<H", content, page * 4096 + 10, BRANCH)
+    live.write_bytes(content)
+    # In a process of its own, which may end by a signal where this fails.
+    done = subprocess.run(
+        [sys.executable, "-m", "raylay.services.cli", "journal", *command, str(live.parent)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1, done
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"{live.parent}") and "is damaged" in line
+
+
+@pytest.mark.covers("Utilities", "a damaged file is an error that names it")
+def test_a_key_that_is_no_transaction_id_is_damage(live: Path) -> None:
+    env = lmdb.open(str(live), subdir=False, map_size=1 << 28, mode=0o600)
+    with env.begin(write=True) as transaction:
+        transaction.put(b"\0\0\0\0\0\0\0\x05odd", b"x")
+    env.close()
+    with (
+        LmdbJournalReader(live.parent) as reader,
+        pytest.raises(CorruptRecord, match=r"journal-0000000000000001\.live"),
+    ):
+        list(records_of(reader, 1, None))
 
 
 def test_other_places_are_refused(tmp_path: Path) -> None:

@@ -76,6 +76,6 @@ def test_a_reader_that_goes_away_ends_the_process() -> None:
 
     reading = read_separately(rows, "file")
     pid = next(reading)["pid"]
-    reading.close()  # type: ignore[attr-defined]
+    reading.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

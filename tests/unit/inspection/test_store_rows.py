@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from support.journal_cases import StepJournal, a_run
 
 from raylay.services.errors import CorruptRecord, RaylayError
+from raylay.services.inspection import separate_reading
 from raylay.services.inspection.separate_reading import read_separately
 from raylay.services.inspection.store_rows import client_rows, queue_rows, sow_rows
 from raylay.services.messages.ranges import PublisherRanges
@@ -29,7 +32,13 @@ from raylay.storage.queue import LmdbQueueStore, StoredQueue
 from raylay.storage.sow import LmdbSowStore
 from raylay.storage.state import LmdbStateStore
 
-Rows = list[dict[str, Any]]
+HOLDER = """
+import sys, lmdb
+env = lmdb.open(sys.argv[1], subdir=False, readonly=True, map_size=1 << 30, mode=0o600)
+print("open", flush=True)
+sys.stdin.readline()
+print(env.reader_check(), "dead readers")
+"""
 DAY_US = 86_400_000_000
 
 
@@ -195,6 +204,34 @@ def test_a_queue_that_was_never_stored_and_one_that_is_damaged(tmp_path: Path) -
     store.close()
     with pytest.raises(CorruptRecord, match="no snapshot"):
         list(queue_rows(path))
+
+
+def test_a_reader_that_stops_early_leaves_no_slot_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dead reader's slot keeps the pages of its moment, and the file grows."""
+    # On a busy machine, too, it ends by itself.
+    monkeypatch.setattr(separate_reading, "END_S", 600.0)
+    store = LmdbSowStore(tmp_path / "sow.lmdb")
+    many: dict[bytes, bytes | None] = {
+        b"v%04d" % each: a_record(b"%04d" % each, bytes(4_000)) for each in range(500)
+    }
+    store.commit({"json/t": (many, 3)})
+    store.close()
+    path = tmp_path / "sow.lmdb"
+    # Another process has the file open, as an instance has: else the table begins anew.
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "open\n"
+        reading = read_separately(lambda: sow_rows(path), str(path))
+        assert next(reading)["row"] == "topic"
+        reading.close()
+        found, _ = holder.communicate("look\n", timeout=60)
+    assert found == "0 dead readers\n"
 
 
 @pytest.mark.timeout(60)
