@@ -37,9 +37,14 @@ if TYPE_CHECKING:
 
 WAITING_MAX = 10_000
 """Number of events that wait to be published. Further ones are left out."""
+WAITING_CHARACTERS_MAX = 16_000_000
+"""Characters of all texts in them. Clients choose names, filters and options."""
 AT_ONCE = 200
 """Number of events that are published in one turn of the loop: each takes some 6 µs for each
 message type."""
+DELIVERED_AT_ONCE = 2_000
+"""Number of events, times the number of subscriptions to events, that are published in one turn: a
+filter is applied to each of them."""
 TEXT_CHARACTERS_MAX = 16_384
 """Characters of one text in an event; the rest is left out."""
 CLIENT_EVENTS: Mapping[str, str] = {
@@ -86,6 +91,7 @@ class _Event(NamedTuple):
     topic: str
     values: Values
     time_us: int
+    characters: int
 
 
 class EventTopics:
@@ -114,6 +120,7 @@ class EventTopics:
         "_subscriptions",
         "_types",
         "_waiting",
+        "_waiting_characters",
         "_wanted",
         "left_out",
         "published",
@@ -134,6 +141,7 @@ class EventTopics:
         self._subscriptions: dict[LiveSubscription, list[EventType]] = {}
         self._builders: dict[EventType, RecordBuilder] = {}
         self._waiting: deque[_Event] = deque()
+        self._waiting_characters = 0
         self.published = 0
         self.left_out = 0
 
@@ -215,23 +223,26 @@ class EventTopics:
             self._add(SOW_STATS, values, now_us)
 
     def _add(self, topic: str, values: Values, now_us: int) -> None:
-        if len(self._waiting) >= WAITING_MAX:
+        characters = sum(len(value) for value in values.values() if isinstance(value, str))
+        if (
+            len(self._waiting) >= WAITING_MAX
+            or self._waiting_characters + characters > WAITING_CHARACTERS_MAX
+        ):
             self.left_out += 1
             return
+        self._waiting_characters += characters
         values = {**values, "timestamp": event_time(now_us)}
-        self._waiting.append(_Event(topic, values, now_us))
+        self._waiting.append(_Event(topic, values, now_us, characters))
 
-    def take(self, most: int = AT_ONCE) -> list[Run]:
-        """Returns the messages of the events that wait longest, in every message type that is
-        wanted: one run for each topic and type.
-
-        Args:
-            most: limit on the number of events.
-        """
+    def take(self) -> list[Run]:
+        """Returns the messages of the events that wait longest, as many as are published in one
+        turn, in every message type that is wanted: one run for each topic and type."""
         records: dict[EventType, list[bytes]] = {}
         last_us = 0
+        most = min(AT_ONCE, DELIVERED_AT_ONCE // (len(self._subscriptions) + 1) or 1)
         for _ in range(min(most, len(self._waiting))):
             event = self._waiting.popleft()
+            self._waiting_characters -= event.characters
             last_us = event.time_us
             for each in [found for found in self._wanted if found[0] == event.topic]:
                 record = self._record(each, event)

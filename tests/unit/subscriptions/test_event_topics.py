@@ -16,8 +16,10 @@ from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.messages.types.trees import Tree
 from raylay.services.replication.values import Identity
 from raylay.services.subscriptions.event_topics import (
+    AT_ONCE,
     CLIENT_EVENTS,
     TEXT_CHARACTERS_MAX,
+    WAITING_CHARACTERS_MAX,
     WAITING_MAX,
     EventTopics,
     SowCount,
@@ -182,9 +184,30 @@ def test_what_waits_is_bounded_and_published_in_slices() -> None:
     for _ in range(WAITING_MAX + 3):
         events.occurred("connect-client", {}, AT_US)
     assert len(events) == WAITING_MAX
-    assert sum(run.count for run in events.take(7)) == 7
-    assert events.status() == {"subscriptions": 1, "published": 7, "left_out": 3}
-    assert len(events) == WAITING_MAX - 7
+    assert sum(run.count for run in events.take()) == AT_ONCE
+    assert events.status() == {"subscriptions": 1, "published": AT_ONCE, "left_out": 3}
+    for _ in range(99):
+        events.changed(subscription(CLIENT_STATUS), True)
+    assert sum(run.count for run in events.take()) == 19, "so many subscribers take their time"
+    for _ in range(9_900):
+        events.changed(subscription(CLIENT_STATUS), True)
+    assert sum(run.count for run in events.take()) == 1
+    assert len(events) == WAITING_MAX - AT_ONCE - 20
+
+
+@pytest.mark.covers("Event topics", "what waits is bounded, and what is left out is counted")
+def test_the_texts_that_wait_are_bounded_too() -> None:
+    events = made()
+    events.changed(subscription(CLIENT_STATUS), True)
+    texts = {"AMPS_FILTER": "x" * TEXT_CHARACTERS_MAX, "AMPS_TOPIC": "t" * TEXT_CHARACTERS_MAX}
+    while not events.left_out:
+        events.occurred("subscribe", texts, AT_US)
+    waiting = len(events)
+    assert 2 * TEXT_CHARACTERS_MAX * waiting <= WAITING_CHARACTERS_MAX and waiting > 400
+    while len(events):
+        events.take()
+    events.occurred("subscribe", texts, AT_US)
+    assert (len(events), events.left_out) == (1, 1), "there is room again"
 
 
 def test_a_text_of_any_length_is_cut() -> None:
