@@ -52,6 +52,11 @@ GIVEN = {
     "events": "F",
     "console": "F",
     "top": "F",
+    "dump": "PATH",
+    "identify": "PATH",
+    "find": "x PATH",
+    "statistics query": "PATH",
+    "statistics report": "PATH",
     "head start": "F",
     "head keep": "F",
     "ping": "--timeout 0.01 F",
@@ -101,7 +106,7 @@ GIVEN = {
 }
 MAY_WORK = {
     "certificates", "check host", "check instance", "check storage", "config check", "config show",
-    "fabric check", "error", "list", "trace",
+    "fabric check", "error", "find", "identify", "list", "trace",
 }  # fmt: skip
 """What only looks at this host, or at files, or makes some."""
 CLIENTS = {
