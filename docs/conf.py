@@ -24,6 +24,7 @@ CHAPTERS = {
         "filters",
         "sow",
         "sow-topics",
+        "views",
         "queues",
         "actions",
         "events",

@@ -37,6 +37,7 @@ from raylay.services.security.modules import ModuleConfig
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.telemetry.logs import LogOptions
 from raylay.services.telemetry.tracing import TracingOptions
+from raylay.services.views.definition import ViewDefinition
 from raylay.storage.files import make_directory, write_durably
 
 INSTANCE_FILE = "instance.json"
@@ -161,6 +162,7 @@ class InstanceConfig(JsonText):
             subscribers, and a publish to a topic that is neither journaled nor declared is refused.
             None: messages of all topics that are not journaled are delivered to live subscribers.
         sow: SOW topics, in the order in which a name is looked up.
+        views: views over them, each behind those that it is over.
         queue_definitions: queues that the instance runs.
         type_definitions: message types that are defined besides the built-in ones.
         client_transports: transports for clients, at least one.
@@ -242,6 +244,7 @@ class InstanceConfig(JsonText):
     unjournaled: tuple[TopicRule, ...] | None = None
     type_definitions: tuple[TypeDefinition, ...] = ()
     sow: tuple[SowTopicDefinition, ...] = ()
+    views: tuple[ViewDefinition, ...] = ()
     queue_definitions: tuple[RunQueue, ...] = ()
     capacity: CapacityConfig | None = None
     actions: tuple[ActionDefinition, ...] = ()

@@ -45,6 +45,7 @@ from raylay.services.configuration.transports import (
     TlsChoice,
     TransportSettings,
 )
+from raylay.services.configuration.views import ViewSettings
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import (
     TopicMatcher,
@@ -62,6 +63,7 @@ from raylay.services.telemetry.log_options import (
     SYSLOG_SOCKET,
     LogTarget,
 )
+from raylay.services.views.definition import ViewDefinition
 
 
 def _checks(value: tuple[str, ...]) -> tuple[str, ...]:
@@ -368,6 +370,8 @@ class InstanceChoices(Section):
     bootstrap: BootstrapSettings | None = None
     sow_topics: tuple[SowTopicSettings, ...] | None = None
     """SOW topics of the instance. None: the fabric's SOW topics."""
+    views: tuple[ViewSettings, ...] | None = None
+    """Views of the instance. None: the fabric's views."""
     queues: tuple[QueueSettings, ...] | None = None
     """Queues of the instance. None: the fabric's queues."""
     actions: tuple[ActionSettings, ...] | None = None
@@ -447,6 +451,8 @@ class FabricChoices(Section):
     """Message types that are defined for the fabric, besides the built-in ones."""
     sow_topics: tuple[SowTopicSettings, ...] = ()
     """SOW topics, in the order in which patterns and names are looked up."""
+    views: tuple[ViewSettings, ...] = ()
+    """Views, each behind those that it is over."""
     queues: tuple[QueueSettings, ...] = ()
     actions: tuple[ActionSettings, ...] = ()
     """What each instance does by itself when something happens (docs/actions.md)."""
@@ -606,6 +612,11 @@ class FabricSettings(FabricChoices, _NamedSection):
         """Returns the milliseconds between two counts of the instance's SOW topics; 0: they are not
         counted."""
         return instance.sow_stats_interval_ms or self.sow_stats_interval_ms or 0
+
+    def views_of(self, instance: InstanceSettings) -> tuple[ViewDefinition, ...]:
+        """Returns the instance's own views, or else the fabric's."""
+        own = instance.views
+        return tuple(each.definition() for each in (self.views if own is None else own))
 
     def types_of(self, instance: InstanceSettings) -> tuple[TypeDefinition, ...]:
         """Returns the message types that are defined for the instance, or else the fabric's."""

@@ -33,9 +33,11 @@ from raylay.services.plugins.definition_problem import DefinitionProblem
 from raylay.services.plugins.filters import filter_problem
 from raylay.services.plugins.queue_checks import letter_circle, queue_problems
 from raylay.services.plugins.sow_checks import sow_problems
+from raylay.services.plugins.views import view_problems
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.replication.link.routing import SYNC_DESTINATIONS_MAX
 from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.views.definition import ViewDefinition
 
 
 class TopologyProblem(NamedTuple):
@@ -63,7 +65,11 @@ def problems(settings: FabricSettings) -> list[TopologyProblem]:
     found += dict.fromkeys(
         problem
         for instance in settings.instances
-        for problem in (*_sow(settings, instance), *_queues(settings, instance))
+        for problem in (
+            *_sow(settings, instance),
+            *_views(settings, instance),
+            *_queues(settings, instance),
+        )
     )
     for instance in settings.instances:
         found += _destinations(settings, instance)
@@ -157,12 +163,12 @@ def _topics(settings: FabricSettings) -> Iterator[TopologyProblem]:
                 )
 
 
-Defined = TypeVar("Defined", bound=SowTopicDefinition | QueueDefinition)
+Defined = TypeVar("Defined", bound=SowTopicDefinition | ViewDefinition | QueueDefinition)
 
 
 @dataclass(frozen=True, slots=True)
 class _PlacedDefinition(Generic[Defined]):
-    """A definition of a SOW topic or queue, with the words that name it in a problem.
+    """A definition of a SOW topic, view or queue, with the words that name it in a problem.
 
     Attributes:
         twice: whether an earlier definition has the same name and type.
@@ -235,6 +241,24 @@ def _sow(settings: FabricSettings, instance: InstanceSettings) -> Iterator[Topol
         if not is_journaled(topic, log):
             takes = topic.pattern or topic.name
             yield placed.not_journaled(instance, takes, "state is made from the journal")
+
+
+def _views(settings: FabricSettings, instance: InstanceSettings) -> Iterator[TopologyProblem]:
+    """Checks the views that an instance has."""
+    types, topics = settings.types_of(instance), settings.sow_of(instance)
+    with_state = {(each.name, each.message_type) for each in topics}
+    before: list[ViewDefinition] = []
+    for placed in _placed(settings.views_of(instance), "views", "view", instance):
+        view = placed.definition
+        if (view.name, view.message_type) in with_state:
+            yield TopologyProblem(
+                placed.subject,
+                f"{placed.where}: there is a SOW topic of this name: give the view another one",
+            )
+        yield from placed.told(
+            partial(view_problems, topics=topics, before=tuple(before), types=types)
+        )
+        before.append(view)
 
 
 def _queues(settings: FabricSettings, instance: InstanceSettings) -> Iterator[TopologyProblem]:

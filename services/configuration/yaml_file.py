@@ -16,6 +16,9 @@ message_types:               # of names of their own
   - {name: pipes, kind: fix, options: {field_separator: 124}}
 sow_topics:                  # whose last message of each key is kept
   - {name: flights/last, message_type: json, keys: [/tail]}
+views:                       # computed from those
+  - {name: flights/late, message_type: json, topic: flights/last, grouping: [/carrier],
+     projection: [/carrier AS /carrier, COUNT(/delay) AS /late], filter: /delay > 15}
 queues:                      # whose messages go to one consumer each
   - {name: work, message_type: json, underlying: orders, lease: 30s}
 downgrade: {age: 5s}
@@ -277,7 +280,7 @@ def _topic_subject(path: Path_) -> tuple[str, ...]:
     return tuple(map(str, inside)) if inside[begin : begin + 1] in _LISTED else ()
 
 
-_LISTED = (("sow_topics",), ("queues",))
+_LISTED = (("sow_topics",), ("views",), ("queues",))
 
 
 def _as_text(time_ms: int | None) -> str | None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from raylay.services.errors import ExpressionError, RemoteProtocolError
 from raylay.services.expressions import tree
@@ -38,11 +37,13 @@ class ExpressionUse:
         what: name of the place, for refusals.
         needs: parts of the context that are known there.
         deterministic: whether the same message must always give the same value.
+        aggregates: whether there is a group of messages, which aggregates need.
     """
 
     what: str
     needs: frozenset[str]
     deterministic: bool = False
+    aggregates: bool = False
 
 
 SUBSCRIPTION = ExpressionUse(
@@ -243,23 +244,13 @@ def _made(text: str, written: str, node: tree.ExpressionNode) -> Expression:
 def _of_client(found: Expression, client: EvalContext) -> Expression:
     told: list[Value] = []
 
-    def written(node: tree.ExpressionNode) -> tree.ExpressionNode:
-        if isinstance(node, tree.Call) and node.function.needs == "client":
-            told.append(node.function.call(client) or None)
-            return tree.Literal(node.column, told[-1])
-        changed: dict[str, Any] = {}
-        for each_field in fields(node):
-            value = getattr(node, each_field.name)
-            if isinstance(value, tree.ExpressionNode):
-                changed[each_field.name] = written(value)
-            elif isinstance(value, tuple):
-                changed[each_field.name] = tuple(
-                    written(each) if isinstance(each, tree.ExpressionNode) else each
-                    for each in value
-                )
-        return replace(node, **changed) if changed else node
+    def instead(node: tree.ExpressionNode) -> tree.ExpressionNode | None:
+        if not isinstance(node, tree.Call) or node.function.needs != "client":
+            return None
+        told.append(node.function.call(client) or None)
+        return tree.Literal(node.column, told[-1])
 
-    made = written(found.tree)
+    made = tree.replaced(found.tree, instead)
     if not told:
         return found
     # The same text with other client values is another filter.
@@ -269,7 +260,7 @@ def _of_client(found: Expression, client: EvalContext) -> Expression:
 def _check(call: tree.Call, use: ExpressionUse) -> None:
     function = call.function
     problem = ""
-    if function.is_aggregate:
+    if function.is_aggregate and not use.aggregates:
         problem = "asks for a group of messages, which only views have: a filter sees one message"
     elif use.deterministic and not function.is_deterministic:
         problem = (

@@ -13,7 +13,8 @@
     assignment  = expression AS field [HINT hint {, hint}]
 
 In an assignment, which sets a field of a message, a field may be followed by OF and the name of the
-message that it is of.
+message that it is of. In a view of several topics a field is written with its topic, and with its
+message type where several topics have one name: [topic]./field, [type].[topic]./field.
 
 Comparators are = == != <> < <= > >=. Keywords and function names may be written in any case. How
 deep and how long an expression may be is bounded, so that reading one takes neither the stack nor
@@ -23,7 +24,7 @@ the loop.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from raylay.services.errors import ExpressionError
 from raylay.services.expressions import tree
@@ -42,6 +43,11 @@ DEPTH_MAX = 48
 """Nesting of parentheses, and number of operands in a row."""
 TREE_DEPTH_MAX = 100
 """Nesting of parts, whatever causes it."""
+
+TopicStep = Callable[[Sequence[str], int], str]
+"""Function that returns the first step of the path of a field: of the names before the field (the
+topic, or the message type and the topic; none: the field stands alone), and of its column, for an
+ExpressionError."""
 
 _COMPARATORS = {
     "=": "=",
@@ -79,7 +85,11 @@ def parse(text: str, functions: Functions) -> tree.ExpressionNode:
             "make several of it, or a regular expression",
             CHARACTERS_MAX + 1,
         )
-    parser = _Parser(list(words(text)), functions)
+    return _alone(_Parser(list(words(text)), functions))
+
+
+def _alone(parser: _Parser) -> tree.ExpressionNode:
+    """Parses an expression that is the whole text."""
     if parser.word.kind == "end":
         raise ExpressionError("it is empty: write a condition such as /status = 'open'", 1)
     found = parser.expression(0)
@@ -90,21 +100,51 @@ def parse(text: str, functions: Functions) -> tree.ExpressionNode:
 
 
 def parse_assignment(
-    text: str, functions: Functions, messages: Mapping[str, str]
+    text: str,
+    functions: Functions,
+    messages: Mapping[str, str] | None = None,
+    topics: TopicStep | None = None,
 ) -> tree.Assignment:
     """Parses an assignment such as `/price * /count AS /total HINT OPTIONAL`.
 
     Args:
         functions: functions that it may use.
         messages: name of the message to which a field belongs, by the word after OF (`""`: without
-            OF); it becomes the first step of the field's path.
+            OF); it becomes the first step of the field's path. None: fields belong to topics.
+        topics: gives the first step of the path of a field that belongs to a topic.
 
     Raises:
         ExpressionError: with the column where it is wrong.
     """
     if len(text) > CHARACTERS_MAX:
         raise ExpressionError(f"it has more than {CHARACTERS_MAX:,} characters", CHARACTERS_MAX + 1)
-    return _Parser(list(words(text)), functions, messages).assignment()
+    return _Parser(list(words(text)), functions, messages, topics).assignment()
+
+
+def parse_equality(
+    text: str, functions: Functions, topics: TopicStep
+) -> tuple[tree.Identifier, tree.Identifier]:
+    """Parses the equality of two fields of topics: `[orders]./customer = [customers]./id`. The
+    first step of each field's path is that of its topic.
+
+    Raises:
+        ExpressionError: it is none; with the column.
+    """
+    if len(text) > CHARACTERS_MAX:
+        raise ExpressionError(f"it has more than {CHARACTERS_MAX:,} characters", CHARACTERS_MAX + 1)
+    found = _alone(_Parser(list(words(text)), functions, None, topics))
+    if (
+        not isinstance(found, tree.Comparison)
+        or found.operator != "="
+        or not isinstance(found.left, tree.Identifier)
+        or not isinstance(found.right, tree.Identifier)
+    ):
+        raise ExpressionError(
+            "expected a field of one topic, =, and a field of another, such as "
+            "[orders]./customer = [customers]./id",
+            found.column,
+        )
+    return found.left, found.right
 
 
 def _check_size(node: tree.ExpressionNode) -> None:
@@ -128,11 +168,16 @@ class _Parser:
     """Reads words from the first to the last, and never goes back."""
 
     def __init__(
-        self, found: list[Token], functions: Functions, messages: Mapping[str, str] | None = None
+        self,
+        found: list[Token],
+        functions: Functions,
+        messages: Mapping[str, str] | None = None,
+        topics: TopicStep | None = None,
     ) -> None:
         self._words = found
         self._functions = functions
         self._messages = messages
+        self._topics = topics
         self._at = 0
         self.word = found[0]
 
@@ -189,7 +234,7 @@ class _Parser:
         more = ""
         if word.kind == "path" and wanted.startswith("the end"):
             more = ". To divide, write / with spaces around it"
-        elif word.kind == "number" and word.text[0] == ".":
+        elif word.kind == "number" and word.text[0] == "." and self._topics is None:
             more = ". Fields of topics are for views only"
         return ExpressionError(f"expected {wanted}, found {found}{more}", word.column)
 
@@ -343,6 +388,8 @@ class _Parser:
             self._next()
             return self._of(tree.Identifier(word.column, steps_of(word)))
         if word.kind == "bracket":
+            if self._topics is not None and not word.text.startswith("[/"):
+                return self._qualified()
             return self._of(self._bracketed())
         if self._is("("):
             self._next()
@@ -361,6 +408,8 @@ class _Parser:
 
     def _of(self, field: tree.Identifier) -> tree.Identifier:
         """Parses a field, and the message that is named after it where there are several."""
+        if self._topics is not None:
+            return self._of_topic(field, ())
         if self._messages is None:
             return field
         name = ""
@@ -371,6 +420,27 @@ class _Parser:
                 raise self.unexpected(f"{' or '.join(known)} behind OF")
             name = self._next().text.upper()
         return tree.Identifier(field.column, (self._messages[name], *field.steps))
+
+    def _qualified(self) -> tree.Identifier:
+        """Parses `[topic]./field` and `[type].[topic].[/field]`."""
+        names: list[str] = []
+        while self.word.kind == "bracket" and not self.word.text.startswith("[/"):
+            names.append(self._next().text[1:-1])
+            if self.word.kind != "dot" or len(names) > 2:
+                raise self.unexpected("a dot and a field, such as [orders]./price")
+            self._next()
+        word = self.word
+        if word.kind == "path":
+            self._next()
+            return self._of_topic(tree.Identifier(word.column, steps_of(word)), names)
+        if word.kind == "bracket":
+            return self._of_topic(self._bracketed(), names)
+        raise self.unexpected("a field of the topic, such as /price")
+
+    def _of_topic(self, field: tree.Identifier, names: Sequence[str]) -> tree.Identifier:
+        assert self._topics is not None, "fields belong to topics"
+        step = self._topics(names, field.column)
+        return tree.Identifier(field.column, (step, *field.steps))
 
     def _bracketed(self) -> tree.Identifier:
         """Parses `[/A Name]`, with subscripts of its own."""

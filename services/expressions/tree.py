@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from raylay.services.expressions.values import Steps, Value
 
@@ -164,3 +165,28 @@ class Assignment:
     value: ExpressionNode
     destination: tuple[str, ...]
     hints: frozenset[str] = frozenset()
+
+
+def replaced(
+    node: ExpressionNode, instead: Callable[[ExpressionNode], ExpressionNode | None]
+) -> ExpressionNode:
+    """Returns a tree in which other nodes stand.
+
+    Args:
+        instead: returns the node that stands in the place of another; None: that one stays, and the
+            nodes below it are looked at.
+    """
+    found = instead(node)
+    if found is not None:
+        return found
+    changed: dict[str, Any] = {}
+    for field in fields(node):
+        value = getattr(node, field.name)
+        if isinstance(value, ExpressionNode):
+            changed[field.name] = replaced(value, instead)
+        elif isinstance(value, tuple):
+            changed[field.name] = tuple(
+                replaced(each, instead) if isinstance(each, ExpressionNode) else each
+                for each in value
+            )
+    return replace(node, **changed) if changed else node

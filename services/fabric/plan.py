@@ -438,6 +438,7 @@ def instance_config(
             for destination in instance.destinations
         ),
         sow=settings.sow_of(instance),
+        views=settings.views_of(instance),
         type_definitions=settings.types_of(instance),
         queue_definitions=settings.queues_of(instance),
         actions=settings.actions_of(instance),

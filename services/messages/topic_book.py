@@ -125,6 +125,7 @@ class TopicBook(dict[TopicKey, TopicEntry]):
         instance: name of the instance, for errors.
         stateful: the topics with a state; the first that matches counts.
         queues: the queues of the instance.
+        computed: topics whose records the instance computes, to which nobody publishes.
 
     Attributes:
         states: all states, each once.
@@ -137,6 +138,7 @@ class TopicBook(dict[TopicKey, TopicEntry]):
     __slots__ = (
         "_advice",
         "_any_type",
+        "_computed",
         "_instance",
         "_journaled",
         "_queues",
@@ -155,8 +157,12 @@ class TopicBook(dict[TopicKey, TopicEntry]):
         instance: str = "this instance",
         stateful: Sequence[tuple[TopicRule, Stateful]] = (),
         queues: Sequence[QueueTopics] = (),
+        computed: Sequence[TopicRule] = (),
     ) -> None:
         super().__init__()
+        self._computed = frozenset(
+            (rule.name.encode(), rule.message_type.encode()) for rule in computed
+        )
         self.has_targets = any(queue.target not in ("", queue.name) for queue in queues)
         self._queues = [(TopicMatcher((queue.underlying,), where), queue) for queue in queues]
         self._stateful = [(TopicMatcher((rule,), where), state) for rule, state in stateful]
@@ -179,7 +185,7 @@ class TopicBook(dict[TopicKey, TopicEntry]):
             return TopicEntry(journaled, refusal, state=state)
         if len(self) >= TOPIC_CACHE_MAX:
             self.clear()
-        if key[0].startswith(_EVENTS):
+        if key[0].startswith(_EVENTS) or key in self._computed:
             entry = _UNDECLARED  # Whatever rules match: only the instance publishes there.
         elif journaled:
             entry = _JOURNALED
@@ -212,8 +218,8 @@ class TopicBook(dict[TopicKey, TopicEntry]):
 
     def undeclared(self, topic: bytes, message_type: bytes) -> tuple[str, str]:
         """Returns the reason and the sentence that refuse a publish to a topic that is neither
-        journaled nor declared as not journaled, or to an event topic. They are composed each time,
-        since publishers may use any number of topics."""
+        journaled nor declared as not journaled, to an event topic or to a view. They are composed
+        each time, since publishers may use any number of topics."""
         shown = topic[:200].decode("utf-8", "replace")
         if topic.startswith(_EVENTS):
             return "reserved_topic", (
@@ -221,6 +227,11 @@ class TopicBook(dict[TopicKey, TopicEntry]):
                 f"{self._instance} itself publishes: choose another topic"
             )
         kind = message_type.decode("utf-8", "replace")
+        if (topic, message_type) in self._computed:
+            return "reserved_topic", (
+                f"{self._instance} computes {shown!r} of type {kind!r} from other topics: publish "
+                "to those"
+            )
         return "not_journaled", f"topic {shown!r} of type {kind!r} {self._advice}"
 
     def no_sow(self, topic: bytes, message_type: bytes) -> str:

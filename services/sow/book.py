@@ -31,12 +31,21 @@ class SowBook:
     """The SOW topics of an instance, to be found by topic or query.
 
     Owner: the instance's loop. Lifecycle: one life of the instance.
+
+    Args:
+        topics: the topics whose messages are journaled.
+        computed: topics whose records the instance computes from others: its views.
+
+    Attributes:
+        every: all of them, in the order of the configuration.
     """
 
-    __slots__ = ("_found", "topics")
+    __slots__ = ("_found", "computed", "every", "topics")
 
-    def __init__(self, topics: Sequence[SowTopic] = ()) -> None:
+    def __init__(self, topics: Sequence[SowTopic] = (), computed: Sequence[SowTopic] = ()) -> None:
         self.topics = tuple(topics)
+        self.computed = tuple(computed)
+        self.every = (*self.topics, *self.computed)
         self._found: dict[TopicKey, SowTopic | None] = {}
 
     def __len__(self) -> int:
@@ -51,7 +60,7 @@ class SowBook:
         except KeyError:
             if len(self._found) >= TOPIC_CACHE_MAX:
                 self._found.clear()
-            fitting = (each for each in self.topics if each.fits(topic, message_type))
+            fitting = (each for each in self.every if each.fits(topic, message_type))
             found = self._found[key] = next(fitting, None)
             return found
 
@@ -66,7 +75,7 @@ class SowBook:
         if wanted.pattern is None:
             return self._named(wanted)
         found = []
-        for topic in self.topics:
+        for topic in self.every:
             if topic.definition.pattern:
                 fits = not wanted.message_types or topic.type_name in wanted.message_types
             else:
@@ -76,13 +85,18 @@ class SowBook:
         return tuple(found)
 
     def _named(self, wanted: QueryWish) -> tuple[SowTopic, ...]:
-        kinds = wanted.message_types or {topic.type_name for topic in self.topics}
+        kinds = wanted.message_types or {topic.type_name for topic in self.every}
         found = {id(self.find(wanted.topic, kind)) for kind in kinds}
         return tuple(
             topic
-            for topic in self.topics
+            for topic in self.every
             if id(topic) in found or (topic.name == wanted.topic and topic.type_name in kinds)
         )
+
+    def computes_any(self, wanted: QueryWish) -> bool:
+        """Returns whether a subscription asks for a topic to which no messages come, because its
+        records are computed."""
+        return any(wanted.matches(each.name, each.type_name) for each in self.computed)
 
     def stateful(self) -> list[tuple[TopicRule, Stateful]]:
         """Returns the preparations before the append, in order, for `TopicBook`."""

@@ -21,7 +21,7 @@ from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.base import MessageType, ParsedBody
 from raylay.services.messages.types.composite import CompositeLocal
 from raylay.services.messages.types.struct import StructType
-from raylay.services.messages.types.trees import ABSENT, FieldPath, Tree, value_at
+from raylay.services.messages.types.trees import ABSENT, FieldPath, Tree, value_at, with_value
 
 _CURRENT, _PREVIOUS = "current", "previous"
 _MESSAGES = {"": _CURRENT, "CURRENT": _CURRENT, "PREVIOUS": _PREVIOUS}
@@ -99,9 +99,9 @@ class Enrichment:
                 if field.optional:
                     continue
                 value = self._empty
-            result = _with(result, field.path, value)
+            result = with_value(result, field.path, value)
             if field.sets_current:
-                messages[_CURRENT] = _with(messages[_CURRENT], field.path, value)
+                messages[_CURRENT] = with_value(messages[_CURRENT], field.path, value)
         return result
 
 
@@ -189,16 +189,7 @@ def _unwritable(kind: MessageType, path: FieldPath) -> str:
             return f"{kind.name} has no field {identifier}: add it to the layout"
         return ""
     try:
-        kind.serialize(_with({}, path, "1"))
+        kind.serialize(with_value({}, path, "1"))
     except MessageTypeError as error:
         return f"{identifier} cannot be set: {error}"
     return ""
-
-
-def _with(message: Tree, path: FieldPath, value: object) -> Tree:
-    """Returns the message with a value at a path; a value in the way is replaced."""
-    first, *rest = path
-    if rest:
-        below = message.get(first)
-        value = _with(below if isinstance(below, dict) else {}, tuple(rest), value)
-    return {**message, first: value}

@@ -290,6 +290,15 @@ class SowState:
         self.txid = max(self.txid, record.txid)
         if self._is_late(record.author, record.updated_us, key, previous):
             return None
+        return self._put(record, previous)
+
+    def put_computed(self, record: SowRecord) -> RecordChange:
+        """Applies a record that this instance computes, whatever the one before it was."""
+        self.txid = max(self.txid, record.txid)
+        return self._put(record, self.get(record.key))
+
+    def _put(self, record: SowRecord, previous: SowRecord | None) -> RecordChange:
+        key = record.key
         if previous is None:
             self.count += 1
             self._set_tombstone(key, None)

@@ -23,6 +23,7 @@ PURE_FOLDERS = tuple(
         "admin",
         "topology",
         "verification",
+        "views",
     )
 )
 PURE_FILES = (

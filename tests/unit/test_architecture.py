@@ -75,26 +75,30 @@ ROOMS: dict[str, frozenset[str]] = {
         "messages": "",
         "expressions": "messages",
         "capacity": "messages",
-        "plugins": "expressions messages queues replication security sow storage subscriptions",
+        "plugins": (
+            "core expressions messages queues replication security sow storage subscriptions views"
+        ),
         "replication": "expressions messages",
         # Beside what clients speak, it packs what links and their instances tell one another.
         "protocol": "actions messages queues replication",
         "subscriptions": "expressions messages replication sow",
-        "core": "messages queues replication sow subscriptions",
+        "core": "messages queues replication sow subscriptions views",
         "sow": "expressions messages",
+        "views": "expressions messages sow",
         "queues": "expressions messages",
         "security": "expressions messages",
         "topology": "messages replication",
         "telemetry": "messages storage",
         "client": "messages net protocol queues storage",
         "configuration": (
-            "actions capacity config messages net plugins queues replication security sow telemetry"
+            "actions capacity config messages net plugins queues replication security sow "
+            "telemetry views"
         ),
         "net": "protocol storage",
         # What processes start with.
         "config": (
             "actions capacity messages net protocol queues replication security sow storage "
-            "telemetry"
+            "telemetry views"
         ),
         "server": (
             "actions capacity config core messages net plugins protocol queues replication "
@@ -189,6 +193,11 @@ WITHOUT_TEST_FILE = {
     "services/verification/queue_history.py": "declarations only",
     "services/verification/violation.py": "sim/test_checkers.py",
     "services/queues/decisions.py": "declarations only",
+    "services/views/definition.py": "unit/core/test_views.py",
+    "services/views/groups.py": "unit/views/test_group_fold.py",
+    "services/views/projection.py": "unit/views/test_group_fold.py",
+    "services/views/sources.py": "unit/views/test_join_fold.py",
+    "services/views/view.py": "unit/core/test_views.py",
     "services/security/credentials.py": "unit/security/test_modules.py",
     "services/messages/types/abilities.py": "declarations only",
     "services/telemetry/action_events.py": "declarations only",

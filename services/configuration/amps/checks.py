@@ -14,11 +14,12 @@ from raylay.services.configuration.amps.sow import (
     Queue,
     SowStanza,
     SowTopicStanza,
-    View,
+    ViewStanza,
 )
 from raylay.services.configuration.amps.sow_topics import topic_problems
 from raylay.services.configuration.amps.tree import VERSION
 from raylay.services.configuration.amps.types import ModuleUse, split_listen_address
+from raylay.services.configuration.amps.views import view_texts
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import (
     TopicMatcher,
@@ -31,7 +32,7 @@ from raylay.services.replication.link.routing import SYNC_DESTINATIONS_MAX
 
 Path = tuple[str | int, ...]
 Problem = tuple[Path, str]
-_Definition = SowTopicStanza | View | ConflatedTopic | Queue
+_Definition = SowTopicStanza | ViewStanza | ConflatedTopic | Queue
 BUILT_IN_MODULES = frozenset(
     (
         "amps-default-authentication-module",
@@ -236,6 +237,8 @@ def _sow(sow: SowStanza, config: AmpsConfig) -> Iterator[Problem]:
         except ConfigurationError as error:
             yield ("SOW", "Topic", number), str(error)
     yield from _underlying(sow, defined)
+    for place, text in view_texts(config):
+        yield ("SOW", *place), text
     recorded = _matcher(config.transaction_log.topics if config.transaction_log else ())
     for kind, queues in (
         ("Queue", sow.queues),
@@ -252,7 +255,7 @@ def _sow(sow: SowStanza, config: AmpsConfig) -> Iterator[Problem]:
 
 
 def _underlying(sow: SowStanza, defined: dict[str, list[tuple[int, str]]]) -> Iterator[Problem]:
-    over: list[tuple[Path, View | ConflatedTopic, str | None]] = [
+    over: list[tuple[Path, ViewStanza | ConflatedTopic, str | None]] = [
         (("SOW", "View", number), view, view.underlying.topic)
         for number, view in enumerate(sow.views)
     ]

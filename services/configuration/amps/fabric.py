@@ -37,6 +37,7 @@ from raylay.services.configuration.amps.sow_topics import not_running, settings_
 from raylay.services.configuration.amps.support import ElementFinding, findings, runs_for_clients
 from raylay.services.configuration.amps.tls import dialling_settings, tls_settings
 from raylay.services.configuration.amps.types import split_listen_address
+from raylay.services.configuration.amps.views import running_views
 from raylay.services.configuration.builder import FabricBuilder, Origins
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError
@@ -313,10 +314,10 @@ def _bootstrap(
 
 
 def _definitions(config: AmpsConfig, sow: SowStanza) -> dict[str, Any]:
-    """Returns the settings of the SOW topics that run, and of the queues."""
+    """Returns the settings of the SOW topics and views that run, and of the queues."""
     queues = [queue_settings(queue) for queue in sow.all_queues]
     topics = [settings_of(topic) for topic in sow.topics if not not_running(topic, config)]
-    return {"sow_topics": topics, "queues": queues}
+    return {"sow_topics": topics, "views": running_views(config), "queues": queues}
 
 
 def _journal(log: TransactionLog, actions: list[dict[str, Any]]) -> dict[str, Any]:

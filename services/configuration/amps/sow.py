@@ -168,7 +168,7 @@ class Underlying(Stanza):
     joins: tuple[Text, ...] = element("Join", (), many=True)
 
 
-class View(Stanza):
+class ViewStanza(Stanza):
     """A projection or aggregation of topics with state."""
 
     name: Text = element("Name", synonyms=("Topic",))
@@ -216,7 +216,7 @@ class SowStanza(Stanza):
     queues: tuple[Queue, ...] = element("Queue", (), synonyms=("QueueDefinition",), many=True)
     local_queues: tuple[LocalQueue, ...] = element("LocalQueue", (), many=True)
     group_local_queues: tuple[GroupLocalQueue, ...] = element("GroupLocalQueue", (), many=True)
-    views: tuple[View, ...] = element("View", (), synonyms=("ViewDefinition",), many=True)
+    views: tuple[ViewStanza, ...] = element("View", (), synonyms=("ViewDefinition",), many=True)
     conflated_topics: tuple[ConflatedTopic, ...] = element(
         "ConflatedTopic", (), synonyms=("ReplicaDefinition",), many=True
     )

@@ -22,6 +22,7 @@ from raylay.services.configuration.amps.modules import (
 from raylay.services.configuration.amps.sow_topics import not_running, size_note
 from raylay.services.configuration.amps.tls import mixed, old_protocols
 from raylay.services.configuration.amps.types import ModuleUse, Stanza
+from raylay.services.configuration.amps.views import not_running_views
 from raylay.services.messages.records import RECORD_BYTES_MAX
 
 _DESTINATION = "Replication/Destination"
@@ -131,6 +132,13 @@ RUNS = frozenset(
         f"{_SOW}/Preprocessing",
         f"{_SOW}/Enrichment",
         f"{_SOW}/Pattern",
+        *(
+            f"SOW/View/{name}"
+            for name in (
+                *("Name", "MessageType", "UnderlyingTopic", "Projection", "Grouping", "KeyDomain"),
+                *("Conflation", "Filter", "HashIndex", "JoinNullEquivalency"),
+            )
+        ),
         "Bootstrap/Topic/Name",
         "Bootstrap/Topic/MessageType",
         "Bootstrap/Transport/InetAddr",
@@ -155,6 +163,7 @@ NEEDS_NOTHING = {
     "TransactionLog/O_DIRECT": "LMDB maps its files",
     "TransactionLog/CompressedJournalCacheMemoryLimit": "compressed journal is not cached",
     f"{_SOW}/FileName": "where state lies is the instance's affair",
+    "SOW/View/FileName": "a view is in memory",
     f"{_SOW}/InitialSlabCount": "the store grows as it has to",
     f"{_SOW}/Index": "a query without a HashIndex reads every record",
     f"{_SOW}/ExpectedKeyCountHint": "the store grows as it has to",
@@ -211,6 +220,8 @@ def findings(document: Document) -> list[ElementFinding]:
         why = not_running(topic, config)
         if why:
             found.append(ElementFinding(document.origin(("SOW", "Topic", number)), why, True))
+    for number, why in not_running_views(config):
+        found.append(ElementFinding(document.origin(("SOW", "View", number)), why, True))
     actions = actions_of(config)
     for places, refuses in ((actions.left, True), (actions.needless, False)):
         found += [ElementFinding(document.origin(path), text, refuses) for path, text in places]

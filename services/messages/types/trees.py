@@ -57,6 +57,16 @@ def value_at(tree: Tree, path: FieldPath) -> Any:
     return value
 
 
+def with_value(tree: Tree, path: FieldPath, value: Any) -> Tree:
+    """Returns the tree with a value at a path; a value in the way is replaced. The argument is not
+    changed."""
+    first, *rest = path
+    if rest:
+        below = tree.get(first)
+        value = with_value(below if isinstance(below, dict) else {}, tuple(rest), value)
+    return {**tree, first: value}
+
+
 def check_depth(tree: Any, depth_max: int) -> None:
     """Checks how deeply a tree is nested, level by level, without recursion.
 

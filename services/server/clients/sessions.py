@@ -60,7 +60,7 @@ from raylay.services.server.sow.manager import SowManager
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.costly import filter_budgets
 from raylay.services.subscriptions.delivery import DeliveryContent
-from raylay.services.subscriptions.matching import FilterOwner, LiveSubscription
+from raylay.services.subscriptions.matching import FilterOwner, LiveSubscription, TopicFilter
 
 if TYPE_CHECKING:
     from raylay.services.security.publishing import PublishJudge
@@ -351,9 +351,13 @@ class ClientSessions:
         return self.retained.claim(client.number, holder, size_bytes)
 
     def names_sow(self, topic: str) -> bool:
-        """Returns whether the topic is a SOW topic."""
+        """Returns whether the topic is a SOW topic or a view."""
         name = topic.encode()
-        return any(each.name == name for each in self._sow.book.topics)
+        return any(each.name == name for each in self._sow.book.every)
+
+    def computes_any(self, wanted: TopicFilter) -> bool:
+        """Returns whether a subscription asks for a view."""
+        return self._sow.views is not None and self._sow.book.computes_any(wanted)
 
     def replay_filter(self, client: ReplayClient, text: str) -> ReplayFilter:
         """The content filter of a client's bookmark subscription.

@@ -120,7 +120,9 @@ class ClientSubscriptions:
                 self._subscribe_bookmark(command, wanted)
                 return
             subscription = LiveSubscription(connection.number, name, wanted, command.filter)
-            if command.oof or command.delta or command.select:
+            # To a view come changes of its records, and no messages.
+            computed = self._clients.computes_any(wanted)
+            if command.oof or command.delta or command.select or computed:
                 subscription.following = FollowTerms(
                     command.select,
                     command.oof,
@@ -352,6 +354,12 @@ class ClientSubscriptions:
     ) -> tuple[Position, ReplayFilter | None]:
         instance = self._clients.instance
         topics = instance.machine.topics
+        if filter_.pattern is None and self._clients.computes_any(filter_):
+            raise RemoteProtocolError(
+                f"{command.topic[:200]!r} is computed by {instance.identity.name} and has no "
+                "bookmarks: subscribe to it without one, or to the topics under it",
+                "not_supported",
+            )
         if filter_.events:
             journaled = False
         elif filter_.pattern is None:

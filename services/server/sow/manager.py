@@ -89,6 +89,8 @@ class SowManager:
         """Whether unreadable records have been reported."""
         self.feature = stored.feature
         """The SOW topics as a feature of the folds; None: there are no SOW topics."""
+        self.views = stored.views
+        """The views over them, likewise."""
 
     @property
     def book(self) -> SowBook:
@@ -103,9 +105,10 @@ class SowManager:
             from raylay.services.sow.delete_scan import FINDINGS_AT_ONCE, may_ask
 
             find = self.feature.book.find
+            views = 0 if self.views is None else len(self.views.views)
 
             def weigh(run: Run) -> int:
-                return weight(run) if find(run.topic, run.message_type) is not None else 0
+                return views + weight(run) if find(run.topic, run.message_type) is not None else 0
 
             def weigh_published(run: Run) -> int:
                 found = weigh(run)
@@ -117,6 +120,8 @@ class SowManager:
 
             self._folds.weigh_by(weigh, weigh_published)
             self._folds.enlist(self, True)
+            if self.views is not None:
+                self._folds.enlist(self.views, True)
             self.feature.begin_counting()
             if self.feature.floor_txid is not None:
                 self._begin_write()
@@ -333,6 +338,7 @@ class SowManager:
             return {}
         return {
             "sow_topics": self.feature.status(),
+            "views": {} if self.views is None else self.views.status(),
             "sow_store_failure": self._stored.failure,
             "sow_unreadable": self.feature.unreadable,
         }
@@ -354,6 +360,8 @@ class SowManager:
             await self._finish(self._commit)
         # Commits that wait to be folded are folded from the journal in the next life.
         self._folds.enlist(self, False)
+        if self.views is not None:
+            self._folds.enlist(self.views, False)
         if self.feature is not None and not self._is_folding:
             await self._runtime.in_thread(self._stored.write, self.feature)
         self._stored.close()

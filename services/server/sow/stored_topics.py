@@ -21,6 +21,7 @@ from raylay.storage.sow import LmdbSowStore, MemorySowStore, SowStore
 if TYPE_CHECKING:
     # Most instances have no SOW topics, and need not load the parsers of message types.
     from raylay.services.core.sow import SowFeature
+    from raylay.services.core.views import ViewFeature
 
 SOW_FILE = "sow.lmdb"
 DAMAGED_SUFFIX = ".damaged"
@@ -47,6 +48,7 @@ class StoredSowTopics:
 
     Attributes:
         feature: the SOW topics as a feature of the folds; None: there are no SOW topics.
+        views: the views over them, as a feature of the folds; None: there are none.
         store: the store on disk; None: no topic is on disk, or the store is closed.
         failure: reason why the store cannot be written; empty: the store can be written.
         is_full: whether the store cannot be written because the disk is full.
@@ -65,6 +67,7 @@ class StoredSowTopics:
         self.failure = ""
         self.is_full = False
         self.feature: SowFeature | None = None
+        self.views: ViewFeature | None = None
         if runtime.config.sow:
             try:
                 self.feature = self._open()
@@ -103,6 +106,10 @@ class StoredSowTopics:
         )
         for topic in book.topics:
             topic.state.whole_from_us = whole_from_us.get(topic.stored_as, 0)
+        if config.views:
+            from raylay.services.plugins.views import with_views
+
+            book, self.views = with_views(book, config.views, config.type_definitions)
         feature = SowFeature(book)
         problems = feature.begin(journal.first_txid, journal.recovered.next_txid - 1)
         if feature.is_urgent:

@@ -14,6 +14,7 @@ from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.state import SowRules
+from raylay.services.views.definition import ViewDefinition
 
 pytestmark = pytest.mark.covers("SOW", "`SOW/Topic` of AMPSConfig")
 
@@ -236,13 +237,87 @@ def test_what_is_wrong_is_told_with_its_line(old: str, new: str, line: int, word
     assert f"f.xml:{line}: " in str(caught.value) and words in str(caught.value)
 
 
-def test_views_and_the_like_stay_refused() -> None:
-    view = (
-        "<View><Name>sums</Name><MessageType>json</MessageType><UnderlyingTopic>orders"
-        "</UnderlyingTopic><Projection><Field>SUM(/n) AS /n</Field></Projection></View></SOW>"
+VIEW = """<View>
+  <Name>sums</Name>
+  <MessageType>json</MessageType>
+  <UnderlyingTopic>orders</UnderlyingTopic>
+  <Projection><Field>SUM(/n) AS /n</Field><Field>/id AS /id</Field></Projection>
+  <Grouping><Field>/id</Field></Grouping>
+  <Conflation>inline</Conflation>
+  <Filter>/n > 1</Filter>
+  <HashIndex><Key>/id</Key></HashIndex>
+  <FileName>sums.view</FileName>
+</View>
+<View>
+  <Name>joined</Name>
+  <MessageType>json</MessageType>
+  <UnderlyingTopic><Join>[orders]./id = [sums]./id</Join></UnderlyingTopic>
+  <Projection><Field>[sums]./n AS /n</Field></Projection>
+  <JoinNullEquivalency>true</JoinNullEquivalency>
+</View>
+</SOW>"""
+
+
+@pytest.mark.covers("Views", "`SOW/View` of AMPSConfig")
+def test_views_are_translated() -> None:
+    found = document(FILE.replace("</SOW>", VIEW))
+    assert not [each for each in findings(found) if each.refuses]
+    settings = fabric_of([found])
+    sums, joined = settings.views_of(settings.instances[0])
+    assert sums == ViewDefinition(
+        "sums",
+        "json",
+        topic="orders",
+        projection=("SUM(/n) AS /n", "/id AS /id"),
+        grouping=("/id",),
+        inline=True,
+        filter="/n > 1",
+        hash_indexes=(("/id",),),
     )
-    found = findings(document(FILE.replace("</SOW>", view)))
-    assert [each.text for each in found] == ["View sums of SOW does not run yet"]
+    assert joined == ViewDefinition(
+        "joined",
+        "json",
+        joins=("[orders]./id = [sums]./id",),
+        projection=("[sums]./n AS /n",),
+        null_equals=True,
+    )
+
+
+@pytest.mark.covers("Views", "`SOW/View` of AMPSConfig")
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("SUM(/n) AS /n", "SUM(MAX(/n)) AS /n", "a view of a view"),
+        ("[orders]./id = [sums]./id", "[orders]./id = [later]./id", "no topic with a state"),
+        ("<Filter>/n > 1</Filter>", "<Filter>/n ></Filter>", "expected"),
+        ("<Grouping><Field>/id", "<Grouping><Field>1 + /id", "a grouping is a field"),
+        ("<Field>/id AS /id", "<Field>/id AS /n", "another field of the view"),
+    ],
+)
+def test_a_view_that_cannot_be_is_refused_with_its_line(old: str, new: str, words: str) -> None:
+    assert old in VIEW
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        document(FILE.replace("</SOW>", VIEW.replace(old, new, 1)))
+    assert "f.xml:" in str(caught.value)
+
+
+def test_a_view_over_a_topic_that_does_not_run_does_not_run() -> None:
+    without = FILE.replace("</SOW>", VIEW).replace("<Name>orders</Name>", "<Name>x</Name>", 1)
+    try:
+        found = findings(document(without))
+    except ConfigurationError as error:
+        assert "orders" in str(error)
+        return
+    assert any(each.refuses for each in found)
+
+
+def test_conflated_topics_stay_refused() -> None:
+    topic = (
+        "<ConflatedTopic><Name>slow</Name><MessageType>json</MessageType><UnderlyingTopic>orders"
+        "</UnderlyingTopic></ConflatedTopic></SOW>"
+    )
+    found = findings(document(FILE.replace("</SOW>", topic)))
+    assert [each.text for each in found] == ["ConflatedTopic slow of SOW does not run yet"]
 
 
 def test_what_show_prints_starts_the_same(tmp_path: Any) -> None:

@@ -1,0 +1,76 @@
+"""The views of an instance: each commit's changes of records change the views over them.
+
+It folds behind the SOW topics and before subscribers are told. The changes of a view are appended
+to the commit's, so that views over views, followers, deltas and out-of-focus notices work as on any
+SOW topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raylay.services.core.feature import CommitBatch
+from raylay.services.sow.topic import SowChange
+from raylay.services.views.view import View
+
+
+class ViewFeature:
+    """See the file's docstring.
+
+    Owner: the instance's loop; before the instance serves, the code that recovers it. Lifecycle:
+    one life of the instance.
+
+    Args:
+        views: the views, each behind those that it is over.
+    """
+
+    name = "views"
+    may_be_ahead = False
+
+    def __init__(self, views: Sequence[View]) -> None:
+        self.views = tuple(views)
+        self._inline = tuple(each for each in self.views if each.definition.inline)
+        self._over: dict[int, list[tuple[View, int]]] = {}
+        for view in self.views:
+            for number, topic in enumerate(view.under):
+                self._over.setdefault(id(topic), []).append((view, number))
+
+    def build(self) -> None:
+        """Computes all views from the present records, when the SOW topics have recovered."""
+        for view in self.views:
+            view.build()
+
+    def fold(self, batch: CommitBatch) -> None:
+        """Folds a commit's changes, and appends those of the views."""
+        changes = batch.changes
+        at = 0
+        while True:
+            while at < len(changes):
+                self._take(changes[at], batch)
+                at += 1
+            if not any(self._flushed(view, changes) for view in self._inline):
+                return
+
+    def _take(self, change: SowChange, batch: CommitBatch) -> None:
+        for view, number in self._over.get(id(change.topic), ()):
+            _, previous, current, _ = change.change
+            told = current or previous
+            assert told is not None, "a change has a record before or after it"
+            # Of a delete the record names the transaction that had brought it.
+            view.take(number, current, change.change.key, batch.last_txid, told.updated_us)
+            if not view.definition.inline:
+                batch.changes += view.flush()
+
+    def _flushed(self, view: View, changes: list[SowChange]) -> bool:
+        """Gives what an inline view has gathered. Returns whether that is anything: the views over
+        it are to fold it before they give anything themselves."""
+        found = view.flush()
+        changes += found
+        return bool(found)
+
+    def failed(self, committed_txid: int) -> None:
+        """Does nothing: staged runs are not folded."""
+
+    def status(self) -> dict[str, dict[str, int]]:
+        """Returns the status of each view, for the instance's status."""
+        return {view.definition.stored_as: view.status() for view in self.views}

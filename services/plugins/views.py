@@ -1,0 +1,92 @@
+"""The views of a configuration, compiled with the installed message types and functions.
+
+Without views, neither the language nor the folds are loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from raylay.services.errors import ConfigurationError, ExpressionError, MessageTypeError
+from raylay.services.messages.types.definitions import TypeDefinition
+from raylay.services.plugins.definition_problem import DefinitionProblem
+from raylay.services.plugins.message_types import installed_types
+from raylay.services.sow.book import SowBook
+from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.views.definition import ViewDefinition
+
+if TYPE_CHECKING:
+    from raylay.services.core.views import ViewFeature
+
+
+def view_problems(
+    definition: ViewDefinition,
+    topics: Iterable[SowTopicDefinition],
+    before: Iterable[ViewDefinition],
+    types: Iterable[TypeDefinition] = (),
+) -> list[DefinitionProblem]:
+    """Returns the problems of a view beyond contradictions between its values; empty: none.
+
+    Args:
+        topics: the SOW topics of the instance.
+        before: the views that are defined before this one.
+        types: message types that the configuration defines.
+
+    Raises:
+        ConfigurationError: what is installed beside Raylay cannot be used.
+    """
+    from raylay.services.plugins.functions import functions
+    from raylay.services.views.sources import SourceTopic
+    from raylay.services.views.view import view_plan
+
+    known = [SourceTopic(each.message_type, each.name) for each in topics if not each.pattern]
+    known += [SourceTopic(each.message_type, each.name) for each in before]
+    try:
+        view_plan(definition, installed_types(types), known, functions())
+    except ExpressionError as error:
+        return [DefinitionProblem((), f"{error.expression[:200]!r}: {error}")]
+    except MessageTypeError as error:
+        return [DefinitionProblem(("message_type",), str(error))]
+    return []
+
+
+def with_views(
+    book: SowBook, definitions: Sequence[ViewDefinition], types: Iterable[TypeDefinition]
+) -> tuple[SowBook, ViewFeature]:
+    """Returns the topics of an instance with its views among them, and the views as a feature of
+    the folds.
+
+    Args:
+        book: the SOW topics.
+        definitions: the views, each behind those that it is over.
+        types: message types of the configuration.
+
+    Raises:
+        ConfigurationError: a definition cannot be used; names the view.
+    """
+    from raylay.services.core.views import ViewFeature
+    from raylay.services.plugins.functions import functions
+    from raylay.services.views.sources import SourceTopic
+    from raylay.services.views.view import View, view_plan
+
+    kinds = installed_types(types)
+    known = {
+        SourceTopic(each.definition.message_type, each.definition.name): each
+        for each in book.topics
+        if not each.definition.pattern
+    }
+    views: list[View] = []
+    for definition in definitions:
+        try:
+            plan = view_plan(definition, kinds, known, functions())
+        except ExpressionError as error:
+            raise ConfigurationError(
+                f"view {definition.name}: {error.expression[:200]!r}, {error}"
+            ) from None
+        except MessageTypeError as error:
+            raise ConfigurationError(f"view {definition.name}: {error}") from None
+        view = View(plan, kinds, [known[each.topic] for each in plan.sources.joined])
+        known[SourceTopic(definition.message_type, definition.name)] = view.topic
+        views.append(view)
+    return SowBook(book.topics, [view.topic for view in views]), ViewFeature(views)

@@ -1,0 +1,148 @@
+"""Conflation: of all changes of a key within an interval a subscriber is given the last one
+(behaviour.md 4.5).
+
+The first change of a key begins the key's interval; at its end the key is given as it is then. All
+keys of a conflator have one interval, so that they are due in the order in which their intervals
+began: no key is waited for longer, and none is looked at before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Generic, NamedTuple, TypeVar
+
+Content = TypeVar("Content")
+
+FLUSHED_AT_ONCE = 500
+"""Number of keys that one call gives: the next call goes on."""
+
+
+class ConflatedChange(NamedTuple, Generic[Content]):
+    """The result of a key's interval.
+
+    Attributes:
+        first_us: time of the first change of the interval.
+        before: what the subscriber was given last; None: nothing, or the topic has no state.
+        now: the content at the end; None: the key is gone.
+        reason: of the last change, such as `deleted`.
+    """
+
+    key: bytes
+    first_us: int
+    before: Content | None
+    now: Content | None
+    reason: str
+
+
+class _PendingKey(Generic[Content]):
+    __slots__ = ("before", "first_us", "now", "reason")
+
+    def __init__(self, first_us: int, before: Content | None) -> None:
+        self.first_us = first_us
+        self.before = before
+        self.now: Content | None = None
+        self.reason = ""
+
+
+class Conflator(Generic[Content]):
+    """The keys that have changed and are not given yet, for all subscribers with the same topic,
+    filter, interval and key.
+
+    What a key was before its first change is what the subscribers were given last: before it,
+    nothing of the key was pending. So nothing is kept of a key between two intervals.
+
+    Owner: the subscriptions of an instance. Lifecycle: as long as it has a subscriber.
+
+    Args:
+        interval_us: length of the interval, in microseconds.
+        size_of: memory of a content.
+
+    Attributes:
+        pending_bytes: memory of all that is pending.
+        replaced: number of changes that were never given, because a later one came.
+    """
+
+    def __init__(self, interval_us: int, size_of: Callable[[Content], int] = lambda _: 0) -> None:
+        self.interval_us = interval_us
+        self._size_of = size_of
+        self._pending: dict[bytes, _PendingKey[Content]] = {}
+        self._order: deque[bytes] = deque()
+        self.pending_bytes = 0
+        self.replaced = 0
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def change(
+        self,
+        key: bytes,
+        before: Content | None,
+        now: Content | None,
+        now_us: int,
+        reason: str = "",
+    ) -> None:
+        """Takes a change of a key.
+
+        Args:
+            before: content before the change; None: the key was not there, or was outside of the
+                filter, or the topic has no state.
+            now: content after it; None: the key is gone.
+            now_us: time by a clock that is never set back.
+        """
+        entry = self._pending.get(key)
+        if entry is None:
+            entry = self._pending[key] = _PendingKey(now_us, before)
+            self._order.append(key)
+            self.pending_bytes += self._bytes(before)
+        else:
+            self.replaced += 1
+            self.pending_bytes -= self._bytes(entry.now)
+        entry.now = now
+        entry.reason = reason
+        self.pending_bytes += self._bytes(now)
+
+    def _bytes(self, content: Content | None) -> int:
+        return 0 if content is None else self._size_of(content)
+
+    @property
+    def next_due_us(self) -> int | None:
+        """Returns the time at which the next key is due; None: none is pending."""
+        if not self._order:
+            return None
+        return self._pending[self._order[0]].first_us + self.interval_us
+
+    def due(self, now_us: int, most: int = FLUSHED_AT_ONCE) -> list[ConflatedChange[Content]]:
+        """Returns keys whose interval has ended, and forgets them. A key that came and went within
+        its interval is not among them: nobody knew it."""
+        found: list[ConflatedChange[Content]] = []
+        while self._order and len(found) < most:
+            key = self._order[0]
+            if self._pending[key].first_us + self.interval_us > now_us:
+                break
+            found += self._taken(key)
+        return found
+
+    def all(self) -> list[ConflatedChange[Content]]:
+        """Returns all keys that are pending, whether they are due or not, and forgets them."""
+        found: list[ConflatedChange[Content]] = []
+        while self._order:
+            found += self._taken(self._order[0])
+        return found
+
+    def _taken(self, key: bytes) -> Iterator[ConflatedChange[Content]]:
+        self._order.popleft()
+        entry = self._pending.pop(key)
+        self.pending_bytes -= self._bytes(entry.before) + self._bytes(entry.now)
+        if entry.before is None and entry.now is None:
+            self.replaced += 1
+            return
+        yield ConflatedChange(key, entry.first_us, entry.before, entry.now, entry.reason)
+
+    def pending(self, key: bytes) -> ConflatedChange[Content] | None:
+        """Returns what is pending of a key; None: nothing, so that the topic has what subscribers
+        were given last."""
+        entry = self._pending.get(key)
+        if entry is None:
+            return None
+        return ConflatedChange(key, entry.first_us, entry.before, entry.now, entry.reason)

@@ -1,0 +1,62 @@
+"""The configuration of one view, as values from YAML or AMPSConfig (behaviour.md 4.6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ViewDefinition:
+    """The configuration of one view.
+
+    Attributes:
+        name: name of the view, to which no client publishes.
+        message_type: name of the view's message type.
+        topic: name of the only topic under the view; empty: topics are joined.
+        topic_type: message type of that topic; empty: the view's, or the only one of that name.
+        joins: `[topic]./field = [topic]./field` of each join; empty: there is one topic.
+        projection: `expression AS /field` of each field, in order.
+        grouping: identifiers of the grouping fields; none: each record is a group.
+        key_domain: domain of the view's SOW keys; empty: the view's name.
+        inline: whether a group that several messages of one commit change is given once.
+        filter: content filter of the records; empty: all count. Not for joins.
+        hash_indexes: identifiers of each index for exact matches.
+        null_equals: whether records without a value are joined to one another.
+
+    Raises:
+        ValueError: two of these do not go together; says which and what to do.
+    """
+
+    name: str
+    message_type: str
+    topic: str = ""
+    topic_type: str = ""
+    joins: tuple[str, ...] = ()
+    projection: tuple[str, ...] = ()
+    grouping: tuple[str, ...] = ()
+    key_domain: str = ""
+    inline: bool = False
+    filter: str = ""
+    hash_indexes: tuple[tuple[str, ...], ...] = ()
+    null_equals: bool = False
+
+    def __post_init__(self) -> None:
+        if bool(self.topic) == bool(self.joins):
+            raise ValueError(f"view {self.name}: give the topic under it, or the joins of several")
+        if self.joins and self.filter:
+            raise ValueError(
+                f"view {self.name} joins topics: it cannot have a filter. Make a view with the "
+                "filter of one of them, and join that"
+            )
+        if self.joins and self.topic_type:
+            raise ValueError(
+                f"view {self.name} joins topics: write their types in the joins, as "
+                "[type].[topic].[/field]"
+            )
+        if not self.projection:
+            raise ValueError(f"view {self.name} has no projection: say which fields it has")
+
+    @property
+    def stored_as(self) -> str:
+        """Returns the name by which the view is told from one of another type."""
+        return f"{self.message_type}/{self.name}"

@@ -1,0 +1,286 @@
+"""One view of an instance: its records, as those of a SOW topic, and the fold that computes them.
+
+A view's records are in memory and made anew at each start. They carry no bookmark: publisher 0, and
+as sequence a digest of the body, so that a client compares rows of two instances as those of any
+topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from xxhash import xxh3_64_intdigest as checksum64
+
+from raylay.services.errors import ExpressionError, MessageTypeError
+from raylay.services.expressions.expression import Expression, ExpressionUse, expression, nodes
+from raylay.services.expressions.functions import BUILT_IN
+from raylay.services.expressions.functions.registry import Functions
+from raylay.services.expressions.parser import parse_assignment
+from raylay.services.expressions.tree import Identifier
+from raylay.services.expressions.values import Steps
+from raylay.services.messages.types.abilities import Ability
+from raylay.services.messages.types.base import MessageType, MessageTypeTable
+from raylay.services.messages.types.trees import Tree
+from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.sow.records import NEVER, SowRecord
+from raylay.services.sow.state import SowRules, SowState
+from raylay.services.sow.topic import SowChange, SowTopic
+from raylay.services.views.definition import ViewDefinition
+from raylay.services.views.group_fold import GroupFold, SourceChange
+from raylay.services.views.groups import ViewGroup
+from raylay.services.views.join_fold import JoinFold
+from raylay.services.views.projection import ViewProjection
+from raylay.services.views.sources import (
+    SourceTopic,
+    ViewSources,
+    joined_sources,
+    one_source,
+)
+
+VIEW_FILTER = ExpressionUse("the filter of a view", frozenset(("instance",)), deterministic=True)
+FORBIDDEN_KINDS = frozenset(("binary", "protobuf", "struct", "composite-global"))
+"""Message types that a view cannot have."""
+_SEQUENCE_BITS = 63
+
+
+class ViewPlan(NamedTuple):
+    """A view as it is compiled, before any topic is opened.
+
+    Attributes:
+        sources: the topics under the view.
+        grouping: steps of the grouping fields in a member's message.
+        projection: the view's fields.
+        filter: the filter of records; None: there is none.
+        keys: identifiers of the view's own fields that hold the grouping fields; none: not all
+            grouping fields are in the view.
+    """
+
+    definition: ViewDefinition
+    sources: ViewSources
+    grouping: tuple[Steps, ...]
+    projection: ViewProjection
+    filter: Expression | None
+    keys: tuple[str, ...]
+
+
+def view_plan(
+    definition: ViewDefinition,
+    kinds: MessageTypeTable,
+    known: Iterable[SourceTopic],
+    functions: Functions = BUILT_IN,
+) -> ViewPlan:
+    """Compiles a view.
+
+    Args:
+        kinds: the message types.
+        known: the topics that may be under it: SOW topics, and the views before it.
+
+    Raises:
+        ExpressionError: one of its texts cannot be read, or asks for what views do not have; with
+            text and column.
+        MessageTypeError: a message type cannot be used in or under a view.
+    """
+    kind = kinds[definition.message_type]
+    if kind.kind in FORBIDDEN_KINDS:
+        raise MessageTypeError(
+            f"a view cannot have messages of type {kind.name}: give it a type that has fields of "
+            "any name, such as json",
+            kind.name,
+        )
+    types: dict[str, list[str]] = {}
+    for topic in known:
+        types.setdefault(topic.topic, []).append(topic.message_type)
+    sources = _sources_of(definition, types)
+    for each in sources.joined:
+        kinds[each.topic.message_type].require(Ability.FIELDS)
+    projection = ViewProjection(definition.projection, kind, functions, sources)
+    grouping = tuple(_grouping_steps(text, sources, functions) for text in definition.grouping)
+    found = expression(definition.filter, VIEW_FILTER, functions) if definition.filter else None
+    copies = [projection.copies.get(steps) for steps in grouping]
+    keys = tuple("/" + "/".join(each) for each in copies if each is not None)
+    return ViewPlan(
+        definition, sources, grouping, projection, found, keys if None not in copies else ()
+    )
+
+
+def _sources_of(definition: ViewDefinition, types: Mapping[str, Sequence[str]]) -> ViewSources:
+    if definition.joins:
+        return joined_sources(definition.joins, types, definition.message_type)
+    known = types.get(definition.topic, ())
+    message_type = definition.topic_type or definition.message_type
+    if not definition.topic_type and message_type not in known and len(known) == 1:
+        message_type = known[0]
+    if message_type not in known:
+        raise ExpressionError(
+            f"there is no SOW topic or view {message_type}/{definition.topic}, which view "
+            f"{definition.name} is over: define it before the view",
+            1,
+            definition.topic,
+        )
+    return one_source(message_type, definition.topic)
+
+
+def _grouping_steps(text: str, sources: ViewSources, functions: Functions) -> Steps:
+    try:
+        found = parse_assignment(f"{text} AS /group", functions, topics=sources.step).value
+    except ExpressionError as error:
+        error.expression = text
+        raise
+    if not isinstance(found, Identifier):
+        raise ExpressionError("a grouping is a field, such as /carrier", found.column, text)
+    return found.steps if sources.is_join else found.steps[1:]
+
+
+class View:
+    """See the file's docstring.
+
+    Owner: the instance's loop. Lifecycle: one life of the instance.
+
+    Args:
+        plan: the compiled view.
+        kinds: the message types.
+        under: the topics under the view, in the order of the plan's sources.
+
+    Attributes:
+        topic: the view's records, as a topic that can be queried and followed.
+        under: the topics under it.
+        given: number of changes of groups that were published.
+    """
+
+    def __init__(self, plan: ViewPlan, kinds: MessageTypeTable, under: Sequence[SowTopic]) -> None:
+        definition = self.definition = plan.definition
+        kind: MessageType = kinds[definition.message_type]
+        own = SowTopicDefinition(
+            definition.name,
+            definition.message_type,
+            keys=plan.keys,
+            key_domain=(definition.key_domain or definition.name) if plan.keys else "",
+            transient=True,
+            hash_indexes=definition.hash_indexes,
+        )
+        self.topic = SowTopic(own, kind, SowState(SowRules(), kept=False))
+        self.under = tuple(under)
+        self.given = 0
+        domain = definition.key_domain or definition.name
+        passes = None if plan.filter is None else plan.filter.matches
+        self._single: GroupFold | None = None
+        self._joined: JoinFold | None = None
+        if plan.sources.is_join:
+            self._joined = JoinFold(
+                plan.projection,
+                plan.grouping,
+                domain,
+                plan.sources,
+                null_equals=definition.null_equals,
+            )
+            names = self._joined.names
+            self.groups = self._joined.groups
+        else:
+            self._single = GroupFold(plan.projection, plan.grouping, domain, passes)
+            names = (_names_of(plan),)
+            self.groups = self._single.groups
+        self._parsers = tuple(
+            topic.type.parser_of(each) for topic, each in zip(self.under, names, strict=True)
+        )
+        self._changed: dict[ViewGroup, tuple[int, int]] = {}
+        """Groups that have changed and are not given yet, each with the transaction and the time of
+        its last change."""
+
+    # -- folding -------------------------------------------------------------------------------
+    def take(
+        self, number: int, record: SowRecord | None, key: bytes, txid: int, at_us: int
+    ) -> None:
+        """Folds a change of a record under the view; `flush` gives what it changed.
+
+        Args:
+            number: number of the record's topic.
+            record: the record as it is now; None: it is gone.
+            txid, at_us: transaction and receive time of the change.
+        """
+        change = SourceChange(key, self._tree(number, record), txid)
+        if self._single is not None:
+            touched = self._single.change(change)
+        else:
+            assert self._joined is not None
+            touched = self._joined.change(number, change)
+        for group in touched:
+            # A group that changes again is given in its new place.
+            self._changed.pop(group, None)
+            self._changed[group] = txid, at_us
+
+    def _tree(self, number: int, record: SowRecord | None) -> Tree | None:
+        if record is None:
+            return None
+        try:
+            return self._parsers[number](record.body or b"")
+        except MessageTypeError:
+            # An unreadable record counts as gone.
+            return None
+
+    def flush(self) -> list[SowChange]:
+        """Returns the changes of the view's records, in order, since the last call."""
+        changed, self._changed = self._changed, {}
+        found = []
+        for group, (txid, at_us) in changed.items():
+            change = self._given(group, txid, at_us)
+            if change is not None:
+                found.append(change)
+        self.given += len(found)
+        return found
+
+    def _given(self, group: ViewGroup, txid: int, at_us: int) -> SowChange | None:
+        topic, state = self.topic, self.topic.state
+        if not group.members:
+            if self.groups.by_key.get(group.key) is not None:
+                # The group came back as another one.
+                return None
+            change = state.delete(group.key, txid, at_us)
+            if change is None:
+                return None
+        else:
+            try:
+                body = topic.type.serialize(self.groups.fields_of(group))
+            except MessageTypeError:
+                return None
+            sequence = checksum64(body) >> (64 - _SEQUENCE_BITS)
+            change = state.put_computed(
+                SowRecord(group.key, txid, 0, sequence, at_us, NEVER, body, at_us)
+            )
+        if topic.indexes is not None:
+            topic.indexes.changed(change)
+        return SowChange(topic, topic.name, change, None)
+
+    # -- beginning -----------------------------------------------------------------------------
+    def build(self) -> None:
+        """Computes the view from the present records of the topics under it."""
+        for number, topic in enumerate(self.under):
+            for record in topic.state.records():
+                self.take(number, record, record.key, record.txid, record.updated_us)
+        self.flush()
+        self.topic.index()
+        self.given = 0
+
+    # -- status --------------------------------------------------------------------------------
+    @property
+    def memory_bytes(self) -> int:
+        """Returns the approximate memory of the view's fold."""
+        fold = self._single or self._joined
+        assert fold is not None
+        return fold.memory_bytes
+
+    def status(self) -> dict[str, int]:
+        """Returns the view's part of the instance's status."""
+        return {
+            "records": self.topic.state.count,
+            "updates": self.given,
+            "memory_bytes": self.memory_bytes,
+        }
+
+
+def _names_of(plan: ViewPlan) -> frozenset[str]:
+    """Returns the first steps of all fields that a view over one topic reads."""
+    steps = {*plan.projection.reads, *plan.grouping}
+    if plan.filter is not None:
+        steps |= {each.steps for each in nodes(plan.filter.tree) if isinstance(each, Identifier)}
+    return frozenset(str(each[0]) for each in steps)

@@ -1,0 +1,56 @@
+"""`views` of a fabric's file, and what of them is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from raylay.services.configuration.yaml_file import parse
+from raylay.services.errors import ConfigurationError
+from raylay.services.views.definition import ViewDefinition
+
+pytestmark = pytest.mark.covers("Views", "`views` of a fabric and of an instance")
+
+FILE = """\
+fabric: f
+regions: {A: 2}
+sow_topics: [{name: orders, message_type: json, keys: [/id]}]
+views:
+  - %s
+"""
+SUMS = (
+    "{name: sums, message_type: json, topic: orders, grouping: [/a], projection: [SUM(/n) AS /n]}"
+)
+
+
+def test_a_view_is_declared_for_all_instances_or_for_one() -> None:
+    settings = parse(FILE % SUMS + "instances: {A-2: {views: []}}\n")
+    assert [len(settings.views_of(each)) for each in settings.instances] == [1, 0]
+    assert settings.views_of(settings.instances[0]) == (
+        ViewDefinition(
+            "sums", "json", topic="orders", grouping=("/a",), projection=("SUM(/n) AS /n",)
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (SUMS.replace("orders", "trades"), "there is no SOW topic or view json/trades"),
+        (SUMS.replace("SUM(/n)", "SUM(MAX(/n))"), "a view of a view"),
+        (SUMS.replace("SUM(/n) AS /n", ""), "projection"),
+        (SUMS.replace("topic: orders", "filter: /a"), "give the topic under it, or the joins"),
+        (SUMS.replace("message_type: json", "message_type: binary"), "cannot have messages"),
+        (SUMS.replace("name: sums", "name: orders"), "there is a SOW topic of this name"),
+        (SUMS.replace("name: sums", "name: ^sums"), "expected a name"),
+        (f"{SUMS}\n  - {SUMS}", "is defined twice"),
+    ],
+)
+def test_what_cannot_be_is_told_with_its_line(entry: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        parse(FILE % entry, "f.yaml")
+    assert str(caught.value).startswith("f.yaml:")
+
+
+def test_a_view_needs_the_topics_under_it_at_each_instance() -> None:
+    with pytest.raises(ConfigurationError, match="define it before the view"):
+        parse(FILE % SUMS + "instances: {A-2: {sow_topics: []}}\n")

@@ -1,0 +1,212 @@
+"""Views of an instance (services/core/views.py): behind each commit a view equals a fresh
+computation, and its changes are appended to the commit's."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from support.sow_given import book, delete, put
+
+from raylay.services.core.feature import CommitBatch
+from raylay.services.core.sow import SowFeature
+from raylay.services.core.views import ViewFeature
+from raylay.services.errors import ConfigurationError
+from raylay.services.plugins.views import view_problems, with_views
+from raylay.services.sow.book import SowBook
+from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.sow.keys import key_of
+from raylay.services.sow.topic import SowChange
+from raylay.services.views.definition import ViewDefinition
+
+pytestmark = pytest.mark.covers("Views", "a view equals a fresh computation")
+
+SUMS = ViewDefinition(
+    "sums",
+    "json",
+    topic="orders",
+    projection=("/customer AS /customer", "SUM(/price) AS /sum", "COUNT(/price) AS /count"),
+    grouping=("/customer",),
+)
+TOTAL = ViewDefinition(
+    "total", "json", topic="sums", projection=("SUM(/sum) AS /sum",), grouping=("/x",), inline=True
+)
+JOINED = ViewDefinition(
+    "joined",
+    "json",
+    joins=("[orders]./customer = [sums]./customer",),
+    projection=("[orders]./id AS /id", "[sums]./sum AS /sum"),
+)
+EVERY = (SUMS, TOTAL, JOINED)
+
+
+class Views:
+    """SOW topic `orders` and views over it."""
+
+    def __init__(self, *definitions: ViewDefinition) -> None:
+        self.definitions = definitions
+        self.book, self.views = with_views(book(), definitions, ())
+        self.sow = SowFeature(self.book)
+        self.txid = 0
+
+    def commit(self, *runs: Any) -> list[SowChange]:
+        """Folds a commit and returns the changes of the views."""
+        batch = CommitBatch(list(runs), runs[-1].last_txid)
+        self.sow.fold(batch)
+        self.views.fold(batch)
+        self.txid = batch.last_txid
+        names = {each.topic.name for each in self.views.views}
+        return [each for each in batch.changes if each.topic.name in names]
+
+    def publish(self, *orders: dict[str, Any]) -> list[SowChange]:
+        return self.commit(put(self.txid + 1, *(json.dumps(each).encode() for each in orders)))
+
+    def delete(self, number: int) -> list[SowChange]:
+        return self.commit(delete(self.txid + 1, key_of({"id": number}, ("/id",), "orders")))
+
+    def records(self, views: ViewFeature | None = None) -> dict[str, dict[bytes, bytes | None]]:
+        return {
+            view.definition.name: {each.key: each.body for each in view.topic.state.records()}
+            for view in (views or self.views).views
+        }
+
+    def rebuilt(self) -> dict[str, dict[bytes, bytes | None]]:
+        """The views as an instance computes them when it begins."""
+        _, again = with_views(SowBook(self.book.topics), self.definitions, ())
+        again.build()
+        return self.records(again)
+
+
+def shown(changes: list[SowChange], name: str) -> list[tuple[str, Any]]:
+    """Reason and body of each change of a view: of one that is gone, as it was."""
+    found = []
+    for each in changes:
+        record = each.change.current or each.change.previous
+        if each.name == name.encode() and record is not None:
+            found.append((each.change.reason, json.loads(record.body or b"")))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_behind_each_commit_views_equal_a_fresh_computation(seed: int) -> None:
+    rng, at = random.Random(seed), Views(*EVERY)
+    held: dict[bytes, bytes] = {}
+    for _ in range(60):
+        orders = [
+            {
+                "id": rng.randrange(6),
+                "customer": rng.choice([1, 2, "1", None]),
+                "price": rng.choice([1, 2.5, -1, None, "x"]),
+            }
+            for _ in range(rng.randrange(1, 4))
+        ]
+        changes = at.delete(rng.randrange(6)) if rng.random() < 0.3 else at.publish(*orders)
+        assert at.records() == at.rebuilt()
+        for each in changes:
+            if each.name == b"sums":
+                # Who applies what comes holds the view.
+                before = each.change.previous
+                assert held.get(each.change.key) == (None if before is None else before.body)
+                held.pop(each.change.key, None)
+                if each.change.current is not None:
+                    held[each.change.key] = each.change.current.body or b""
+        assert held == at.records()["sums"]
+
+
+def test_a_record_that_moves_changes_the_group_that_it_leaves_first() -> None:
+    at = Views(SUMS)
+    assert shown(at.publish({"id": 1, "customer": 1, "price": 5}), "sums") == [
+        ("inserted", {"customer": 1, "sum": 5, "count": 1})
+    ]
+    at.publish({"id": 2, "customer": 2, "price": 7})
+    assert shown(at.publish({"id": 1, "customer": 2, "price": 5}), "sums") == [
+        ("deleted", {"customer": 1, "sum": 5, "count": 1}),
+        ("updated", {"customer": 2, "sum": 12, "count": 2}),
+    ]
+    assert at.views.status()["json/sums"]["updates"] == 4
+
+
+def test_each_update_is_given_unless_the_view_is_inline() -> None:
+    at = Views(SUMS, TOTAL)
+    changes = at.publish(
+        {"id": 1, "customer": 1, "price": 5},
+        {"id": 1, "customer": 1, "price": 5},
+        {"id": 2, "customer": 1, "price": 1},
+    )
+    assert [sums["sum"] for _, sums in shown(changes, "sums")] == [5, 5, 6]
+    assert shown(changes, "total") == [("inserted", {"sum": 6})]
+
+
+def test_a_record_that_cannot_be_read_counts_as_gone() -> None:
+    given = SowTopicDefinition("raw", "json")
+    definition = ViewDefinition(
+        "count", "json", topic="raw", projection=("COUNT(/a) AS /n",), grouping=("/none",)
+    )
+    at = Views()
+    at.book, at.views = with_views(book(given), (definition,), ())
+    at.sow = SowFeature(at.book)
+    changes = at.commit(put(1, b'{"a":1}', topic="raw", key=b"k"))
+    assert shown(changes, "count") == [("inserted", {"n": 1})]
+    changes = at.commit(put(2, b"{", topic="raw", key=b"k"))
+    assert shown(changes, "count") == [("deleted", {"n": 1})]
+
+
+def test_views_have_no_part_in_what_the_journal_keeps() -> None:
+    at = Views(SUMS)
+    at.publish({"id": 1, "customer": 1, "price": 5})
+    assert list(at.sow.status()) == ["json/orders"]
+    at.views.failed(0)
+    assert at.records() == at.rebuilt()
+    (topic,) = at.book.computed
+    assert topic.state.pending_bytes == 0 and topic.staging is None
+
+
+@pytest.mark.parametrize(
+    ("definition", "words"),
+    [
+        ({"message_type": "binary"}, "cannot have messages of type binary"),
+        ({"message_type": "nothing"}, "no message type is called"),
+        ({"topic": "nowhere"}, "define it before the view"),
+        ({"topic_type": "fix"}, "there is no SOW topic or view fix/orders"),
+        ({"filter": "/a >"}, "expected"),
+        ({"filter": "UNIX_TIMESTAMP() > 1"}, "something else each time"),
+        ({"grouping": ("1 + 2",)}, "a grouping is a field"),
+        ({"grouping": ("/a b",)}, "expected"),
+        ({"projection": ("SUM(/a)",)}, "expected"),
+    ],
+)
+def test_a_view_that_cannot_be_is_refused(definition: dict[str, Any], words: str) -> None:
+    values: dict[str, Any] = {"name": "v", "message_type": "json", "topic": "orders"}
+    made = ViewDefinition(**{**values, "projection": ("/a AS /a",), **definition})
+    topics = [each.definition for each in book().topics]
+    (problem,) = view_problems(made, topics, ())
+    with pytest.raises(ConfigurationError, match="view v: "):
+        with_views(book(), (made,), ())
+    assert words in problem.text
+
+
+def test_a_view_is_over_topics_and_views_before_it() -> None:
+    topics = [each.definition for each in book().topics]
+    assert view_problems(TOTAL, topics, (SUMS,)) == []
+    assert "define it before" in view_problems(TOTAL, topics, ())[0].text
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({}, "the topic under it, or the joins"),
+        ({"topic": "a", "joins": ("x",)}, "the topic under it, or the joins"),
+        ({"joins": ("x",), "filter": "/a = 1"}, "cannot have a filter"),
+        ({"joins": ("x",), "topic_type": "json"}, "write their types in the joins"),
+        ({"topic": "a", "projection": ()}, "has no projection"),
+    ],
+)
+def test_a_definition_that_contradicts_itself_is_refused(
+    values: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        ViewDefinition(
+            **{"name": "v", "message_type": "json", "projection": ("/a AS /a",), **values}
+        )
