@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from end_to_end.test_actions import client, done, events, run, subscribed, until
+from end_to_end.test_actions import DEADLINE_S, client, done, events, run, subscribed, until
 from support.action_documents import examples, whole
-from support.instance_processes import free_ports
+from support.instance_processes import Server, free_ports
 
+from raylay.services.client import Client
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.configuration.amps.fabric import fabric_of
 from raylay.services.configuration.amps.load import load_amps
-from raylay.services.errors import ConfigurationError
+from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.fabric.plan import instance_config, record_of
+from raylay.services.security.modules import ModuleConfig
 from raylay.services.server.instance_server import InstanceServer
 
 pytestmark = pytest.mark.covers("Actions", "the examples of the page run")
@@ -75,6 +79,22 @@ def test_journals_are_archived_on_a_request(tmp_path: Path) -> None:
     serve("Archive journals on a RESTful command", tmp_path, work)
 
 
+def test_an_expired_queue_message_is_in_the_dead_letter_topic(tmp_path: Path) -> None:
+    async def work(server: InstanceServer) -> None:
+        await until(lambda: server.runtime.occurrences.wanted("sow-expire-message"))
+        async with client(server) as desk:
+            letters = await desk.subscribe("letters")
+            await desk.publish("work", b'{"id": 1}', message_type="json")
+            await desk.flush()
+            async with desk.queue("jobs", ack="manual") as jobs:
+                for _ in range(2):
+                    (await anext(jobs)).cancel()
+                letter = json.loads((await anext(letters)).body)
+            assert letter == {"reason": "max_cancels", "message": {"id": 1}}
+
+    serve("Record expired queue messages to a dead letter topic", tmp_path, work)
+
+
 def test_a_message_that_exceeds_a_timeout_is_copied(tmp_path: Path) -> None:
     async def work(server: InstanceServer) -> None:
         await subscribed(server)
@@ -91,6 +111,38 @@ def test_a_message_that_exceeds_a_timeout_is_copied(tmp_path: Path) -> None:
             assert json.loads(found.body) == {"id": 2, "status": "new"}
 
     serve("Copy messages that exceed a timeout to a different topic", tmp_path, work)
+
+
+def test_signals_switch_security_off_and_on(tmp_path: Path) -> None:
+    """An authentication that knows nobody lets everybody in meanwhile."""
+    config = configured("Deactivate and reactivate security on signals", tmp_path)
+    users = tmp_path / "users"
+    users.write_text("", "utf-8")
+    users.chmod(0o600)
+    config.authentication = ModuleConfig("passwords", {"File": str(users)})
+    server = Server(tmp_path / "data", config)
+
+    async def logs_on(name: str) -> bool:
+        try:
+            async with Client(name, [server.address]):
+                return True
+        except RaylayError:
+            return False
+
+    async def work() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            assert not await logs_on("before")
+            os.kill(server.process.pid, signal.SIGUSR1)
+            while not await logs_on("meanwhile"):
+                await asyncio.sleep(0.02)
+            os.kill(server.process.pid, signal.SIGUSR2)
+            while await logs_on("behind"):
+                await asyncio.sleep(0.02)
+
+    try:
+        asyncio.run(work())
+    finally:
+        server.kill()
 
 
 def test_an_instance_whose_disk_is_fuller_than_it_may_be_shuts_down(tmp_path: Path) -> None:
