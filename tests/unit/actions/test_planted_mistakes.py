@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from unit.actions import (
     test_engine,
+    test_late_records,
     test_matching,
     test_message_triggers,
     test_pure_steps,
@@ -217,6 +218,30 @@ MISTAKES = (
         "depth=run.depth + 1,\n        variables",
         "depth=run.depth,\n        variables",
         test_engine.test_the_depth_of_a_step_counts_its_own_action,
+    ),
+    Mistake(
+        "records do not wait for runs that end without the shell",
+        ENGINE,
+        "begin_due",
+        "or self._ends_by_itself(trigger)",
+        "",
+        lambda: test_late_records.test_each_late_record_begins_one_run(["pure"], 0),
+    ),
+    Mistake(
+        "a timer does not spin while a step is performed",
+        ENGINE,
+        "begin_due",
+        "next_due_us > now_us or self._ends_by_itself(trigger)",
+        "True",
+        lambda: test_late_records.test_each_late_record_begins_one_run(["shell"], 0),
+    ),
+    Mistake(
+        "late records are begun only where there is room",
+        ENGINE,
+        "has_room",
+        "len(state.waiting) >= self._waiting_max or",
+        "",
+        lambda: test_late_records.test_each_late_record_begins_one_run(["shell"], 0),
     ),
     Mistake(
         "the clock that was told counts",
