@@ -25,7 +25,8 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def _variables(topic: str, message_type: str, data: bytes, correlation: bytes) -> dict[str, str]:
+def variables_of(topic: str, message_type: str, data: bytes, correlation: bytes) -> dict[str, str]:
+    """Returns the variables that all messages have."""
     return {
         "AMPS_TOPIC": topic,
         "AMPS_MESSAGE_TYPE": message_type,
@@ -45,7 +46,7 @@ def tell_sow_changes(occurrences: Occurrences, changes: Sequence[SowChange]) -> 
         is_wanted = wants_expired if is_expired else wants_deleted and change.reason == "deleted"
         if previous is None or not is_wanted:
             continue
-        found = _variables(
+        found = variables_of(
             _text(of.name),
             of.topic.definition.message_type,
             previous.body or b"",
@@ -70,7 +71,7 @@ def tell_queue_messages(
     if not occurrences.wanted(kind):
         return
     for record in iterate_records(records):
-        found = _variables(queue, message_type, record.body, record.correlation)
+        found = variables_of(queue, message_type, record.body, record.correlation)
         found["AMPS_BOOKMARK"] = record.bookmark
         found["AMPS_REASON"] = "" if kind == DELETED else reason
         occurrences.tell(kind, found)
@@ -81,7 +82,7 @@ def tell_queue_message_unread(
 ) -> None:
     """Tells a message that has left a queue, and whose record the journal has no more."""
     kind = DELETED if reason == ACKNOWLEDGED else EXPIRED
-    found = _variables(queue, message_type, b"", b"")
+    found = variables_of(queue, message_type, b"", b"")
     found["AMPS_BOOKMARK"] = bookmark
     found["AMPS_REASON"] = "" if kind == DELETED else reason
     occurrences.tell(kind, found)

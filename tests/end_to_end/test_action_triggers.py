@@ -177,3 +177,26 @@ def test_a_signal_begins_an_action_of_a_process_without_ray(tmp_path: Path) -> N
         assert server.process.poll() is None, "the signal did not end it"
     finally:
         server.kill()
+
+
+@pytest.mark.covers("Actions", "On Message Delivered to Subscriber")
+def test_deliveries_begin_actions(tmp_path: Path) -> None:
+    names = ("AMPS_TOPIC", "AMPS_CLIENT_NAME", "AMPS_DATA_LENGTH")
+    live = tells("deliver-message", *names, Topic="^(jobs|work)$", MessageType="json")
+
+    async def work(server: InstanceServer) -> None:
+        reader, told = await listening(server)
+        async with client(server, "desk") as desk:
+            await desk.subscribe("jobs")
+            await desk.subscribe("others")
+            await desk.publish("others", b"{}")
+            await desk.publish("jobs", b'{"id": 7}')
+            found = await until_told(told, on="deliver-message")
+            assert [found[name] for name in names] == ["jobs", "desk", "9"]
+            async with desk.queue("work") as queue:
+                await anext(queue)
+                found = await until_told(told, on="deliver-message")
+                assert [found[name] for name in names] == ["work", "desk", "9"]
+        await reader.close()
+
+    run(tmp_path, config(live, topics=(TopicRule(".*"),), queue_definitions=(WORK,)), work)

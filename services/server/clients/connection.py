@@ -59,6 +59,7 @@ from raylay.services.security.publishing import NOT_ENTITLED
 from raylay.services.security.reading import readable
 from raylay.services.server.clients.buffered_connection import BufferedConnection, OfflineBuffer
 from raylay.services.server.clients.client_occurrences import CONNECTION_CLOSED, DELETE
+from raylay.services.server.clients.deliver_occurrences import DELIVER
 from raylay.services.server.clients.logon import ClientLogon
 from raylay.services.server.clients.publisher_acks import FLUSHES_MAX, PublisherAcks
 from raylay.services.server.clients.sessions import ClientSessions
@@ -792,6 +793,10 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         """Sends one delivery; its bytes are shared with other subscribers."""
         self.messages_out += delivery.count
         self.send_parts(*self._delivery(subscription, delivery))
+        if DELIVER in self._runtime.occurrences.listened:
+            self._clients.deliver_occurrences.delivered(
+                self.client_name, delivery.bodies, journaled=delivery.first_txid > 0
+            )
 
     def out_of_focus(self, subscription: str, reason: str, left: DeliveryContent) -> None:
         self.send_parts(*self.codec.oof(subscription, reason, left))

@@ -187,6 +187,7 @@ class ClientSessions:
         )
         self.queued = QueueClients(runtime, queues, deliveries, counted)
         self.occurrences = ClientOccurrences(runtime, replays.options_of)
+        self.deliver_occurrences = deliveries.occurrences
         self.connected: set[ClientSession] = set()
         """Sessions from the moment when their connection opens."""
         self.incomplete = IncompleteFrames(

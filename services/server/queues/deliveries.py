@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from raylay.services.protocol.client.codec import Codec
+from raylay.services.server.clients.deliver_occurrences import DELIVER, DeliverOccurrences
 from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.telemetry.tracing import traced
@@ -59,6 +60,8 @@ class QueueDeliveries:
         self._sessions = sessions
         self.subscribed: dict[int, dict[str, tuple[QueueFrontend, Consumer]]] = {}
         self.delivered = 0
+        self.occurrences = DeliverOccurrences(runtime)
+        """Teller of delivered messages, of queues and of other topics."""
         self._full: dict[int, dict[str, ConsumerSubscription]] = {}
         """Subscriptions whose socket is full, by session and id: the terms that the owner is told
         when the socket has room again."""
@@ -93,6 +96,9 @@ class QueueDeliveries:
         if is_traced:
             self._trace(client, consumer, messages, records, since_us, now_us)
         self.delivered += len(messages)
+        if DELIVER in self._runtime.occurrences.listened:
+            queue = self.subscribed[consumer[0]][name][0].definition.name
+            self.occurrences.delivered(client.client_name, records, queue=queue)
         client.messages_out += len(messages)
         if client.may_write:
             return None
