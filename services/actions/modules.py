@@ -88,6 +88,7 @@ class ModuleDefinition:
         one_of: names of options of which it needs exactly one.
         refused: why it has no meaning here; empty: it runs.
         own: whether it is Raylay's own, which AMPSConfig does not have.
+        never: whether what it waits for never happens here, so that it may stand in a file.
     """
 
     kind: Kind
@@ -98,6 +99,7 @@ class ModuleDefinition:
     one_of: tuple[str, ...] = ()
     refused: str = ""
     own: bool = False
+    never: bool = False
 
     @property
     def documented_name(self) -> str:
@@ -155,8 +157,9 @@ def _on(
     *options: OptionDefinition,
     variables: tuple[str, ...] = (),
     refused: str = "",
+    never: bool = False,
 ) -> ModuleDefinition:
-    return ModuleDefinition("on", module, note, options, variables, refused=refused)
+    return ModuleDefinition("on", module, note, options, variables, refused=refused, never=never)
 
 
 def _if(module: str, note: str, *options: OptionDefinition) -> ModuleDefinition:
@@ -217,6 +220,7 @@ _ON = (
         "When a minidump was written.",
         variables=("AMPS_MINIDUMP_PATH",),
         refused=_NO_MINIDUMP,
+        never=True,
     ),
     _on("connect-client", "When a client connects.", variables=_OF_CLIENT),
     _on("disconnect-client", "When a client is gone.", variables=_OF_LOGON),
@@ -294,6 +298,7 @@ _ON = (
             "AMPS_AFFINITY_ACTION",
             "AMPS_AFFINITY_REASON",
         ),
+        refused="records are not assigned to clients: share them by a queue",
     ),
     _on(
         "sow-expire-message",

@@ -191,27 +191,6 @@ class On:
         return used_module("on", "deliver-message", topic=topic, message_type=message_type)
 
     @staticmethod
-    def message_affinity(
-        message_type: str, control_topic: str, data_topic: str, *, data_filter: str | None = None
-    ) -> ActionModule:
-        """Starts the action when messages of a topic are assigned to a client, or no longer are.
-
-        Args:
-            message_type: message type of the topic.
-            control_topic: topic whose messages say what is assigned.
-            data_topic: topic whose messages are assigned.
-            data_filter: content filter of the assigned messages.
-        """
-        return used_module(
-            "on",
-            "message-affinity",
-            message_type=message_type,
-            control_topic=control_topic,
-            data_topic=data_topic,
-            data_filter=data_filter,
-        )
-
-    @staticmethod
     def sow_expire_message(
         topic: str, message_type: str, *, reason: str | None = None
     ) -> ActionModule:

@@ -201,7 +201,7 @@ def _known(made: InstanceActions, where: Path, use: ModuleUse) -> ActionModule |
             made.left.append((where, f"{use.module}: {refused}"))
             return None
         return found
-    if kind == "on":
+    if known.never:
         made.needless.append((where, f"{tag} {use.module} never happens: {known.refused}"))
     else:
         made.left.append((where, f"{use.module} does not run: {known.refused}"))

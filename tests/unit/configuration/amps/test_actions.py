@@ -138,6 +138,24 @@ ON_MINIDUMP = ("On", module("on-minidump"))
     [
         ((ON_MINIDUMP, ECHO), False, "On amps-action-on-minidump never happens: Python writes", 0),
         ((STARTUP, ON_MINIDUMP, ECHO), False, "never happens: Python writes no minidumps", 1),
+        (
+            (
+                STARTUP,
+                (
+                    "On",
+                    module(
+                        "on-message-affinity",
+                        MessageType="json",
+                        ControlTopic="control",
+                        DataTopic="orders",
+                    ),
+                ),
+                ECHO,
+            ),
+            True,
+            "amps-action-on-message-affinity does not run: records are not assigned to clients",
+            1,
+        ),
         ((STARTUP, ("Do", module("do-minidump")), ECHO), True, "do-minidump does not run: Pyth", 0),
         ((STARTUP, ECHO, ("Do", module("do-vacuum-statistics"))), False, "needs nothing here", 1),
         ((STARTUP, ("Do", module("do-vacuum-statistics"))), False, "needs nothing here", 0),
