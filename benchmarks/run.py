@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 
+from actions import NAMES as ACTIONS
+from actions import actions
 from admin_polled import NAMES as ADMIN_POLLED
 from admin_polled import admin_polled
 from checks import publish_checks
@@ -91,6 +93,7 @@ MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
     (NEIGHBOUR, neighbour, ""),
     (ADMIN_POLLED, admin_polled, ""),
     (EVENTS, events_watched, ""),
+    (ACTIONS, actions, ""),
     (CONSOLE, console, ""),
     (REPLAYS, replay, "single"),
     (

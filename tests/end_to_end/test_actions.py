@@ -118,6 +118,7 @@ def client(server: InstanceServer, name: str = "desk") -> Client:
     return Client(name, [server.runtime.client_address])
 
 
+@pytest.mark.covers("Actions", "Publish a Message")
 def test_a_message_starts_an_action_that_publishes_what_it_read(tmp_path: Path) -> None:
     copy = action(
         "copy",
@@ -179,6 +180,8 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.covers("Actions", "the process beside the instance")
+@pytest.mark.covers("Actions", "Run a System Command")
 def test_a_command_that_hangs_holds_up_nothing_and_does_not_outlive_the_actions(
     tmp_path: Path,
 ) -> None:
@@ -205,6 +208,7 @@ def test_a_command_that_hangs_holds_up_nothing_and_does_not_outlive_the_actions(
     assert not is_alive(pids[0])
 
 
+@pytest.mark.covers("Actions", "the process beside the instance")
 def test_what_waits_for_a_slow_action_is_bounded_and_the_rest_is_told(tmp_path: Path) -> None:
     slow = action("slow", published("orders"), ("execute-system", {"Command": "sleep 600"}))
 
@@ -228,6 +232,7 @@ def test_what_waits_for_a_slow_action_is_bounded_and_the_rest_is_told(tmp_path: 
     run(tmp_path, config(slow), work)
 
 
+@pytest.mark.covers("Actions", "the process beside the instance")
 def test_actions_that_are_killed_run_again(tmp_path: Path) -> None:
     copy = action("copy", published("orders"), publish("copies", "{{AMPS_DATA}}"))
 
@@ -248,6 +253,7 @@ def test_actions_that_are_killed_run_again(tmp_path: Path) -> None:
     run(tmp_path, config(copy), work)
 
 
+@pytest.mark.covers("Actions", "Shut Down AMPS")
 def test_an_action_shuts_the_instance_down_and_one_on_the_shutdown_is_performed(
     tmp_path: Path,
 ) -> None:
@@ -274,6 +280,7 @@ def test_an_action_shuts_the_instance_down_and_one_on_the_shutdown_is_performed(
     run(tmp_path / "data", config(stop, last), work)
 
 
+@pytest.mark.covers("Actions", "Run a System Command")
 def test_a_failing_step_ends_its_run_and_is_told(tmp_path: Path) -> None:
     fails = action(
         "fails",
@@ -294,6 +301,8 @@ def test_a_failing_step_ends_its_run_and_is_told(tmp_path: Path) -> None:
     run(tmp_path, config(fails), work)
 
 
+@pytest.mark.covers("Actions", "Query a SOW Topic")
+@pytest.mark.covers("Actions", "Publish a Message")
 def test_records_are_read_deleted_and_compacted(tmp_path: Path) -> None:
     orders = SowTopicDefinition("orders", "json", keys=("/id",))
     topic = {"Topic": "orders", "MessageType": "json"}
@@ -348,6 +357,7 @@ def test_records_are_read_deleted_and_compacted(tmp_path: Path) -> None:
     run(tmp_path, config(query, delete, compact, change, sow=(orders,)), work)
 
 
+@pytest.mark.covers("Actions", "Manage Transports")
 def test_transports_are_disabled_and_enabled(tmp_path: Path) -> None:
     off = action("off", asked("off"), ("disable-transport", {"Transport": "client"}))
     on = action("on", asked("on"), ("enable-transport", {}))
@@ -363,6 +373,7 @@ def test_transports_are_disabled_and_enabled(tmp_path: Path) -> None:
     run(tmp_path, config(off, on), work)
 
 
+@pytest.mark.covers("Actions", "Manage Security")
 def test_security_is_switched_off_and_on_and_who_came_meanwhile_logs_on_again(
     tmp_path: Path,
 ) -> None:
@@ -429,6 +440,7 @@ def test_security_is_switched_off_and_on_and_who_came_meanwhile_logs_on_again(
     run(tmp_path / "data", guarded, work)
 
 
+@pytest.mark.covers("Actions", "its client")
 def test_nobody_else_has_the_name_of_the_actions_client(tmp_path: Path) -> None:
     idle = action("idle", asked(), ("nothing", {}))
 
@@ -451,6 +463,7 @@ def test_nobody_else_has_the_name_of_the_actions_client(tmp_path: Path) -> None:
     run(tmp_path, config(idle), work)
 
 
+@pytest.mark.covers("Actions", "Manage Files")
 def test_files_are_compressed_and_removed_but_never_the_instances_own(tmp_path: Path) -> None:
     data, place = tmp_path / "data", tmp_path / "logs"
     place.mkdir()
@@ -482,6 +495,8 @@ def test_files_are_compressed_and_removed_but_never_the_instances_own(tmp_path: 
     run(data, config(compress, remove, wrong), work)
 
 
+@pytest.mark.covers("Actions", "Manage the Statistics Database")
+@pytest.mark.covers("Actions", "Manage Replication")
 def test_old_journals_statistics_and_destinations_are_tended(tmp_path: Path) -> None:
     actions = (
         action("journal", asked("journal"), ("compress-journal", {"Age": "0s"})),
@@ -522,6 +537,7 @@ def test_old_journals_statistics_and_destinations_are_tended(tmp_path: Path) -> 
     run(tmp_path, lonely, work)
 
 
+@pytest.mark.covers("Actions", "a function of Python as a step")
 def test_a_function_gets_the_variables_and_sets_others(tmp_path: Path) -> None:
     call = action(
         "call",
@@ -548,6 +564,7 @@ def test_a_function_gets_the_variables_and_sets_others(tmp_path: Path) -> None:
         run(tmp_path / "data", config(call, fails), work)
 
 
+@pytest.mark.covers("Actions", "If: File System Usage")
 def test_a_full_disk_shows_and_echoes_are_in_the_events(tmp_path: Path) -> None:
     usage = action(
         "usage",
@@ -567,6 +584,7 @@ def test_a_full_disk_shows_and_echoes_are_in_the_events(tmp_path: Path) -> None:
     run(tmp_path, config(usage), work)
 
 
+@pytest.mark.covers("Actions", "Manage Queue Transfers")
 def test_a_queue_gets_proxied_transfers(tmp_path: Path) -> None:
     topic = {"Topic": "work", "MessageType": "json"}
     off = action("off", asked(), ("disable-proxied-transfer", topic))

@@ -1,0 +1,157 @@
+"""The cost of an action for the messages that do not start it.
+
+Two instances without Ray, of which one has an action on the messages of a topic, and so the process
+that runs it. Messages of another topic are published at one and then at the other, in turn;
+messages that start the action come all the while. Compared are the medians of the parts' figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from context import Bench, Figure, body, percentile, publish_all
+from publishers import Process
+
+from raylay.services.actions.model import ActionDefinition, ActionModule
+from raylay.services.client import Client
+from raylay.services.config.instance import InstanceConfig
+from raylay.services.telemetry.logs import LogOptions
+
+PARTS = 20
+"""Number of parts at each instance."""
+SINGLE_S = 0.5
+"""Seconds of each part in which one message after the other is published."""
+MESSAGES = 200_000
+"""Messages of each part that are published without waiting, about half a second of them."""
+STARTS_S = 0.1
+"""Time, in seconds, between two messages that start the action."""
+TOPIC, STARTS = "bench/elsewhere", "bench/starts"
+NAMES = ("actions_publish", "actions_ack_p50", "actions_ack_p99", "actions_processor")
+ACTION = ActionDefinition(
+    "copy",
+    (ActionModule("on", "publish-message", (("Topic", STARTS), ("MessageType", "json"))),),
+    (
+        ActionModule(
+            "do",
+            "publish-message",
+            (("Topic", "bench/copies"), ("MessageType", "json"), ("Data", "{{AMPS_DATA}}")),
+        ),
+    ),
+)
+
+
+class Part(NamedTuple):
+    """The figures of one part: messages a second, milliseconds to each ack, and the instance's
+    processor time a message, in microseconds."""
+
+    rate: float
+    took_ms: list[float]
+    processor_us: float
+
+
+@asynccontextmanager
+async def starting(client: Client) -> AsyncIterator[None]:
+    """Publishes messages that start the action, as long as a part lasts."""
+
+    async def publish() -> None:
+        while True:
+            await client.publish(STARTS, b'{"n": 1}')
+            await asyncio.sleep(STARTS_S)
+
+    task = asyncio.create_task(publish())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def part(client: Client, instance: Process, message: bytes) -> Part:
+    """Measures one."""
+    before = await asyncio.to_thread(instance.ask)
+    async with starting(client):
+        took_s = await publish_all(client, TOPIC, message, MESSAGES)
+        took_ms = []
+        ends_s = time.perf_counter() + SINGLE_S
+        while (began_s := time.perf_counter()) < ends_s:
+            await client.publish(TOPIC, message)
+            await client.flush()
+            took_ms.append((time.perf_counter() - began_s) * 1000)
+    after = await asyncio.to_thread(instance.ask)
+    used_s = after["processor_s"] - before["processor_s"]
+    return Part(MESSAGES / took_s, took_ms, used_s * 1e6 / (MESSAGES + len(took_ms)))
+
+
+async def actions(bench: Bench) -> list[Figure]:
+    """An instance with an action on another topic, against one without."""
+    found: dict[bool, list[Part]] = {True: [], False: []}
+    message = body(128)
+    memory = Path("/dev/shm")
+    place = memory if os.access(memory, os.W_OK) else bench.directory
+    with tempfile.TemporaryDirectory(dir=place) as directory:
+        instances = {
+            has: Process(
+                Path(directory) / f"solo{has:d}",
+                InstanceConfig(
+                    "solo",
+                    "g",
+                    first=True,
+                    actions=(ACTION,) if has else (),
+                    log=LogOptions(target="none"),
+                ),
+            )
+            for has in (True, False)
+        }
+        try:
+            addresses = {
+                has: each.ask()["status"]["client_address"] for has, each in instances.items()
+            }
+            await _performed(instances[True], addresses[True])
+            async with (
+                Client("publisher", servers=[addresses[True]]) as beside,
+                Client("publisher", servers=[addresses[False]]) as alone,
+            ):
+                clients = {True: beside, False: alone}
+                for number in range(-2, 2 * PARTS):
+                    has = number % 4 in (1, 2)  # none of the two always comes behind the other
+                    figures = await part(clients[has], instances[has], message)
+                    if number >= 0:
+                        found[has].append(figures)
+        finally:
+            for each in instances.values():
+                each.stop()
+
+    def ratio(of: str, share: float = 0.5) -> float:
+        medians = []
+        for has in (True, False):
+            values = [getattr(each, of) for each in found[has]]
+            figures = [
+                percentile(each, share) if isinstance(each, list) else each for each in values
+            ]
+            medians.append(percentile(figures, 0.5))
+        return medians[0] / medians[1]
+
+    return [
+        Figure("actions_publish", ratio("rate"), "ratio"),
+        Figure("actions_ack_p50", ratio("took_ms"), "ratio"),
+        Figure("actions_ack_p99", ratio("took_ms", 0.99), "ratio"),
+        Figure("actions_processor", ratio("processor_us"), "ratio"),
+    ]
+
+
+async def _performed(instance: Process, address: str) -> None:
+    """Waits until the action has run."""
+    async with Client("publisher", servers=[address]) as client:
+        while True:
+            await client.publish(STARTS, b'{"n": 0}')
+            status = await asyncio.to_thread(instance.ask)
+            if status["status"]["actions"]["actions"].get("copy", {}).get("runs"):
+                return
+            await asyncio.sleep(STARTS_S)
