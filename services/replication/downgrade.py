@@ -14,6 +14,9 @@ from raylay.services.messages.units import AtLeast, Milliseconds
 from raylay.services.replication.timetable import Occasion, Occasions, Timetable
 
 CHECK_INTERVAL_MS_MIN = 10
+Ages = tuple[int | None, int | None]
+"""The ages of a check, in milliseconds: destinations are downgraded above the first, and upgraded
+below the second; None: by no age."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,7 +176,7 @@ class ActionCalls:
             return
         machine = self._instance.machine
         self._instance.perform(
-            machine.look_at_ages(runtime.steady_us(), downgrade_age_ms, upgrade_age_ms)
+            machine.tick(runtime.steady_us(), (downgrade_age_ms, upgrade_age_ms))
         )
         if not is_second:
             # Where the fault lies further on, the first look waits for the instance nearest to it.

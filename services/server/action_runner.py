@@ -24,6 +24,7 @@ from raylay.services.protocol.child import action_control as protocol
 from raylay.services.protocol.child import admin_control
 from raylay.services.protocol.frames import Header
 from raylay.services.server.children.supervisor import ChildHandle, Supervisor
+from raylay.services.server.clients.admission import ClientAdmission
 from raylay.services.server.clients.connection import ClientConnection
 from raylay.services.server.clients.transport import ClientTransport
 from raylay.services.server.runtime import InstanceRuntime
@@ -35,14 +36,14 @@ UNTAKEN_MAX = 1_000
 """Most occurrences that are sent and that the process has not taken."""
 CALLS_MAX = 64
 """Number of control calls that are performed at the same time."""
+READY_S_MAX = 10
+"""Time, in seconds, for which clients are not admitted because the process has not subscribed to
+the messages that start actions."""
 SETTLE_S = 10.0
 """Time, in seconds, for which the end of the instance waits for actions that have begun."""
-WITHOUT_OCCURRENCE = frozenset(
-    (
-        *("schedule", "publish-message", "oof-message", "message-condition-timeout", "alert"),
-        "execute-event",
-    )
-)
+SUBSCRIBED = frozenset(("publish-message", "oof-message", "message-condition-timeout", "alert"))
+"""Kinds that the process finds by its subscriptions."""
+WITHOUT_OCCURRENCE = SUBSCRIBED | {"schedule", "execute-event"}
 """Kinds that the process itself finds: by its clock, by its subscriptions, or by its steps."""
 EVENTS = frozenset(
     (
@@ -66,6 +67,8 @@ class ActionControl:
         start: starts the process.
         perform: performs a control call with its arguments, for an action of this name.
         client: makes the protocol of a client that was accepted at a transport.
+        admission: admits clients. It waits for the process where messages start actions, so that
+            none is missed.
     """
 
     def __init__(
@@ -75,11 +78,15 @@ class ActionControl:
         *,
         perform: Callable[[str, Mapping[str, Any], str], Awaitable[Any]],
         client: Callable[[ClientTransport], ClientConnection],
+        admission: ClientAdmission,
     ) -> None:
         self._runtime = runtime
         self._start = start
         self._perform = perform
         self._client = client
+        self._admission = admission
+        self._waited_s: int | None = None
+        """Seconds for which clients have been waiting for the process; None: they do not."""
         self._client_name = client_name(runtime.config.name)
         self._transport = ClientTransport(TransportConfig(ACTIONS_TRANSPORT))
         self._secret = ""
@@ -111,6 +118,9 @@ class ActionControl:
         kinds = {on.module for action in self._runtime.config.actions for on in action.on}
         self._runtime.occurrences.listen(sorted(kinds - WITHOUT_OCCURRENCE), self._occurred)
         self._runtime.every(1.0, self._each_second)
+        if kinds & SUBSCRIBED:
+            self._waited_s = 0
+            self._admission.hold()
         self.process.run()
 
     async def stop(self) -> None:
@@ -182,10 +192,22 @@ class ActionControl:
 
     def _each_second(self) -> None:
         self.process.look(self._runtime.loop.time())
+        if self._waited_s is not None and self._admission.refusal(ACTIONS_TRANSPORT) is None:
+            self._waited_s += 1
+            if self._waited_s > READY_S_MAX:
+                self._ready()
+                self._runtime.report(
+                    "actions_late", text=f"they have not subscribed within {READY_S_MAX} s"
+                )
         new = self._dropped - self._dropped_told
         if new:
             self._dropped_told = self._dropped
             self._runtime.report("action_occurrences_dropped", occurrences=new)
+
+    def _ready(self) -> None:
+        if self._waited_s is not None:
+            self._waited_s = None
+            self._admission.release()
 
     # -- the process -----------------------------------------------------------------------------
     def _start_process(self, number: int) -> ChildHandle:
@@ -236,6 +258,8 @@ class ActionControl:
                 self._runtime.report(event, **protocol.read_map(body))
         elif kind == "status":
             self._status = protocol.read_map(body)
+        elif kind == "ready":
+            self._ready()
         elif kind == "settled":
             self._settled.set()
 

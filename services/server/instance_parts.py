@@ -283,7 +283,11 @@ class InstanceParts:
             upstreams=self.upstreams,
         )
         return ActionControl(
-            self._runtime, starts.actions, perform=calls.perform, client=self.client
+            self._runtime,
+            starts.actions,
+            perform=calls.perform,
+            client=self.client,
+            admission=self.admission,
         )
 
     def _made_status(self, deliveries: QueueDeliveries, start: StartStatus) -> InstanceStatus:

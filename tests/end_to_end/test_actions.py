@@ -132,7 +132,6 @@ def test_a_message_starts_an_action_that_publishes_what_it_read(tmp_path: Path) 
     )
 
     async def work(server: InstanceServer) -> None:
-        await subscribed(server)
         async with client(server) as desk:
             copies = await desk.subscribe("copies")
             await desk.publish("orders", b'{"id": "a", "price": 5}')

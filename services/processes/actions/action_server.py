@@ -212,16 +212,28 @@ class ActionServer:
         reported; the others go on."""
         for task in self._following:
             task.cancel()
-        for trigger in self._triggers:
-            task = asyncio.ensure_future(self._follow(client, trigger))
+        subscribing = [asyncio.Event() for _ in self._triggers]
+        for trigger, subscribed in zip(self._triggers, subscribing, strict=True):
+            task = asyncio.ensure_future(self._follow(client, trigger, subscribed))
             self._following.add(task)
             task.add_done_callback(self._following.discard)
+        for subscribed in subscribing:
+            await subscribed.wait()
+        self._send(protocol.READY)
 
-    async def _follow(self, client: Client, trigger: MessageTrigger) -> None:
+    async def _follow(
+        self, client: Client, trigger: MessageTrigger, subscribed: asyncio.Event
+    ) -> None:
+        """Takes the messages of a trigger's subscription.
+
+        Args:
+            subscribed: is set when the subscription has begun, or has failed.
+        """
         trigger.restart()
         asked = trigger.subscription()
         try:
             subscription = await _subscribed(client, asked)
+            subscribed.set()
             async for batch in subscription.batches():
                 await self._publishers.meet(batch)
                 self._arrived(trigger, batch)
@@ -229,6 +241,8 @@ class ActionServer:
             text = f"the subscription to {asked.topic}, which starts actions, has ended: {error}"
             self._log.warning("action_subscription_failed", topic=asked.topic, text=text)
             self._report("action_subscription_failed", {"topic": asked.topic, "text": text})
+        finally:
+            subscribed.set()
 
     def _arrived(self, trigger: MessageTrigger, batch: MessageBatch) -> None:
         now_us, wall_us = _now_us(), time.time_ns() // 1000

@@ -7,6 +7,7 @@ socket: frames.
       call     n: number of the call; body: msgpack: {"call", "arguments", "action"}
       report   event: its name; body: msgpack: its details
       status   body: msgpack: the status of the actions
+      ready    it has subscribed to the messages that start actions
       settled  all runs have ended that began before `settle`
 
     instance to process
@@ -34,6 +35,7 @@ from raylay.services.protocol.frames import encode_frame
 STOP = encode_frame({"c": "stop"})
 SETTLE = encode_frame({"c": "settle"})
 SETTLED = encode_frame({"c": "settled"})
+READY = encode_frame({"c": "ready"})
 
 
 class ActionCall(NamedTuple):

@@ -21,7 +21,7 @@ from raylay.services.replication.acknowledgment import (
     Route,
     route_of,
 )
-from raylay.services.replication.downgrade import DowngradePolicy, DowngradeSchedule
+from raylay.services.replication.downgrade import Ages, DowngradePolicy, DowngradeSchedule
 from raylay.services.replication.effects import (
     NotifyLink,
     Ranges,
@@ -536,27 +536,23 @@ class Destinations:
             self._ask_again(ledger, now_us)
             self._update_proof(ledger)
 
-    def tick(self, now_us: int) -> bool:
+    def tick(self, now_us: int, ages_ms: Ages | None = None) -> bool:
         """Downgrades and upgrades destinations by age, when a check is due. Returns whether any was
         downgraded.
 
         The criterion is the age of the oldest message that the destination has not answered. Where
         the destination stored everything without persisting it, the fault lies behind it: the
         instance nearest to the fault acts first, so this one waits one more check.
+
+        Args:
+            ages_ms: the two ages of a check besides the schedule; None: those of the schedule.
         """
         self.release()
         before = self._counters.downgrades
         wall_us = now_us + self._intake.wall_offset_us
-        downgrade_age_ms, upgrade_age_ms = self._schedule.due(now_us, wall_us)
+        downgrade_age_ms, upgrade_age_ms = ages_ms or self._schedule.due(now_us, wall_us)
         if downgrade_age_ms is None and upgrade_age_ms is None:
             return False
-        self.look_at_ages(now_us, downgrade_age_ms, upgrade_age_ms)
-        return self._counters.downgrades > before
-
-    def look_at_ages(
-        self, now_us: int, downgrade_age_ms: int | None, upgrade_age_ms: int | None = None
-    ) -> None:
-        """Downgrades and upgrades destinations by two ages; None: by no such age."""
         for ledger in self.ledgers.values():
             if not ledger.destination.sync:
                 continue
@@ -579,6 +575,7 @@ class Destinations:
                 and age_ms < upgrade_age_ms
             ):
                 self._upgrade(ledger, now_us, why)
+        return self._counters.downgrades > before
 
     def _downgrade_by_age(
         self, ledger: DestinationLedger, stored: bool, now_us: int, why: str

@@ -39,7 +39,7 @@ from raylay.services.replication.acknowledgment import (
     RootedRanges,
     WaitingMessages,
 )
-from raylay.services.replication.downgrade import DowngradePolicy
+from raylay.services.replication.downgrade import Ages, DowngradePolicy
 from raylay.services.replication.effects import Effect, Ranges, Rooted, RunsCommitted
 from raylay.services.replication.instance.admission import InstanceAdmission
 from raylay.services.replication.instance.batch_scan import BatchScan
@@ -789,20 +789,15 @@ class InstanceMachine:
         self._links.upgrade(destination, now_us, why)
         return self._take()
 
-    def tick(self, now_us: int) -> list[Effect]:
-        """Downgrades and upgrades by age, when due. To be called once per check interval."""
+    def tick(self, now_us: int, ages_ms: Ages | None = None) -> list[Effect]:
+        """Downgrades and upgrades by age, when due; with ages, by these at once. To be called once
+        per check interval, without ages."""
         self._out.is_changing = True
         if self.missing.is_judging and self._upstreams.all_caught_up:
             # Upstreams that still catch up may bring them; one that is away is not waited for.
             self.intake.judge_missing()
-        if self._links.tick(now_us):
+        if self._links.tick(now_us, ages_ms):
             self._flush()
-        return self._take()
-
-    def look_at_ages(self, now_us: int, *ages_ms: int | None) -> list[Effect]:
-        """Downgrades and upgrades by two ages, besides the policy's schedule."""
-        self._links.look_at_ages(now_us, *ages_ms)
-        self._flush()
         return self._take()
 
     # -- questions ---------------------------------------------------------------------------

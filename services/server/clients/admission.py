@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from raylay.services.config.actions import ACTIONS_TRANSPORT
 from raylay.services.core.commit_cycle import CommitCycle
 from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
@@ -30,10 +31,23 @@ class ClientAdmission:
         self._instance = instance
         self._commits = commits
         self._is_restored = is_restored
+        self._is_held = False
 
-    def refusal(self) -> tuple[str, str] | None:
+    def hold(self) -> None:
+        """Admits no client but that of the actions, until `release`."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Admits clients, after a `hold`."""
+        self._is_held = False
+
+    def refusal(self, transport: str = "") -> tuple[str, str] | None:
         """Returns why no client is admitted now, as a reason and a sentence; None: clients are
-        admitted."""
+        admitted.
+
+        Args:
+            transport: name of the transport that the client comes by.
+        """
         runtime = self._runtime
         if runtime.retirement or runtime.is_stopping or not runtime.is_serving:
             return unserved(runtime)
@@ -41,6 +55,8 @@ class ClientAdmission:
             return "not_ready", self._instance.machine.went_back
         if not self._instance.machine.ready:
             return "not_ready", self._why_not_ready()
+        if self._is_held and transport != ACTIONS_TRANSPORT:
+            return "not_ready", f"{runtime.config.name} waits until its actions have subscribed"
         return None
 
     def reason(self) -> str:

@@ -208,7 +208,7 @@ class LoggingOnClient:
         """Returns why the instance admits no client now, or not this one; None: it is admitted."""
         connection, clients = self._connection, self._clients
         return (
-            clients.admission.refusal()
+            clients.admission.refusal(connection.accepted_by.name)
             or self._logon.name_refusal(self._said)
             or clients.share_refusal(self._said, connection, self._holder, connection.accepted_by)
         )

@@ -47,8 +47,9 @@ def test_the_frames_without_a_body() -> None:
     hello = frame(protocol.hello("north", 5, 77)).header
     assert hello == {"c": "hello", "actions": "north", "start": 5, "pid": 77}
     assert frame(protocol.taken(3)).header == {"c": "taken", "n": 3}
-    kinds = [frame(each).header["c"] for each in (protocol.STOP, protocol.SETTLE, protocol.SETTLED)]
-    assert kinds == ["stop", "settle", "settled"]
+    frames = (protocol.STOP, protocol.SETTLE, protocol.SETTLED, protocol.READY)
+    kinds = [frame(each).header["c"] for each in frames]
+    assert kinds == ["stop", "settle", "settled", "ready"]
 
 
 @pytest.mark.parametrize("body", [b"", b"\xc1", msgpack.packb([1]), b"\x81"])

@@ -137,6 +137,18 @@ def test_what_an_age_downgraded_an_age_upgrades_and_nothing_else() -> None:
     assert not bench.ledger.sync, "an operator has taken it out"
 
 
+def test_ages_of_an_action_count_at_once_whatever_the_schedule_says() -> None:
+    bench = Bench(DowngradePolicy())
+    bench.commit(1, 1, 1)
+    assert not bench.links.tick(1_000_000), "no age is configured"
+    assert not bench.links.tick(1_000_000, (None, 10)) and bench.ledger.sync
+    assert bench.links.tick(1_000_000, (10, None)) and not bench.ledger.sync
+    bench.answer(UNAWAITED, 1, 1)
+    assert not bench.links.tick(2_000_000, (10, None)) and not bench.ledger.sync
+    bench.links.tick(2_000_000, (None, 10))
+    assert bench.ledger.sync
+
+
 def test_each_fault_further_on_has_a_look_more() -> None:
     """The instance that is nearest to it acts first; also where there was one before."""
     bench = Bench(DowngradePolicy(age_ms=10, upgrade_age_ms=0))
