@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
-from raylay.services.errors import ConfigurationError, FabricError
+from raylay.services.errors import ConfigurationError
 from raylay.services.protocol.frames import LOGON_TIMEOUT_S
 from raylay.services.security.control import NAME_SHOWN_MAX
 from raylay.services.server.access import AccessCheck
@@ -197,11 +197,8 @@ class ActionCalls:
     # -- the process -----------------------------------------------------------------------------
     async def rotate_logs(self) -> str:
         """Begins a new log file. Returns a sentence."""
-        rotate = getattr(logs, "rotate", None)
-        if rotate is None:
-            raise FabricError("logs cannot be rotated by an action yet")
-        await self._runtime.in_thread(rotate)
-        return "the log is rotated"
+        files = await self._runtime.in_thread(logs.rotate)
+        return f"{len(files):,} log files of {self._runtime.config.name} were rotated"
 
     async def shut_down(self, why: str) -> str:
         """Begins the end of the instance, which stays down until it is started again. Returns a

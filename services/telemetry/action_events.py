@@ -93,13 +93,4 @@ ACTION_ENTRIES = (
         "While it is off, clients are let in without it.",
         "See that it is on again as soon as possible.",
     ),
-    CatalogueEntry(
-        "40-0040",
-        "actions_late",
-        "warning",
-        "Clients are let in although the actions have not subscribed to the messages that start "
-        "them.",
-        "The process that runs the actions does not start: see `action_runner_ended`.",
-        "Messages of the time until it has subscribed start no action.",
-    ),
 )

@@ -891,6 +891,15 @@ ENTRIES = (
     CatalogueEntry(
         "40-0030", "console_published", "info", "A user published a message by the console."
     ),
+    CatalogueEntry(
+        "40-0031",
+        "actions_late",
+        "warning",
+        "Clients are let in although the actions have not subscribed to the messages that start "
+        "them.",
+        "The process that runs the actions does not start: see `action_runner_ended`.",
+        "Messages of the time until it has subscribed start no action.",
+    ),
     # -- 50: moved instances -----------------------------------------------------------------------
     CatalogueEntry("50-0001", "move_announced", "info", "The others know where it lives now."),
     CatalogueEntry(

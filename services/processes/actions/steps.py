@@ -219,9 +219,7 @@ class ActionSteps:
         return await self._call(asked, "shut_down", why=f"by the action {asked.action}")
 
     async def _rotate_logs(self, asked: StepRequest) -> StepResult:
-        rotate = getattr(logs, "rotate", None)
-        if rotate is not None:
-            await self._in_thread(rotate)
+        await self._in_thread(logs.rotate)
         return await self._call(asked, "rotate_logs")
 
     async def _echo_message(self, asked: StepRequest) -> StepResult:
