@@ -461,3 +461,57 @@ def test_no_pattern_takes_events() -> None:
     there = book(SowTopicDefinition("all", "json", pattern=".*", keys=("/id",)))
     assert there.find(b"orders", b"json") is not None
     assert there.find(b"/AMPS/SOWStats", b"json") is None
+
+
+@pytest.mark.covers("Event topics", "SOW topics keep events: documented keys, restart")
+@pytest.mark.parametrize("seed", range(20))
+def test_events_and_the_journal_are_kept_beside_each_other(seed: int) -> None:
+    """After a crash the journal's topics have everything, and events are as they were stored."""
+    rng = random.Random(seed)
+    stats = SowTopicDefinition("/AMPS/SOWStats", "json", keys=("/SOWStats/topic",))
+    store, journal = MemorySowStore(), list[Run]()
+    there = book(stats, ORDERS, store=store)
+    feature = SowFeature(there)
+    orders: dict[bytes, bytes] = {}
+    events: dict[bytes, bytes] = {}
+    stored: dict[bytes, bytes] = {}
+    sequence = 0
+
+    def held(topic: int) -> dict[bytes, bytes]:
+        records = there.topics[topic].state.records()
+        return {each.key: each.body for each in records if each.body is not None}
+
+    for _ in range(120):
+        match rng.choice(("journal", "event", "event", "save", "fail", "crash")):
+            case "journal":
+                number = rng.randrange(4)
+                body = b'{"id":%d,"n":%d}' % (number, len(journal))
+                journal.append(put(len(journal) + 1, body))
+                folded(feature, journal[-1])
+                orders[key(number)] = body
+            case "event":
+                sequence += 1
+                name = rng.choice("abc")
+                body = b'{"SOWStats":{"topic":"%s","record_count":%d}}' % (name.encode(), sequence)
+                of = {"topic": "/AMPS/SOWStats", "publisher": Q}
+                (change,) = feature.keep([put(1, body, first=sequence, **of)])
+                events[change.change.key] = body
+            case "save" | "fail" as what:
+                pending = feature.pending()
+                taken = dict(events)
+                if what == "save":
+                    store.commit(pending)
+                    feature.saved()
+                    stored = taken
+                else:
+                    feature.not_saved()
+            case "crash":
+                there = book(stats, ORDERS, store=store)
+                feature = SowFeature(there)
+                feature.begin(1, len(journal))
+                after = feature.recovered_txid or 0
+                feature.recover(run for run in journal if run.last_txid > after)
+                for topic in there.topics:
+                    topic.state.seen(len(journal))
+                events = dict(stored)
+        assert (held(0), held(1)) == (events, orders)
