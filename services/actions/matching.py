@@ -42,8 +42,6 @@ class OnMatcher:
         for option, test in (
             ("Topic", self._topic),
             ("MessageType", self._message_type),
-            ("ControlTopic", lambda text: _equal("AMPS_CONTROL_TOPIC", text)),
-            ("DataTopic", lambda text: _equal("AMPS_TOPIC", text)),
             ("Reason", _reason),
             ("Signal", _signal),
             ("Path", lambda text: _equal("AMPS_ADMIN_PATH", text)),

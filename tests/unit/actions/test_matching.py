@@ -83,13 +83,6 @@ def test_a_request_has_its_path_and_an_event_its_name() -> None:
     assert not starts(on("execute-event", Event="late"), AMPS_EVENT="later")
 
 
-def test_an_affinity_has_both_its_topics() -> None:
-    module = on("message-affinity", ControlTopic="control", DataTopic="data")
-    assert starts(module, AMPS_CONTROL_TOPIC="control", AMPS_TOPIC="data")
-    assert not starts(module, AMPS_CONTROL_TOPIC="data", AMPS_TOPIC="data")
-    assert not starts(module, AMPS_CONTROL_TOPIC="control", AMPS_TOPIC="control")
-
-
 def test_a_message_module_begins_by_its_own_trigger() -> None:
     module = on("publish-message", Topic="orders", Filter="/a = 1")
     other = on("publish-message", Topic="orders", Filter="/a = 2")
