@@ -267,6 +267,7 @@ def print_status(found: dict[str, Any], as_json: bool) -> None:
         *retention_lines(found["instances"]),
         *security_file_lines(found["instances"]),
         *slow_client_lines(found["instances"]),
+        *action_lines(found["instances"]),
         *left_over_lines(found.get("left_over", [])),
     ):
         echo(line)
@@ -384,6 +385,35 @@ def slow_client_lines(instances: list[dict[str, Any]]) -> list[str]:
             ]
             if shown and pool["offline"] > len(shown):
                 lines.append(f"  and {pool['offline'] - len(shown):,} more")
+    return lines
+
+
+def action_lines(instances: list[dict[str, Any]]) -> list[str]:
+    """Returns a line for each action that has failed, was not begun, or waits, with the last error;
+    none for those that run well: `--json` has all."""
+    lines = []
+    for instance in instances:
+        actions = instance.get("actions") or {}
+        if actions.get("dropped"):
+            lines.append(
+                f"{instance['name']}: {actions['dropped']:,} occurrences did not reach the process "
+                "of the actions"
+            )
+        for name, each in (actions.get("actions") or {}).items():
+            said = [
+                f"{each[key]:,} {words}"
+                for key, words in (
+                    ("failures", "failed"),
+                    ("dropped", "not begun"),
+                    ("chains_stopped", "cut as a circle"),
+                    ("waiting", "waiting"),
+                )
+                if each.get(key)
+            ]
+            if said:
+                error = f": {each['last_error']}" if each.get("last_error") else ""
+                runs = f"{each.get('runs', 0):,} runs"
+                lines.append(f"{instance['name']}: action {name}: {runs}, {', '.join(said)}{error}")
     return lines
 
 

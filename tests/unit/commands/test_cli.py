@@ -18,6 +18,7 @@ from raylay.services.client.events import (
 )
 from raylay.services.commands.shared.connection_log import STEADY_S, ConnectionLog
 from raylay.services.commands.status import (
+    action_lines,
     destination_row,
     disconnected_lines,
     event_line,
@@ -207,3 +208,19 @@ def test_a_server_that_takes_clients_and_loses_them_again_is_a_line_with_a_count
     now_s = STEADY_S
     tell(Disconnected("A-1", "host:1", "storage_full"))
     assert capsys.readouterr().err.splitlines() == [f"{lost} (120 times)", lost]
+
+
+def test_actions_that_do_not_run_well_are_told() -> None:
+    quiet = {"runs": 5, "failures": 0, "dropped": 0, "chains_stopped": 0, "waiting": 0}
+    failed = {**quiet, "runs": 1_200, "failures": 2, "waiting": 3, "last_error": "publish: no room"}
+    cut = {**quiet, "chains_stopped": 1, "dropped": 4, "last_error": ""}
+    instances = [
+        {"name": "A"},
+        {"name": "B", "actions": {"pid": 7, "dropped": 0, "actions": {"copy": quiet}}},
+        {"name": "C", "actions": {"pid": 7, "dropped": 9, "actions": {"a": failed, "b": cut}}},
+    ]
+    assert action_lines(instances) == [
+        "C: 9 occurrences did not reach the process of the actions",
+        "C: action a: 1,200 runs, 2 failed, 3 waiting: publish: no room",
+        "C: action b: 5 runs, 4 not begun, 1 cut as a circle",
+    ]
