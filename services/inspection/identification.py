@@ -7,7 +7,7 @@ devices are never opened: that could wait for ever, or do something.
 from __future__ import annotations
 
 import errno
-import gzip
+import io
 import json
 import os
 import re
@@ -21,6 +21,7 @@ from pathlib import Path
 
 from raylay.services.errors import CorruptRecord, StorageError
 from raylay.services.inspection.file_kinds import WITHOUT_MARK, FileIdentity, kind_by_name
+from raylay.services.inspection.gzip_reading import GZIP_MAGIC, unpacked
 from raylay.services.inspection.journal_rows import time_text
 from raylay.storage.compressed import _MAGIC as COMPRESSED_MAGIC
 from raylay.storage.compressed import Container
@@ -41,7 +42,6 @@ LOOKS_MAX = 3
 NAMES_SHOWN = 20
 DEPTH_MAX = 6
 _SQLITE_MAGIC = b"SQLite format 3\0"
-_GZIP_MAGIC = b"\x1f\x8b"
 _LOG_LINE = re.compile(rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*(Z|[+-]\d\d:?\d\d)\s+\S")
 _PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _SPECIAL: tuple[tuple[Callable[[int], bool], str], ...] = (
@@ -53,6 +53,7 @@ _SPECIAL: tuple[tuple[Callable[[int], bool], str], ...] = (
 
 Found = tuple[str, dict[str, object], str]
 """Kind, details and problem."""
+NO_KIND: Found = ("unknown", {}, "")
 
 
 def identify(path: Path) -> FileIdentity:
@@ -200,6 +201,9 @@ def _of_file(path: Path, word: str) -> Found:
         return "lock_table", {}, ""
     if word in WITHOUT_MARK:
         return _of_named(path, word, head)
+    if not word and head[:2] == GZIP_MAGIC:
+        found, details, problem = _of_log(head)
+        return (found, details, "") if details.get("first_time") and not problem else NO_KIND
     found = _of_text(head)
     if word and found not in (word, "aside"):
         return word, {}, f"it is damaged: its contents are those of a file of kind {found!r}"
@@ -217,7 +221,7 @@ def _of_empty(word: str) -> Found:
 
 def _of_named(path: Path, word: str, head: bytes) -> Found:
     if word == "log":
-        return _of_log(path, head)
+        return _of_log(head)
     if word == "lock":
         return word, {"running_pid": _holder(path)}, ""
     if word in ("traces", "statistics_log", "bootstrap_mark"):
@@ -231,13 +235,12 @@ def _of_named(path: Path, word: str, head: bytes) -> Found:
     return word, _some(values, "name", "group", "generation", "directory", "before_txid"), ""
 
 
-def _of_log(path: Path, head: bytes) -> Found:
+def _of_log(head: bytes) -> Found:
     details: dict[str, object] = {}
-    if head[:2] == _GZIP_MAGIC:
+    if head[:2] == GZIP_MAGIC:
         try:
-            with gzip.open(path) as file:
-                head = file.read(HEAD_BYTES)
-        except (OSError, EOFError, zlib.error) as error:
+            head = unpacked(io.BytesIO(head)).read(HEAD_BYTES)
+        except zlib.error as error:
             return "log", {"compressed": True}, f"it is damaged: {error}"
         details["compressed"] = True
     line = head.partition(b"\n")[0]
@@ -245,12 +248,11 @@ def _of_log(path: Path, head: bytes) -> Found:
     if b"\0" in line:
         return "unknown", details, "its name is that of a log, its contents are not text"
     first = line[:64].decode("utf-8", "replace")
-    return "log", details | {"first_time": first.split(" ")[0] if first[:1].isdigit() else ""}, ""
+    time = first.split(" ")[0] if _LOG_LINE.match(line) else ""
+    return "log", details | {"first_time": time}, ""
 
 
 def _of_text(head: bytes) -> str:
-    if head[:2] == _GZIP_MAGIC:
-        return "unknown"
     if b"\0" in head:
         return "unknown"
     try:

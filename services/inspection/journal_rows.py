@@ -18,7 +18,7 @@ from raylay.services.messages.sequence_set import SequenceSet
 from raylay.storage.journal import SegmentInfo
 from raylay.storage.lmdb_journal import LmdbJournalReader
 from raylay.storage.segment_index import SegmentIndex
-from raylay.storage.segments import list_segments
+from raylay.storage.segments import SegmentFile, list_segments
 
 RANGES_SHOWN = 20
 LOOKS_MAX = 8
@@ -223,11 +223,11 @@ def topic_index_rows(place: JournalSelection, topic: str = "", client: int = 0) 
         client: only segments with messages of this publisher; 0: all.
     """
     with LmdbJournalReader(place.directory, place.archive) as reader:
-        for first_txid in [file.first_txid for file in reader.segment_files()]:
+        for file in reader.segment_files():
             try:
-                found = _indexed(reader, place, first_txid)
+                found = _indexed(reader, place, file)
             except CorruptRecord as error:
-                yield {"row": "damage", "first_txid": first_txid, "text": str(error)}
+                yield {"row": "damage", "first_txid": file.first_txid, "text": str(error)}
                 continue
             if found is None:
                 continue
@@ -252,14 +252,16 @@ def topic_index_rows(place: JournalSelection, topic: str = "", client: int = 0) 
 
 
 def _indexed(
-    reader: LmdbJournalReader, place: JournalSelection, first_txid: int
+    reader: LmdbJournalReader, place: JournalSelection, file: SegmentFile
 ) -> tuple[SegmentInfo, SegmentIndex] | None:
     """Returns a segment that may be sealed, compressed or archived meanwhile; None: it was removed,
     or is not asked for."""
+    found: SegmentFile | None = file
     for _ in range(LOOKS_MAX):
-        files = [file for file in reader.segment_files() if file.first_txid == first_txid]
-        if not files or (place.only is not None and files[0].path not in place.only):
+        if found is None or (place.only is not None and found.path not in place.only):
             return None
         with suppress(FileNotFoundError):
-            return reader.indexed(files[0])
+            return reader.indexed(found)
+        same = (each for each in reader.segment_files() if each.first_txid == file.first_txid)
+        found = next(same, None)
     return None

@@ -5,16 +5,16 @@ Files are read piece by piece, so a line of any length and a file of any size co
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from raylay.services.errors import ConfigurationError, StorageError
+from raylay.services.errors import ConfigurationError, CorruptRecord
+from raylay.services.inspection.gzip_reading import GZIP_MAGIC, unpacked
 from raylay.services.inspection.identification import identify_all, open_regular
 from raylay.services.inspection.journal_rows import JournalSelection, Row, record_row, records_of
 from raylay.services.messages.records import Record, Run, publisher_id
@@ -117,20 +117,20 @@ def log_rows(path: Path, query: SearchQuery) -> Iterator[Row]:
     """Yields a row for each line of a log, plain or compressed with gzip, that is found.
 
     Raises:
-        StorageError: the file is damaged.
+        CorruptRecord: the file is damaged.
         OSError: it cannot be read.
     """
     pattern = line_pattern(query)
     descriptor = open_regular(path)
     with open(descriptor, "rb") as plain:
-        is_gzip = os.pread(descriptor, 2, 0) == b"\x1f\x8b"
-        file: Any = gzip.GzipFile(fileobj=plain) if is_gzip else plain
+        is_gzip = os.pread(descriptor, 2, 0) == GZIP_MAGIC
+        file: IO[bytes] = unpacked(plain) if is_gzip else plain
         try:
             for number, piece in _pieces(file, None if is_gzip else descriptor):
                 if pattern.search(piece):
                     yield _line_row(path, number, piece)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise StorageError(f"{path} is damaged: {error}", str(path)) from None
+        except zlib.error as error:
+            raise CorruptRecord(f"{path} is damaged: {error}", str(path)) from None
 
 
 def _pieces(file: IO[bytes], descriptor: int | None) -> Iterator[tuple[int, bytes]]:

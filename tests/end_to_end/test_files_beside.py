@@ -70,6 +70,7 @@ def test_what_is_acknowledged_is_read_at_once(server: Server) -> None:
     identified = {row["path"]: row for row in rows("identify", server.directory)}
     assert identified[str(server.directory)]["details"]["running_pid"] == server.process.pid
     assert all(row["problem"] == "" for row in identified.values())
+    assert not {"unknown", "lmdb", "text", "json"} & {row["kind"] for row in identified.values()}
     # It serves as before.
     publisher.publish(range(101, 103))
     publisher.persisted(102)

@@ -211,7 +211,7 @@ def test_other_files(tmp_path: Path, content: bytes, kind: str) -> None:
         ("instance.json", b"{", "no JSON object"),
         ("instance.json", b"", "it is empty"),
         ("x.log", b"\0\0\0", "not text"),
-        ("x.log.gz", gzip.compress(LOG)[:20], "it is damaged"),
+        ("x.log.gz", b"\x1f\x8b" + bytes(20), "it is damaged"),
         ("statistics.db", b"SQLite format 3\0" + bytes(5000), "it cannot be read"),
         ("front-end", b"x", "it has 1 bytes"),
         ("sow.lmdb", b"text", "it is damaged"),

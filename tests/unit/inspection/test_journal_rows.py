@@ -24,6 +24,8 @@ from raylay.services.inspection.journal_rows import (
 from raylay.services.messages.sequence_set import SequenceSet
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.lmdb_structure import BRANCH, LEAF
+from raylay.storage.maintenance import SegmentMaintenance
+from raylay.storage.segments import SegmentFile
 
 
 @pytest.fixture
@@ -65,6 +67,27 @@ def test_a_damaged_segment_does_not_hide_the_others(journal: Path) -> None:
     rows = list(topic_index_rows(journal_place(journal, None)))
     assert [row["row"] for row in rows] == ["damage", "segment_index", "segment_index"]
     assert path.name in rows[0]["text"]
+
+
+def test_a_segment_that_is_compressed_or_removed_meanwhile(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = LmdbJournalReader.segment_files
+    looks = 0
+
+    def changing(reader: LmdbJournalReader) -> list[SegmentFile]:
+        nonlocal looks
+        found = listed(reader)
+        looks += 1
+        if looks == 1:
+            maintenance = SegmentMaintenance(journal / "journal", None)
+            maintenance.compress()
+            assert maintenance.remove(found[1].first_txid, force=True)[0].done
+        return found
+
+    monkeypatch.setattr(LmdbJournalReader, "segment_files", changing)
+    rows = list(topic_index_rows(journal_place(journal, None)))
+    assert [row["state"] for row in rows] == ["compressed", "live"]
 
 
 @pytest.fixture

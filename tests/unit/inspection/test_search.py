@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import os
+import random
+import zlib
 from pathlib import Path
 from typing import IO, Any
 
@@ -12,6 +14,7 @@ from support.journal_cases import StepJournal, a_note, a_run
 
 from raylay.services.errors import ConfigurationError, StorageError
 from raylay.services.inspection import search
+from raylay.services.inspection.identification import identify
 from raylay.services.inspection.journal_rows import journal_place
 from raylay.services.inspection.search import (
     LINE_BYTES_MAX,
@@ -111,8 +114,29 @@ def test_a_hole_of_ten_gigabytes_and_a_line_without_end_are_passed_over(
     assert 1 <= len(holes) < 100
 
 
-def test_a_torn_log_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "a.log.gz").write_bytes(gzip.compress(LINES * 100)[:200])
+@pytest.mark.covers("Utilities", "beside a running instance")
+@pytest.mark.parametrize("name", ["a.log.gz", "amps-20260102-00001"])
+def test_a_compressed_log_that_is_being_written_is_read_up_to_its_last_line(
+    tmp_path: Path, name: str
+) -> None:
+    """An open file has no end mark, and neither has that of a process that was killed."""
+    made = zlib.compressobj(wbits=31)
+    packed = gzip.compress(LINES) + made.compress(LINES) + made.flush(zlib.Z_SYNC_FLUSH)
+    (tmp_path / name).write_bytes(packed)
+    found_at = identify(tmp_path / name)
+    assert (found_at.kind, found_at.problem) == ("log", "")
+    assert found_at.details["first_time"] == "2026-01-02T03:04:05.123456Z"
+    assert found(tmp_path / name, "7|12") == [2, 6]
+    assert [place.kind for place in search_places(tmp_path)] == ["log"]
+
+
+def test_a_compressed_log_with_wrong_bytes_is_an_error(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    packed = bytearray(
+        gzip.compress(b"".join(rng.randbytes(50).hex().encode() for _ in range(999)))
+    )
+    packed[len(packed) // 2 : len(packed) // 2 + 40] = bytes(40)
+    (tmp_path / "a.log.gz").write_bytes(packed)
     with pytest.raises(StorageError, match=r"a\.log\.gz is damaged"):
         list(log_rows(tmp_path / "a.log.gz", search_query("7|12")))
 
