@@ -28,6 +28,8 @@ from raylay.services.messages.records import publisher_id
 
 PARTS = ("clients", "queues", "sow", "topics", "statistics")
 TOPICS_SHOWN = 8
+LARGE = 1_000_000
+"""Number from which digits behind the point are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class DumpOptions:
     key: str
     client: int
     history: bool
+    is_brief: bool = False
+    """Whether statistics are summed up: there may be thousands of columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,9 @@ def dump(
     damaged or cannot be read."""
     if what and what not in PARTS:
         raise ConfigurationError(f"--what {what!r} is unknown: give one of {', '.join(PARTS)}")
-    options = DumpOptions(archive, topic, key, publisher_id(client) if client else 0, history)
+    publisher = publisher_id(client) if client else 0
+    is_brief = not what and path.is_dir()
+    options = DumpOptions(archive, topic, key, publisher, history, is_brief)
     parts = [each for each in parts_of(path, options) if what in ("", each.name)]
     if not parts:
         raise ConfigurationError(f"{path} has nothing of `{what}`" if what else nothing_in(path))
@@ -187,7 +193,14 @@ def _part_of_file(kind: str, path: Path, options: DumpOptions) -> DumpPart:
         )
     if kind == "queue_store":
         return DumpPart("queues", str(path), lambda: queue_rows(path, options.client))
-    return DumpPart("statistics", str(path), lambda: report_rows(path, StatisticsSelection()))
+    return DumpPart("statistics", str(path), lambda: _statistics_rows(path, options.is_brief))
+
+
+def _statistics_rows(path: Path, is_brief: bool) -> Iterator[Row]:
+    for row in report_rows(path, StatisticsSelection()):
+        if is_brief and row["row"] == "column":
+            return
+        yield row
 
 
 # -- lines ---------------------------------------------------------------------------------------
@@ -280,11 +293,16 @@ def _period_line(row: Row) -> str:
 
 def _column_line(row: Row) -> str:
     thing = "/".join(filter(None, (row["id"], row["name"])))
-    numbers = ", ".join(
-        f"{name} {row[name]:,.6g}" if isinstance(row[name], int | float) else f"{name} -"
-        for name in ("min", "mean", "max", "last")
-    )
+    numbers = ", ".join(f"{name} {_number(row[name])}" for name in ("min", "mean", "max", "last"))
     return f"{row['table']}  {thing}{'  ' if thing else ''}{row['column']}: {numbers}"
+
+
+def _number(value: object) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    if not isinstance(value, float):
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= LARGE else f"{value:.6g}"
 
 
 _LINES: dict[str, Callable[[Row], str]] = {

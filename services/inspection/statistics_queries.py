@@ -98,7 +98,10 @@ def _opened(path: Path, timeout_s: float) -> Iterator[sqlite3.Connection]:
             raise ConfigurationError(
                 f"the query does more than read {path}: give a SELECT ({error})"
             ) from None
-        raise StorageError(f"{path}: {error}", str(path)) from None
+        # SQLite reads an open database by an index beside it, which it may have to make.
+        is_shut = code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+        advice = "; read it as the user that runs the instance" if is_shut else ""
+        raise StorageError(f"{path}: {error}{advice}", str(path)) from None
 
 
 def _authorize(action: int, first: str | None, *_: str | None) -> int:
