@@ -27,6 +27,7 @@ from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.manager import SowManager
 from raylay.services.subscriptions.costly import given_up_count
 from raylay.services.subscriptions.status import subscription_status
+from raylay.services.telemetry import logs
 
 SNAPSHOT_WAIT_S = 1.0
 EXAMPLES_MAX = 3
@@ -332,6 +333,7 @@ class InstanceStatus:
             "connection_faults": self._runtime.faults_contained,
             "filters_given_up": given_up_count(),
             "runs_unreadable": UNREADABLE.count,
+            "log_lines_lost": logs.lost_lines(),
             "buffer_bytes": sum(
                 client.holding().memory_bytes for client in self._clients.sessions.values()
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -214,13 +214,27 @@ def from_environment(environment: Mapping[str, str] | None = None) -> LogOptions
     if not text:
         return LogOptions()
     try:
-        if text.lstrip().startswith("["):
-            return options_of(msgspec.json.decode(text, type=list[LogTarget]))
-        return msgspec.json.decode(text, type=LogOptions)
+        value = msgspec.json.decode(text)
+        for key in _keys(value):
+            if key not in LogOptions.__dataclass_fields__:
+                raise ConfigurationError(f"{key} is no option of a target")
+        if isinstance(value, list):
+            return options_of(msgspec.convert(value, list[LogTarget]))
+        return msgspec.convert(value, LogOptions)
     except (msgspec.DecodeError, ConfigurationError) as error:
         raise ConfigurationError(
             f"{VARIABLE}: {error}: give the options of a log target as JSON, or a list of them"
         ) from None
+
+
+def _keys(value: object) -> Iterator[str]:
+    """Yields the keys of a target, of those in a list, and of those under `also`."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _keys(each)
+    elif isinstance(value, dict):
+        yield from value
+        yield from _keys(value.get("also"))
 
 
 def to_environment(options: LogOptions) -> dict[str, str]:

@@ -8,7 +8,7 @@ The snapshot is a flat dict; a key that is missing is left out of the scrape:
 
     published, persisted, delivered, commits,            counters, since the process began
     late_records, conflicting_records, duplicates_skipped, passed_over_records, connection_faults,
-    filters_given_up, runs_unreadable, publisher_conflicts    counters
+    filters_given_up, runs_unreadable, publisher_conflicts, log_lines_lost    counters
     unavailable_records, ranges_held, buffer_bytes, clients, subscriptions     now
     incomplete_bytes                                      now
     offline_bytes, clients_offline, client_age_ms         now
@@ -183,6 +183,9 @@ _OF_INSTANCE = (
         "",
         "journaled runs that could not be read to their end",
         True,
+    ),
+    _MetricDescription(
+        "log_lines_lost", "log_lines_lost", "", "lines that a target of the log did not take", True
     ),
     _MetricDescription(
         "unavailable_records",

@@ -135,6 +135,11 @@ def test_a_client_is_disconnected_by_number_or_name_and_comes_back(tmp_path: Pat
                 await client.flush()
             told = events(server, "client_disconnected")
             assert [each["reason"] for each in told] == ["disconnected"] * 2
+            assert events(server, "client_left") == []
+        # What the client ends by itself has its own event.
+        await until(lambda: events(server, "client_left"))
+        (left,) = events(server, "client_left")
+        assert (left["client"], left["reason"]) == ("desk", "connection_closed")
         for unknown in ("nobody", "7" * 50, "-1", "99999"):
             with pytest.raises(ConfigurationError, match="is connected to A; give the number"):
                 await server.parts.calls.disconnect(unknown)

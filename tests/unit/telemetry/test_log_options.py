@@ -115,7 +115,20 @@ def test_one_format_passes_through_the_environment() -> None:
     assert options_of([]) == LogOptions(target="none")
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '{"level": "loud"}', '{"level": 3}', "stdout"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[1]",
+        "7",
+        '{"levl": "info"}',
+        '[{"also": []}, {"x": 1}]',
+        '{"also": [{"x": 1}]}',
+        '{"level": "loud"}',
+        '{"level": 3}',
+        "stdout",
+    ],
+)
 def test_a_wrong_variable_is_named(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^RAYLAY_LOGS: .*: give the options"):
         from_environment({"RAYLAY_LOGS": text})
