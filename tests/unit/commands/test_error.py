@@ -31,7 +31,7 @@ def test_all_codes_are_listed_and_given_as_json() -> None:
     assert code == 0 and "1D-0001  storage_failed" in output
     code, output = run("--json", "storage_failed")
     (found,) = json.loads(output)
-    assert code == 0 and found["code"] == "1D-0001" and found["level"] == "error"
+    assert code == 0 and found["code"] == "1D-0001" and found["level"] == "critical"
 
 
 def test_what_nobody_knows_is_said() -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import resource
+import select
 import shutil
 import signal
 import socket
@@ -158,6 +159,10 @@ def test_a_pipe_that_nobody_reads_holds_up_nothing_and_is_told_of() -> None:
     )
     assert child.stdout is not None and child.stderr is not None and child.stdin is not None
     # It got to its end although nobody read: nothing waited.
+    ready, _, _ = select.select([child.stderr], [], [], 60)
+    if not ready:
+        child.kill()
+        pytest.fail("the process waits for whoever reads its stdout")
     assert child.stderr.readline() == "True\n"
     descriptor = child.stdout.fileno()
     fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_NONBLOCK)
@@ -260,6 +265,16 @@ def test_a_file_that_was_moved_is_begun_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("Logging", "what is kept is bounded")
+@pytest.mark.usefixtures("retried_at_once")
+def test_a_file_that_was_emptied_has_room_again(tmp_path: Path) -> None:
+    to_files(tmp_path, file_name="a.log", rotation_bytes=200)
+    for count in range(6):
+        if count == 3:
+            os.truncate(tmp_path / "a.log", 0)
+        logs.get("x").event("ready", count=count)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.log"]
+
+
 def test_two_processes_never_write_one_file(tmp_path: Path) -> None:
     program = (
         "logs.configure('A', LogOptions(target=sys.argv[2], directory=sys.argv[1], "
@@ -587,6 +602,7 @@ def test_a_syslog_that_does_not_read_holds_up_nothing(tmp_path: Path) -> None:
         count += 1
         logger.event("ready", count=count)
     logger.event("ready", count=count + 1)
+    assert "[Errno 11]" in logs.status()[0]["failure"], "it waited"
     assert len(daemon.received()) == count - 1
     logger.event("ready", count=count + 2)
     note, line = daemon.received()
