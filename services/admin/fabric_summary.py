@@ -24,6 +24,7 @@ TEXT_CHARACTERS_MAX = 1_000
 LINKS_MAX = 1_000
 QUEUES_MAX = 200
 TOPICS_MAX = 200
+ACTIONS_MAX = 100
 SLOW_MAX = 10
 EVENTS_MAX = 50
 SLOW_S_MIN = 5.0
@@ -119,6 +120,26 @@ class TopicSummary(msgspec.Struct, frozen=True):
     subscribers: Count | None = None
 
 
+class ActionSummary(msgspec.Struct, frozen=True):
+    """A configured action at one instance.
+
+    Attributes:
+        runs: the number of runs that ended.
+        failures: the number of runs that a failing step ended.
+        dropped: the number of occurrences beyond the bound of those that wait.
+        last_error: text of the last failure; empty: there was none.
+        last_run_us: time at which the last run ended, in microseconds since 1970; 0: none has.
+    """
+
+    name: Text
+    runs: Count = 0
+    failures: Count = 0
+    dropped: Count = 0
+    waiting: Count = 0
+    last_error: Text = ""
+    last_run_us: Count = 0
+
+
 class SlowClient(msgspec.Struct, frozen=True):
     """A client that reads too slowly."""
 
@@ -173,6 +194,7 @@ class InstanceSummary(msgspec.Struct, frozen=True):
     upstreams: Annotated[tuple[UpstreamSummary, ...], msgspec.Meta(max_length=LINKS_MAX)] = ()
     queues: Annotated[tuple[QueueSummary, ...], msgspec.Meta(max_length=QUEUES_MAX)] = ()
     topics: Annotated[tuple[TopicSummary, ...], msgspec.Meta(max_length=TOPICS_MAX)] = ()
+    actions: Annotated[tuple[ActionSummary, ...], msgspec.Meta(max_length=ACTIONS_MAX)] = ()
     last_event: Count = 0
     events: Annotated[tuple[FabricEvent, ...], msgspec.Meta(max_length=EVENTS_MAX)] = ()
 
@@ -319,6 +341,7 @@ class Summarizer:
                 for name, each in [*snapshot.get("queues", {}).items()][:QUEUES_MAX]
             ),
             topics=tuple(self._topics(snapshot)),
+            actions=_actions(snapshot),
             last_event=snapshot.get("last_event", 0),
             events=tuple(events),
         )
@@ -438,6 +461,26 @@ class Summarizer:
                 None,
                 subscribers.get(name, 0),
             )
+
+
+def _actions(snapshot: Mapping[str, Any]) -> tuple[ActionSummary, ...]:
+    """Returns the actions of an instance; of too many those that failed come first."""
+    told: Mapping[str, Mapping[str, Any]] = (snapshot.get("actions") or {}).get("actions") or {}
+    found = [
+        ActionSummary(
+            _cut(name),
+            each.get("runs") or 0,
+            each.get("failures") or 0,
+            each.get("dropped") or 0,
+            each.get("waiting") or 0,
+            _cut(each.get("last_error")),
+            each.get("last_run_us") or 0,
+        )
+        for name, each in told.items()
+    ]
+    if len(found) > ACTIONS_MAX:
+        found.sort(key=lambda each: -each.failures)
+    return tuple(found[:ACTIONS_MAX])
 
 
 def _told_since(state: str, told: Mapping[str, Any]) -> int | None:

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+import msgspec
+
 from raylay.services.admin.fabric_events import FabricEventBook
 from raylay.services.admin.fabric_summary import InstanceSummary, LinkSummary, QueueSummary
 from raylay.services.admin.fabric_topology import (
@@ -505,6 +507,7 @@ def fabric_document(
         "links": [_link_document(view, each) for each in view.links],
         "queues": _queues(view),
         "topics": _topics(view),
+        "actions": _actions(view),
         "totals": _totals(view),
         "head": None if view.head is None else view.head.document(),
     }
@@ -675,6 +678,20 @@ def _joint_trend(trends: Iterable[Trend | None]) -> Trend | None:
     if "growing" in found:
         return "growing"
     return "shrinking" if "shrinking" in found else "steady"
+
+
+def _actions(view: FabricView) -> list[dict[str, Any]]:
+    """Returns the actions of the instances that are known; one that failed needs a look."""
+    return [
+        {
+            "instance": name,
+            "level": "attention" if action.failures or action.dropped else "ready",
+            **msgspec.structs.asdict(action),
+        }
+        for name, each in view.instances.items()
+        if each.known is not None
+        for action in each.known.actions
+    ]
 
 
 def _topics(view: FabricView) -> list[dict[str, Any]]:

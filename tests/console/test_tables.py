@@ -14,7 +14,7 @@ TABS = (
 )
 PAGES = (
     *("clients", "client/billing", "topics", "topic/orders", "queues", "queue/orders_to_bill"),
-    *("events", "check", "drills", "history"),
+    *("events", "check", "drills", "history", "automation"),
     *(f"instance/NewYork-1/{tab}" for tab in TABS),
 )
 LOADED = """
@@ -235,3 +235,16 @@ def test_drill_reports_are_listed_and_an_empty_list_says_how_to_make_one(
     with browser.console(GeneratedFabric(scenario="healthy")) as console:
         open_page(console, "drills")
         assert "raylay drill" in console.text()
+
+
+@pytest.mark.covers("Administration", "the console's page of actions")
+def test_an_action_that_failed_comes_first_with_its_error(browser: Browser) -> None:
+    with browser.console(GeneratedFabric(scenario="healthy")) as console:
+        open_page(console, "automation")
+        first, second, third = sorted(rows(console, "automation"), key=lambda row: "2" not in row)
+        assert rows(console, "automation")[0] == first
+        assert "copy to archive" in first[0] and "2 failed runs" in " ".join(first)
+        assert "step 2 (compress-files): disk full" in first
+        assert {second[0], third[0]} == {"rotate logs", "on a signal"}
+        never = next(row for row in (second, third) if row[0] == "on a signal")
+        assert "never ran" in " ".join(never) and "never" in never

@@ -307,6 +307,32 @@ class GeneratedFabric:
             "links": links,
             "queues": queues,
             "topics": topics,
+            "actions": [
+                {
+                    "instance": name,
+                    "name": action,
+                    "level": level,
+                    "runs": runs,
+                    "failures": failures,
+                    "dropped": 0,
+                    "waiting": 0,
+                    "last_error": error,
+                    "last_run_us": ended_us,
+                }
+                for name in sorted(self.instances)[:1]
+                for action, level, runs, failures, error, ended_us in (
+                    ("rotate logs", "ready", 4, 0, "", self.now_us - 60 * SECOND_US),
+                    (
+                        "copy to archive",
+                        "attention",
+                        9,
+                        2,
+                        "step 2 (compress-files): disk full",
+                        self.now_us - 5 * SECOND_US,
+                    ),
+                    ("on a signal", "ready", 0, 0, "", 0),
+                )
+            ],
             "totals": {**sums, "answered": len(known), "instances": len(instances)},
         }
 

@@ -7,6 +7,7 @@ export const pages = {
   topics: { title: 'Topics', key: 't', nav: true, load: () => import('./pages/topics.js') },
   queues: { title: 'Queues', key: 'q', nav: true, load: () => import('./pages/queues.js') },
   clients: { title: 'Clients', key: 'c', nav: true, load: () => import('./pages/clients.js') },
+  automation: { title: 'Actions', key: 'a', nav: true, load: () => import('./pages/automation.js') },
   messages: { title: 'Messages', key: 'm', nav: true, load: () => import('./pages/messages.js') },
   history: { title: 'History', key: 'h', nav: true, load: () => import('./pages/history.js') },
   events: { title: 'Events', key: 'e', nav: true, load: () => import('./pages/events.js') },

@@ -234,3 +234,22 @@ def test_whatever_stands_in_a_summary_is_read_or_refused(value: object, key: str
         return
     assert found.instance == "north"
     msgspec.json.encode(found)
+
+
+@pytest.mark.covers("Administration", "the console's page of actions")
+def test_actions_are_told_and_of_too_many_those_that_failed() -> None:
+    told = {
+        "runs": 3, "failures": 1, "dropped": 2, "chains_stopped": 0, "waiting": 4,
+        "waiting_bytes": 9, "step": "", "last_error": "x" * 2_000, "last_run_us": 77,
+    }  # fmt: skip
+    (found,) = take(Summarizer(), actions={"pid": 1, "actions": {"a": told}}).actions
+    assert (found.name, found.runs, found.failures, found.dropped) == ("a", 3, 1, 2)
+    assert (found.waiting, found.last_run_us, len(found.last_error)) == (4, 77, 1_000)
+    assert take(Summarizer(), actions={"pid": 1, "actions": {}}).actions == ()
+    assert take(Summarizer(), actions=None).actions == ()
+    # The process has not told of the runs of this one yet.
+    assert take(Summarizer(), actions={"actions": {"new": {}}}).actions[0].runs == 0
+    many = {f"a{at:03}": {"failures": int(at == 150)} for at in range(200)}
+    summary = take(Summarizer(), actions={"actions": many})
+    assert len(summary.actions) == 100 and summary.actions[0].name == "a150"
+    assert read_summary(msgspec.json.encode(summary), "north") == summary

@@ -22,7 +22,12 @@ from raylay.services.admin.fabric_problems import (
     problems_of,
     verdict_of,
 )
-from raylay.services.admin.fabric_summary import QueueSummary, TopicSummary, UpstreamSummary
+from raylay.services.admin.fabric_summary import (
+    ActionSummary,
+    QueueSummary,
+    TopicSummary,
+    UpstreamSummary,
+)
 from raylay.services.admin.fabric_topology import ConfiguredInstance, alone
 from raylay.services.admin.fabric_view import (
     FabricView,
@@ -283,6 +288,23 @@ def test_a_queue_of_which_nobody_tells_is_unknown() -> None:
     assert (queue["level"], queue["depth"], queue["trend"], queue["owned"]) == ("unknown",) + (
         None,
     ) * 3
+
+
+def test_actions_are_those_of_the_instances_that_are_known() -> None:
+    actions = (ActionSummary("a", runs=2), ActionSummary("b", failures=1, last_error="full"))
+    of_all = (*actions, ActionSummary("c", dropped=3))
+    changed = {
+        "R0-0": answer(summary(PAIR, "R0-0", actions=of_all)),
+        # Too old to count.
+        "R0-1": answer(summary(PAIR, "R0-1", actions=of_all), age_s=60.0),
+    }
+    found = told(PAIR, changed)["actions"]
+    assert [(each["instance"], each["name"], each["level"]) for each in found] == [
+        ("R0-0", "a", "ready"),
+        ("R0-0", "b", "attention"),
+        ("R0-0", "c", "attention"),
+    ]
+    assert (found[0]["runs"], found[1]["last_error"]) == (2, "full")
 
 
 def test_topics_are_those_that_instances_tell_of(monkeypatch: pytest.MonkeyPatch) -> None:
