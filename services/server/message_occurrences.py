@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from raylay.services.errors import CorruptRecord, RemoteProtocolError
 from raylay.services.messages.records import iterate_records
 from raylay.services.queues.records import ACKNOWLEDGED
 from raylay.services.server.occurrences import Occurrences
@@ -66,11 +67,20 @@ def tell_queue_messages(
         queue: name of the queue.
         reason: `ACKNOWLEDGED`, or one of `UNDONE` (services/queues/records.py).
         records: the records of the messages, as they are in the journal.
+
+    Raises:
+        RemoteProtocolError: these are no records.
     """
     kind = DELETED if reason == ACKNOWLEDGED else EXPIRED
     if not occurrences.wanted(kind):
         return
-    for record in iterate_records(records):
+    try:
+        found_records = list(iterate_records(records))
+    except CorruptRecord as error:
+        raise RemoteProtocolError(
+            f"the owner of queue {queue} sent messages that are none: {error}", "bad_frame"
+        ) from None
+    for record in found_records:
         found = variables_of(queue, message_type, record.body, record.correlation)
         found["AMPS_BOOKMARK"] = record.bookmark
         found["AMPS_REASON"] = "" if kind == DELETED else reason

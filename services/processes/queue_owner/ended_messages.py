@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 
 from raylay.services.errors import StorageError
 from raylay.services.processes.child_program import InstanceSocket
@@ -19,6 +20,11 @@ from raylay.services.queues.decisions import Expiration
 
 TURN_BYTES = 4 * 1024 * 1024
 """The size of the messages that one turn sends, in bytes, from which nothing more is sent in it."""
+NEIGHBOURS_MAX = 256
+"""The number of messages in one frame, at most."""
+UNREAD_BYTES = 32 * 1024
+"""The size that a message counts for where a neighbour cannot be read: it costs a read of its
+own."""
 
 
 class EndedMessages:
@@ -48,26 +54,28 @@ class EndedMessages:
         while waiting and left_bytes > 0 and self._instance.may_write:
             reason = waiting[0].reason
             txids: list[int] = []
-            for each in waiting:
+            for each in islice(waiting, NEIGHBOURS_MAX):
                 if each.reason != reason:
                     break
                 txids.append(each.txid)
             try:
                 records, count = self._bodies.records(txids, DELIVERY_BYTES)
             except StorageError:
-                self._send_one_by_one(reason, txids[0])
+                left_bytes -= self._send_first()
                 continue
             for _ in range(count):
                 waiting.popleft()
             left_bytes -= sum(map(len, records))
             self._instance.send_parts(*control.ended(reason, records))
 
-    def _send_one_by_one(self, reason: str, txid: int) -> None:
+    def _send_first(self) -> int:
+        """Sends the first message alone, as one of its neighbours cannot be read. Returns the bytes
+        that this counts for."""
         ended = self._waiting.popleft()
         try:
-            records, _ = self._bodies.records([txid], DELIVERY_BYTES)
+            records, _ = self._bodies.records([ended.txid], DELIVERY_BYTES)
         except StorageError:
-            publisher, sequence = ended.key
-            self._instance.send(control.ended_unread(reason, publisher, sequence))
-        else:
-            self._instance.send_parts(*control.ended(reason, records))
+            self._instance.send(control.ended_unread(ended.reason, *ended.key))
+            return UNREAD_BYTES
+        self._instance.send_parts(*control.ended(ended.reason, records))
+        return max(UNREAD_BYTES, sum(map(len, records)))

@@ -721,6 +721,22 @@ def test_what_expires_and_what_owners_report_are_events() -> None:
     assert bench.manager.status()["queues"]["json/work"]["queue_depth"] == 4
 
 
+def test_messages_that_have_left_are_told_where_the_owner_was_asked_for_them() -> None:
+    bench, told = Bench(), []
+    bench.runtime.occurrences.listen(["sow-expire-message"], lambda *each: told.append(each))
+    (begin,) = bench.owner().said("begin")
+    assert begin.header["expired"] is True and begin.header["acked"] is False
+    bench.says(b"".join(control.ended("max_cancels", RECORDS[:2])[0]))
+    bench.says(b"".join(control.ended("acknowledged", RECORDS[:2])[0]))
+    bench.says(control.ended_unread("time_limit", 7, 9))
+    assert {kind for kind, _ in told} == {"sow-expire-message"}
+    shown = [(each["AMPS_REASON"], each["AMPS_BOOKMARK"], each["AMPS_TOPIC"]) for _, each in told]
+    assert shown[0][0] == shown[1][0] == "max_cancels"
+    assert shown[2] == ("time_limit", "7|9|", "work") and told[2][1]["AMPS_DATA"] == ""
+    with pytest.raises(RemoteProtocolError, match="sent messages that are none"):
+        bench.says(b"".join(control.ended("max_cancels", [RECORDS[0][:-1]])[0]))
+
+
 def test_a_queue_that_has_just_started_is_asked_as_soon_as_its_owner_is_there() -> None:
     bench = Bench()
     client = bench.client()
