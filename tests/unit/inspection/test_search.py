@@ -100,6 +100,9 @@ def test_a_hole_of_ten_gigabytes_and_a_line_without_end_are_passed_over(
         file.truncate(10 * 1024**3)
         file.seek(0, os.SEEK_END)
         file.write(b"\nneedle again\n")
+    with open(path, "rb") as file:
+        if os.lseek(file.fileno(), 1024**3, os.SEEK_DATA) == 1024**3:
+            pytest.skip("this file system does not tell where holes are")
     holes: list[int] = []
     skip = search._skip_hole
 
