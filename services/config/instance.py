@@ -37,7 +37,7 @@ from raylay.services.security.modules import ModuleConfig
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.telemetry.logs import LogOptions
 from raylay.services.telemetry.tracing import TracingOptions
-from raylay.services.views.definition import ViewDefinition
+from raylay.services.views.definition import ConflatedTopicDefinition, ViewDefinition
 from raylay.storage.files import make_directory, write_durably
 
 INSTANCE_FILE = "instance.json"
@@ -163,6 +163,7 @@ class InstanceConfig(JsonText):
             None: messages of all topics that are not journaled are delivered to live subscribers.
         sow: SOW topics, in the order in which a name is looked up.
         views: views over them, each behind those that it is over.
+        conflated_topics: conflated topics over both, each behind those that it is over.
         queue_definitions: queues that the instance runs.
         type_definitions: message types that are defined besides the built-in ones.
         client_transports: transports for clients, at least one.
@@ -245,10 +246,17 @@ class InstanceConfig(JsonText):
     type_definitions: tuple[TypeDefinition, ...] = ()
     sow: tuple[SowTopicDefinition, ...] = ()
     views: tuple[ViewDefinition, ...] = ()
+    conflated_topics: tuple[ConflatedTopicDefinition, ...] = ()
     queue_definitions: tuple[RunQueue, ...] = ()
     capacity: CapacityConfig | None = None
     actions: tuple[ActionDefinition, ...] = ()
     sow_stats_interval_ms: int = 0
+
+    def computed_topics(self) -> tuple[TopicRule, ...]:
+        """Returns the topics whose records the instance computes, and to which nobody publishes."""
+        names = [(each.name, each.message_type) for each in self.views]
+        names += [(each.name, each.message_type) for each in self.conflated_topics]
+        return tuple(TopicRule(*each) for each in names)
 
     @property
     def transports(self) -> tuple[TransportConfig, ...]:

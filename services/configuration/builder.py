@@ -48,7 +48,15 @@ class FabricBuilder:
             if "downgrade" in given:
                 raise ConfigurationError("give either downgrade or downgrade_age")
             given["downgrade"] = {"age": downgrade_age}
-        for key in ("topics", "message_types", "sow_topics", "views", "queues", "actions"):
+        for key in (
+            "topics",
+            "message_types",
+            "sow_topics",
+            "views",
+            "conflated_topics",
+            "queues",
+            "actions",
+        ):
             if key in given:
                 given[key] = tuple(given[key])
         self._instances: dict[str, dict[str, Any]] = {}

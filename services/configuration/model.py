@@ -45,7 +45,7 @@ from raylay.services.configuration.transports import (
     TlsChoice,
     TransportSettings,
 )
-from raylay.services.configuration.views import ViewSettings
+from raylay.services.configuration.views import ConflatedTopicSettings, ViewSettings
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import (
     TopicMatcher,
@@ -63,7 +63,7 @@ from raylay.services.telemetry.log_options import (
     SYSLOG_SOCKET,
     LogTarget,
 )
-from raylay.services.views.definition import ViewDefinition
+from raylay.services.views.definition import ConflatedTopicDefinition, ViewDefinition
 
 
 def _checks(value: tuple[str, ...]) -> tuple[str, ...]:
@@ -372,6 +372,8 @@ class InstanceChoices(Section):
     """SOW topics of the instance. None: the fabric's SOW topics."""
     views: tuple[ViewSettings, ...] | None = None
     """Views of the instance. None: the fabric's views."""
+    conflated_topics: tuple[ConflatedTopicSettings, ...] | None = None
+    """Conflated topics of the instance. None: the fabric's conflated topics."""
     queues: tuple[QueueSettings, ...] | None = None
     """Queues of the instance. None: the fabric's queues."""
     actions: tuple[ActionSettings, ...] | None = None
@@ -453,6 +455,8 @@ class FabricChoices(Section):
     """SOW topics, in the order in which patterns and names are looked up."""
     views: tuple[ViewSettings, ...] = ()
     """Views, each behind those that it is over."""
+    conflated_topics: tuple[ConflatedTopicSettings, ...] = ()
+    """Conflated topics, each behind those that it is over."""
     queues: tuple[QueueSettings, ...] = ()
     actions: tuple[ActionSettings, ...] = ()
     """What each instance does by itself when something happens (docs/actions.md)."""
@@ -617,6 +621,11 @@ class FabricSettings(FabricChoices, _NamedSection):
         """Returns the instance's own views, or else the fabric's."""
         own = instance.views
         return tuple(each.definition() for each in (self.views if own is None else own))
+
+    def conflated_of(self, instance: InstanceSettings) -> tuple[ConflatedTopicDefinition, ...]:
+        """Returns the instance's own conflated topics, or else the fabric's."""
+        own = instance.conflated_topics
+        return tuple(each.definition() for each in (self.conflated_topics if own is None else own))
 
     def types_of(self, instance: InstanceSettings) -> tuple[TypeDefinition, ...]:
         """Returns the message types that are defined for the instance, or else the fabric's."""

@@ -33,11 +33,11 @@ from raylay.services.plugins.definition_problem import DefinitionProblem
 from raylay.services.plugins.filters import filter_problem
 from raylay.services.plugins.queue_checks import letter_circle, queue_problems
 from raylay.services.plugins.sow_checks import sow_problems
-from raylay.services.plugins.views import view_problems
+from raylay.services.plugins.views import conflated_problems, view_problems
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.replication.link.routing import SYNC_DESTINATIONS_MAX
 from raylay.services.sow.definition import SowTopicDefinition
-from raylay.services.views.definition import ViewDefinition
+from raylay.services.views.definition import ConflatedTopicDefinition, ViewDefinition
 
 
 class TopologyProblem(NamedTuple):
@@ -68,6 +68,7 @@ def problems(settings: FabricSettings) -> list[TopologyProblem]:
         for problem in (
             *_sow(settings, instance),
             *_views(settings, instance),
+            *_conflated(settings, instance),
             *_queues(settings, instance),
         )
     )
@@ -163,7 +164,10 @@ def _topics(settings: FabricSettings) -> Iterator[TopologyProblem]:
                 )
 
 
-Defined = TypeVar("Defined", bound=SowTopicDefinition | ViewDefinition | QueueDefinition)
+Defined = TypeVar(
+    "Defined",
+    bound=SowTopicDefinition | ViewDefinition | ConflatedTopicDefinition | QueueDefinition,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +263,28 @@ def _views(settings: FabricSettings, instance: InstanceSettings) -> Iterator[Top
             partial(view_problems, topics=topics, before=tuple(before), types=types)
         )
         before.append(view)
+
+
+def _conflated(settings: FabricSettings, instance: InstanceSettings) -> Iterator[TopologyProblem]:
+    """Checks the conflated topics that an instance has."""
+    types = settings.types_of(instance)
+    before: list[SowTopicDefinition | ViewDefinition | ConflatedTopicDefinition] = [
+        *settings.sow_of(instance),
+        *settings.views_of(instance),
+    ]
+    taken = {(each.name, each.message_type) for each in before}
+    for placed in _placed(
+        settings.conflated_of(instance), "conflated_topics", "conflated topic", instance
+    ):
+        topic = placed.definition
+        if (topic.name, topic.message_type) in taken:
+            yield TopologyProblem(
+                placed.subject,
+                f"{placed.where}: there is a SOW topic or view of this name: give the conflated "
+                "topic another one",
+            )
+        yield from placed.told(partial(conflated_problems, before=tuple(before), types=types))
+        before.append(topic)
 
 
 def _queues(settings: FabricSettings, instance: InstanceSettings) -> Iterator[TopologyProblem]:

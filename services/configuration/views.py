@@ -1,4 +1,4 @@
-"""Views of a fabric: how they are declared (behaviour.md 4.6)."""
+"""Views and conflated topics of a fabric: how they are declared (behaviour.md 4.5, 4.6)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from pydantic import AfterValidator, Field, model_validator
 
 from raylay.services.configuration.fields import MessageType, Section, definition_name
 from raylay.services.configuration.sow_topics import Expression, Index
-from raylay.services.views.definition import ViewDefinition
+from raylay.services.messages.units import Milliseconds
+from raylay.services.views.definition import (
+    INTERVAL_US_DEFAULT,
+    INTERVAL_US_MIN,
+    ConflatedTopicDefinition,
+    ViewDefinition,
+)
 
 ViewName = Annotated[str, AfterValidator(definition_name("topic"))]
 
@@ -55,3 +61,26 @@ class ViewSettings(Section):
         values["inline"] = values.pop("conflation") == "inline"
         values["null_equals"] = values.pop("join_null_equivalency")
         return ViewDefinition(**values)
+
+
+class ConflatedTopicSettings(Section):
+    """A topic that gives each record of another one at most once an interval (docs/views.md)."""
+
+    name: ViewName
+    message_type: MessageType
+    topic: Expression
+    """Name of the SOW topic, view or conflated topic of the same message type under it."""
+    interval_ms: Annotated[Milliseconds, Field(ge=INTERVAL_US_MIN // 1000)] = (
+        INTERVAL_US_DEFAULT // 1000
+    )
+    """Time between two values of a record."""
+    filter: str = ""
+    """Content filter of the records that it has. Empty: all."""
+    hash_indexes: tuple[Index, ...] = ()
+    """Hash indexes, each the identifiers of fields that queries ask for by exact value."""
+
+    def definition(self) -> ConflatedTopicDefinition:
+        """Returns the definition that an instance reads."""
+        values: dict[str, Any] = dict(iter(self))
+        values["interval_us"] = values.pop("interval_ms") * 1000
+        return ConflatedTopicDefinition(**values)

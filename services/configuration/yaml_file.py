@@ -19,6 +19,8 @@ sow_topics:                  # whose last message of each key is kept
 views:                       # computed from those
   - {name: flights/late, message_type: json, topic: flights/last, grouping: [/carrier],
      projection: [/carrier AS /carrier, COUNT(/delay) AS /late], filter: /delay > 15}
+conflated_topics:            # which give each record at most once an interval
+  - {name: flights/slow, message_type: json, topic: flights/last, interval: 5s}
 queues:                      # whose messages go to one consumer each
   - {name: work, message_type: json, underlying: orders, lease: 30s}
 downgrade: {age: 5s}
@@ -280,7 +282,7 @@ def _topic_subject(path: Path_) -> tuple[str, ...]:
     return tuple(map(str, inside)) if inside[begin : begin + 1] in _LISTED else ()
 
 
-_LISTED = (("sow_topics",), ("views",), ("queues",))
+_LISTED = (("sow_topics",), ("views",), ("conflated_topics",), ("queues",))
 
 
 def _as_text(time_ms: int | None) -> str | None:

@@ -32,7 +32,6 @@ from raylay.services.replication.values import Identity
 if TYPE_CHECKING:
     # Most instances have no SOW topics, and need not load the parsers of message types.
     from raylay.services.core.sow import SowFeature
-    from raylay.services.core.views import ViewFeature
 
 FOLD_ORDER = ("sow", "views", "live", "conflation", "queues", "replays")
 """Order in which features fold a commit. SOW topics come before subscribers are told, and live
@@ -83,7 +82,7 @@ class Composition:
         suspects: messages during which earlier processes crashed.
         names: owners of publisher ids, as far as earlier processes wrote them down.
         sow: SOW topics; None: there are none. Their `Stateful` objects are in `topics`.
-        views: views over them; None: there are none.
+        compute: makes the topics that are computed from them; called when they have recovered.
         sow_folded: called after each part of the journal that is folded into them, to write it
             down.
     """
@@ -102,7 +101,7 @@ class Composition:
     suspects: Suspects | None = None
     names: PublisherNames | None = None
     sow: SowFeature | None = None
-    views: ViewFeature | None = None
+    compute: Callable[[], None] = lambda: None
     sow_folded: Callable[[], None] = lambda: None
 
 
@@ -200,6 +199,5 @@ def compose(
         after_txid = headers[-1].last_txid
     if composition.sow is not None:
         composition.sow.recover_from(journal, last_txid, composition.sow_folded)
-    if composition.views is not None:
-        composition.views.build()
+        composition.compute()
     return InstanceCore(machine, recovery)

@@ -439,6 +439,7 @@ def instance_config(
         ),
         sow=settings.sow_of(instance),
         views=settings.views_of(instance),
+        conflated_topics=settings.conflated_of(instance),
         type_definitions=settings.types_of(instance),
         queue_definitions=settings.queues_of(instance),
         actions=settings.actions_of(instance),

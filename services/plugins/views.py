@@ -14,10 +14,11 @@ from raylay.services.plugins.definition_problem import DefinitionProblem
 from raylay.services.plugins.message_types import installed_types
 from raylay.services.sow.book import SowBook
 from raylay.services.sow.definition import SowTopicDefinition
-from raylay.services.views.definition import ViewDefinition
+from raylay.services.views.definition import ConflatedTopicDefinition, ViewDefinition
 
 if TYPE_CHECKING:
     from raylay.services.core.views import ViewFeature
+    from raylay.services.views.conflated_topic import ConflatedTopic
 
 
 def view_problems(
@@ -90,3 +91,74 @@ def with_views(
         known[SourceTopic(definition.message_type, definition.name)] = view.topic
         views.append(view)
     return SowBook(book.topics, [view.topic for view in views]), ViewFeature(views)
+
+
+def conflated_problems(
+    definition: ConflatedTopicDefinition,
+    before: Iterable[SowTopicDefinition | ViewDefinition | ConflatedTopicDefinition],
+    types: Iterable[TypeDefinition] = (),
+) -> list[DefinitionProblem]:
+    """Returns the problems of a conflated topic beyond its interval; empty: none.
+
+    Args:
+        before: the SOW topics and views of the instance, and the conflated topics before this one.
+        types: message types that the configuration defines.
+
+    Raises:
+        ConfigurationError: what is installed beside Raylay cannot be used.
+    """
+    from raylay.services.plugins.functions import functions
+    from raylay.services.views.conflated_topic import conflated_filter
+    from raylay.services.views.sources import SourceTopic
+
+    known = [
+        SourceTopic(each.message_type, each.name)
+        for each in before
+        if not isinstance(each, SowTopicDefinition) or not each.pattern
+    ]
+    try:
+        conflated_filter(definition, installed_types(types), known, functions())
+    except ExpressionError as error:
+        return [DefinitionProblem((), f"{error.expression[:200]!r}: {error}")]
+    except MessageTypeError as error:
+        return [DefinitionProblem(("message_type",), str(error))]
+    return []
+
+
+def with_conflated_topics(
+    book: SowBook,
+    definitions: Sequence[ConflatedTopicDefinition],
+    types: Iterable[TypeDefinition],
+) -> tuple[SowBook, tuple[ConflatedTopic, ...]]:
+    """Returns the topics of an instance with its conflated topics among them.
+
+    Args:
+        book: the SOW topics and views.
+        definitions: the conflated topics, each behind those that it is over.
+        types: message types of the configuration.
+
+    Raises:
+        ConfigurationError: a definition cannot be used; names the topic.
+    """
+    from raylay.services.plugins.functions import functions
+    from raylay.services.views.conflated_topic import ConflatedTopic, conflated_filter
+    from raylay.services.views.sources import SourceTopic
+
+    kinds = installed_types(types)
+    known = {
+        SourceTopic(each.definition.message_type, each.definition.name): each
+        for each in book.every
+        if not each.definition.pattern
+    }
+    made: list[ConflatedTopic] = []
+    for definition in definitions:
+        try:
+            passes = conflated_filter(definition, kinds, known, functions())
+        except (ExpressionError, MessageTypeError) as error:
+            raise ConfigurationError(f"conflated topic {definition.name}: {error}") from None
+        under = known[SourceTopic(definition.message_type, definition.topic)]
+        topic = ConflatedTopic(definition, under, passes)
+        known[SourceTopic(definition.message_type, definition.name)] = topic.topic
+        made.append(topic)
+    computed = [*book.computed, *(each.topic for each in made)]
+    return SowBook(book.topics, computed), tuple(made)

@@ -1,8 +1,12 @@
-"""The configuration of one view, as values from YAML or AMPSConfig (behaviour.md 4.6)."""
+"""The configuration of one view and of one conflated topic, as values from YAML or AMPSConfig
+(behaviour.md 4.5, 4.6)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+INTERVAL_US_MIN = 100_000
+INTERVAL_US_DEFAULT = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,4 +63,40 @@ class ViewDefinition:
     @property
     def stored_as(self) -> str:
         """Returns the name by which the view is told from one of another type."""
+        return f"{self.message_type}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ConflatedTopicDefinition:
+    """The configuration of one conflated topic.
+
+    Attributes:
+        name: name of the topic, to which no client publishes.
+        message_type: name of its message type, which is that of the topic under it.
+        topic: name of the SOW topic, view or conflated topic under it.
+        interval_us: time between two values of a key, in microseconds.
+        filter: content filter of the records that it has; empty: all.
+        hash_indexes: identifiers of each index for exact matches.
+
+    Raises:
+        ValueError: the interval is too short.
+    """
+
+    name: str
+    message_type: str
+    topic: str
+    interval_us: int = INTERVAL_US_DEFAULT
+    filter: str = ""
+    hash_indexes: tuple[tuple[str, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.interval_us < INTERVAL_US_MIN:
+            raise ValueError(
+                f"conflated topic {self.name}: the interval is {self.interval_us / 1000:g} ms: "
+                f"give at least {INTERVAL_US_MIN // 1000} ms"
+            )
+
+    @property
+    def stored_as(self) -> str:
+        """Returns the name by which the topic is told from one of another type."""
         return f"{self.message_type}/{self.name}"

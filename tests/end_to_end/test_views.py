@@ -41,6 +41,8 @@ views:
     grouping: [/none]
     projection: [SUM(/sum) AS /sum]
     conflation: inline
+conflated_topics:
+  - {name: slow, message_type: json, topic: sums, interval: 200ms, filter: /sum > 1}
 """
 
 
@@ -157,5 +159,33 @@ def test_nobody_publishes_to_a_view_or_replays_it(tmp_path: Path) -> None:
             with pytest.raises(Exception, match="from other topics"):
                 await client.publish("sums", b'{"customer":1}')
                 await client.flush()
+
+    asyncio.run(run())
+
+
+@pytest.mark.covers("Views", "conflated topics: a follower gets each record")
+def test_a_conflated_topic_gives_the_last_value_of_an_interval(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Instance(tmp_path) as at:
+            follower = await at.client.sow_and_subscribe("slow", oof=True)
+            for price in range(1, 21):
+                await at.publish("orders", {"id": 1, "customer": 1, "price": price})
+            given: list[Any] = []
+            while not given or given[-1] != 20:
+                message = await anext(follower)
+                if message.kind not in ("group_begin", "group_end"):
+                    given.append(json.loads(message.body)["sum"])
+            assert given == sorted(given) and len(given) < 20, "most were replaced"
+            assert await at.rows("slow") == [{"customer": 1, "sum": 20, "count": 1}]
+            status = at.server.parts.status.status()["conflated_topics"]["json/slow"]
+            assert status["records"] == 1 and status["conflated"] == 20 - 1 - len(given)
+            await at.client.sow_delete("orders", filter="/id = 1")
+            gone = await anext(follower)
+            assert json.loads(gone.body)["sum"] == 20 and gone.kind != "publish"
+            assert await at.rows("slow") == []
+        async with Instance(tmp_path) as at:
+            await at.publish("orders", {"id": 2, "customer": 2, "price": 7})
+        async with Instance(tmp_path) as at:
+            assert await at.rows("slow") == [{"customer": 2, "sum": 7, "count": 1}]
 
     asyncio.run(run())

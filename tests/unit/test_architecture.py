@@ -84,7 +84,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "subscriptions": "expressions messages replication sow",
         "core": "messages queues replication sow subscriptions views",
         "sow": "expressions messages",
-        "views": "expressions messages sow",
+        "views": "expressions messages sow subscriptions",
         "queues": "expressions messages",
         "security": "expressions messages",
         "topology": "messages replication",
@@ -102,7 +102,7 @@ ROOMS: dict[str, frozenset[str]] = {
         ),
         "server": (
             "actions capacity config core messages net plugins protocol queues replication "
-            "security sow storage subscriptions telemetry"
+            "security sow storage subscriptions telemetry views"
         ),
         "admin": "messages security telemetry",
         "processes": (
@@ -193,6 +193,7 @@ WITHOUT_TEST_FILE = {
     "services/verification/queue_history.py": "declarations only",
     "services/verification/violation.py": "sim/test_checkers.py",
     "services/queues/decisions.py": "declarations only",
+    "services/views/conflated_topic.py": "unit/core/test_conflation.py",
     "services/views/definition.py": "unit/core/test_views.py",
     "services/views/groups.py": "unit/views/test_group_fold.py",
     "services/views/projection.py": "unit/views/test_group_fold.py",

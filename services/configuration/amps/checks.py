@@ -10,7 +10,7 @@ from raylay.services.configuration.amps.message_types import definition, problem
 from raylay.services.configuration.amps.model import AmpsConfig, DestinationStanza, LogTopic
 from raylay.services.configuration.amps.queues import queue_texts
 from raylay.services.configuration.amps.sow import (
-    ConflatedTopic,
+    ConflatedTopicStanza,
     Queue,
     SowStanza,
     SowTopicStanza,
@@ -32,7 +32,7 @@ from raylay.services.replication.link.routing import SYNC_DESTINATIONS_MAX
 
 Path = tuple[str | int, ...]
 Problem = tuple[Path, str]
-_Definition = SowTopicStanza | ViewStanza | ConflatedTopic | Queue
+_Definition = SowTopicStanza | ViewStanza | ConflatedTopicStanza | Queue
 BUILT_IN_MODULES = frozenset(
     (
         "amps-default-authentication-module",
@@ -255,7 +255,7 @@ def _sow(sow: SowStanza, config: AmpsConfig) -> Iterator[Problem]:
 
 
 def _underlying(sow: SowStanza, defined: dict[str, list[tuple[int, str]]]) -> Iterator[Problem]:
-    over: list[tuple[Path, ViewStanza | ConflatedTopic, str | None]] = [
+    over: list[tuple[Path, ViewStanza | ConflatedTopicStanza, str | None]] = [
         (("SOW", "View", number), view, view.underlying.topic)
         for number, view in enumerate(sow.views)
     ]

@@ -314,10 +314,11 @@ def _bootstrap(
 
 
 def _definitions(config: AmpsConfig, sow: SowStanza) -> dict[str, Any]:
-    """Returns the settings of the SOW topics and views that run, and of the queues."""
+    """Returns the settings of the SOW topics, views and conflated topics that run, and of the
+    queues."""
     queues = [queue_settings(queue) for queue in sow.all_queues]
     topics = [settings_of(topic) for topic in sow.topics if not not_running(topic, config)]
-    return {"sow_topics": topics, "views": running_views(config), "queues": queues}
+    return {"sow_topics": topics, **running_views(config), "queues": queues}
 
 
 def _journal(log: TransactionLog, actions: list[dict[str, Any]]) -> dict[str, Any]:

@@ -192,7 +192,7 @@ class ViewStanza(Stanza):
         return self
 
 
-class ConflatedTopic(Stanza):
+class ConflatedTopicStanza(Stanza):
     """The last value of each key of a topic, at intervals."""
 
     name: Text = element("Name", synonyms=("Topic",))
@@ -217,7 +217,7 @@ class SowStanza(Stanza):
     local_queues: tuple[LocalQueue, ...] = element("LocalQueue", (), many=True)
     group_local_queues: tuple[GroupLocalQueue, ...] = element("GroupLocalQueue", (), many=True)
     views: tuple[ViewStanza, ...] = element("View", (), synonyms=("ViewDefinition",), many=True)
-    conflated_topics: tuple[ConflatedTopic, ...] = element(
+    conflated_topics: tuple[ConflatedTopicStanza, ...] = element(
         "ConflatedTopic", (), synonyms=("ReplicaDefinition",), many=True
     )
 

@@ -139,6 +139,12 @@ RUNS = frozenset(
                 *("Conflation", "Filter", "HashIndex", "JoinNullEquivalency"),
             )
         ),
+        *(
+            f"SOW/ConflatedTopic/{name}"
+            for name in (
+                *("Name", "UnderlyingTopic", "MessageType", "Interval", "Filter", "HashIndex"),
+            )
+        ),
         "Bootstrap/Topic/Name",
         "Bootstrap/Topic/MessageType",
         "Bootstrap/Transport/InetAddr",
@@ -220,8 +226,8 @@ def findings(document: Document) -> list[ElementFinding]:
         why = not_running(topic, config)
         if why:
             found.append(ElementFinding(document.origin(("SOW", "Topic", number)), why, True))
-    for number, why in not_running_views(config):
-        found.append(ElementFinding(document.origin(("SOW", "View", number)), why, True))
+    for place, why in not_running_views(config):
+        found.append(ElementFinding(document.origin(("SOW", *place)), why, True))
     actions = actions_of(config)
     for places, refuses in ((actions.left, True), (actions.needless, False)):
         found += [ElementFinding(document.origin(path), text, refuses) for path, text in places]

@@ -1,5 +1,5 @@
-"""Translation of `SOW/View` to a view of Raylay: its settings, its errors, and why one does not
-run."""
+"""Translation of `SOW/View` and `SOW/ConflatedTopic`: their settings, their errors, and why one
+does not run."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from pydantic import ValidationError
 
 from raylay.services.configuration.amps.message_types import definitions
 from raylay.services.configuration.amps.model import AmpsConfig
-from raylay.services.configuration.amps.sow import ViewStanza
+from raylay.services.configuration.amps.sow import ConflatedTopicStanza, ViewStanza
 from raylay.services.configuration.amps.sow_topics import not_running, settings_of
 from raylay.services.configuration.builder import explain
 from raylay.services.configuration.sow_topics import SowTopicSettings
-from raylay.services.configuration.views import ViewSettings
+from raylay.services.configuration.views import ConflatedTopicSettings, ViewSettings
 from raylay.services.errors import ConfigurationError
-from raylay.services.plugins.views import view_problems
-from raylay.services.views.definition import ViewDefinition
+from raylay.services.plugins.definition_problem import DefinitionProblem
+from raylay.services.plugins.views import conflated_problems, view_problems
+from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.views.definition import ConflatedTopicDefinition, ViewDefinition
 
+MILLISECOND_NS = 1_000_000
+Under = SowTopicDefinition | ViewDefinition | ConflatedTopicDefinition
 _ELEMENTS = {
     "name": "Name",
     "message_type": "MessageType",
@@ -49,89 +53,163 @@ def view_settings(view: ViewStanza) -> dict[str, Any]:
     }
 
 
+def conflated_settings(topic: ConflatedTopicStanza) -> dict[str, Any]:
+    """Returns the conflated topic as a fabric's file declares it."""
+    return {
+        "name": topic.name,
+        "message_type": topic.message_type,
+        "topic": topic.underlying_topic,
+        "interval": f"{-(-topic.interval_ns // MILLISECOND_NS)}ms",
+        "filter": topic.filter or "",
+        "hash_indexes": tuple(index.keys for index in topic.hash_indexes),
+    }
+
+
 class JudgedView(NamedTuple):
-    """A view of a file, as it would run.
+    """A view or a conflated topic of a file, as it would run.
 
     Attributes:
-        definition: its definition; None: it contradicts itself.
+        kind: name of its element, `View` or `ConflatedTopic`.
+        number: its number among those.
+        settings: it as a fabric's file declares it.
         element: name of the element that has the problem; empty: the view.
         problem: reason why it cannot run; empty: it runs.
         is_wrong: whether the file itself is wrong, and not only what it names does not run here.
     """
 
-    view: ViewStanza
-    definition: ViewDefinition | None
+    kind: str
+    number: int
+    name: str
+    settings: dict[str, Any]
     element: str = ""
     problem: str = ""
     is_wrong: bool = False
 
 
-def judged_views(config: AmpsConfig) -> Iterator[JudgedView]:
-    """Yields each view of a configuration, in the order in which the file has them.
+def judged_views(config: AmpsConfig) -> list[JudgedView]:
+    """Returns each view of a configuration, and then each conflated topic, in the order in which
+    the file has them.
 
     Raises:
         ConfigurationError: what is installed beside Raylay cannot be used.
     """
     sow = config.sow
-    if sow is None or not sow.views:
-        return
+    if sow is None or not (sow.views or sow.conflated_topics):
+        return []
     every = [
         SowTopicSettings.model_validate(settings_of(topic)).definition() for topic in sow.topics
     ]
-    topics = [
+    running = [
         definition
         for topic, definition in zip(sow.topics, every, strict=True)
         if not not_running(topic, config)
     ]
-    before: list[ViewDefinition] = []
-    written: list[ViewDefinition] = []
-    for view in sorted(sow.views, key=lambda each: each.position):
+    judge = _Judge(config, running, every)
+    for number, view in sorted(enumerate(sow.views), key=lambda each: each[1].position):
+        judge.view("View", number, view.name, view_settings(view))
+    for number, topic in enumerate(sow.conflated_topics):
+        judge.conflated("ConflatedTopic", number, topic.name, conflated_settings(topic))
+    return judge.found
+
+
+class _Judge:
+    """Judges views and conflated topics one after the other.
+
+    Args:
+        running: the SOW topics that run.
+        every: all SOW topics of the file.
+    """
+
+    def __init__(
+        self,
+        config: AmpsConfig,
+        running: list[SowTopicDefinition],
+        every: list[SowTopicDefinition],
+    ) -> None:
+        self._types = definitions(config)
+        self._running = running
+        self._every = every
+        self._views: list[ViewDefinition] = []
+        self._written: list[ViewDefinition] = []
+        self._conflated: list[ConflatedTopicDefinition] = []
+        self._conflated_written: list[ConflatedTopicDefinition] = []
+        self.found: list[JudgedView] = []
+
+    def view(self, kind: str, number: int, name: str, settings: dict[str, Any]) -> None:
         try:
-            definition = ViewSettings.model_validate(view_settings(view)).definition()
+            definition = ViewSettings.model_validate(settings).definition()
         except ValidationError as error:
-            path, text = next(iter(explain(error, ViewSettings)))
-            element = _ELEMENTS.get(str(path[0]) if path else "", "")
-            yield JudgedView(view, None, element, text, True)
-            continue
-        types = definitions(config)
-        problems = view_problems(definition, topics, before, types)
-        wrong = problems and view_problems(definition, every, written, types)
-        written.append(definition)
-        if problems:
-            text = problems[0].text
-            yield JudgedView(view, definition, "", text, bool(wrong))
-            continue
-        before.append(definition)
-        yield JudgedView(view, definition)
+            self._contradicts(kind, number, name, settings, *explain(error, ViewSettings)[0])
+            return
+        problems = view_problems(definition, self._running, self._views, self._types)
+        wrong = problems and view_problems(definition, self._every, self._written, self._types)
+        self._written.append(definition)
+        if not problems:
+            self._views.append(definition)
+        self._judged(kind, number, name, settings, problems, bool(wrong))
+
+    def conflated(self, kind: str, number: int, name: str, settings: dict[str, Any]) -> None:
+        try:
+            definition = ConflatedTopicSettings.model_validate(settings).definition()
+        except ValidationError as error:
+            found = explain(error, ConflatedTopicSettings)[0]
+            self._contradicts(kind, number, name, settings, *found)
+            return
+        before: list[Under] = [*self._running, *self._views, *self._conflated]
+        problems = conflated_problems(definition, before, self._types)
+        before = [*self._every, *self._written, *self._conflated_written]
+        wrong = problems and conflated_problems(definition, before, self._types)
+        self._conflated_written.append(definition)
+        if not problems:
+            self._conflated.append(definition)
+        self._judged(kind, number, name, settings, problems, bool(wrong))
+
+    def _contradicts(
+        self, kind: str, number: int, name: str, settings: dict[str, Any], path: Any, text: str
+    ) -> None:
+        element = _ELEMENTS.get(str(path[0]) if path else "", "")
+        self.found.append(JudgedView(kind, number, name, settings, element, text, True))
+
+    def _judged(
+        self,
+        kind: str,
+        number: int,
+        name: str,
+        settings: dict[str, Any],
+        problems: list[DefinitionProblem],
+        is_wrong: bool,
+    ) -> None:
+        text = problems[0].text if problems else ""
+        self.found.append(JudgedView(kind, number, name, settings, "", text, is_wrong))
 
 
-def running_views(config: AmpsConfig) -> list[dict[str, Any]]:
-    """Returns the settings of the views that run, in order."""
-    return [view_settings(each.view) for each in judged_views(config) if not each.problem]
+def running_views(config: AmpsConfig) -> dict[str, list[dict[str, Any]]]:
+    """Returns the settings of the views and conflated topics that run, in order."""
+    running = [each for each in judged_views(config) if not each.problem]
+    return {
+        "views": [each.settings for each in running if each.kind == "View"],
+        "conflated_topics": [each.settings for each in running if each.kind != "View"],
+    }
 
 
 def view_texts(config: AmpsConfig) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yields the place in `SOW` and the text of each error in views."""
-    sow = config.sow
-    if sow is None:
-        return
+    """Yields the place in `SOW` and the text of each error in views and conflated topics."""
     try:
-        for each in judged_views(config):
-            if each.is_wrong:
-                place: tuple[str | int, ...] = ("View", sow.views.index(each.view))
-                more = (each.element,) if each.element else ()
-                yield (*place, *more), f"view {each.view.name}: {each.problem}"
+        judged = judged_views(config)
     except (ConfigurationError, ValidationError):
         # Of a topic that is wrong itself, its own error is told.
         return
+    for each in judged:
+        if each.is_wrong:
+            more = (each.element,) if each.element else ()
+            what = "view" if each.kind == "View" else "conflated topic"
+            yield (each.kind, each.number, *more), f"{what} {each.name}: {each.problem}"
 
 
-def not_running_views(config: AmpsConfig) -> Iterator[tuple[int, str]]:
-    """Yields the number of each view that is right and does not run here, and why."""
-    sow = config.sow
-    if sow is None:
-        return
+def not_running_views(config: AmpsConfig) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yields the place in `SOW` of each view and conflated topic that is right and does not run
+    here, and why."""
     for each in judged_views(config):
         if each.problem:
-            text = f"View {each.view.name} of SOW does not run here: {each.problem}"
-            yield sow.views.index(each.view), text
+            text = f"{each.kind} {each.name} of SOW does not run here: {each.problem}"
+            yield (each.kind, each.number), text

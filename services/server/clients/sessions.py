@@ -358,7 +358,8 @@ class ClientSessions:
 
     def computes_any(self, wanted: TopicFilter) -> bool:
         """Returns whether a subscription asks for a view."""
-        return self._sow.views is not None and self._sow.book.computes_any(wanted)
+        book = self._sow.book
+        return bool(book.computed) and book.computes_any(wanted)
 
     def replay_filter(self, client: ReplayClient, text: str) -> ReplayFilter:
         """The content filter of a client's bookmark subscription.

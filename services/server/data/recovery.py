@@ -14,7 +14,6 @@ from raylay.services.core.compose import Composition, compose
 from raylay.services.errors import RaylayError, SowDamaged
 from raylay.services.messages.suspects import Suspects
 from raylay.services.messages.topic_book import TopicBook
-from raylay.services.messages.topics import TopicRule
 from raylay.services.plugins.filters import filter_language
 from raylay.services.replication.instance import InstanceMachine
 from raylay.services.replication.link.content import FilterLanguage
@@ -203,7 +202,7 @@ class InstanceRecovery:
                 config.name,
                 stateful,
                 () if queues is None else queues.topics(),
-                tuple(TopicRule(each.name, each.message_type) for each in config.views),
+                config.computed_topics(),
             ),
             peers=peers,
             servers=servers,
@@ -216,7 +215,7 @@ class InstanceRecovery:
             suspects=None if note is None else Suspects(note, note.left),
             names=PublisherNames((publisher_of(key), name) for key, name in state.items(NAME_KEYS)),
             sow=feature,
-            views=sow.views,
+            compute=sow.compute,
             sow_folded=(lambda: None) if feature is None else partial(sow.folded, feature),
         )
         machine, log = compose(

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from raylay.services.core.feature import CommitBatch, FeatureRegistry
+from raylay.services.core.feature import CommitBatch, Feature, FeatureRegistry
 from raylay.services.errors import ConfigurationError, RaylayError, SowDamaged, StorageError
 from raylay.services.messages.records import Run
 from raylay.services.security.control import NAME_SHOWN_MAX
@@ -30,7 +30,9 @@ from raylay.storage.sow import LmdbSowStore
 
 if TYPE_CHECKING:
     # Most instances have no SOW topics, and need not load the parsers of message types.
+    from raylay.services.core.conflation import ConflationFeature
     from raylay.services.sow.book import SowBook
+    from raylay.services.sow.topic import SowChange
 
 WRITE_INTERVAL_S = 1.0
 IDLE_INTERVAL_S = 10.0
@@ -91,6 +93,15 @@ class SowManager:
         """The SOW topics as a feature of the folds; None: there are no SOW topics."""
         self.views = stored.views
         """The views over them, likewise."""
+        self._conflation: ConflationFeature | None = None
+        self._conflated_timer: asyncio.TimerHandle | None = None
+        if stored.conflated:
+            from raylay.services.core.conflation import ConflationFeature
+
+            self._conflation = ConflationFeature(stored.conflated, runtime.steady_us, self._wake)
+        self._computing: list[Feature] = [
+            each for each in (self.views, self._conflation) if each is not None
+        ]
 
     @property
     def book(self) -> SowBook:
@@ -120,8 +131,8 @@ class SowManager:
 
             self._folds.weigh_by(weigh, weigh_published)
             self._folds.enlist(self, True)
-            if self.views is not None:
-                self._folds.enlist(self.views, True)
+            for each in self._computing:
+                self._folds.enlist(each, True)
             self.feature.begin_counting()
             if self.feature.floor_txid is not None:
                 self._begin_write()
@@ -233,12 +244,30 @@ class SowManager:
         now_us = runtime.aging_us()
         changes = feature.tick(now_us, only_due=only_due)
         if changes:
-            # Subscribers are told of the removals, although nothing was committed.
-            folded_txid = self._folds.folded_txid(self._instance.machine.committed_txid)
-            self._folds.fold(CommitBatch([], folded_txid, changes))
-            runtime.outbox.flush()
+            self._fold_changes(changes)
         if feature.is_due(now_us):
             self._turn = runtime.loop.call_soon(self._tidy, True)
+
+    def _wake(self, at_us: int) -> None:
+        """Has conflated topics give what is due, at a time of the steady clock."""
+        if self._conflated_timer is not None:
+            self._conflated_timer.cancel()
+        later_s = max(0, at_us - self._runtime.steady_us()) / 1e6
+        self._conflated_timer = self._runtime.loop.call_later(later_s, self._conflate)
+
+    def _conflate(self) -> None:
+        self._conflated_timer = None
+        if self._conflation is None or not self._runtime.is_serving or self._is_folding:
+            return
+        changes = self._conflation.due()
+        if changes:
+            self._fold_changes(changes)
+
+    def _fold_changes(self, changes: list[SowChange]) -> None:
+        """Tells subscribers, and topics over these, of changes without a commit."""
+        folded_txid = self._folds.folded_txid(self._instance.machine.committed_txid)
+        self._folds.fold(CommitBatch([], folded_txid, changes))
+        self._runtime.outbox.flush()
 
     def _begin_write(self) -> None:
         feature, store, runtime = self.feature, self._stored.store, self._runtime
@@ -339,6 +368,7 @@ class SowManager:
         return {
             "sow_topics": self.feature.status(),
             "views": {} if self.views is None else self.views.status(),
+            "conflated_topics": {} if self._conflation is None else self._conflation.status(),
             "sow_store_failure": self._stored.failure,
             "sow_unreadable": self.feature.unreadable,
         }
@@ -360,8 +390,8 @@ class SowManager:
             await self._finish(self._commit)
         # Commits that wait to be folded are folded from the journal in the next life.
         self._folds.enlist(self, False)
-        if self.views is not None:
-            self._folds.enlist(self.views, False)
+        for each in self._computing:
+            self._folds.enlist(each, False)
         if self.feature is not None and not self._is_folding:
             await self._runtime.in_thread(self._stored.write, self.feature)
         self._stored.close()

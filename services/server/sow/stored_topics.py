@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     # Most instances have no SOW topics, and need not load the parsers of message types.
     from raylay.services.core.sow import SowFeature
     from raylay.services.core.views import ViewFeature
+    from raylay.services.views.conflated_topic import ConflatedTopic
 
 SOW_FILE = "sow.lmdb"
 DAMAGED_SUFFIX = ".damaged"
@@ -49,6 +50,7 @@ class StoredSowTopics:
     Attributes:
         feature: the SOW topics as a feature of the folds; None: there are no SOW topics.
         views: the views over them, as a feature of the folds; None: there are none.
+        conflated: the conflated topics over them.
         store: the store on disk; None: no topic is on disk, or the store is closed.
         failure: reason why the store cannot be written; empty: the store can be written.
         is_full: whether the store cannot be written because the disk is full.
@@ -68,6 +70,7 @@ class StoredSowTopics:
         self.is_full = False
         self.feature: SowFeature | None = None
         self.views: ViewFeature | None = None
+        self.conflated: tuple[ConflatedTopic, ...] = ()
         if runtime.config.sow:
             try:
                 self.feature = self._open()
@@ -110,6 +113,12 @@ class StoredSowTopics:
             from raylay.services.plugins.views import with_views
 
             book, self.views = with_views(book, config.views, config.type_definitions)
+        if config.conflated_topics:
+            from raylay.services.plugins.views import with_conflated_topics
+
+            book, self.conflated = with_conflated_topics(
+                book, config.conflated_topics, config.type_definitions
+            )
         feature = SowFeature(book)
         problems = feature.begin(journal.first_txid, journal.recovered.next_txid - 1)
         if feature.is_urgent:
@@ -118,6 +127,13 @@ class StoredSowTopics:
         for each in problems:
             self._runtime.report(each.event, topic=each.topic, text=each.text)
         return feature
+
+    def compute(self) -> None:
+        """Makes the records of views and conflated topics, from those of the recovered topics."""
+        if self.views is not None:
+            self.views.build()
+        for each in self.conflated:
+            each.build()
 
     def _match(self, store: SowStore) -> dict[str, int]:
         """Drops the stored records of topics whose configuration has changed. Returns, by topic,

@@ -66,6 +66,7 @@ connect_regions: async
 message_types: [{name: pipes, kind: fix, options: {field_separator: 124}}]
 sow_topics: [{name: t/last, message_type: json, keys: [/id]}]
 views: [{name: t/view, message_type: json, topic: t/last, projection: [/id AS /id]}]
+conflated_topics: [{name: t/slow, message_type: json, topic: t/last, interval: 1s}]
 queues: [{name: t/work, message_type: json, underlying: t/orders, lease: 30s}]
 actions: [{name: hello, on: startup, do: {echo_message: {message: hello}}}]
 sow_stats_interval: 5s
@@ -84,6 +85,7 @@ instances:
     topics: [own]
     sow_topics: [{name: own, message_type: json, expiration: 5s}]
     views: [{name: own/view, message_type: json, topic: own, projection: [COUNT(/id) AS /n]}]
+    conflated_topics: [{name: own/slow, message_type: json, topic: own}]
     queues: [{name: own/work, message_type: json, underlying: own}]
     actions: [{on: shutdown, do: nothing}]
     sow_stats_interval: 250ms

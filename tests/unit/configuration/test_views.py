@@ -6,7 +6,7 @@ import pytest
 
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError
-from raylay.services.views.definition import ViewDefinition
+from raylay.services.views.definition import ConflatedTopicDefinition, ViewDefinition
 
 pytestmark = pytest.mark.covers("Views", "`views` of a fabric and of an instance")
 
@@ -54,3 +54,34 @@ def test_what_cannot_be_is_told_with_its_line(entry: str, words: str) -> None:
 def test_a_view_needs_the_topics_under_it_at_each_instance() -> None:
     with pytest.raises(ConfigurationError, match="define it before the view"):
         parse(FILE % SUMS + "instances: {A-2: {sow_topics: []}}\n")
+
+
+SLOW = "conflated_topics: [{name: slow, message_type: json, topic: %s%s}]\n"
+
+
+def test_a_conflated_topic_is_declared_over_topics_and_views() -> None:
+    for under in ("orders", "sums"):
+        settings = parse(FILE % SUMS + SLOW % (under, ", interval: 1s"))
+        assert settings.conflated_of(settings.instances[1]) == (
+            ConflatedTopicDefinition("slow", "json", under, 1_000_000),
+        )
+
+
+@pytest.mark.parametrize(
+    ("under", "more", "words"),
+    [
+        ("trades", "", "there is no SOW topic or view json/trades"),
+        ("orders", ", interval: 99ms", "interval"),
+        ("orders", ", filter: /a >", "expected"),
+        ("slow", "", "define it before"),
+    ],
+)
+def test_a_conflated_topic_that_cannot_be_is_refused(under: str, more: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        parse(FILE % SUMS + SLOW % (under, more), "f.yaml")
+    assert str(caught.value).startswith("f.yaml:")
+
+
+def test_a_conflated_topic_has_a_name_of_its_own() -> None:
+    with pytest.raises(ConfigurationError, match="there is a SOW topic or view of this name"):
+        parse(FILE % SUMS + (SLOW % ("orders", "")).replace("name: slow", "name: sums"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raylay.services.configuration.topology import problems
-from raylay.services.configuration.views import ViewSettings
+from raylay.services.configuration.views import ConflatedTopicSettings, ViewSettings
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.expressions.functions.aggregates import AGGREGATES
 
@@ -24,10 +24,14 @@ def test_the_file_declares_it() -> None:
     assert problems(settings) == []
     delays, named = settings.views_of(settings.instances[0])
     assert delays.grouping == ("/carrier", "/airport") and len(delays.projection) == 5
+    more = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)[1]
+    slow = parse(text + more).conflated_topics[0].definition()
+    assert (slow.topic, slow.interval_us) == ("delays", 5_000_000)
     assert named.joins == ("[delays]./carrier = [carriers]./code",)
 
 
 def test_the_tables_have_every_key_and_every_aggregate() -> None:
     rows = [line.split("|")[1] for line in TEXT.splitlines() if line.startswith("| `")]
     told = {name for row in rows for name in re.findall(r"`(\w+)", row)}
-    assert told == set(ViewSettings.model_fields) | set(AGGREGATES)
+    settings = set(ViewSettings.model_fields) | set(ConflatedTopicSettings.model_fields)
+    assert told == {name.removesuffix("_ms") for name in settings} | set(AGGREGATES)

@@ -14,7 +14,7 @@ from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.state import SowRules
-from raylay.services.views.definition import ViewDefinition
+from raylay.services.views.definition import ConflatedTopicDefinition, ViewDefinition
 
 pytestmark = pytest.mark.covers("SOW", "`SOW/Topic` of AMPSConfig")
 
@@ -311,13 +311,45 @@ def test_a_view_over_a_topic_that_does_not_run_does_not_run() -> None:
     assert any(each.refuses for each in found)
 
 
-def test_conflated_topics_stay_refused() -> None:
-    topic = (
-        "<ConflatedTopic><Name>slow</Name><MessageType>json</MessageType><UnderlyingTopic>orders"
-        "</UnderlyingTopic></ConflatedTopic></SOW>"
+CONFLATED = """<ConflatedTopic>
+  <Name>slow</Name>
+  <MessageType>json</MessageType>
+  <UnderlyingTopic>orders</UnderlyingTopic>
+  <Interval>2s</Interval>
+  <Filter>/n > 1</Filter>
+</ConflatedTopic>
+</SOW>"""
+
+
+@pytest.mark.covers("Views", "`SOW/ConflatedTopic` of AMPSConfig")
+def test_conflated_topics_are_translated() -> None:
+    found = document(FILE.replace("</SOW>", CONFLATED))
+    assert not [each for each in findings(found) if each.refuses]
+    settings = fabric_of([found])
+    assert settings.conflated_of(settings.instances[0]) == (
+        ConflatedTopicDefinition("slow", "json", "orders", 2_000_000, "/n > 1"),
     )
-    found = findings(document(FILE.replace("</SOW>", topic)))
-    assert [each.text for each in found] == ["ConflatedTopic slow of SOW does not run yet"]
+
+
+@pytest.mark.covers("Views", "`SOW/ConflatedTopic` of AMPSConfig")
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("/n > 1", "/n >", "expected"),
+        (">orders<", ">trades<", "trades"),
+        ("2s", "2ms", "100ms"),
+    ],
+)
+def test_a_conflated_topic_that_cannot_be_is_refused(old: str, new: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        document(FILE.replace("</SOW>", CONFLATED.replace(old, new, 1)))
+    assert "f.xml:" in str(caught.value)
+
+
+def test_what_of_a_conflated_topic_does_not_run_is_told() -> None:
+    more = CONFLATED.replace("<Interval>", "<TopicFormat>%n</TopicFormat>\n<Interval>")
+    found = [each.text for each in findings(document(FILE.replace("</SOW>", more)))]
+    assert any("TopicFormat" in each for each in found)
 
 
 def test_what_show_prints_starts_the_same(tmp_path: Any) -> None:

@@ -1,0 +1,157 @@
+"""A conflated topic: the records of another topic, each given at most once an interval
+(behaviour.md 4.5).
+
+The first change of a key begins the key's interval. Until its end the conflated topic has the key
+as it was; then it takes the value that the topic underneath has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from raylay.services.errors import ExpressionError, MessageTypeError
+from raylay.services.expressions.expression import Expression, expression
+from raylay.services.expressions.functions import BUILT_IN
+from raylay.services.expressions.functions.registry import NO_CONTEXT, Functions
+from raylay.services.messages.types.abilities import Ability
+from raylay.services.messages.types.base import MessageType, MessageTypeTable
+from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.sow.records import SowRecord
+from raylay.services.sow.state import RecordChange, SowRules, SowState
+from raylay.services.sow.topic import SowChange, SowTopic
+from raylay.services.subscriptions.conflation import Conflator
+from raylay.services.views.definition import ConflatedTopicDefinition
+from raylay.services.views.sources import SourceTopic
+from raylay.services.views.view import VIEW_FILTER
+
+
+def conflated_filter(
+    definition: ConflatedTopicDefinition,
+    kinds: MessageTypeTable,
+    known: Iterable[SourceTopic],
+    functions: Functions = BUILT_IN,
+) -> Expression | None:
+    """Checks a conflated topic, and compiles its filter; None: it has none.
+
+    Args:
+        known: the topics that may be under it: SOW topics, views, and conflated topics before it.
+
+    Raises:
+        ExpressionError: the filter cannot be read, or there is no such topic.
+        MessageTypeError: messages of the type have no fields that could be filtered.
+    """
+    under = SourceTopic(definition.message_type, definition.topic)
+    if under not in set(known):
+        raise ExpressionError(
+            f"there is no SOW topic or view {under.message_type}/{under.topic}, which conflated "
+            f"topic {definition.name} is over: define it before",
+            1,
+            definition.topic,
+        )
+    if not definition.filter:
+        return None
+    kinds[definition.message_type].require(Ability.FIELDS)
+    return expression(definition.filter, VIEW_FILTER, functions)
+
+
+class ConflatedTopic:
+    """See the file's docstring.
+
+    Owner: the instance's loop. Lifecycle: one life of the instance.
+
+    Args:
+        under: the topic under it.
+        passes: its filter; None: there is none.
+
+    Attributes:
+        topic: the conflated records, as a topic that can be queried and followed.
+    """
+
+    def __init__(
+        self,
+        definition: ConflatedTopicDefinition,
+        under: SowTopic,
+        passes: Expression | None,
+    ) -> None:
+        self.definition = definition
+        self.under = under
+        below = under.definition
+        own = SowTopicDefinition(
+            definition.name,
+            definition.message_type,
+            keys=below.keys,
+            # The keys are those of the topic under it.
+            key_domain=(below.key_domain or below.name) if below.keys else "",
+            transient=True,
+            hash_indexes=definition.hash_indexes,
+        )
+        self._kind: MessageType = under.type
+        self._passes = passes
+        self.topic = SowTopic(own, under.type, SowState(SowRules(), kept=False))
+        self._conflator: Conflator[SowRecord] = Conflator(definition.interval_us, _size_of)
+
+    def _passing(self, record: SowRecord | None) -> SowRecord | None:
+        """Returns a record if it passes the filter."""
+        if record is None or self._passes is None:
+            return record
+        try:
+            tree = self._kind.parse(record.body or b"")
+        except MessageTypeError:
+            return None
+        return record if self._passes.matches(tree, NO_CONTEXT) else None
+
+    def take(self, change: RecordChange, now_us: int) -> None:
+        """Takes a change of the topic under it.
+
+        Args:
+            now_us: time by a clock that is never set back.
+        """
+        before = self._passing(change.previous)
+        now = self._passing(change.current)
+        if before is not None or now is not None:
+            self._conflator.change(change.key, before, now, now_us, change.reason)
+
+    @property
+    def next_due_us(self) -> int | None:
+        """Returns the time at which the next key is due; None: none is pending."""
+        return self._conflator.next_due_us
+
+    def due(self, now_us: int, most: int) -> list[SowChange]:
+        """Returns the changes of keys whose interval has ended, a limited number."""
+        found = []
+        for each in self._conflator.due(now_us, most):
+            if each.now is None:
+                change = self.topic.state.delete(each.key, 0, 0, _gone(each.reason))
+            else:
+                change = self.topic.state.put_computed(each.now)
+            if change is None:
+                continue
+            if self.topic.indexes is not None:
+                self.topic.indexes.changed(change)
+            found.append(SowChange(self.topic, self.topic.name, change, None))
+        return found
+
+    def build(self) -> None:
+        """Takes the present records of the topic under it."""
+        for record in self.under.state.records():
+            if self._passing(record) is not None:
+                self.topic.state.put_computed(record)
+        self.topic.index()
+
+    def status(self) -> Mapping[str, int]:
+        """Returns the topic's part of the instance's status."""
+        return {
+            "records": self.topic.state.count,
+            "pending": len(self._conflator),
+            "pending_bytes": self._conflator.pending_bytes,
+            "conflated": self._conflator.replaced,
+        }
+
+
+def _size_of(record: SowRecord) -> int:
+    return len(record.body or b"") + 200
+
+
+def _gone(reason: str) -> str:
+    """Returns the reason with which a record leaves: one that left the filter is deleted here."""
+    return reason if reason in ("deleted", "expired") else "deleted"
