@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
@@ -33,11 +33,24 @@ from raylay.services.actions.modules import (
     definition_of,
     of_kind,
 )
+from raylay.services.actions.option_text import interval_us, occasion
 from raylay.services.configuration.fields import Section
 from raylay.services.errors import ConfigurationError, ExpressionError
 from raylay.services.plugins.filters import subscription_filter_problem
+from raylay.services.replication.downgrade import AgeCheck
+from raylay.services.replication.timetable import JournalAction
 
 NAME_CHARACTERS_MAX = 64
+DOWNGRADE = "downgrade-replication"
+UPGRADE = "upgrade-replication"
+JOURNAL_STEPS: Mapping[str, Literal["compress", "archive", "remove"]] = {
+    "compress-journal": "compress",
+    "archive-journal": "archive",
+    "remove-journal": "remove",
+}
+NOTHING = "nothing"
+BY_INSTANCE = frozenset((DOWNGRADE, UPGRADE, *JOURNAL_STEPS, NOTHING))
+"""Steps that an instance performs by itself, where nothing but schedules start them."""
 _IF = "if_"
 
 
@@ -251,6 +264,48 @@ def definitions(actions: Iterable[ActionSettings]) -> tuple[ActionDefinition, ..
         taken.add(name)
         made.append(ActionDefinition(name, each.on, each.do))
     return tuple(made)
+
+
+def is_by_instance(on: Iterable[ActionModule], steps: Iterable[ActionModule]) -> bool:
+    """Returns whether an instance does by itself what an action says: on schedules alone, and
+    nothing but downgrades and work on its journal. It needs no process for that."""
+    return all(each.module == "schedule" for each in on) and all(
+        each.module in BY_INSTANCE and not any("{{" in text for _, text in each.options)
+        for each in steps
+    )
+
+
+class DividedActions(NamedTuple):
+    """The actions of an instance, by what performs them.
+
+    Attributes:
+        running: those that the process beside the instance performs.
+        journal, age_checks: those that the instance performs by itself.
+    """
+
+    running: tuple[ActionDefinition, ...]
+    journal: tuple[JournalAction, ...]
+    age_checks: tuple[AgeCheck, ...]
+
+
+def divided(actions: Iterable[ActionDefinition]) -> DividedActions:
+    """Returns actions by what performs them."""
+    running, journal, checks = [], [], []
+    for action in actions:
+        if not is_by_instance(action.on, action.steps):
+            running.append(action)
+            continue
+        every = tuple(occasion(each.option("Every")) for each in action.on)
+        for step in action.steps:
+            age_ms = interval_us(step.option("Age", "0")) // 1000
+            grace_ms = interval_us(step.option("GracePeriod", "0")) // 1000
+            if step.module in JOURNAL_STEPS:
+                journal.append(JournalAction(JOURNAL_STEPS[step.module], age_ms, every))
+            elif step.module == DOWNGRADE:
+                checks.append(AgeCheck(age_ms, None, every, grace_ms))
+            elif step.module == UPGRADE:
+                checks.append(AgeCheck(None, age_ms, every, grace_ms))
+    return DividedActions(tuple(running), tuple(journal), tuple(checks))
 
 
 def _free(name: str, taken: set[str]) -> str:

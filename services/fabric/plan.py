@@ -23,6 +23,7 @@ from raylay.services.config.instance import (
     DestinationConfig,
     InstanceConfig,
 )
+from raylay.services.configuration.actions import divided
 from raylay.services.configuration.exclusions import exclusions, server_names, topic_rules
 from raylay.services.configuration.model import (
     DestinationSettings,
@@ -417,6 +418,7 @@ def instance_config(
     settings = with_drill_topic(settings)
     instance = settings.instance(instance.name)
     journal = settings.journal_of(instance)
+    actions, policy = divided(settings.actions_of(instance)), settings.downgrade_of(instance)
     ports = record.ports[instance.name]
     transports = TransportPlanner(settings, record.directory, instance)
     excluded = exclusions(settings)
@@ -442,7 +444,7 @@ def instance_config(
         conflated_topics=settings.conflated_of(instance),
         type_definitions=settings.types_of(instance),
         queue_definitions=settings.queues_of(instance),
-        actions=settings.actions_of(instance),
+        actions=actions.running,
         sow_stats_interval_ms=settings.sow_stats_interval_ms_of(instance),
         client_transports=transports.for_clients(ports.client, client_address(record, instance)),
         replication_transports=transports.for_instances(
@@ -456,8 +458,9 @@ def instance_config(
         journal=replace(
             journal,
             archive_directory=_archive_directory(record, instance, journal.archive_directory),
+            actions=journal.actions + actions.journal,
         ),
-        policy=settings.downgrade_of(instance),
+        policy=replace(policy, looks=policy.looks + actions.age_checks),
         tracing=tracing_options(settings, record.directory),
         log=log_options(settings.logs_of(instance), record.directory),
         metrics_port=ports.metrics,

@@ -20,10 +20,14 @@ from raylay.services.actions.model import ActionModule, Kind
 from raylay.services.actions.modules import ModuleDefinition, named, of_kind
 from raylay.services.actions.option_text import interval_us, occasion
 from raylay.services.configuration.actions import (
+    JOURNAL_STEPS,
+    NOTHING,
+    UPGRADE,
     Action,
     ActionSettings,
     definitions,
     expression_problem,
+    is_by_instance,
 )
 from raylay.services.configuration.amps.model import (
     ActionStanza,
@@ -37,17 +41,7 @@ from raylay.services.configuration.model import downgrade_of
 from raylay.services.replication.downgrade import DowngradePolicy
 
 MILLISECOND_NS = 1_000_000
-DOWNGRADE = "downgrade-replication"
-UPGRADE = "upgrade-replication"
 ARCHIVE_JOURNAL = "archive-journal"
-JOURNAL_STEPS = {
-    "compress-journal": "compress",
-    ARCHIVE_JOURNAL: "archive",
-    "remove-journal": "remove",
-}
-NOTHING = "nothing"
-BY_INSTANCE = frozenset((DOWNGRADE, UPGRADE, *JOURNAL_STEPS, NOTHING))
-"""Steps that an instance performs by itself, where nothing but schedules start them."""
 DOES_NOTHING = "vacuum-statistics"
 Path = tuple[str | int, ...]
 _KINDS: dict[type[ModuleUse], tuple[Kind, str]] = {
@@ -173,17 +167,11 @@ def _one(made: InstanceActions, path: Path, action: ActionStanza, *, archives: b
             steps.append(step)
     if not on or not steps:
         return
-    if all(each.module == "schedule" for each in on) and all(
-        each.module in BY_INSTANCE and not _expands(each) for each in steps
-    ):
+    if is_by_instance(on, steps):
         for step in steps:
             _on_schedule(made, step, [each.option("Every") for each in on])
     else:
         made.running.append(ActionSettings.model_validate(Action(on, steps)))
-
-
-def _expands(use: ActionModule) -> bool:
-    return any("{{" in text for _, text in use.options)
 
 
 def _known(made: InstanceActions, where: Path, use: ModuleUse) -> ActionModule | None:

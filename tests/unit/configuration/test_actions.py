@@ -15,6 +15,8 @@ from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError
+from raylay.services.replication.downgrade import AgeCheck
+from raylay.services.replication.timetable import JournalAction, Occasion
 
 HEAD = "fabric: f\ninstances: {A: {}}\n"
 
@@ -104,8 +106,8 @@ actions:
 - {{on: startup, do: shutdown}}
 - on: {{startup: , schedule: {{every: 1h, name: hourly}}}}
   do: {{echo_message: {{message: 5}}}}
-- {{on: {{schedule: {{every: 1h, name: hourly}}}}, do: [nothing]}}
-- {{on: {{schedule: {{every: 1h, name: hourly}}}}, do: [nothing]}}
+- {{on: {{schedule: {{every: 1h, name: hourly}}}}, do: [rotate_logs]}}
+- {{on: {{schedule: {{every: 1h, name: hourly}}}}, do: [rotate_logs]}}
 """
     )
     assert [each.name for each in found] == ["startup", "startup-2", "hourly", "hourly-2"]
@@ -129,6 +131,37 @@ instances:
         ["startup"],
         [],
         ["shutdown"],
+    ]
+
+
+@pytest.mark.covers("Actions", "downgrades and work on journal")
+def test_what_an_instance_does_by_itself_needs_no_process() -> None:
+    settings = parse(
+        f"""{HEAD}
+journal: {{archive_directory: archive, actions: [{{do: compress, age: 1d, every: 1h}}]}}
+actions:
+- on: [{{schedule: {{every: "Saturday at 11:00"}}}}, {{schedule: {{every: 1w}}}}]
+  do: [nothing, {{archive_journal: {{age: 7d}}}}, {{remove_journal: {{age: 30d}}}}]
+- on: {{schedule: {{every: 15s}}}}
+  do:
+  - downgrade_replication: {{age: 30s, grace_period: 5m}}
+  - upgrade_replication: {{age: 5s}}
+- {{on: {{schedule: {{every: 1h}}}}, do: [{{remove_journal: {{age: 1d}}}}, shutdown]}}
+"""
+    )
+    config = config_of(settings, "A")
+    twice = (Occasion(at="Saturday at 11:00"), Occasion(7 * 86_400_000))
+    assert config.journal.actions == (
+        JournalAction("compress", 86_400_000, (Occasion(3_600_000),)),
+        JournalAction("archive", 7 * 86_400_000, twice),
+        JournalAction("remove", 30 * 86_400_000, twice),
+    )
+    assert config.policy.looks == (
+        AgeCheck(30_000, None, (Occasion(15_000),), 300_000),
+        AgeCheck(None, 5_000, (Occasion(15_000),), 0),
+    )
+    assert [[step.module for step in each.steps] for each in config.actions] == [
+        ["remove-journal", "shutdown"]
     ]
 
 
