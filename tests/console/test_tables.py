@@ -78,6 +78,8 @@ def test_the_slow_consumer_is_named_first(browser: Browser) -> None:
             ("web-7", "15 s ▼ shrinking"),
         ]
         assert behind[3][1] == "0 s"
+        waits = [row[6] for row in rows(console, "clients-subscribers")[:4]]
+        assert waits == ["41 s", "40 s", "39 s", "0 ms"], "how long the oldest one waits for it"
         console.page.click("#clients-subscribers tbody tr:first-child td:nth-child(1)")
         console.page.wait_for_selector("main h1:has-text('billing')")
         console.page.wait_for_selector("main .card h2:has-text('Tokyo-1')")
@@ -124,7 +126,7 @@ def test_the_csv_is_what_is_shown(browser: Browser) -> None:
             console.page.click("#clients-subscribers button:has-text('CSV')")
         text = found.value.path().read_text(encoding="utf-8")
         lines = text.splitlines()
-        assert lines[0] == "Client,Behind,Topic,Instance,Messages,Backlog,Delivered,Filter"
+        assert lines[0] == "Client,Behind,Topic,Instance,Messages,Backlog,Waits,Delivered,Filter"
         assert len(lines) == 2
         assert lines[1].startswith(f"{HOSTILE},")
 

@@ -215,6 +215,7 @@ def _subscriptions(view: _View) -> Any:
             "raylay": {
                 "delivered": 312_000 + at,
                 "transactions_behind": 90_112 // (1 + at) if at < view.slow else 0,
+                "age_ms": (41 - at) * 1_000 if at < view.slow else 0,
                 "trend": TRENDS[at % 3] if at < view.slow else "steady",
             },
         }

@@ -4,7 +4,7 @@ import { html, useMemo } from '../core/html.js';
 import { Action, actionPath } from '../core/action.js';
 import { leaf, num, step, timeOf, useFabricAmps } from '../core/amps.js';
 import { nowUs } from '../core/fabric.js';
-import { ago, bytes, count, duration, exact, ms, plural, rate, time, UNKNOWN } from '../core/format.js';
+import { ago, bytes, count, duration, exact, isKnown, ms, plural, rate, time, UNKNOWN } from '../core/format.js';
 import { Number } from '../core/history_link.js';
 import { Facts, HistoryPanel, Lag, LAG_ATTENTION_S, lagLevel, PageHead, Segments, SilentNotice } from '../core/parts.js';
 import { href, route } from '../core/route.js';
@@ -32,6 +32,7 @@ export function subscriberRows(instance, node) {
     trend: leaf(each, 'raylay/trend'),
     messages: num(leaf(each, 'raylay/transactions_behind')),
     backlog: num(each.backlog),
+    waitsMs: num(leaf(each, 'raylay/age_ms')),
     delivered: num(leaf(each, 'raylay/delivered')),
     path: `${SUBSCRIPTIONS}/${step(each.id)}`,
   }));
@@ -60,6 +61,7 @@ export function clientRows(instance, node, subscribers = []) {
       outRate: num(each.messages_out_per_sec),
       outBytes: num(each.bytes_out_per_sec),
       backlog: num(each.queued_bytes_out),
+      waitsMs: isKnown(each.queue_max_latency) ? Number(each.queue_max_latency) * 1000 : null,
       offline: num(leaf(each, 'raylay/offline_bytes')),
       seconds: slowest?.seconds ?? num(leaf(each, 'raylay/seconds_behind')),
       trend: slowest?.trend || leaf(each, 'raylay/trend'),
@@ -118,6 +120,11 @@ const column = {
     key: 'backlog', title: 'Backlog', numeric: true, value: (row) => row.backlog, text: (row) => bytes(row.backlog),
     cell: (row) => number(row, row.subscription ? 'backlog' : 'queued_bytes_out', 'backlog', bytes(row.backlog)),
   },
+  waits: {
+    key: 'waits', title: 'Waits', hint: 'How long the oldest message has waited for the client to read it', numeric: true, minor: 'tablet',
+    value: (row) => row.waitsMs, text: (row) => ms(row.waitsMs),
+    cell: (row) => number(row, row.subscription ? 'raylay/age_ms' : 'queue_max_latency', 'wait of the oldest message', ms(row.waitsMs)),
+  },
   offline: {
     key: 'offline', title: 'Offline', numeric: true, minor: 'tablet', value: (row) => row.offline, text: (row) => bytes(row.offline),
     cell: (row) => number(row, 'raylay/offline_bytes', 'offline bytes', bytes(row.offline)),
@@ -175,10 +182,10 @@ const stateLevel = (row) => {
 };
 
 const VIEWS = {
-  subscribers: [column.client, column.lag, column.topic, column.instance, column.messages, column.backlog, column.delivered, column.filter],
+  subscribers: [column.client, column.lag, column.topic, column.instance, column.messages, column.backlog, column.waits, column.delivered, column.filter],
   publishers: [column.client, column.unacknowledged, column.oldest, column.sequence, column.instance, column.in, column.user, column.address],
   all: [
-    column.client, column.state, column.lag, column.instance, column.out, column.in, column.backlog, column.offline,
+    column.client, column.state, column.lag, column.instance, column.out, column.in, column.backlog, column.waits, column.offline,
     column.unacknowledged, column.user, column.address, column.connected,
   ],
 };
