@@ -12,7 +12,7 @@ from support.waiting import wait_until
 
 from raylay.services.fabric import Action, Do, Fabric, On
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 @pytest.mark.covers("Actions", "On a Linux Signal")

@@ -113,6 +113,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "compress": {"segments": "all"},
     "archive": {"segments": 7},
     "remove": {"segments": 7},
+    "run_action": {"action": "recover", "parameters": {"who": "amy"}},
 }
 """Every control call, with arguments."""
 ENDS: list[Callable[[InstanceThread, Caller | None], Any]] = [
