@@ -22,6 +22,8 @@ from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.fabric.plan import instance_config, record_of
 from raylay.services.security.modules import ModuleConfig
 from raylay.services.server.instance_server import InstanceServer
+from raylay.services.telemetry import logs
+from raylay.services.telemetry.log_options import LogOptions
 
 pytestmark = pytest.mark.covers("Actions", "the examples of the page run")
 
@@ -162,6 +164,25 @@ def test_an_instance_with_room_on_its_disk_stays(tmp_path: Path) -> None:
 
     changes = (("95%", "100%"), ("10s", "50ms"))
     serve("Shut down when the disk is full", tmp_path, work, *changes)
+
+
+@pytest.mark.covers("Actions", "Rotate Error/Event Log")
+def test_logs_are_rotated_and_compressed(tmp_path: Path) -> None:
+    """Those that are younger than 30 days are not removed."""
+    folder = tmp_path / "logs"
+    changes = (("00:00", "50ms"), ("1d", "0s"), ("/var/log/north/*.log<", f"{folder}/*.log<"))
+    config = configured("Rotate, compress and remove logs", tmp_path, changes)
+    config.log = LogOptions(target="file", directory=str(folder), file_name="north-%p-%n.log")
+
+    async def work(server: InstanceServer) -> None:
+        await until(lambda: len(list(folder.glob("*.log.gz"))) >= 2)
+        status = server.status()["actions"]["actions"]["logs"]
+        assert status["failures"] == 0, status["last_error"]
+
+    try:
+        run(tmp_path / "data", config, work)
+    finally:
+        logs.configure("north")
 
 
 def test_logons_are_counted_in_the_log(tmp_path: Path) -> None:
