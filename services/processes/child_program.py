@@ -11,6 +11,7 @@ from raylay.services.errors import RaylayError
 from raylay.services.net.framed import FramedConnection, WriteQueue
 from raylay.services.protocol.child.control import CONTROL_FRAME_BYTES_MAX, PONG
 from raylay.services.protocol.frames import FrameReader, Header
+from raylay.services.telemetry import logs
 
 
 def _no_turn() -> None:
@@ -122,6 +123,8 @@ class InstanceSocket(FramedConnection):
     def frame_received(self, header: Header, body: bytes) -> None:
         if header["c"] == "ping":
             self.send(PONG)
+        elif header["c"] == "rotate":
+            logs.rotate()
         else:
             self._handler.instance_said(header, body)
 

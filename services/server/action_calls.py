@@ -6,14 +6,16 @@ Besides the calls that users may make (control_calls.py) there are those that on
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from raylay.services.errors import ConfigurationError
+from raylay.services.protocol.child.control import ROTATE
 from raylay.services.protocol.frames import LOGON_TIMEOUT_S
 from raylay.services.security.control import NAME_SHOWN_MAX
 from raylay.services.server.access import AccessCheck
+from raylay.services.server.children.supervisor import Supervisor
 from raylay.services.server.clients.sessions import ClientSessions
 from raylay.services.server.control_calls import ControlCalls
 from raylay.services.server.data.maintenance import Maintenance
@@ -35,6 +37,7 @@ class ActionCalls:
 
     Args:
         calls: the calls that users may make.
+        children: returns the processes beside the instance.
         truncate_statistics: removes samples of the statistics that are older than some
             milliseconds. Returns a sentence.
         shut_down: begins the end of the instance, for the reason that is given.
@@ -46,6 +49,7 @@ class ActionCalls:
         instance: RecoveredInstance,
         calls: ControlCalls,
         *,
+        children: Callable[[], Iterable[Supervisor]],
         clients: ClientSessions,
         listening: InstanceListeners,
         maintenance: Maintenance,
@@ -55,6 +59,7 @@ class ActionCalls:
     ) -> None:
         self._runtime = runtime
         self._instance = instance
+        self._children = children
         self._clients = clients
         self._listening = listening
         self._maintenance = maintenance
@@ -196,9 +201,13 @@ class ActionCalls:
 
     # -- the process -----------------------------------------------------------------------------
     async def rotate_logs(self) -> str:
-        """Begins a new log file. Returns a sentence."""
+        """Begins new log files, of the instance and of the processes beside it. Returns a
+        sentence."""
+        for child in self._children():
+            child.say(ROTATE)
+        self._runtime.outbox.flush()
         files = await self._runtime.in_thread(logs.rotate)
-        return f"{len(files):,} log files of {self._runtime.config.name} were rotated"
+        return f"{len(files):,} log files of {self._runtime.config.name} itself were rotated"
 
     async def shut_down(self, why: str) -> str:
         """Begins the end of the instance, which stays down until it is started again. Returns a

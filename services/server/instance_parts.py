@@ -6,7 +6,7 @@ They are made when the instance has recovered, so that all that they need exists
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from raylay.services.server.admin_interface import AdminInterface
 from raylay.services.server.admin_snapshot import AdminSnapshots
 from raylay.services.server.children.child_connection import ChildConnection, ChildHosts
 from raylay.services.server.children.starts import ChildStarts
+from raylay.services.server.children.supervisor import Supervisor
 from raylay.services.server.clients.admission import ClientAdmission
 from raylay.services.server.clients.connection import ClientConnection
 from raylay.services.server.clients.connection_limit import (
@@ -275,6 +276,7 @@ class InstanceParts:
             self._runtime,
             self.instance,
             self.calls,
+            children=self._children,
             clients=self.clients,
             listening=self.listening,
             maintenance=self.maintenance,
@@ -319,6 +321,13 @@ class InstanceParts:
             sow=self.sow,
             upstreams=self.upstreams,
         )
+
+    def _children(self) -> Iterator[Supervisor]:
+        """Yields the processes beside the instance."""
+        yield from (each.process for each in self.links.controls.values())
+        yield from (each.process for each in self.queues.controls.values())
+        yield from (each.buffer.process for each in self.clients.pools.all)
+        yield from (self._admin.process, self.actions.process)
 
     # -- connections -------------------------------------------------------------------------
     def client(self, transport: ClientTransport) -> ClientConnection:

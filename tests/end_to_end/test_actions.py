@@ -22,12 +22,14 @@ from raylay.services.config.admin_interface import AdminInterfaceConfig
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.errors import LogonRefused, RaylayError
 from raylay.services.fabric.plan import free_port
+from raylay.services.messages.topics import TopicRule
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.security.modules import ModuleConfig
 from raylay.services.server.children.subprocess import ChildSubprocess
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.telemetry import logs
+from raylay.services.telemetry.logs import LogOptions
 
 DEADLINE_S = 120.0
 CHEAP = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
@@ -584,6 +586,59 @@ def test_a_full_disk_shows_and_echoes_are_in_the_events(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("Actions", "Manage Queue Transfers")
+def test_messages_of_clients_here_and_of_other_instances_are_told_apart(tmp_path: Path) -> None:
+    def copy(source: str) -> ActionDefinition:
+        return action(
+            source,
+            published("orders", MessageSource=source),
+            publish("copies", f"{source} {{{{AMPS_CLIENT_NAME}}}} {{{{AMPS_DATA}}}}"),
+        )
+
+    actions = (copy("local"), copy("replicated"))
+    near = config(*actions, unjournaled=(TopicRule("copies"),), topics=(TopicRule("orders"),))
+
+    async def work(server: InstanceServer) -> None:
+        here = server.runtime.replication_address
+        orders = TopicRule("orders", exclude_validation=("replicate",))
+        far = InstanceConfig(
+            "far",
+            "main",
+            first=True,
+            destinations=(DestinationConfig("north", "main", True, (here,), (orders,)),),
+            topics=(TopicRule("orders"),),
+        )
+        other = InstanceServer(far, tmp_path / "far", ChildSubprocess)
+        await other.start()
+        try:
+            async with client(server, "here") as desk, client(other, "there") as away:
+                copies = await desk.subscribe("copies")
+                await desk.publish("orders", b"1")
+                assert (await anext(copies)).body == b"local here 1"
+                await away.publish("orders", b"2")
+                assert (await anext(copies)).body == b"replicated  2"
+        finally:
+            await other.stop()
+
+    run(tmp_path / "near", near, work)
+
+
+@pytest.mark.covers("Actions", "Rotate Error/Event Log")
+def test_logs_of_the_instance_and_its_processes_are_rotated(tmp_path: Path) -> None:
+    rotate = action("rotate", asked(), ("rotate-logs", {}))
+    logged = LogOptions(target="file", directory=str(tmp_path / "logs"))
+
+    async def work(server: InstanceServer) -> None:
+        place = tmp_path / "logs"
+        await subscribed(server, 0)
+        before = {each.name for each in place.iterdir()}
+        ask(server)
+        await done(server, "rotate")
+        server.runtime.report("diagnostics_dumped", lines=0)
+        await until(lambda: {each.name for each in place.iterdir()} > before)
+
+    run(tmp_path / "data", config(rotate, log=logged), work)
+
+
 def test_a_queue_gets_proxied_transfers(tmp_path: Path) -> None:
     topic = {"Topic": "work", "MessageType": "json"}
     off = action("off", asked(), ("disable-proxied-transfer", topic))

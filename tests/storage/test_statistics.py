@@ -85,6 +85,16 @@ def test_old_samples_leave_and_those_who_were_only_in_them() -> None:
     assert rows == [("7",)]
 
 
+@pytest.mark.covers("Actions", "Manage the Statistics Database")
+def test_samples_of_before_a_time_are_removed_when_asked() -> None:
+    store = StatisticsStore(MEMORY)
+    for time_us in (1, 2, 3):
+        store.append(time_us, sample(time_us))
+    assert store.truncate(3) == 2
+    assert store.timestamps(None, None) == [3]
+    assert store.truncate(3) == 0
+
+
 def test_the_file_stays_within_its_bound(tmp_path: Path) -> None:
     bytes_max = 512 * 1024
     store = StatisticsStore(tmp_path / "statistics.db", bytes_max=bytes_max)

@@ -28,7 +28,6 @@ from raylay.services.processes.actions.function_calls import FunctionCalls
 from raylay.services.processes.actions.instance_calls import InstanceCalls
 from raylay.services.processes.actions.own_client import OwnClient
 from raylay.services.processes.actions.system_command import SystemCommands
-from raylay.services.telemetry import logs
 
 THREADS_MAX = 32
 """Most steps that block at the same time: commands and files."""
@@ -70,7 +69,7 @@ class ActionSteps:
             "query-sow": self._query,
             "delete-sow": self._delete,
             "compact-sow": self._compact,
-            "rotate-logs": self._rotate_logs,
+            "rotate-logs": partial(self._switch, "rotate_logs"),
             "compress-files": partial(self._treat_files, self._files.compress),
             "remove-files": partial(self._treat_files, self._files.remove),
             "truncate-statistics": partial(self._by_age, "truncate_statistics"),
@@ -217,10 +216,6 @@ class ActionSteps:
 
     async def _shut_down(self, asked: StepRequest) -> StepResult:
         return await self._call(asked, "shut_down", why=f"by the action {asked.action}")
-
-    async def _rotate_logs(self, asked: StepRequest) -> StepResult:
-        await self._in_thread(logs.rotate)
-        return await self._call(asked, "rotate_logs")
 
     async def _echo_message(self, asked: StepRequest) -> StepResult:
         self._echo(asked.action, asked.option("Message"))

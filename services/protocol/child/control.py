@@ -51,6 +51,7 @@
       queue         body: a frame for the destination, where it understands that (queue_requests.py)
       names         body: a frame for the destination, which must not be lost while it is connected
       ping          it has said nothing for a while: `pong` answers
+      rotate        begin a new log file; all child processes take it
       stop          go away
 
 Both ends are of one version: they are started from one installation, so nothing is negotiated.
@@ -80,6 +81,7 @@ from raylay.services.replication.membership.placement import InstancePlacement, 
 from raylay.services.replication.values import DirectLinkState, LinkStart
 
 PING, PONG = encode_frame({"c": "ping"}), encode_frame({"c": "pong"})
+ROTATE = encode_frame({"c": "rotate"})
 """Frames that ask whether a child process is alive, and that it answers with."""
 CONTROL_FRAME_BYTES_MAX = 256 * 1024 * 1024
 

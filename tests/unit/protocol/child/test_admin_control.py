@@ -60,3 +60,12 @@ def test_the_first_frame_and_the_address() -> None:
     assert hello == {"c": "hello", "admin": "north", "start": 5, "pid": 77}
     assert frame(protocol.listens("", "in use")).header["why"] == "in use"
     assert frame(protocol.listens("a:1")).header["address"] == "a:1"
+
+
+def test_a_truncation_and_its_result() -> None:
+    asked = frame(protocol.truncate(3, 1_000)).header
+    assert asked == {"c": "truncate", "n": 3, "before_us": 1_000}
+    done = frame(protocol.truncated(3, "2 samples were removed"))
+    assert (done.header["n"], protocol.read_answer(done.body)) == (3, "2 samples were removed")
+    with pytest.raises(RaylayError, match=r"^no$"):
+        protocol.read_answer(frame(protocol.truncated(3, StorageFull("no"))).body)
