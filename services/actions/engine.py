@@ -22,9 +22,17 @@ from typing import Literal
 from raylay.services.actions.matching import OnMatcher
 from raylay.services.actions.message_triggers import MessageTrigger
 from raylay.services.actions.model import ActionDefinition, ActionModule, Occurrence
+from raylay.services.actions.modules import definition_of
 from raylay.services.actions.pure_steps import PureSteps, context_of
 from raylay.services.actions.schedules import ScheduledActions
-from raylay.services.actions.variables import expand, lookup
+from raylay.services.actions.variables import (
+    Lookup,
+    expand,
+    expand_command,
+    expand_filter,
+    expand_pattern,
+    lookup,
+)
 from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.expressions.functions.registry import Functions
 from raylay.services.messages.types.base import MessageTypeTable
@@ -54,6 +62,7 @@ class StepRequest:
         variables: all variables of the run but the built-in ones, for a function that the step
             calls.
         kind: `do` or `if`.
+        parameters: parameters of the shell to which a command among the options refers.
     """
 
     run: int
@@ -64,6 +73,7 @@ class StepRequest:
     depth: int
     variables: Mapping[str, str] = field(default_factory=dict)
     kind: Literal["if", "do"] = "do"
+    parameters: Mapping[str, str] = field(default_factory=dict)
 
     def option(self, name: str, default: str = "") -> str:
         """Returns the last text that an option has."""
@@ -501,15 +511,17 @@ class ActionEngine:
                 variables = {**run.variables, "AMPS_EVENT": event}
                 self._occurred(Occurrence("execute-event", variables, depth=run.depth + 1))
             return StepResult(True)
+        options, parameters = _expanded(step, find)
         return StepRequest(
             run=run.number,
             action=state.definition.name,
             step=run.step,
             module=step.module,
-            options=tuple((key, expand(text, find)) for key, text in step.options),
+            options=options,
             depth=run.depth + 1,
             variables=run.variables,
             kind="if" if step.kind == "if" else "do",
+            parameters=parameters,
         )
 
     def _took(self, state: _ActionState, run: _Run, result: StepResult) -> None:
@@ -538,6 +550,32 @@ class ActionEngine:
         state.current = None
         state.runs += 1
         state.last_run_us = self._wall_us
+
+
+def _expanded(
+    step: ActionModule, find: Lookup
+) -> tuple[tuple[tuple[str, str], ...], dict[str, str]]:
+    """Returns the options of a step with their variables, and the parameters of its commands.
+
+    Variables come from clients and messages: each kind of text takes them so that they cannot
+    change what it asks for.
+    """
+    known = definition_of(step)
+    options: list[tuple[str, str]] = []
+    parameters: dict[str, str] = {}
+    for key, text in step.options:
+        definition = known.option(key) if known is not None else None
+        kind = definition.text if definition is not None else "text"
+        if kind == "filter":
+            text = expand_filter(text, find)
+        elif kind == "pattern":
+            text = expand_pattern(text, find)
+        elif kind == "command":
+            text, parameters = expand_command(text, find)
+        else:
+            text = expand(text, find)
+        options.append((key, text))
+    return tuple(options), parameters
 
 
 def _size_bytes(variables: Mapping[str, str]) -> int:

@@ -37,11 +37,12 @@ TextKind = Literal[
     "path",
     "pattern",
     "function",
+    "command",
 ]
 """What the text of an option says: `topic` a name, `topics` a name or a regular expression,
 `filter` which messages, `condition` an expression over variables, `assignment`
 `VARIABLE=expression`, `case` `found=given`, `pattern` a pattern of files as a shell
-reads it, `function` `package.module:function`."""
+reads it, `function` `package.module:function`, `command` a command of the shell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,7 +495,7 @@ _DO = (
     _do(
         "execute-system",
         "Runs a command of the shell, for 10 s at most.",
-        _option("Command", "text", "command", True),
+        _option("Command", "command", "command", True),
     ),
     _do(
         "call-function",

@@ -3,7 +3,7 @@
 `{{NAME}}` stands for a variable; one that is not set expands to nothing. What a variable holds is
 never expanded again: it comes from clients and messages. In an expression it is always a value,
 never a part of the expression: a client's name with a quote in it cannot change what a condition
-asks.
+asks. In a command of the shell it is a parameter, and in a pattern of files a part of one name.
 
 A text may hold any bytes: those that are no UTF-8 stand in it as Python's `surrogateescape` has
 them, so that a body goes through an action unchanged.
@@ -34,6 +34,18 @@ _PIECES = re.compile(
     | (?P<other> . )
     """
 )
+_COMMAND_PIECES = re.compile(
+    rf"""(?sx)
+      (?P<comment> (?<!\S) \# [^\n]* )
+    | (?P<escape> \\ . )
+    | (?P<single> ' [^']* ' )
+    | (?P<double> " (?: [^"\\] | \\. )* " )
+    | (?P<reference> \{{\{{ {_NAME} \}}\}} )
+    | (?P<other> . )
+    """
+)
+_PARAMETER = {"single": "'\"${{{0}}}\"'", "double": "${{{0}}}", "reference": '"${{{0}}}"'}
+"""How a shell is told to put a parameter in as it is, within each kind of quotes."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -122,6 +134,62 @@ def expand_expression(template: str, find: Lookup) -> str:
         else:
             made.append(text)
     return _joined(made)
+
+
+def expand_filter(template: str, find: Lookup) -> str:
+    """Returns a filter as `expand_expression` does. A template that is one variable and nothing
+    else is the filter that the variable holds, such as that of a subscription.
+
+    Raises:
+        ConfigurationError: the text would have more than `EXPANDED_CHARACTERS_MAX` characters.
+    """
+    if _REFERENCE.fullmatch(template.strip()):
+        return expand(template, find)
+    return expand_expression(template, find)
+
+
+def expand_pattern(template: str, find: Lookup) -> str:
+    """Returns a pattern of files in which what a variable holds is a part of one file's name.
+
+    Raises:
+        ConfigurationError: a variable holds a `/` or is `..`, and would lead to another directory.
+    """
+
+    def literal(name: str) -> str:
+        text = find(name)
+        if "/" in text or text == "..":
+            raise ConfigurationError(
+                f"{name} is {text[:100]!r}, and in a pattern of files a variable is a part of one "
+                "name: write the directory into the pattern itself"
+            )
+        return re.sub(r"([*?[])", r"[\1]", text)
+
+    return expand(template, literal)
+
+
+def expand_command(template: str, find: Lookup) -> tuple[str, dict[str, str]]:
+    """Returns a command in which variables are parameters of the shell, and those parameters.
+
+    A shell never reads the text of a parameter as a command, whatever quotes are around it. So what
+    a publisher writes into a message is one word of the command, and nothing else.
+    """
+    if "{{" not in template:
+        return template, {}
+    parameters: dict[str, str] = {}
+    made: list[str] = []
+    for piece in _COMMAND_PIECES.finditer(template):
+        written = _PARAMETER.get(str(piece.lastgroup))
+        if written is None:
+            made.append(piece[0])
+            continue
+        for text, is_name in _parts(piece[0]):
+            if is_name:
+                parameter = "ACTION_" + re.sub(r"\W", "_", text, flags=re.ASCII)
+                while parameters.setdefault(parameter, find(text)) != find(text):
+                    parameter += "_"
+                text = written.format(parameter)
+            made.append(text)
+    return "".join(made), parameters
 
 
 def with_fields(template: str) -> tuple[str, tuple[tuple[str, bool], ...]] | None:

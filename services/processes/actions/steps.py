@@ -242,7 +242,7 @@ class ActionSteps:
 
     async def _execute(self, asked: StepRequest) -> StepResult:
         command = asked.option("Command")
-        outcome = await self._in_thread(self._commands.run, command)
+        outcome = await self._in_thread(self._commands.run, command, dict(asked.parameters))
         output = outcome.output[-OUTPUT_SHOWN_BYTES:].decode("utf-8", "replace").strip()
         told = f"; it wrote: {output}" if output else ""
         if outcome.is_late:

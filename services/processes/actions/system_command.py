@@ -12,6 +12,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -55,12 +56,19 @@ class SystemCommands:
         self._running: set[int] = set()
         self._is_closed = False
 
-    def run(self, command: str) -> CommandOutcome:
+    def run(self, command: str, parameters: Mapping[str, str] | None = None) -> CommandOutcome:
         """Runs a command of the shell to its end. Blocks.
+
+        Args:
+            parameters: parameters of the shell that the command has besides those of this process.
 
         Raises:
             OSError: the command cannot be started.
+            ValueError: a parameter has a zero byte.
         """
+        environment: dict[bytes, bytes] = dict(os.environb)
+        for name, text in (parameters or {}).items():
+            environment[name.encode()] = text.encode("utf-8", "surrogateescape")
         with self._lock:
             if self._is_closed:
                 raise OSError("the actions end")
@@ -70,6 +78,7 @@ class SystemCommands:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 cwd=self._directory,
+                env=environment,
                 start_new_session=True,
             )
             self._running.add(process.pid)

@@ -93,6 +93,25 @@ def test_steps_come_in_order_each_after_the_result_of_the_last() -> None:
     assert status.last_run_us == WALL_US + 2
 
 
+@pytest.mark.covers("Actions", "`{{VARIABLE}}`: no client changes options or conditions")
+def test_what_a_client_writes_changes_no_filter_pattern_or_command() -> None:
+    steps = (
+        do("delete-sow", Topic="a", MessageType="json", Filter="/id = '{{AMPS_CLIENT_NAME}}'"),
+        do("execute-system", Command="echo {{AMPS_CLIENT_NAME}}"),
+        do("remove-files", Age="0s", Pattern="{{AMPS_CLIENT_NAME}}.txt"),
+    )
+    made = engine(action("clean", *steps))
+    made.occurred(connected("' OR '*"), 0)
+    asked = taken(made)
+    assert asked.option("Filter") == "/id = '\\' OR \\'*'"
+    made.done(asked.run, OK, 0)
+    asked = taken(made)
+    assert asked.option("Command") == 'echo "${ACTION_AMPS_CLIENT_NAME}"'
+    assert asked.parameters == {"ACTION_AMPS_CLIENT_NAME": "' OR '*"}
+    made.done(asked.run, OK, 0)
+    assert taken(made).option("Pattern") == "' OR '[*].txt"
+
+
 @pytest.mark.covers("Actions", "runs one at a time in an action, actions side by side; bounds")
 def test_the_runs_of_an_action_come_one_at_a_time_in_order() -> None:
     made = engine(action("greet", echo("{{AMPS_CLIENT_NAME}}")))

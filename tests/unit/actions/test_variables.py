@@ -11,7 +11,10 @@ from raylay.services.actions.variables import (
     Lookup,
     built_in,
     expand,
+    expand_command,
     expand_expression,
+    expand_filter,
+    expand_pattern,
     lookup,
     names_in,
     to_bytes,
@@ -118,3 +121,42 @@ def test_a_text_in_an_expression_equals_itself_only(value: str) -> None:
 
 def test_the_names_in_an_option_are_known() -> None:
     assert names_in("{{A}} {{B_2}} {{}}") == {"A", "B_2"}
+
+
+@pytest.mark.covers("Actions", "`{{VARIABLE}}`: no client changes options or conditions")
+def test_a_variable_is_a_value_in_a_filter_and_may_be_a_whole_filter() -> None:
+    find = finder(ID="' OR 1=1 OR '", ASKED="/id = 3")
+    assert expand_filter("/id = '{{ID}}'", find) == "/id = '\\' OR 1=1 OR \\''"
+    assert expand_filter(" {{ASKED}} ", find) == " /id = 3 "
+
+
+@pytest.mark.covers("Actions", "`{{VARIABLE}}`: no client changes options or conditions")
+def test_a_variable_in_a_pattern_is_a_part_of_one_name() -> None:
+    assert expand_pattern("in/{{A}}*.txt", finder(A="a*?[b]")) == "in/a[*][?][[]b]*.txt"
+    for text in ("../x", "/etc", ".."):
+        with pytest.raises(ConfigurationError, match="write the directory into the pattern"):
+            expand_pattern("in/{{A}}", finder(A=text))
+
+
+@pytest.mark.covers("Actions", "`{{VARIABLE}}`: no client changes options or conditions")
+@pytest.mark.parametrize(
+    ("template", "written"),
+    [
+        ("echo {{A}}", 'echo "${ACTION_A}"'),
+        ('echo "<{{A}}>"', 'echo "<${ACTION_A}>"'),
+        ("echo '<{{A}}>'", """echo '<'"${ACTION_A}"'>'"""),
+        ("echo \\'{{A}}\\'", """echo \\'"${ACTION_A}"\\'"""),
+        ("# it's\necho {{A}} # {{A}}", '# it\'s\necho "${ACTION_A}" # {{A}}'),
+        ("echo it's {{A}}", 'echo it\'s "${ACTION_A}"'),
+    ],
+)
+def test_a_variable_in_a_command_is_a_parameter_of_the_shell(template: str, written: str) -> None:
+    found = expand_command(template, finder(A="$(id); ' \" `id`"))
+    assert found == (written, {"ACTION_A": "$(id); ' \" `id`"})
+
+
+def test_variables_of_a_command_whose_names_differ_by_a_sign_are_two_parameters() -> None:
+    found = expand_command("{{A.B}} {{A-B}} {{A.B}}", lookup({"A.B": "1", "A-B": "2"}, "x", 0))
+    text = '"${ACTION_A_B}" "${ACTION_A_B_}" "${ACTION_A_B}"'
+    assert found == (text, {"ACTION_A_B": "1", "ACTION_A_B_": "2"})
+    assert expand_command("echo", finder()) == ("echo", {})

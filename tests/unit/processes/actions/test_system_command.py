@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from raylay.services.actions.variables import expand_command, lookup
 from raylay.services.processes.actions.system_command import (
     OUTPUT_BYTES_MAX,
     CommandOutcome,
@@ -32,6 +33,23 @@ def test_a_command_tells_its_code_and_its_output(tmp_path: Path) -> None:
     )
     assert commands.run("exit 3").code == 3
     assert commands.run("kill -9 $$").code == -9
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        *("printf %s {{A}}", "printf %s '{{A}}'", 'printf %s "{{A}}"'),
+        *('printf %s "$(printf %s "{{A}}")"', "printf %s \"`printf %s '{{A}}'`\""),
+        *("it=\\'; printf %s {{A}}", "# it's\nprintf %s {{A}} # '{{A}}"),
+    ],
+)
+def test_a_shell_never_reads_a_variable_as_a_command(tmp_path: Path, template: str) -> None:
+    text = "a'b\"; touch hit; $(touch hit) `touch hit` \\\n touch hit #\udcff"
+    command, parameters = expand_command(template, lookup({"A": text}, "", 0))
+    outcome = SystemCommands(tmp_path).run(command, parameters)
+    assert not list(tmp_path.iterdir())
+    if "`" not in template:  # in backquotes a shell does not know our quotes: no command either
+        assert (outcome.code, outcome.output.startswith(b"a'b")) == (0, True)
 
 
 def test_a_command_reads_nothing(tmp_path: Path) -> None:
