@@ -123,6 +123,7 @@ def test_up_publish_subscribe_status_events_downgrade_apply_down(tmp_path: Path)
         read = run(*RAYLAY, "subscribe", "notes", "--bookmark", "0", "--count", "2", cwd=tmp_path)
         assert read.stdout == "one\ntwo\n"
         assert "here-1" in run(*RAYLAY, "status", cwd=tmp_path).stdout
+        watched(tmp_path)
         for line in run(*RAYLAY, "events", "--json", cwd=tmp_path).stdout.splitlines():
             assert json.loads(line)["instance"] in ("here-1", "here-2")
         by_hand(tmp_path)
@@ -132,6 +133,17 @@ def test_up_publish_subscribe_status_events_downgrade_apply_down(tmp_path: Path)
         down = run(*RAYLAY, "down", cwd=tmp_path)
     assert "command is down" in down.stdout
     assert (tmp_path / "data" / "command" / "here-1" / "instance.json").exists()
+
+
+def watched(tmp_path: Path) -> None:
+    """`top`, here by Ray, and `ping`."""
+    top = run(*RAYLAY, "top", cwd=tmp_path).stdout.splitlines()
+    assert top[0].startswith("fabric command") and top[2].startswith("2 of 2 instances answer")
+    assert any(line.split()[:4] == ["here-1", "→", "here-2", "sync"] for line in top), top
+    found = run(*RAYLAY, "ping", "--topic", "notes", "--json", cwd=tmp_path).stdout.splitlines()
+    told = {each["instance"]: each for each in map(json.loads, found)}
+    assert set(told) == {"here-1", "here-2"}
+    assert all(each["publish_to_ack"]["count"] == 10 for each in told.values())
 
 
 def mode(tmp_path: Path) -> tuple[bool, bool]:
