@@ -11,10 +11,12 @@ from typing import Any
 
 import orjson
 import pytest
+from aiohttp import ClientSession
 from end_to_end.test_actions import Module, action, client, config, publish, run, subscribed
 
 from raylay.services.client import Client
 from raylay.services.config.actions import client_name
+from raylay.services.config.admin_interface import AdminInterfaceConfig
 from raylay.services.messages.topics import TopicRule
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.server.instance_server import InstanceServer
@@ -212,3 +214,30 @@ def test_deliveries_begin_actions(tmp_path: Path) -> None:
         await reader.close()
 
     run(tmp_path, config(live, topics=(TopicRule(".*"),), queue_definitions=(WORK,)), work)
+
+
+@pytest.mark.covers("Actions", "On a REST Request")
+def test_requests_begin_actions(tmp_path: Path) -> None:
+    options = {"Path": "again", "RequiredParameter": "who"}
+    again = tells("admin", "who", "why", **options)
+    path, post = "/amps/administrator/actions/again", {"X-Raylay": "1"}
+
+    async def work(server: InstanceServer) -> None:
+        reader, told = await listening(server)
+        while not (address := server.status()["admin_interface"]["address"]):
+            await asyncio.sleep(0.02)
+        async with ClientSession(f"http://{address}") as session:
+            async with session.post(path, params={"who": "amy", "why": "x y"}, headers=post) as got:
+                assert got.status == 200 and (await got.json())["result"] == "north begins admin"
+            assert await told.until("admin") == {"on": "admin", "who": "amy", "why": "x y"}
+            async with session.post(path, headers=post) as got:
+                assert got.status == 400 and "needs the parameter 'who'" in await got.text()
+            async with session.post("/amps/administrator/actions/else", headers=post) as got:
+                assert got.status == 400 and "it has again" in await got.text()
+            async with session.get("/amps/administrator/actions.json") as got:
+                shown = (await got.json())["amps"]["administrator"]
+        assert shown == {"actions": {"again": "true"}}
+        await reader.close()
+
+    interface = AdminInterfaceConfig(interval_ms=1_000)
+    run(tmp_path, config(again, interface=interface, topics=(TopicRule(".*"),)), work)
