@@ -27,6 +27,11 @@ OWN_SUFFIXES = (
     *(".db", ".db-wal", ".db-shm", ".db-journal"),
 )
 """Endings of files that hold messages or state of an instance, wherever they lie."""
+OWN_NAME = re.compile(
+    r"journal-[0-9a-f]{16}\..+|front-(?:\d+|end)|fabric\.json|(?:up\.|maintenance\.)?lock|removable"
+)
+"""Names of such files whose endings others have, too: segments, compressed or damaged ones
+included, commits in front of a segment, the record of a fabric, and locks."""
 MARKS = ("instance.json", "archive.json", "archive-id.json")
 """Files that mark a directory as an instance's, or an archive of journals."""
 LOG = re.compile(r".+\.log(\.\d+)*(\.gz)?")
@@ -163,7 +168,9 @@ class FileSteps:
 
     def _is_own(self, path: Path) -> bool:
         """Returns whether a file belongs to an instance, of this fabric or of another one."""
-        if path.name.endswith(OWN_SUFFIXES) or path.name in MARKS:
+        if path.name.removesuffix("-lock").endswith(OWN_SUFFIXES) or path.name in MARKS:
+            return True
+        if OWN_NAME.fullmatch(path.name):
             return True
         directory = Path(os.path.realpath(path.parent))
         places = (directory, *directory.parents)

@@ -111,7 +111,14 @@ def test_own_directories_elsewhere_are_left_whole(data: Path, tmp_path: Path) ->
     assert left(archive) == ["1-9.zst", "old.log"]
 
 
-@pytest.mark.parametrize("name", ["1.journal", "orders.lmdb", "statistics.db", "links.sock"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("1.journal", "orders.lmdb", "statistics.db", "links.sock", "orders.lmdb-lock"),
+        *("journal-0000000000000001.zst", "journal-0000000000000001.live.damaged", "front-0"),
+        *("front-end", "fabric.json", "up.lock", "maintenance.lock", "removable"),
+    ],
+)
 def test_what_holds_messages_or_state_is_left_wherever_it_lies(
     data: Path, place: Path, name: str
 ) -> None:
