@@ -93,6 +93,18 @@ def _actions(settings: FabricSettings, instance: InstanceSettings) -> Iterator[T
             )
     for text in endless(actions):
         yield TopologyProblem((instance.name,), f"instance {instance.name}: {text}")
+    unjournaled = settings.unjournaled_of(instance)
+    takes = TopicMatcher((*settings.journaled_of(instance), *(unjournaled or ())))
+    for action in () if unjournaled is None else actions:
+        for step in action.steps:
+            topic, message_type = step.option("Topic"), step.option("MessageType")
+            is_known = step.module != "publish-message" or "{{" in topic + message_type
+            if not is_known and not takes.matches(topic.encode(), message_type.encode()):
+                yield TopologyProblem(
+                    (instance.name,),
+                    f"instance {instance.name}: action {action.name} publishes to {topic} of type "
+                    f"{message_type}, which it does not take: declare that topic",
+                )
     archives = settings.journal_of(instance).archive_directory is not None
     for action in () if archives else actions:
         if any(step.module == "archive-journal" for step in action.steps):

@@ -246,6 +246,28 @@ def test_what_is_wrong_is_told_with_its_line(text: str, line: int, told: str) ->
 
 
 @pytest.mark.covers("Actions", "the same in YAML")
+def test_an_action_publishes_to_topics_that_its_instance_takes() -> None:
+    def declared(topic: str, topics: str) -> str:
+        return (
+            f"fabric: f\ntopics: [{topics}]\ninstances: {{A: {{}}}}\nactions:\n- {{name: a, "
+            f"on: startup, do: {{publish_message: {{topic: '{topic}', message_type: json, "
+            "data: x}}}"
+        )
+
+    for topic, topics in (
+        ("alerts", "orders, alerts"),
+        ("alerts", "orders, {name: alerts, journaled: false}"),
+        ("alerts/a", "orders, ^alerts/"),
+        ("{{TOPIC}}", "orders"),
+        ("alerts", "'.*'"),
+    ):
+        parse(declared(topic, topics))
+    with pytest.raises(ConfigurationError, match="action a publishes to alert of type json, which"):
+        parse(declared("alert", "orders, alerts"))
+    with pytest.raises(ConfigurationError, match="does not take: declare that topic"):
+        parse(declared("alerts", "{name: alerts, message_type: fix}"))
+
+
 def test_a_script_declares_the_same() -> None:
     on = ActionModule("on", "startup")
     steps = [
