@@ -27,6 +27,7 @@ from raylay.services.server.children.supervisor import ChildHandle, Supervisor
 from raylay.services.server.clients.admission import ClientAdmission
 from raylay.services.server.clients.connection import ClientConnection
 from raylay.services.server.clients.transport import ClientTransport
+from raylay.services.server.occurrences import SHUTDOWN
 from raylay.services.server.runtime import InstanceRuntime
 
 WAITING_MAX = 1_000
@@ -40,11 +41,16 @@ READY_S_MAX = 10
 """Time, in seconds, for which clients are not admitted because the process has not subscribed to
 the messages that start actions."""
 SETTLE_S = 10.0
-"""Time, in seconds, for which the end of the instance waits for actions that have begun."""
+"""Time, in seconds, for which the end of the instance waits for actions that have begun, where one
+of them is on the shutdown."""
+SETTLE_OTHERS_S = 2.0
+"""The same time where none is on the shutdown."""
 SUBSCRIBED = frozenset(("publish-message", "oof-message", "message-condition-timeout", "alert"))
 """Kinds that the process finds by its subscriptions."""
 WITHOUT_OCCURRENCE = SUBSCRIBED | {"schedule", "execute-event"}
 """Kinds that the process itself finds: by its clock, by its subscriptions, or by its steps."""
+LEAVE_S = 10.0
+"""Time, in seconds, that the process has for its end before it is killed."""
 EVENTS = frozenset(
     (
         *("action_failed", "action_chain_stopped", "action_runs_dropped", "action_message"),
@@ -107,6 +113,10 @@ class ActionControl:
             of={"instance": runtime.config.name},
         )
 
+    def _listens_to(self, kind: str) -> bool:
+        actions = self._runtime.config.actions
+        return any(on.module == kind for action in actions for on in action.on)
+
     @property
     def is_configured(self) -> bool:
         return bool(self._runtime.config.actions)
@@ -127,23 +137,25 @@ class ActionControl:
         """Ends the process."""
         if self.is_configured:
             self._runtime.occurrences.ignore(self._occurred)
-            await self.process.end(protocol.STOP)
+            # Its end kills the commands that it has started.
+            await self.process.end(protocol.STOP, LEAVE_S)
 
     async def settle(self) -> None:
         """Waits until the process has performed what it was told of: for the end of the instance,
-        which actions may concern. At most `SETTLE_S`; a process that is not connected is not waited
-        for."""
+        which actions may concern. The time is bounded; a process that is not connected is not
+        waited for."""
         if not self.is_configured or self.process.connection is None:
             return
+        wait_s = SETTLE_S if self._listens_to(SHUTDOWN) else SETTLE_OTHERS_S
         self._settled.clear()
         self._flush()
         self.process.say(protocol.SETTLE)
         self._runtime.outbox.flush()
         try:
-            async with asyncio.timeout(SETTLE_S):
+            async with asyncio.timeout(wait_s):
                 await self._settled.wait()
         except TimeoutError:
-            text = f"actions that had begun have not ended within {SETTLE_S:g} s"
+            text = f"actions that had begun have not ended within {wait_s:g} s"
             self._runtime.report("action_failed", action="", module="", text=text)
 
     def status(self) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from raylay.services.client.client import Client
 from raylay.services.client.messages import MessageBatch
 from raylay.services.client.subscriptions.subscription import Subscription
 from raylay.services.config.actions import ActionRunnerConfig
-from raylay.services.errors import RaylayError
 from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.processes.actions.instance_calls import InstanceCalls
 from raylay.services.processes.actions.local_publishers import LocalPublishers
@@ -237,8 +236,9 @@ class ActionServer:
             async for batch in subscription.batches():
                 await self._publishers.meet(batch)
                 self._arrived(trigger, batch)
-        except (RaylayError, ValueError) as error:
-            text = f"the subscription to {asked.topic}, which starts actions, has ended: {error}"
+        except Exception as error:  # the other actions go on, whatever it is
+            why = str(error) or type(error).__name__
+            text = f"the subscription to {asked.topic}, which starts actions, has ended: {why}"
             self._log.warning("action_subscription_failed", topic=asked.topic, text=text)
             self._report("action_subscription_failed", {"topic": asked.topic, "text": text})
         finally:

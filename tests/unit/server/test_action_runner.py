@@ -296,19 +296,20 @@ def test_the_end_waits_for_actions_only_so_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(action_runner, "SETTLE_S", 0.1)
+    monkeypatch.setattr(action_runner, "LEAVE_S", 0.1)
 
     async def work(server: InstanceServer, child: Child) -> None:
         process = await connected(server, child)
-        connects(server, "a")
         ending = asyncio.create_task(server.stop())
-        assert names_of(await process.next("occurred")) == ["a"]
+        (told,) = protocol.read_occurred((await process.next("occurred")).body)
+        assert told.kind == "shutdown"
         await process.next("settle")
         await ending
         assert "have not ended within 0.1 s" in events(server, "action_failed")[0]["text"]
         with pytest.raises(EOFError):
             await process.next("nothing")
 
-    run(tmp_path, config(CONNECTS), work)
+    run(tmp_path, config(ActionModule("on", "shutdown")), work)
 
 
 def test_without_actions_there_is_no_process_and_nobody_listens(tmp_path: Path) -> None:
