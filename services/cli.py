@@ -78,7 +78,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "action": (
         f"{_COMMANDS}.admin:action",
         "Perform an administrator's action by its path, such as "
-        "transaction_log/journals/17/archive.",
+        "transaction_log/journals/17/archive, or one of the configuration: actions/PATH.",
     ),
     "admit": (
         f"{_COMMANDS}.admin:admit",
