@@ -26,7 +26,7 @@ PARTS = 64
 ROW_BYTES = 210
 """Approximate memory of a row, besides the values in it."""
 
-_pack = msgpack.Packer(use_bin_type=True, unicode_errors="surrogateescape").pack
+_pack = msgpack.Packer(use_bin_type=True, unicode_errors="surrogatepass").pack
 
 
 class SourceChange(NamedTuple):
@@ -119,5 +119,5 @@ class GroupFold:
 
 
 def _member(row: bytes) -> Member:
-    texts, kinds, *arguments = msgpack.unpackb(row, unicode_errors="surrogateescape")
+    texts, kinds, *arguments = msgpack.unpackb(row, unicode_errors="surrogatepass")
     return Member(tuple(texts), kinds, arguments)

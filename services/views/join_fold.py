@@ -29,7 +29,7 @@ JoinedValue = tuple["str | None", ...]
 JoinedRow = tuple["bytes | None", ...]
 """The keys of the records of a row, topic by topic; None: no record of the topic fits."""
 
-_pack = msgpack.Packer(use_bin_type=True, unicode_errors="surrogateescape").pack
+_pack = msgpack.Packer(use_bin_type=True, unicode_errors="surrogatepass").pack
 
 
 class _Index:
@@ -174,7 +174,7 @@ class JoinFold:
         if now is None:
             del topic.records[key]
         else:
-            row = topic.records[key] = _pack(now)
+            row = topic.records[key] = _packed(now)
             self.records_bytes += len(row)
             topic.own.add(self._value(now, topic.source.fields), key)
         for child in self._below[number]:
@@ -250,8 +250,27 @@ class JoinFold:
         return records * RECORD_BYTES + self.records_bytes + self.groups.memory_bytes
 
 
+def _packed(record: Tree) -> bytes:
+    """Returns the kept fields of a record as bytes, which cost no garbage collection."""
+    try:
+        found: bytes = _pack(record)
+    except (OverflowError, TypeError, ValueError):
+        # An integer of more than 64 bits, which an installed message type may give.
+        found = _pack(_plain(record))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value in which all integers have 64 bits, as expressions count."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return values.clipped(value) if value.__class__ is int else value
+
+
 def _unpacked(record: bytes) -> dict[str, Any]:
     found: dict[str, Any] = msgpack.unpackb(
-        record, unicode_errors="surrogateescape", strict_map_key=False
+        record, unicode_errors="surrogatepass", strict_map_key=False
     )
     return found

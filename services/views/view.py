@@ -8,7 +8,7 @@ topic.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from xxhash import xxh3_64_intdigest as checksum64
 
@@ -239,10 +239,7 @@ class View:
             if change is None:
                 return None
         else:
-            try:
-                body = topic.type.serialize(self.groups.fields_of(group))
-            except MessageTypeError:
-                return None
+            body = _body_of(topic.type, self.groups.fields_of(group))
             sequence = checksum64(body) >> (64 - _SEQUENCE_BITS)
             change = state.put_computed(
                 SowRecord(group.key, txid, 0, sequence, at_us, NEVER, body, at_us)
@@ -284,3 +281,22 @@ def _names_of(plan: ViewPlan) -> frozenset[str]:
     if plan.filter is not None:
         steps |= {each.steps for each in nodes(plan.filter.tree) if isinstance(each, Identifier)}
     return frozenset(str(each[0]) for each in steps)
+
+
+def _body_of(kind: MessageType, fields: Tree) -> bytes:
+    """Returns the body of a record. A value that messages of the type cannot have, such as bytes of
+    a FIX message that are no UTF-8 in JSON, is NULL there."""
+    try:
+        return kind.serialize(fields)
+    except MessageTypeError:
+        return kind.serialize({name: _writable(kind, name, fields[name]) for name in fields})
+
+
+def _writable(kind: MessageType, name: str, value: Any) -> Any:
+    try:
+        kind.serialize({name: value})
+    except MessageTypeError:
+        if isinstance(value, dict):
+            return {inner: _writable(kind, inner, value[inner]) for inner in value}
+        return kind.empty
+    return value

@@ -153,6 +153,27 @@ def test_a_record_that_cannot_be_read_counts_as_gone() -> None:
     assert shown(changes, "count") == [("deleted", {"n": 1})]
 
 
+def test_a_value_that_the_views_type_cannot_have_is_null() -> None:
+    """Bytes that are no UTF-8 come in messages of FIX, and cannot be in JSON."""
+    raw = SowTopicDefinition("raw", "nvfix", keys=("/id",))
+    definition = ViewDefinition(
+        "json",
+        "json",
+        topic="raw",
+        projection=("/a AS /in/a", "/id AS /id", "COUNT(/a) AS /n"),
+        grouping=("/a",),
+    )
+    at = Views()
+    at.book, at.views = with_views(book(raw), (definition,), ())
+    at.sow = SowFeature(at.book)
+    at.commit(put(1, b"id=1\x01a=\xff\x01", b"id=2\x01a=b\x01", topic="raw", kind="nvfix"))
+    bodies = [json.loads(each or b"") for each in at.records()["json"].values()]
+    assert sorted(bodies, key=str) == [
+        {"in": {"a": "b"}, "id": "2", "n": 1},
+        {"in": {"a": None}, "id": "1", "n": 1},
+    ]
+
+
 def test_views_have_no_part_in_what_the_journal_keeps() -> None:
     at = Views(SUMS)
     at.publish({"id": 1, "customer": 1, "price": 5})

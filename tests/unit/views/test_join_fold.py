@@ -155,6 +155,15 @@ def test_a_chain_of_joins_goes_both_ways() -> None:
     assert shown(fold) == []
 
 
+def test_integers_of_more_than_64_bits_are_doubles() -> None:
+    fold = made(TWO, FIELDS)
+    fold.change(0, SourceChange(b"o", {"id": 1, "customer": 7, "price": [1 << 70]}, 1))
+    fold.change(1, SourceChange(b"c", {"id": 7, "name": {"#text": "ann"}}, 2))
+    assert shown(fold) == [
+        {"id": 1, "orders": 1, "price": float(1 << 70), "named": 1, "names": "ann"}
+    ]
+
+
 def test_several_equalities_of_two_topics_hold_together() -> None:
     sources = joined_sources(
         ("[orders]./customer = [customers]./id", "[customers]./name = [orders]./name"),
