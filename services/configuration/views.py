@@ -8,10 +8,11 @@ from pydantic import AfterValidator, Field, model_validator
 
 from raylay.services.configuration.fields import MessageType, Section, definition_name
 from raylay.services.configuration.sow_topics import Expression, Index
-from raylay.services.messages.units import Milliseconds
+from raylay.services.messages.units import Bytes, Milliseconds
 from raylay.services.views.definition import (
     INTERVAL_US_DEFAULT,
     INTERVAL_US_MIN,
+    MEMORY_BYTES_MAX_DEFAULT,
     ConflatedTopicDefinition,
     ViewDefinition,
 )
@@ -45,6 +46,9 @@ class ViewSettings(Section):
     """Hash indexes, each the identifiers of fields that queries ask for by exact value."""
     join_null_equivalency: bool = False
     """Whether records without a value are joined to one another."""
+    memory_bytes_max: Annotated[Bytes, Field(gt=0)] = MEMORY_BYTES_MAX_DEFAULT
+    """Approximate memory of the view above which it goes out of service: it is then neither queried
+    nor followed, and publishing goes on."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -44,6 +44,8 @@ class ConflationFeature:
 
     def fold(self, batch: CommitBatch) -> None:
         """Gathers a commit's changes of records."""
+        for topic in self.topics:
+            topic.look_under()
         now_us = self._now_us()
         for change in batch.changes:
             for topic in self._over.get(id(change.topic), ()):

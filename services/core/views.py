@@ -39,6 +39,7 @@ class ViewFeature:
         """Computes all views from the present records, when the SOW topics have recovered."""
         for view in self.views:
             view.build()
+        self._close_over()
 
     def fold(self, batch: CommitBatch) -> None:
         """Folds a commit's changes, and appends those of the views."""
@@ -58,8 +59,17 @@ class ViewFeature:
             assert told is not None, "a change has a record before or after it"
             # Of a delete the record names the transaction that had brought it.
             view.take(number, current, change.change.key, batch.last_txid, told.updated_us)
+            if view.topic.refusal:
+                self._close_over()
             if not view.definition.inline:
                 batch.changes += view.flush()
+
+    def _close_over(self) -> None:
+        """Takes the views out of service that are over one which is."""
+        for view in self.views:
+            refusal = next((each.refusal for each in view.under if each.refusal), "")
+            if refusal and not view.topic.refusal:
+                view.close(f"view {view.definition.name} is over another one: {refusal}")
 
     def _flushed(self, view: View, changes: list[SowChange]) -> bool:
         """Gives what an inline view has gathered. Returns whether that is anything: the views over

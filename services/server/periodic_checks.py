@@ -114,6 +114,14 @@ class PeriodicChecks:
             self._instance.perform(self._instance.machine.tick(now_us))
             self._maintenance.check()
         self._sow.check()
+        for topic in self._sow.newly_refused():
+            ended = self._clients.end_followers(topic)
+            runtime.report(
+                "view_full",
+                topic=topic.definition.stored_as,
+                subscriptions=ended,
+                text=topic.refusal,
+            )
         self._queues.check()
         self._clients.queries.check()
         self._filters.check()

@@ -98,6 +98,14 @@ class SowBook:
         records are computed."""
         return any(wanted.matches(each.name, each.type_name) for each in self.computed)
 
+    def refusal_of(self, wanted: QueryWish) -> str:
+        """Returns why a topic that is asked for can be neither queried nor followed; empty: none
+        refuses."""
+        found = (each.refusal for each in self.computed if each.refusal)
+        if not any(found):
+            return ""
+        return next((each.refusal for each in self.matching(wanted) if each.refusal), "")
+
     def stateful(self) -> list[tuple[TopicRule, Stateful]]:
         """Returns the preparations before the append, in order, for `TopicBook`."""
         return [(_rule(topic), topic.staging) for topic in self.topics if topic.staging is not None]

@@ -71,6 +71,7 @@ class SowTopic:
         preprocess, enrich: compute fields before a message is journaled; None: there are none.
         around: context that is set for each message before that; None: nothing reads it.
         staging: prepares messages before the append; None: nothing is prepared.
+        refusal: reason why the topic can be neither queried nor followed; empty: it can be.
 
     Raises:
         MessageTypeError: a key names no field, or messages of the type have none.
@@ -89,6 +90,7 @@ class SowTopic:
         "indexes",
         "name",
         "preprocess",
+        "refusal",
         "staging",
         "state",
         "type",
@@ -112,6 +114,7 @@ class SowTopic:
         self.enrich: Enrich | None = None
         self.around: EvalContext | None = None
         self.staging: TopicStaging | None = None
+        self.refusal = ""
         self._generate = generate
         self._rules: dict[str, KeyRule] = {}
         self._rule: KeyRule | None = None

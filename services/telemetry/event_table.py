@@ -718,6 +718,16 @@ ENTRIES = (
         "A query met a bug in Raylay and was refused. Nothing else is affected.",
         action="Please report the event: it names the place.",
     ),
+    CatalogueEntry(
+        "24-0012",
+        "view_full",
+        "error",
+        "A view has reached its limit of memory and is out of service: it is neither queried nor "
+        "followed. Publishing goes on.",
+        "Its records are in too many groups, or there are too many records.",
+        "Group by fewer values, or allow the view more with `memory_bytes_max`, and restart the "
+        "instance.",
+    ),
     # -- 31: queues --------------------------------------------------------------------------------
     CatalogueEntry(
         "31-0001",

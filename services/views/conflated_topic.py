@@ -106,10 +106,22 @@ class ConflatedTopic:
         Args:
             now_us: time by a clock that is never set back.
         """
+        if self.topic.refusal:
+            return
         before = self._passing(change.previous)
         now = self._passing(change.current)
         if before is not None or now is not None:
             self._conflator.change(change.key, before, now, now_us, change.reason)
+
+    def look_under(self) -> None:
+        """Goes out of service if the topic under it has."""
+        if self.under.refusal and not self.topic.refusal:
+            self.topic.refusal = (
+                f"conflated topic {self.definition.name} is over another one: {self.under.refusal}"
+            )
+            self.topic.state = SowState(SowRules(), kept=False)
+            self.topic.indexes = None
+            self._conflator.all()
 
     @property
     def next_due_us(self) -> int | None:
@@ -133,6 +145,9 @@ class ConflatedTopic:
 
     def build(self) -> None:
         """Takes the present records of the topic under it."""
+        self.look_under()
+        if self.topic.refusal:
+            return
         for record in self.under.state.records():
             if self._passing(record) is not None:
                 self.topic.state.put_computed(record)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MEMORY_BYTES_MAX_DEFAULT = 512 * 1024 * 1024
 INTERVAL_US_MIN = 100_000
 INTERVAL_US_DEFAULT = 5_000_000
 
@@ -26,6 +27,7 @@ class ViewDefinition:
         filter: content filter of the records; empty: all count. Not for joins.
         hash_indexes: identifiers of each index for exact matches.
         null_equals: whether records without a value are joined to one another.
+        memory_bytes_max: approximate memory of the view above which it goes out of service.
 
     Raises:
         ValueError: two of these do not go together; says which and what to do.
@@ -43,6 +45,7 @@ class ViewDefinition:
     filter: str = ""
     hash_indexes: tuple[tuple[str, ...], ...] = ()
     null_equals: bool = False
+    memory_bytes_max: int = MEMORY_BYTES_MAX_DEFAULT
 
     def __post_init__(self) -> None:
         if bool(self.topic) == bool(self.joins):

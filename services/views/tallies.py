@@ -245,7 +245,8 @@ class OrderTally:
     def _shown(self, number: int | float) -> int | float:
         """Returns a number as it is shown: which of two equal ones, 5 or 5.0, is found depends on
         the order of changes, so that the type is that of all numbers together."""
-        return _as_double(number) if self._doubles else number
+        # Of 0 and 0.0, either may be left when the other is retracted.
+        return _as_double(number) if self._doubles else int(number)
 
 
 class DistinctTally:

@@ -41,6 +41,10 @@ from raylay.services.views.sources import (
 VIEW_FILTER = ExpressionUse("the filter of a view", frozenset(("instance",)), deterministic=True)
 FORBIDDEN_KINDS = frozenset(("binary", "protobuf", "struct", "composite-global"))
 """Message types that a view cannot have."""
+WEIGHED_EVERY = 256
+"""Number of changes after which the memory of a view is looked at."""
+RECORD_BYTES = 300
+"""Approximate memory of a record of a view, besides its body."""
 _SEQUENCE_BITS = 63
 
 
@@ -183,6 +187,9 @@ class View:
         self._parsers = tuple(
             topic.type.parser_of(each) for topic, each in zip(self.under, names, strict=True)
         )
+        self._memory_bytes_max = definition.memory_bytes_max
+        self._takes = 0
+        self._body_bytes = 0
         self._changed: dict[ViewGroup, tuple[int, int]] = {}
         """Groups that have changed and are not given yet, each with the transaction and the time of
         its last change."""
@@ -198,6 +205,16 @@ class View:
             record: the record as it is now; None: it is gone.
             txid, at_us: transaction and receive time of the change.
         """
+        if self.topic.refusal:
+            return
+        self._takes += 1
+        if self._takes % WEIGHED_EVERY == 0 and self.memory_bytes > self._memory_bytes_max:
+            self.close(
+                f"view {self.definition.name} would take more than {self._memory_bytes_max:,} "
+                "bytes and is out of service until the next start: group by fewer values, or "
+                "allow it more with memory_bytes_max"
+            )
+            return
         change = SourceChange(key, self._tree(number, record), txid)
         if self._single is not None:
             touched = self._single.change(change)
@@ -208,6 +225,20 @@ class View:
             # A group that changes again is given in its new place.
             self._changed.pop(group, None)
             self._changed[group] = txid, at_us
+
+    def close(self, refusal: str) -> None:
+        """Takes the view out of service: rather than a wrong view there is none.
+
+        Args:
+            refusal: the reason, as a sentence.
+        """
+        topic = self.topic
+        topic.refusal = refusal
+        # A query that has begun goes on with the records as they were.
+        topic.state = SowState(SowRules(), kept=False)
+        topic.indexes = None
+        self._changed.clear()
+        self._single = self._joined = None
 
     def _tree(self, number: int, record: SowRecord | None) -> Tree | None:
         if record is None:
@@ -244,6 +275,9 @@ class View:
             change = state.put_computed(
                 SowRecord(group.key, txid, 0, sequence, at_us, NEVER, body, at_us)
             )
+        for sign, each in ((-1, change.previous), (1, change.current)):
+            if each is not None:
+                self._body_bytes += sign * len(each.body or b"")
         if topic.indexes is not None:
             topic.indexes.changed(change)
         return SowChange(topic, topic.name, change, None)
@@ -255,16 +289,18 @@ class View:
             for record in topic.state.records():
                 self.take(number, record, record.key, record.txid, record.updated_us)
         self.flush()
-        self.topic.index()
+        if not self.topic.refusal:
+            self.topic.index()
         self.given = 0
 
     # -- status --------------------------------------------------------------------------------
     @property
     def memory_bytes(self) -> int:
-        """Returns the approximate memory of the view's fold."""
+        """Returns the approximate memory of the view's fold and records."""
         fold = self._single or self._joined
-        assert fold is not None
-        return fold.memory_bytes
+        if fold is None:
+            return 0
+        return fold.memory_bytes + self._body_bytes + self.topic.state.count * RECORD_BYTES
 
     def status(self) -> dict[str, int]:
         """Returns the view's part of the instance's status."""

@@ -14,6 +14,7 @@ from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import CommandFailed
 from raylay.services.fabric.plan import FabricRecord, bring_up_to_date, instance_config
 from raylay.services.server.instance_server import InstanceServer
+from raylay.services.views import view
 
 FILE = """fabric: f
 topics: [{name: "^(orders|customers)", message_type: json}]
@@ -49,8 +50,9 @@ conflated_topics:
 class Instance:
     """The instance of the file, and a client of it."""
 
-    def __init__(self, directory: Path) -> None:
-        settings = parse(FILE)
+    def __init__(self, directory: Path, more: str = "") -> None:
+        filter_ = "    filter: /price > 0\n"
+        settings = parse(FILE.replace(filter_, f"{filter_}    {more}\n" if more else filter_))
         record = FabricRecord("f", str(directory), settings.to_json(), key="k")
         bring_up_to_date(record, settings)
         config = instance_config(settings, record, settings.instances[0])
@@ -159,6 +161,35 @@ def test_nobody_publishes_to_a_view_or_replays_it(tmp_path: Path) -> None:
             with pytest.raises(Exception, match="from other topics"):
                 await client.publish("sums", b'{"customer":1}')
                 await client.flush()
+
+    asyncio.run(run())
+
+
+@pytest.mark.covers("Views", "views: what they refuse")
+def test_a_view_beyond_its_limit_ends_its_followers_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view, "WEIGHED_EVERY", 1)
+
+    async def run() -> None:
+        async with Instance(tmp_path, more="memory_bytes_max: 3000") as at:
+            follower = await at.client.subscribe("sums")
+            slow = await at.client.subscribe("slow")
+            for number in range(20):
+                await at.publish("orders", {"id": number, "customer": number, "price": 5})
+            for each in (follower, slow):
+                with pytest.raises(CommandFailed, match="out of service"):
+                    async for _ in each:
+                        pass
+            with pytest.raises(CommandFailed, match="out of service") as caught:
+                await at.rows("sums")
+            assert caught.value.reason == "view_full"
+            with pytest.raises(CommandFailed, match="out of service"):
+                await at.client.subscribe("all")
+            assert len(await at.rows("orders")) == 20
+            events = at.server.runtime.events_log.after(0)
+            told = [each["topic"] for each in events if each["event"] == "view_full"]
+            assert told[0] == "json/sums" and "json/slow" in told
 
     asyncio.run(run())
 

@@ -61,11 +61,4 @@ class CostlyFilters:
             subscription=subscription.id,
             filter=subscription.content[:SHOWN_CHARACTERS_MAX],
         )
-        client.stopped(subscription, FILTER_TOO_COSTLY)
-        del client.subscriptions[subscription.id]
-        self._clients.unsubscribe(subscription)
-        client.send(
-            client.codec.acknowledgment(
-                "processed", "", FILTER_TOO_COSTLY, TOO_COSTLY, sub=subscription.id
-            )
-        )
+        self._clients.end_subscription(subscription, FILTER_TOO_COSTLY, TOO_COSTLY)

@@ -11,6 +11,7 @@ from raylay.services.capacity.pool import ClientHolding
 from raylay.services.core.feature import FeatureRegistry
 from raylay.services.core.fold_backlog import PublishInParts, Weigh
 from raylay.services.core.live import LiveSubscriptions
+from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.records import Run
 from raylay.services.plugins.filters import (
     filtered_subscriptions,
@@ -64,6 +65,7 @@ from raylay.services.subscriptions.matching import FilterOwner, LiveSubscription
 
 if TYPE_CHECKING:
     from raylay.services.security.publishing import PublishJudge
+    from raylay.services.sow.topic import SowTopic
     from raylay.services.subscriptions.filtered import FilteredSubscriptions
     from raylay.services.subscriptions.replay_filters import ReplayFilter, ReplayFilters
     from raylay.services.subscriptions.sow_subscriptions import SowSubscriptions
@@ -357,9 +359,44 @@ class ClientSessions:
         return any(each.name == name for each in self._sow.book.every)
 
     def computes_any(self, wanted: TopicFilter) -> bool:
-        """Returns whether a subscription asks for a view."""
+        """Returns whether a subscription asks for a view.
+
+        Raises:
+            RemoteProtocolError: the view is out of service: `view_full`.
+        """
         book = self._sow.book
-        return bool(book.computed) and book.computes_any(wanted)
+        if not book.computed:
+            return False
+        refusal = book.refusal_of(wanted)
+        if refusal:
+            raise RemoteProtocolError(refusal, "view_full")
+        return book.computes_any(wanted)
+
+    def end_subscription(self, subscription: LiveSubscription, reason: str, text: str) -> None:
+        """Ends a subscription of a client and tells the client why."""
+        client = self.sessions.get(subscription.session)
+        if client is None:
+            # The subscription's session has ended, and the subscription is about to be taken out.
+            return
+        client.stopped(subscription, reason)
+        del client.subscriptions[subscription.id]
+        self.unsubscribe(subscription)
+        client.send(client.codec.acknowledgment("processed", "", reason, text, sub=subscription.id))
+
+    def end_followers(self, topic: SowTopic) -> int:
+        """Ends the subscriptions that follow a topic which is out of service. Returns their
+        number."""
+        found = [
+            subscription
+            for client in self.sessions.values()
+            for subscription in client.subscriptions.values()
+            if isinstance(subscription, LiveSubscription)
+            and subscription.following is not None
+            and subscription.filter.matches(topic.name, topic.type_name)
+        ]
+        for each in found:
+            self.end_subscription(each, "view_full", topic.refusal)
+        return len(found)
 
     def replay_filter(self, client: ReplayClient, text: str) -> ReplayFilter:
         """The content filter of a client's bookmark subscription.

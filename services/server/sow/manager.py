@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     # Most instances have no SOW topics, and need not load the parsers of message types.
     from raylay.services.core.conflation import ConflationFeature
     from raylay.services.sow.book import SowBook
-    from raylay.services.sow.topic import SowChange
+    from raylay.services.sow.topic import SowChange, SowTopic
 
 WRITE_INTERVAL_S = 1.0
 IDLE_INTERVAL_S = 10.0
@@ -95,6 +95,8 @@ class SowManager:
         """The views over them, likewise."""
         self._conflation: ConflationFeature | None = None
         self._conflated_timer: asyncio.TimerHandle | None = None
+        self._refused: set[SowTopic] = set()
+        """The topics of which it is known that they are out of service."""
         if stored.conflated:
             from raylay.services.core.conflation import ConflationFeature
 
@@ -347,6 +349,15 @@ class SowManager:
             return await self._runtime.in_thread(store.compact)
         finally:
             self._compaction = None
+
+    def newly_refused(self) -> list[SowTopic]:
+        """Returns the views and conflated topics that went out of service since the last call."""
+        book = None if self.feature is None else self.feature.book
+        if book is None or not book.computed:
+            return []
+        found = [each for each in book.computed if each.refusal and each not in self._refused]
+        self._refused |= set(found)
+        return found
 
     # -- the journal -----------------------------------------------------------------------------
     def removable(self, before_txid: int) -> None:

@@ -106,7 +106,7 @@ class QueryParser:
 
         Raises:
             RemoteProtocolError: it is refused: `no_sow`, `bad_filter`, `bad_order_by`,
-                `bad_select`, or `not_supported` for messages of one of the topics.
+                `bad_select`, `not_supported` for messages of one of the topics, or `view_full`.
         """
         topics = self._book.matching(question.wanted)
         if not topics and not question.follows:
@@ -116,6 +116,9 @@ class QueryParser:
                 "world can be asked for it; declare it in the configuration, under sow_topics",
                 "no_sow",
             )
+        refusal = self._book.refusal_of(question.wanted)
+        if refusal:
+            raise RemoteProtocolError(refusal, "view_full")
         use = FOLLOWING if question.follows else QUERY
         filter_ = self._filter(question.filter, use, question)
         order = read_order(question.order_by) if question.order_by else ()

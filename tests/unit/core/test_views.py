@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from raylay.services.sow.book import SowBook
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.keys import key_of
 from raylay.services.sow.topic import SowChange
+from raylay.services.subscriptions.matching import topic_filter
+from raylay.services.views import view
 from raylay.services.views.definition import ViewDefinition
 
 pytestmark = pytest.mark.covers("Views", "a view equals a fresh computation")
@@ -172,6 +175,31 @@ def test_a_value_that_the_views_type_cannot_have_is_null() -> None:
         {"in": {"a": "b"}, "id": "2", "n": 1},
         {"in": {"a": None}, "id": "1", "n": 1},
     ]
+
+
+@pytest.mark.covers("Views", "views: what they refuse")
+def test_a_view_beyond_its_limit_is_out_of_service_and_those_over_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(view, "WEIGHED_EVERY", 1)
+    small = replace(SUMS, memory_bytes_max=6_000)
+    other = replace(SUMS, name="other")
+    at = Views(small, TOTAL, other)
+    for number in range(3):
+        at.publish({"id": number, "customer": number, "price": 1})
+    assert not any(each.topic.refusal for each in at.views.views)
+    for number in range(3, 9):
+        at.publish({"id": number, "customer": number, "price": 1})
+    sums, total, _ = at.views.views
+    assert "would take more than 6,000 bytes" in sums.topic.refusal
+    assert sums.topic.refusal in total.topic.refusal
+    assert sums.memory_bytes == total.memory_bytes == 0
+    found = at.records()
+    assert found["sums"] == found["total"] == {} and len(found["other"]) == 9
+    assert at.rebuilt()["other"] == found["other"]
+    named = topic_filter("sums", "json", literal=True)
+    assert at.book.refusal_of(named) == sums.topic.refusal
+    assert at.book.refusal_of(topic_filter("other", "json", literal=True)) == ""
 
 
 def test_views_have_no_part_in_what_the_journal_keeps() -> None:

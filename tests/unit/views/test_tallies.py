@@ -159,6 +159,14 @@ def test_extremes_are_those_of_a_sort(stream: tuple[list[Any], list[Any]], seed:
             assert not exact or isinstance(found, float) == doubles
 
 
+def test_which_of_two_equal_numbers_is_left_does_not_show() -> None:
+    tally = OrderTally()
+    for value in (0, 0.0, True):
+        tally.add(value)
+    tally.retract(0.0)
+    assert [bits(tally.least()), bits(tally.greatest())] == [bits(0), bits(1)]
+
+
 def distinct_by_filters(values: list[Any]) -> set[Any]:
     """The different values: a number counts unless a text says it."""
     texts = {each for each in values if isinstance(each, str)}
