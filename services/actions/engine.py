@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from raylay.services.actions.matching import OnMatcher
-from raylay.services.actions.message_triggers import MessageTrigger
+from raylay.services.actions.message_triggers import MessageTrigger, depth_of
 from raylay.services.actions.model import ActionDefinition, ActionModule, Occurrence
 from raylay.services.actions.modules import definition_of
 from raylay.services.actions.pure_steps import PureSteps, context_of
@@ -250,6 +250,11 @@ class ActionEngine:
             the number of runs that begin, or wait for the earlier ones of their action.
         """
         self._at(now_us)
+        # What an instance tells of a message, such as its delivery, has the depth in the message.
+        correlation = occurrence.variables.get("AMPS_CORRELATION_ID", "")
+        depth = depth_of(correlation.encode("utf-8", "replace"))
+        if depth > occurrence.depth:
+            occurrence = replace(occurrence, depth=depth)
         return self._occurred(occurrence)
 
     def ring(self, now_us: int, wall_us: int) -> int:

@@ -381,6 +381,24 @@ def test_a_loop_of_events_ends() -> None:
     assert made.is_idle
 
 
+@pytest.mark.covers("Actions", "loops end: over events, topics and other instances")
+@pytest.mark.parametrize("kind", ["deliver-message", "sow-delete-message", "sow-expire-message"])
+def test_a_loop_over_what_the_instance_tells_of_messages_ends(kind: str) -> None:
+    of_type = {"Topic": "a", "MessageType": "json"}
+    loop = ActionModule("on", kind, tuple(of_type.items()))
+    made = engine(action("loop", do("publish-message", **of_type, Data="{}"), on=loop))
+    published, correlation = 0, b"\xff"
+    while published < 20:
+        variables = {"AMPS_CORRELATION_ID": correlation.decode("utf-8", "surrogateescape")}
+        if not made.occurred(Occurrence(kind, variables, "a", "json"), 0):
+            break
+        asked = taken(made)
+        correlation = message_triggers.correlation_of(asked.depth)
+        made.done(asked.run, OK, 0)
+        published += 1
+    assert published == DEPTH_MAX
+
+
 def test_the_depth_of_a_step_counts_its_own_action() -> None:
     made = engine(action("copy", do("publish-message")))
     made.occurred(connected(depth=DEPTH_MAX - 1), 0)

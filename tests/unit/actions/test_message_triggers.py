@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from raylay.services.actions import message_triggers as rules
+from raylay.services.actions.engine import DEPTH_MAX
 from raylay.services.actions.message_triggers import (
     ConditionTrigger,
     MessageTrigger,
@@ -149,6 +150,22 @@ def test_a_message_of_an_action_carries_how_many_led_to_it() -> None:
     assert depth_of(b"") == depth_of(b"raylay-action:") == depth_of(b"raylay-action:12345") == 0
     trigger = PublishTrigger(on("publish-message"))
     assert told(trigger, replace(message(), correlation=correlation_of(5)))[0].depth == 5
+
+
+@pytest.mark.covers("Actions", "loops end: over events, topics and other instances")
+def test_a_loop_over_six_instances_ends_after_some_hundred_messages() -> None:
+    trigger = PublishTrigger(on("publish-message"))
+    waiting, published = [0], 0
+    while waiting:
+        depth = waiting.pop()
+        for instance in range(6):
+            found = replace(message(), correlation=correlation_of(depth), is_local=not instance)
+            begun = told(trigger, found)[0].depth
+            if begun < DEPTH_MAX:
+                published += 1
+                waiting.append(begun + 1)
+        assert published < 10_000
+    assert published == 708
 
 
 # Records that leave the focus.

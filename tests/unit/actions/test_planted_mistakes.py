@@ -461,7 +461,7 @@ MISTAKES = (
         "a message of an action carries how many led to it",
         message_triggers,
         "_occurrence",
-        "depth=depth_of(message.correlation)",
+        "depth=depth_here(message)",
         "depth=0",
         test_message_triggers.test_a_message_of_an_action_carries_how_many_led_to_it,
     ),
