@@ -46,6 +46,8 @@ EVENTS_MAX = 1_000
 RUN_BYTES = 500
 """Approximate memory of a waiting run besides its variables."""
 ERROR_CHARACTERS_MAX = 1_000
+TELL_US = 1_000_000
+"""Time, in microseconds, between two events of an action that tell what was not begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,7 @@ class _ActionState:
         """Whether the action waits for its turn in the engine's list of those that can go on."""
         self.asked = ""
         self.runs = self.failures = self.dropped = self.chains_stopped = 0
+        self.told_us: int | None = None
         self.untold_dropped = self.untold_untracked = self.untold_chains = 0
         self.last_error = ""
         self.last_run_us = 0
@@ -306,7 +309,7 @@ class ActionEngine:
 
     def take_events(self) -> list[EngineEvent]:
         """Returns what happened since the last call. Dropped occurrences and stopped chains are one
-        event for each action."""
+        event for each action, at most each `TELL_US`: a flood of messages is no flood of events."""
         found, self._events = self._events, []
         if self._events_lost:
             text = f"{self._events_lost:,} further steps failed, which are not told one by one"
@@ -314,6 +317,10 @@ class ActionEngine:
             self._events_lost = 0
         for state in self._states:
             name = state.definition.name
+            if state.told_us is not None and self._now_us < state.told_us + TELL_US:
+                continue
+            if state.untold_dropped or state.untold_untracked or state.untold_chains:
+                state.told_us = self._now_us
             if state.untold_dropped:
                 text = (
                     f"{state.untold_dropped:,} occurrences did not begin the action {name}, "

@@ -194,6 +194,7 @@ class ActionServer:
     async def _tell_each_second(self) -> None:
         """Tells the instance the status of the actions when it has changed; never returns."""
         while True:
+            self._turn()  # what was not begun in the last second is told, though nothing happens
             found = {each.name: _status(asdict(each)) for each in self._engine.status()}
             if found != self._told_status:
                 self._told_status = found

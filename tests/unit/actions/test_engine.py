@@ -332,6 +332,16 @@ def test_runs_beyond_the_bytes_are_dropped_and_counted() -> None:
 
 
 @pytest.mark.covers("Actions", "runs one at a time in an action, actions side by side; bounds")
+def test_a_flood_of_dropped_runs_is_one_event_a_second() -> None:
+    made = engine(action("greet", echo("")), waiting_max=1)
+    told = []
+    for now_us in range(0, 3_000_000, 10_000):
+        made.occurred(connected(), now_us)
+        made.take()
+        told += made.take_events()
+    assert [each.count for each in told] == [1, 100, 100]
+
+
 def test_an_action_that_floods_takes_no_other_actions_turn() -> None:
     guard = action("guard", do("shutdown"), on=ActionModule("on", "shutdown"))
     made = engine(action("flood", echo("hello")), guard, waiting_bytes_max=2_000)
