@@ -14,6 +14,7 @@ several actions side by side. What waits is bounded: further occurrences are dro
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -582,6 +583,9 @@ def _expanded(
             text = expand_filter(text, find)
         elif kind == "pattern":
             text = expand_pattern(text, find)
+        elif kind == "topics":
+            # A regular expression, in which a client's text means itself.
+            text = expand(text, lambda name: re.escape(find(name)))
         elif kind == "command":
             text, parameters = expand_command(text, find)
         else:

@@ -154,6 +154,7 @@ class ActionSteps:
             select=select,
             skip_n=skip,
             top_n=1,
+            non_regex_topic=True,
             timeout_s=QUERY_S,
         ).all()
         text = asked.option("DefaultData")

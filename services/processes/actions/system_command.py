@@ -1,7 +1,8 @@
 """System commands of actions: each in a process group of its own, with an end.
 
-A command that does not end is killed with all that it has started; its output is bounded. A thread
-runs it, because the loop of an actor cannot wait for child processes.
+At its end, or when its time is over, a command is killed with all that it has started, unless that
+has left its process group; its output is bounded. A thread runs it, because the loop of an actor
+cannot wait for child processes.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ class SystemCommands:
             self._running.add(process.pid)
         try:
             output, is_late = self._read(process)
-            if is_late:
-                _kill_group(process.pid)
+            # The process is not waited for before, so that its number is no other group's.
+            _kill_group(process.pid)
             return CommandOutcome(process.wait(), output, is_late)
         finally:
             assert process.stdout is not None
@@ -102,19 +103,22 @@ class SystemCommands:
         deadline_s = time.monotonic() + self._seconds_max
         output = bytearray()
         is_open = True
+        has_ended = False
         with selectors.DefaultSelector() as selector:
             selector.register(descriptor, selectors.EVENT_READ)
             while time.monotonic() < deadline_s:
-                has_ended = process.poll() is not None
-                if is_open and (has_ended or selector.select(LOOK_S)):
+                has_ended = _has_ended(process.pid)
+                left_s = max(0.0, min(LOOK_S, deadline_s - time.monotonic()))
+                if is_open and (has_ended or selector.select(left_s)):
                     is_open = _took(descriptor, output)
+                    if not is_open:
+                        selector.unregister(descriptor)
                 elif not is_open and not has_ended:
-                    with suppress(subprocess.TimeoutExpired):
-                        process.wait(max(0.0, min(LOOK_S, deadline_s - time.monotonic())))
+                    time.sleep(left_s)
                 if has_ended:
                     # Something that it left behind may hold the output open.
                     return bytes(output), False
-        return bytes(output), process.poll() is None
+        return bytes(output), not _has_ended(process.pid)
 
     def close(self) -> None:
         """Kills the commands that still run, and starts no further ones."""
@@ -136,6 +140,11 @@ def _took(descriptor: int, output: bytearray) -> bool:
         output += data[: OUTPUT_BYTES_MAX - len(output)]
         if len(data) < READ_BYTES:
             return True
+
+
+def _has_ended(pid: int) -> bool:
+    """Returns whether a process has ended, and leaves it to be waited for."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
 def _kill_group(pid: int) -> None:

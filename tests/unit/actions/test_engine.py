@@ -94,9 +94,14 @@ def test_steps_come_in_order_each_after_the_result_of_the_last() -> None:
 
 
 @pytest.mark.covers("Actions", "`{{VARIABLE}}`: no client changes options or conditions")
-def test_what_a_client_writes_changes_no_filter_pattern_or_command() -> None:
+def test_what_a_client_writes_changes_no_filter_pattern_topic_or_command() -> None:
     steps = (
-        do("delete-sow", Topic="a", MessageType="json", Filter="/id = '{{AMPS_CLIENT_NAME}}'"),
+        do(
+            "delete-sow",
+            Topic="^a/.*/{{AMPS_CLIENT_NAME}}",
+            MessageType="json",
+            Filter="/id = '{{AMPS_CLIENT_NAME}}'",
+        ),
         do("execute-system", Command="echo {{AMPS_CLIENT_NAME}}"),
         do("remove-files", Age="0s", Pattern="{{AMPS_CLIENT_NAME}}.txt"),
     )
@@ -104,6 +109,7 @@ def test_what_a_client_writes_changes_no_filter_pattern_or_command() -> None:
     made.occurred(connected("' OR '*"), 0)
     asked = taken(made)
     assert asked.option("Filter") == "/id = '\\' OR \\'*'"
+    assert asked.option("Topic") == r"^a/.*/'\ OR\ '\*"
     made.done(asked.run, OK, 0)
     asked = taken(made)
     assert asked.option("Command") == 'echo "${ACTION_AMPS_CLIENT_NAME}"'

@@ -52,6 +52,14 @@ def test_a_shell_never_reads_a_variable_as_a_command(tmp_path: Path, template: s
         assert (outcome.code, outcome.output.startswith(b"a'b")) == (0, True)
 
 
+def test_what_a_command_leaves_behind_ends_with_it(tmp_path: Path) -> None:
+    outcome = SystemCommands(tmp_path).run("sleep 600 & echo $!")
+    assert (outcome.code, outcome.is_late) == (0, False)
+    left = int(outcome.output)
+    while is_alive(left):
+        time.sleep(0.01)
+
+
 def test_a_command_reads_nothing(tmp_path: Path) -> None:
     assert SystemCommands(tmp_path).run("cat").output == b""
 
