@@ -31,6 +31,7 @@ from raylay.services.replication.acknowledgment import (
 )
 from raylay.services.replication.commit_notifications import CommitNotifications
 from raylay.services.replication.commit_thread import CommitThread, CommitThreadPolicy
+from raylay.services.replication.downgrade import Ages
 from raylay.services.replication.effects import (
     Effect,
     LinkEffect,
@@ -527,9 +528,9 @@ class FreesWithoutAsking(Destinations):
 class FloorAtTheTick(Destinations):
     """Looks at what may be removed from time to time only, whatever becomes of its links."""
 
-    def tick(self, now_us: int) -> bool:
+    def tick(self, now_us: int, ages_ms: Ages | None = None) -> bool:
         super().release()
-        return super().tick(now_us)
+        return super().tick(now_us, ages_ms)
 
     def release(self) -> None:
         pass
