@@ -242,7 +242,7 @@ class StatisticsStore:
             self._drop_before(before_us)
 
     def truncate(self, before_us: int) -> int:
-        """Removes the samples of before a time, and returns their number.
+        """Removes the samples that are older than a time, and returns their number.
 
         Raises:
             StorageError: they cannot be removed.

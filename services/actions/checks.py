@@ -62,7 +62,7 @@ def unknown_module(kind: str, name: str, written: Iterable[str]) -> str:
         name: as the configuration has it.
         written: names of the modules of this kind, as the configuration writes them.
     """
-    # What all names begin with would make each like every other.
+    # The prefix that all names share would make each of them similar to every other one.
     begin = f"amps-action-{kind}-"
     by_rest = {each.removeprefix(begin): each for each in written}
     close = near(name.removeprefix(begin), by_rest)
@@ -234,8 +234,10 @@ def _certainly_starts(action: ActionDefinition, other: ActionDefinition) -> bool
 
 
 def _starts(step: ActionModule, trigger: ActionModule, on: tuple[ActionModule, ...]) -> bool:
-    """Args:
-    on: what started the action of the step.
+    """Returns whether a step certainly causes an occurrence that a trigger takes.
+
+    Args:
+        on: the triggers of the step's own action.
     """
     if step.module == "publish-message" and trigger.module == "publish-message":
         return (
@@ -253,8 +255,8 @@ def _starts(step: ActionModule, trigger: ActionModule, on: tuple[ActionModule, .
 
 
 def _takes(rule: str, topic: str) -> bool:
-    """Returns whether a topic, as far as it is known before its variables are expanded, is
-    certainly one that a rule names."""
+    """Returns whether a rule certainly names a topic; False where the topic has variables, which
+    are not expanded yet."""
     if "{{" in topic or not topic:
         return False
     if not is_regex(rule):

@@ -254,7 +254,7 @@ class ActionEngine:
             the number of runs that begin, or wait for the earlier ones of their action.
         """
         self._at(now_us)
-        # What an instance tells of a message, such as its delivery, has the depth in the message.
+        # The depth of an occurrence about a message, such as its delivery, is in the message.
         correlation = occurrence.variables.get("AMPS_CORRELATION_ID", "")
         depth = depth_of(correlation.encode("utf-8", "replace"))
         if depth > occurrence.depth:
@@ -380,16 +380,16 @@ class ActionEngine:
                     break
                 self._occurred(found[0])
             next_due_us = trigger.next_due_us()
-            # Who waits for room at the shell is asked for again when a step is done; runs that end
-            # without the shell make room in `take`, behind which nothing else comes.
+            # A trigger that waits for a step of the shell is asked again when that step is done.
+            # Runs that end without the shell make room in `take`, after which nobody asks.
             if next_due_us is not None and (next_due_us > now_us or self._ends_by_itself(trigger)):
                 next_us.append(next_due_us)
             self._note_untracked(trigger)
         return min(next_us, default=None)
 
     def has_room(self, on: ActionModule) -> bool:
-        """Returns whether all actions with an `on` module can take another occurrence, unless it
-        alone takes half of the memory of what waits."""
+        """Returns whether all actions with an `on` module can take another occurrence, provided
+        that the occurrence needs less than half of the memory for waiting runs."""
         is_full = self._waiting_bytes * 2 > self._waiting_bytes_max
         return not any(
             len(state.waiting) >= self._waiting_max or (is_full and state.waiting)
@@ -436,7 +436,7 @@ class ActionEngine:
         seen: set[int] = set()
         size_bytes = -1
         for state, matcher in self._matchers.get(occurrence.kind, ()):
-            # Of several `on` modules that wait for it, one begins the action, once.
+            # An occurrence begins an action once, even if several of its `on` modules match.
             if id(state) in seen or not matcher.matches(occurrence):
                 continue
             seen.add(id(state))

@@ -64,8 +64,8 @@ class OnMatcher:
         return lambda occurrence: search(_topic_of(occurrence))
 
     def _message_type(self, text: str) -> Test:
-        # Some occurrences are of no message type, or of one that nobody knows; a subscription may
-        # be of several.
+        # An occurrence may have no message type, or an unknown one; a subscription may have
+        # several.
         def test(occurrence: Occurrence) -> bool:
             found = occurrence.message_type or occurrence.variables.get("AMPS_MESSAGE_TYPE", "")
             return not found or text in found.split(",")

@@ -37,7 +37,7 @@ _DEPTH = re.compile(rb"raylay-action:([0-9]{1,4})")
 _OPTION = re.compile(r"\s*([A-Za-z_]+)\s*(?:=\s*(\[[^\]]*\]|[^,\[\]]*))?\s*(?:,|$)")
 _FLAGS = frozenset(("oof", "delta", "no_empties", "no_sowkey", "non_regex_topic"))
 _NEEDLESS = frozenset(("bookmark", "timestamp", "send_keys"))
-"""Options that ask for what every message has here."""
+"""Options without an effect: they ask for fields that every message has here."""
 _REASONS = {"match": "match", "deleted": "delete", "expired": "expire"}
 
 
@@ -57,10 +57,11 @@ def depth_of(correlation: bytes) -> int:
 
 
 def depth_here(message: TriggerMessage) -> int:
-    """Returns the depth of what a message starts here.
+    """Returns the depth of the occurrence that a message makes here.
 
-    One of another instance counts twice: a message that starts an action at each of N instances
-    would be N to the eighth messages otherwise before its loop ends, 1.7 million of six instances.
+    The depth of a message from another instance counts twice. Otherwise a message that starts an
+    action at each of N instances would become N to the eighth messages before its loop ends: 1.7
+    million with six instances.
     """
     depth = depth_of(message.correlation)
     return 2 * depth if message.is_local is False else depth
@@ -139,8 +140,8 @@ class MessageTrigger(ABC):
         """Returns occurrences of records whose time is up, each once.
 
         Args:
-            count_max: number of them, at most; the others come with the next call. Who cannot take
-                them yet asks for fewer, so that none is lost.
+            count_max: largest number of occurrences to return; the others come with the next call.
+                A caller that has no room yet asks for fewer, so that none is lost.
         """
         return []
 
@@ -197,11 +198,11 @@ class OofTrigger(MessageTrigger):
     """Trigger of `oof-message`: each record that leaves the focus of its subscription.
 
     Args:
-        keeps_previous: whether the record as it was before must be known where it does not pass the
-            filter any more: its notice has it as it is now. The trigger then keeps all records.
+        keeps_previous: whether an action needs the previous record of one that no longer passes the
+            filter. Its notice has only the present record, so the trigger then keeps all records.
 
     Raises:
-        ConfigurationError: `Type` is none.
+        ConfigurationError: `Type` has an unknown word.
     """
 
     def __init__(self, on: ActionModule, *, keeps_previous: bool) -> None:
@@ -294,11 +295,12 @@ class ConditionTrigger(MessageTrigger):
             self._duration_us = interval_us(duration)
         self._bytes = 0
         self._tracked: dict[bytes, _Tracked | None] = {}
-        """The records in the focus by their keys; None: its occurrence was given."""
+        """The records in the focus by their keys; None: the record's occurrence was given."""
         self._fresh: dict[bytes, None] = {}
-        """The keys of those that came since the subscription began, in the order of their time."""
+        """The keys of the records that came since the subscription began, in the order of their
+        time."""
         self._rows: list[tuple[int, int, bytes, _Tracked]] = []
-        """Heap of the others. One that has left the focus stays until its time."""
+        """Heap of the other records. A record that has left the focus stays until its time."""
         self._count = 0
 
     def subscription(self) -> TriggerSubscription:
@@ -395,7 +397,8 @@ class ConditionTrigger(MessageTrigger):
         return tracked
 
     def _first(self, now_us: int) -> bytes | None:
-        """Returns the key of the record that is due longest; None: none is due."""
+        """Returns the key of the record that has been due for the longest time; None: no record
+        is due."""
         due_us = self.next_due_us()
         if due_us is None or due_us > now_us:
             return None

@@ -62,7 +62,7 @@ def percent(text: str) -> float:
     """Returns the share of 100 of a text such as `90%`.
 
     Raises:
-        ValueError: it is none from 0% to 100%.
+        ValueError: the text is not a share from 0% to 100%.
     """
     number = text.strip().removesuffix("%").strip()
     try:

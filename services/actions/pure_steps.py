@@ -103,8 +103,8 @@ class PureSteps:
         return found
 
     def translated(self, step: ActionModule, find: Lookup) -> dict[str, str]:
-        """Returns the variable that a `translate-data` sets: to what the first case that has the
-        data says, else to `Default`, else to the data.
+        """Returns the variable that a `translate-data` sets. Its value is the translation in the
+        first case for the data, or else `Default`, or else the data.
 
         Raises:
             ValueError: a `Case` has no `=`.
@@ -136,8 +136,8 @@ class PureSteps:
         return {name: str(self._counters[key])} if name else {}
 
     def _compiled(self, template: str) -> CompiledCondition | None:
-        """Returns a condition that reads its variables as fields; None: it cannot, as where a
-        pattern has one, and is compiled with each of their texts."""
+        """Returns a condition that reads its variables as fields; None: the condition has a
+        variable where no field may stand, such as in a pattern, and is compiled for each run."""
         found = with_fields(template)
         if found is None:
             return None

@@ -60,7 +60,7 @@ def to_bytes(text: str) -> bytes:
 
 
 def built_in(name: str, instance_name: str, wall_us: int) -> str | None:
-    """Returns the text of a variable that every run has; None: the name is none of them.
+    """Returns the text of a variable that every run has; None: no such variable has the name.
 
     Args:
         wall_us: time by the wall clock, microseconds since 1970.

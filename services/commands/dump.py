@@ -34,7 +34,7 @@ LARGE = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class DumpOptions:
-    """The part of the contents that is wanted."""
+    """The user's choice of contents to dump."""
 
     archive: Path | None
     topic: str
@@ -47,12 +47,12 @@ class DumpOptions:
 
 @dataclass(frozen=True, slots=True)
 class DumpPart:
-    """One file, or one thing that several files tell together.
+    """A part of a dump: the contents of one file, or of several files together.
 
     Attributes:
         name: one of PARTS.
-        title: heading; names the file.
-        rows: reads it, in a process of its own.
+        title: heading of the part, which names the file.
+        rows: function that begins to read the part's rows; called in a process of its own.
     """
 
     name: str
@@ -103,7 +103,11 @@ def dump(
     options = DumpOptions(archive, topic, key, publisher, history, is_brief)
     parts = [each for each in parts_of(path, options) if what in ("", each.name)]
     if not parts:
-        raise ConfigurationError(f"{path} has nothing of `{what}`" if what else nothing_in(path))
+        raise ConfigurationError(
+            f"{path} has nothing of `{what}`: leave out --what to see what it has"
+            if what
+            else nothing_in(path)
+        )
     shown, failed = 0, False
     for part in parts:
         if not as_json and len(parts) > 1:
@@ -134,7 +138,7 @@ def nothing_in(path: Path) -> str:
 
 
 def parts_of(path: Path, options: DumpOptions) -> Iterator[DumpPart]:
-    """Yields what a path has to be dumped.
+    """Yields the parts of the dump of a path.
 
     Raises:
         ConfigurationError, StorageError: the path cannot be used.

@@ -113,7 +113,7 @@ def time_us(text: str) -> int:
     """Returns a time in microseconds since 1970; without a zone it is in UTC.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: the text is not a time.
     """
     try:
         moment = datetime.fromisoformat(text)

@@ -64,7 +64,7 @@ def top(
     if view not in VIEWS:
         raise ConfigurationError(f"--view {view[:40]}: give one of {', '.join(VIEWS)}")
     entry = None if http else running(fabric)
-    # Late: a fabric is looked for without what it takes to ask it.
+    # Imported late: a fabric that is not found is reported without loading these modules.
     from raylay.services.fabric.look import look_at
 
     state = TopState(view=view, interval_s=interval_s)

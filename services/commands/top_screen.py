@@ -104,8 +104,8 @@ INTERVALS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
 
 def keys_of(data: bytes) -> list[str]:
-    """Returns the keys that a terminal sent: a name for those without a letter. What is no key that
-    is known is passed over, a sequence as a whole."""
+    """Returns the keys that a terminal sent: letters, and names such as `up` for other keys. An
+    unknown control sequence is passed over as a whole."""
     found: list[str] = []
     at = 0
     while at < len(data):

@@ -55,7 +55,7 @@ _IF = "if_"
 
 
 def written_name(module: ModuleDefinition) -> str:
-    """Returns the name of a module in YAML and Python; of an `if`, with `if_` before it, as it
+    """Returns the name of a module in YAML and Python. A condition has `if_` before it, because it
     stands among the steps."""
     return f"{_IF}{module.written_name}" if module.kind == "if" else module.written_name
 
@@ -189,7 +189,7 @@ def _options(module: ModuleDefinition, options: Mapping[Any, Any]) -> Iterator[t
     by_name = {each.written_name: each for each in module.options}
     for name, value in options.items():
         option = by_name.get(str(name))
-        # An unknown one is told with those that there are, by the checks of all modules.
+        # The checks of all modules refuse an unknown option, and list the known ones.
         documented = option.name if option is not None else str(name)
         if isinstance(value, Mapping):
             value = [f"{key}={each}" for key, each in value.items()]

@@ -447,8 +447,9 @@ def holds_journaled(queue: QueueDefinition, log: TopicMatcher) -> bool:
 
 
 def is_journaled(topic: SowTopicDefinition, log: tuple[TopicRule, ...]) -> bool:
-    """Returns whether a transaction log takes what a topic with state is made from; under a pattern
-    some of it. An event topic is made from what the instance says, which is in no log."""
+    """Returns whether a transaction log takes the messages from which a SOW topic is built; for a
+    topic with a pattern, whether it takes some of them. An event topic needs no log: the instance
+    itself makes its messages."""
     if topic.name in EVENT_TOPICS:
         return True
     if not topic.pattern:

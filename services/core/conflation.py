@@ -10,7 +10,7 @@ from raylay.services.sow.topic import SowChange
 from raylay.services.views.conflated_topic import ConflatedTopic
 
 GIVEN_AT_ONCE = 500
-"""Number of changes of one topic that one turn gives: the next turn goes on."""
+"""Most changes of one topic that one turn of the loop gives; the next turn gives the rest."""
 
 
 class ConflationFeature:
@@ -21,8 +21,8 @@ class ConflationFeature:
     Args:
         topics: the conflated topics, each behind those that it is over.
         now_us: returns the time by a clock that is never set back.
-        wake: called with the time at which `due` is to be called next, in place of the time that
-            was said before.
+        wake: called with the time at which `due` is to be called next; replaces the time of the
+            call before.
     """
 
     name = "conflation"
@@ -61,8 +61,8 @@ class ConflationFeature:
             self._wake(due_us)
 
     def due(self) -> list[SowChange]:
-        """Returns the changes that are due. They are to be folded as a commit without messages;
-        `wake` was called for the next ones."""
+        """Returns the changes that are due, for the caller to fold as a commit without messages.
+        Calls `wake` for the changes after them."""
         self._awaited_us = None
         now_us = self._now_us()
         found = [change for each in self.topics for change in each.due(now_us, GIVEN_AT_ONCE)]

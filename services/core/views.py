@@ -57,7 +57,7 @@ class ViewFeature:
             _, previous, current, _ = change.change
             told = current or previous
             assert told is not None, "a change has a record before or after it"
-            # Of a delete the record names the transaction that had brought it.
+            # The record of a delete names the transaction that brought the record, not the delete.
             view.take(number, current, change.change.key, batch.last_txid, told.updated_us)
             if view.topic.refusal:
                 self._close_over()
@@ -65,15 +65,15 @@ class ViewFeature:
                 batch.changes += view.flush()
 
     def _close_over(self) -> None:
-        """Takes the views out of service that are over one which is."""
+        """Takes the views out of service that are over a view out of service."""
         for view in self.views:
             refusal = next((each.refusal for each in view.under if each.refusal), "")
             if refusal and not view.topic.refusal:
                 view.close(f"view {view.definition.name} is over another one: {refusal}")
 
     def _flushed(self, view: View, changes: list[SowChange]) -> bool:
-        """Gives what an inline view has gathered. Returns whether that is anything: the views over
-        it are to fold it before they give anything themselves."""
+        """Gives the changes that an inline view has gathered. Returns whether there were any: the
+        views over it have to fold them before they give their own."""
         found = view.flush()
         changes += found
         return bool(found)

@@ -128,7 +128,7 @@ def parse_equality(
     first step of each field's path is that of its topic.
 
     Raises:
-        ExpressionError: it is none; with the column.
+        ExpressionError: the text is not such an equality; with the column.
     """
     if len(text) > CHARACTERS_MAX:
         raise ExpressionError(f"it has more than {CHARACTERS_MAX:,} characters", CHARACTERS_MAX + 1)

@@ -17,11 +17,11 @@ FOLLOW_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class EventAnswer:
-    """The events that an instance told.
+    """The answer of one instance to the question for its events.
 
     Attributes:
-        process: names the process of the instance; events of another one begin at 1.
-        events: the oldest first.
+        process: name of the instance's process; each process numbers its events from 1.
+        events: the events, the oldest first.
     """
 
     instance: str
@@ -41,7 +41,8 @@ class EventCursors:
         return self._last.get(instance, ("", 0))
 
     def number_for(self, instance: str, process: str) -> int:
-        """Returns the number behind which a process is asked for events."""
+        """Returns the number of the last known event of a process, which is asked for later ones;
+        0: none is known."""
         of, number = self.last(instance)
         return number if of == process else 0
 

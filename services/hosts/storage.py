@@ -61,8 +61,8 @@ def acks_lines(measurements: Sequence[SyncMeasurement]) -> list[str]:
     """Returns what the measurements mean for acknowledgments, a sentence each.
 
     Args:
-        measurements: at least one; a publisher that waits is explained by the smallest write, and
-            many that do not by the one with the most bytes a second.
+        measurements: at least one. The smallest write explains a publisher that waits for each ack,
+            and the write with the most bytes a second many publishers that do not wait.
     """
     small = min(measurements, key=lambda each: each.write_bytes)
     most = max(measurements, key=lambda each: each.bytes_per_s)
@@ -82,11 +82,12 @@ def acks_lines(measurements: Sequence[SyncMeasurement]) -> list[str]:
 
 
 def judge(facts: HostFacts, measurements: Sequence[SyncMeasurement]) -> list[HostFinding]:
-    """Returns the findings of the disk as `raylay check host` has them, the sync by its 99th
-    percentile.
+    """Returns the findings about the disk, as `raylay check host` shows them. The time of a sync is
+    judged by its 99th percentile.
 
     Args:
-        measurements: the smallest write is judged; none: it could not be measured.
+        measurements: measured writes, of which the smallest is judged; empty: the disk could not be
+            measured.
     """
     if measurements:
         small = min(measurements, key=lambda each: each.write_bytes)

@@ -157,7 +157,7 @@ def _json_of(path: Path) -> dict[str, object]:
 
 
 def _some(values: dict[str, object], *names: str) -> dict[str, object]:
-    """Returns some values: not more, because configurations have secrets."""
+    """Returns only the named values, because configurations have secrets."""
     found = {name: values[name] for name in names if isinstance(values.get(name), str | int)}
     return {name: value[:200] if isinstance(value, str) else value for name, value in found.items()}
 

@@ -56,7 +56,9 @@ def journal_place(path: Path, archive: Path | None) -> JournalSelection:
         listed = list_segments(path.parent, archive)
         at = [index for index, file in enumerate(listed) if file.path == path]
         if not at:
-            raise ConfigurationError(f"{path} is not a segment of a journal")
+            raise ConfigurationError(
+                f"{path} is not a segment of a journal: give one's file in its journal's directory"
+            )
         end = listed[at[0] + 1].first_txid if at[0] + 1 < len(listed) else None
         first = listed[at[0]].first_txid
         return JournalSelection(path.parent, archive, frozenset([path]), first, end)
@@ -68,7 +70,9 @@ def journal_place(path: Path, archive: Path | None) -> JournalSelection:
     if not list_segments(path, None) and (path / "journal").is_dir():
         directory = path / "journal"
     if not list_segments(directory, archive):
-        raise ConfigurationError(f"{directory} does not hold a journal")
+        raise ConfigurationError(
+            f"{directory} does not hold a journal: give a data directory, or the file of a segment"
+        )
     _check_files(directory)
     return JournalSelection(directory, archive)
 
@@ -82,7 +86,7 @@ def _check_files(directory: Path) -> None:
 
 
 def time_text(time_us: int) -> str:
-    """Returns a time in UTC; as a number where it is none that a calendar has."""
+    """Returns a time in UTC, or its number where that is outside of the calendar's years."""
     if not 0 < time_us < 253_402_300_800_000_000:
         return str(time_us)
     moment = datetime.fromtimestamp(time_us // 1_000_000, UTC)
@@ -90,7 +94,7 @@ def time_text(time_us: int) -> str:
 
 
 def body_text(body: bytes) -> dict[str, str]:
-    """Returns a body as text, or in base64 where it is none."""
+    """Returns a body as text, or in base64 where it is not UTF-8."""
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:

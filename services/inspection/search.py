@@ -76,7 +76,8 @@ def search_query(
         raise ConfigurationError(f"{kind!r} is no kind: give one of {', '.join(KINDS)}")
     for name, form in (("bookmark", _BOOKMARK), ("txid", _NUMBER)):
         if kind == name and not form.fullmatch(text):
-            raise ConfigurationError(f"{text!r} is no {name}")
+            like = "PUBLISHER|SEQUENCE|" if name == "bookmark" else "4711"
+            raise ConfigurationError(f"{text!r} is no {name}: write it like {like}")
     if pattern:
         if kind in ("bookmark", "txid", "client"):
             raise ConfigurationError(f"a {kind} is found as it is: leave out --regex")
@@ -107,7 +108,7 @@ def line_pattern(query: SearchQuery) -> re.Pattern[bytes]:
         publisher, sequence = query.bookmark
         return re.compile(rf"(?<!\d){publisher}\|{sequence}(?!\d)".encode())
     if query.txid is not None:
-        # Of the numbers in a line only those that are said to be transaction ids.
+        # A line has other numbers, too: only a field's name says that one is a transaction id.
         return re.compile(rf'txid\w*"?\s?[=:]\s?"?{query.txid}(?!\d)'.encode(), re.IGNORECASE)
     text = query.text if query.is_pattern else re.escape(query.text)
     return re.compile(text.encode("utf-8", "surrogateescape"), flags)
@@ -199,8 +200,8 @@ def journal_search_rows(place: JournalSelection, query: SearchQuery, body: bool)
 def _stretches(
     reader: LmdbJournalReader, query: SearchQuery, first: int, end: int | None
 ) -> Iterator[tuple[int, int | None]]:
-    """Yields the first transaction id and the one behind the end of each part of the journal that
-    may have what is found: by the segments' indexes, where these tell."""
+    """Yields the parts of the journal that may have records that are looked for, each by its first
+    transaction id and the one behind its end. The segments' indexes leave out the other parts."""
     if query.bookmark is not None or query.txid is not None or "text" in query.kinds:
         yield first, end
         return
@@ -238,7 +239,8 @@ def _may_have(
 def _wanted(
     query: SearchQuery,
 ) -> tuple[Callable[[Run], bool], Callable[[Record], bool]]:
-    """Returns which runs, and which of their records, are found."""
+    """Returns two tests: whether a run may have records that are looked for, and whether a record
+    of such a run is one of them."""
     if query.bookmark is not None:
         publisher, sequence = query.bookmark
         return (
@@ -260,7 +262,7 @@ def _wanted(
     def wants_run(run: Run) -> bool:
         if bodies is not None or (client and run.publisher == client):
             return True
-        # A run whose records have several topics does not say its own.
+        # A run whose records have several topics has no topic in its header.
         return wants_topic is not None and (not run.topic or wants_topic(_text(run.topic)))
 
     return wants_run, wants
@@ -271,7 +273,7 @@ def _client(query: SearchQuery) -> int:
 
 
 def _wants_topic(query: SearchQuery) -> Callable[[str], bool] | None:
-    """Returns which topics are found; None where topics do not matter."""
+    """Returns a test whether a topic is looked for; None: the query is not for topics."""
     if "topic" not in query.kinds:
         return None
     flags = re.IGNORECASE if query.ignores_case else 0

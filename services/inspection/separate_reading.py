@@ -103,7 +103,7 @@ def _raised(row: Row) -> Exception:
 
 
 class _NotWanted(BaseException):
-    """The reader of the rows is gone."""
+    """Raised in the child when the parent wants no more rows."""
 
 
 def _stop(*_: object) -> None:
@@ -111,10 +111,10 @@ def _stop(*_: object) -> None:
 
 
 def _serve(rows: Callable[[], Iterator[Row]], descriptor: int, name: str) -> None:
-    """Runs the iterator in the child, which ends here."""
+    """Runs the iterator in the child process. Never returns: the process ends here."""
     code = 1
     try:
-        # A crash is told by its signal: a faulthandler would print it, too.
+        # The parent reports a crash by its signal; a faulthandler would print it a second time.
         for number in _ENDS:
             signal.signal(number, signal.SIG_DFL)
         # Ctrl-C reaches both processes, and the parent ends this one.
@@ -134,14 +134,14 @@ def _serve(rows: Callable[[], Iterator[Row]], descriptor: int, name: str) -> Non
         except Exception as error:
             last = _told(error, name)
         finally:
-            # Where it was stopped half-way, what it has open is closed here.
+            # An iterator that was stopped half-way closes its files here.
             if isinstance(reading, Generator):
                 reading.close()
         waiting += packer.pack(last)
         _write(descriptor, waiting)
         code = 0
     finally:
-        # Nothing of the parent's is flushed or ended twice.
+        # Without the exit handlers: they would flush the parent's buffers a second time.
         os._exit(code)
 
 
@@ -154,7 +154,7 @@ def _told(error: Exception, name: str) -> Row:
     if isinstance(error, RaylayError):
         kind = "damage" if isinstance(error, CorruptRecord) else "storage"
         return {"error": kind, "text": str(error), "number": 0}
-    # Damaged bytes may bring it to raise anything.
+    # A decoder may raise any error on damaged bytes.
     what = f"{type(error).__name__}: {error}"
     text = f"{name} is damaged, or this is a fault of Raylay's: {what}"
     return {"error": "damage", "text": text, "number": 0}

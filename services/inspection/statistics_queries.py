@@ -131,8 +131,8 @@ def query_rows(
 def report_rows(
     path: Path, wanted: StatisticsSelection, timeout_s: float = TIMEOUT_S_DEFAULT
 ) -> Iterator[Row]:
-    """Yields a row about the whole, one for each start of the instance, and one for each column of
-    each thing: its lowest, mean, highest and last value.
+    """Yields one row about the whole period, one for each start of the instance, and one for each
+    column of each measured thing (a client, a link, …): its lowest, mean, highest and last value.
 
     Raises:
         StorageError: the file cannot be read, or the report takes too long.
@@ -143,7 +143,9 @@ def report_rows(
             for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         }
         if not {"SAMPLES", "LIFETIMES"} <= tables:
-            raise ConfigurationError(f"{path} is no statistics database: it has no samples")
+            raise ConfigurationError(
+                f"{path} is no statistics database: it has no samples; give an instance's"
+            )
         period = (wanted.first_us, wanted.last_us)
         samples, first, last = database.execute(
             "SELECT count(*), min(timestamp), max(timestamp) FROM SAMPLES "

@@ -102,7 +102,7 @@ class EventWriter(Protocol):
 
 
 def is_event_topic(topic: str) -> bool:
-    """Returns whether a topic is, or an expression over topics means, event topics."""
+    """Returns whether a topic, or a regular expression over topics, begins like event topics."""
     return topic.lstrip("^").startswith(EVENTS)
 
 

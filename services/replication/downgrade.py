@@ -16,7 +16,7 @@ from raylay.services.replication.timetable import Occasion, Occasions, Timetable
 CHECK_INTERVAL_MS_MIN = 10
 Ages = tuple[int | None, int | None]
 """The ages of a check, in milliseconds: destinations are downgraded above the first, and upgraded
-below the second; None: by no age."""
+below the second; None: no destination is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,8 @@ class AccessCheck:
         self._what = what
         self._where = where
         self.authenticates = self.entitles = True
-        """Whether the modules are asked: an action may disable those of each kind."""
+        """Whether the modules of authentication, and those of entitlement, are asked: an action
+        may disable either kind."""
         self._checked: WeakSet[Permissions] = WeakSet()
         """Permissions whose filters have been checked. All logons of a user share the permissions
         of a file."""

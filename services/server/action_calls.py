@@ -191,7 +191,8 @@ class ActionCalls:
             )
 
     async def publishers(self, publishers: list[int]) -> dict[int, str]:
-        """Returns the client names of those of some publishers whose clients are connected here."""
+        """Returns the names of the clients of these publishers, as far as they are connected
+        here."""
         wanted = set(publishers)
         return {
             each.publisher: each.client_name

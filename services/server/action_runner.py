@@ -32,19 +32,20 @@ from raylay.services.server.runtime import InstanceRuntime
 
 WAITING_MAX = 1_000
 WAITING_BYTES_MAX = 16 * 1024 * 1024
-"""Most occurrences that wait for the process, and most bytes of their variables."""
+"""Limits on the occurrences that wait for the process: their number (`WAITING_MAX`), and the bytes
+of their variables."""
 UNTAKEN_MAX = 1_000
-"""Most occurrences that are sent and that the process has not taken."""
+"""Limit on the occurrences that were sent and that the process has not taken yet."""
 CALLS_MAX = 64
 """Number of control calls that are performed at the same time."""
 READY_S_MAX = 10
 """Time, in seconds, for which clients are not admitted because the process has not subscribed to
 the messages that start actions."""
 SETTLE_S = 10.0
-"""Time, in seconds, for which the end of the instance waits for actions that have begun, where one
-of them is on the shutdown."""
+"""Time, in seconds, for which a stopping instance waits for the actions that have begun, where one
+of them is started by the shutdown."""
 SETTLE_OTHERS_S = 2.0
-"""The same time where none is on the shutdown."""
+"""Time, in seconds, for which it waits where no action is started by the shutdown."""
 SUBSCRIBED = frozenset(("publish-message", "oof-message", "message-condition-timeout", "alert"))
 """Kinds that the process finds by its subscriptions."""
 WITHOUT_OCCURRENCE = SUBSCRIBED | {"schedule", "execute-event"}
@@ -227,7 +228,8 @@ class ActionControl:
         return self._start(number, self._secret)
 
     def _process_ended(self, why: str) -> None:
-        # What it had taken in hand is not begun again: nobody knows which steps were performed.
+        # Runs that the last process had taken do not begin again: it is not known which of their
+        # steps were performed.
         lost, self._untaken = self._untaken, 0
         self._dropped += lost
         self._settled.set()

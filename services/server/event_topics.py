@@ -1,5 +1,5 @@
-"""Publishes the event topics of an instance: listens to what happens in it while somebody wants
-events, and gives them to subscriptions and to SOW topics at the end of the turn."""
+"""Publishes the event topics of an instance: listens to occurrences while a subscription or a SOW
+topic wants events, and gives the events to these at the end of the loop's turn."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class EventPublisher:
         self._is_due = False
         """Whether events are published at the end of this turn of the loop."""
         self._told = 0
-        """Number of events left out that were reported."""
+        """Number of left-out events that the log was told of."""
         self._listen()
 
     def begin(self) -> None:
@@ -70,7 +70,8 @@ class EventPublisher:
         self._listen()
 
     def _listen(self) -> None:
-        """Listens to what clients do while somebody wants to know, and no longer."""
+        """Listens to the occurrences of clients while `/AMPS/ClientStatus` has a subscriber or a
+        SOW topic, and no longer."""
         is_wanted = self._topics.is_wanted(CLIENT_STATUS)
         if is_wanted == self._is_listening:
             return

@@ -22,12 +22,12 @@ TIME_LIMIT = "time_limit"
 
 
 def _text(data: bytes) -> str:
-    """Returns bytes as a variable, from which they can be made again."""
+    """Returns bytes as the text of a variable, from which the same bytes can be made again."""
     return data.decode("utf-8", "surrogateescape")
 
 
 def variables_of(topic: str, message_type: str, data: bytes, correlation: bytes) -> dict[str, str]:
-    """Returns the variables that all messages have."""
+    """Returns the variables that every occurrence about a message sets."""
     return {
         "AMPS_TOPIC": topic,
         "AMPS_MESSAGE_TYPE": message_type,
@@ -90,7 +90,7 @@ def tell_queue_messages(
 def tell_queue_message_unread(
     occurrences: Occurrences, queue: str, message_type: str, reason: str, bookmark: str
 ) -> None:
-    """Tells a message that has left a queue, and whose record the journal has no more."""
+    """Tells that a message has left a queue, without its body: the journal no longer has it."""
     kind = DELETED if reason == ACKNOWLEDGED else EXPIRED
     found = variables_of(queue, message_type, b"", b"")
     found["AMPS_BOOKMARK"] = bookmark

@@ -1,7 +1,7 @@
 """The occurrences in an instance that its actions and event topics want to know of.
 
-The parts of the server tell it here; who wants to know listens. Where nobody listens, telling costs
-one look into a table, and the parts ask `wanted` before they compute anything.
+The parts of the server tell an occurrence here, and the listeners of its kind are called. Without a
+listener this costs one look into a table, and the parts ask `wanted` before they compute anything.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Occurrences:
             self.listened[kind] = (*self.listened.get(kind, ()), take)
 
     def ignore(self, take: Listener) -> None:
-        """Stops calling a function."""
+        """Removes a listener from all kinds."""
         for kind, listeners in list(self.listened.items()):
             kept = tuple(each for each in listeners if each != take)
             if kept:
@@ -57,6 +57,6 @@ class Occurrences:
         return kind in self.listened
 
     def tell(self, kind: str, variables: Mapping[str, str]) -> None:
-        """Tells an occurrence to who listens to its kind."""
+        """Calls the listeners of an occurrence's kind."""
         for take in self.listened.get(kind, ()):
             take(kind, variables)

@@ -35,7 +35,7 @@ def signals_of(actions: Iterable[ActionDefinition]) -> tuple[signal.Signals, ...
 
 
 class ProcessSignals:
-    """The signals of the process that actions want, for the loop of its instance.
+    """Catches the signals that begin actions, and passes them to the loop of the instance.
 
     Owner: the thread of the instance. Lifecycle: `install` on the main thread, `listen` on the
     loop of each life of the instance, `close` on the main thread.

@@ -99,8 +99,8 @@ class SowBook:
         return any(wanted.matches(each.name, each.type_name) for each in self.computed)
 
     def refusal_of(self, wanted: QueryWish) -> str:
-        """Returns why a topic that is asked for can be neither queried nor followed; empty: none
-        refuses."""
+        """Returns why a wanted topic can be neither queried nor followed: it is out of service.
+        Empty: all can be used."""
         found = (each.refusal for each in self.computed if each.refusal)
         if not any(found):
             return ""

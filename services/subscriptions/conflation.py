@@ -15,7 +15,7 @@ from typing import Generic, NamedTuple, TypeVar
 Content = TypeVar("Content")
 
 FLUSHED_AT_ONCE = 500
-"""Number of keys that one call gives: the next call goes on."""
+"""Most keys that one call returns; the next call returns the rest."""
 
 
 class ConflatedChange(NamedTuple, Generic[Content]):
@@ -140,8 +140,8 @@ class Conflator(Generic[Content]):
         yield ConflatedChange(key, entry.first_us, entry.before, entry.now, entry.reason)
 
     def pending(self, key: bytes) -> ConflatedChange[Content] | None:
-        """Returns what is pending of a key; None: nothing, so that the topic has what subscribers
-        were given last."""
+        """Returns the pending change of a key; None: there is none, so the topic has the content
+        that subscribers were given last."""
         entry = self._pending.get(key)
         if entry is None:
             return None

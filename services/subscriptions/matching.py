@@ -44,8 +44,8 @@ class TopicFilter:
     reserved: bool = False
     """Whether the pattern may match Raylay's own topics: only when it names them."""
     events: bool = False
-    """Whether the topic is an event topic, or the pattern may match event topics: only when it
-    begins as they do."""
+    """Whether the topic is an event topic, or the pattern may match event topics. A pattern does
+    so only if it begins like their names."""
     readable: Callable[[bytes], bool] | None = None
     """Returns whether the client may read a topic that the pattern matches; None: it may read all.
     A topic asked for by name was checked before."""

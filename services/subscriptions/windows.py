@@ -180,8 +180,8 @@ _Exchange = tuple["RowPlace | None", "RowPlace | None"]
 def _together(
     window: RowWindow, key: bytes, out: _Exchange | None, came_in: _Exchange | None
 ) -> WindowChange | None:
-    """Returns what a row's leaving and its coming back in another place change together; None:
-    nothing."""
+    """Returns the change of a window by a row that moves: it was taken out, and put in at another
+    place. None: the window shows no difference."""
     came = [_key(each[0]) for each in (out, came_in) if each is not None]
     left = [_key(each[1]) for each in (out, came_in) if each is not None]
     updated = key if key in came and key in left else None

@@ -63,7 +63,7 @@ class FileNames:
 
     @property
     def counts(self) -> bool:
-        """Returns whether the mask says where the number is."""
+        """Returns whether the mask has a place for the number (`%n`)."""
         return "%n" in self.mask.replace("%%", "")
 
     def name(self, number: int, wall_s: float) -> str:
@@ -83,15 +83,15 @@ class FileNames:
         )
 
     def number_after(self, names: Iterable[str], wall_s: float) -> int:
-        """Returns the lowest number above those of all these file names that differ from the file
-        that begins at a time in their number only."""
+        """Returns the number of the next file that begins at a time: one above the highest number
+        of the files whose names differ from its name in the number only."""
         pattern = self._pattern(lambda symbol: re.escape(self._fixed(symbol, wall_s)))
         found = (pattern.fullmatch(name) for name in names)
         return max((int(each[1] or 0) + 1 for each in found if each is not None), default=0)
 
     def is_own(self, name: str) -> bool:
-        """Returns whether a file name, without its directory, is one of this process's name, of
-        whatever time, number and process id."""
+        """Returns whether a file name, without its directory, fits this mask and this process's
+        name, with any time, number and process id."""
 
         def any_of(symbol: str) -> str:
             if symbol in _DIGITS:

@@ -170,7 +170,7 @@ class EventFilter:
             if self._include
             else min((self._lowest, *self._levels))
         )
-        """Level below which no event goes there."""
+        """Level below which no event goes to the target."""
 
     def takes(self, level: int, event: str) -> bool:
         """Returns whether an event goes there. An exclusion wins."""

@@ -31,9 +31,10 @@ from raylay.services.telemetry.log_options import (
 SYSLOG_BYTES_MAX = 8_000
 """Most bytes of a line in the syslog; common daemons cut or drop longer ones."""
 STREAM_WAIT_MS = 50
-"""Time for which a write may wait for whoever reads the stream, once in each `LOOK_EVERY_S`."""
+"""Time, in milliseconds, for which a write may wait for the stream's reader, once in each
+`LOOK_EVERY_S`."""
 _PIECE_BYTES = 4_096
-"""What a pipe that is ready takes without blocking (PIPE_BUF)."""
+"""Number of bytes that a pipe that is ready takes without blocking (PIPE_BUF)."""
 _SEVERITIES = {EMERGENCY: 0, CRITICAL: 2, ERROR: 3, WARNING: 4, INFO: 6, STATS: 6}
 _DEBUG_SEVERITY = 7
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]

@@ -60,7 +60,7 @@ _CHOSEN_MAX = 4_096
 
 
 class _TargetWriter:
-    """One target: what goes there, in which format, and how much of it was lost."""
+    """One target: the filter and the format of its events, and the number of lost lines."""
 
     def __init__(self, process_name: str, options: LogTarget, place: LogPlace) -> None:
         self._process = process_name
@@ -282,8 +282,8 @@ def configure(
 
 
 def rotate() -> list[Path]:
-    """Ends the present file of each target of this process that is one, and returns these files.
-    The next line begins another file. One without a line stays."""
+    """Ends the present files of this process's targets, and returns them. The next line begins
+    another file. A file without a line is not ended."""
     ended = (each.rotate() for each in _sink.targets)
     return [each for each in ended if each is not None]
 

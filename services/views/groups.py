@@ -18,7 +18,7 @@ GROUP_BYTES = 350
 """Approximate memory of a group, besides its tallies and texts."""
 TALLY_BYTES = 120
 _NULL = b"\xff\xff\xff\xff"
-"""Stands in a key for a field without a value, where a text has its length."""
+"""Mark of a field without a value in a group's key, in the place of a text's length."""
 
 GroupTexts = tuple["str | None", ...]
 """The texts of a group's grouping fields; None: a field without a value."""
@@ -111,7 +111,7 @@ class GroupTable:
         self.by_key: dict[bytes, ViewGroup] = {}
 
     def member(self, message: Tree, keys: Sequence[bytes | None]) -> Member:
-        """Returns what a group counts of a message.
+        """Returns the parts of a message that its group counts.
 
         Args:
             keys: keys of the member's records.
@@ -178,7 +178,8 @@ class GroupTable:
         return group
 
     def latest(self, group: ViewGroup, message: Tree, txid: int) -> None:
-        """Takes the fields outside of aggregates from a member, unless a later one has come."""
+        """Takes the values of the fields outside of aggregates from a member, unless the group has
+        them from a later transaction."""
         if txid >= group.plain_txid and self._places:
             group.plain = tuple(
                 None if place >= 0 else values.scalar(values.follow(message, steps))

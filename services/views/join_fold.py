@@ -143,7 +143,7 @@ class JoinFold:
         touched: dict[ViewGroup, None] = {}
         gone = list(self._rows(number, key)) if old is not None else []
         if value != old_value and not topic.own.keys(value):
-            # The rows of the parents that had no record of this topic.
+            # The parents' rows without a record of this topic end: the record completes them.
             gone += self._rows_above(number, value)
         for row in gone:
             touched[self.groups.retract(self.groups.member(self._message(row), row))] = None
@@ -187,8 +187,8 @@ class JoinFold:
 
     # -- rows ----------------------------------------------------------------------------------
     def _rows(self, number: int, key: bytes) -> Iterator[JoinedRow]:
-        """Yields the rows that hold a record: with each record above that it is joined to, up to
-        the root, and all that is joined below those."""
+        """Yields the rows that hold a record, each from the root of the joins down: the records
+        above that it is joined to, and the records of the other topics that are joined to these."""
         found: list[dict[int, bytes | None]] = [{number: key}]
         at = number
         while self._topics[at].source.parent >= 0:
@@ -204,7 +204,8 @@ class JoinFold:
             yield from self._completed(row)
 
     def _rows_above(self, number: int, value: JoinedValue | None) -> list[JoinedRow]:
-        """Returns the rows of the records above that have a value, to which no record fits now."""
+        """Returns the rows of the parent topic's records with this joined value, which no record of
+        the topic fits at present."""
         parent = self._topics[number].source.parent
         return [
             row
@@ -213,8 +214,8 @@ class JoinFold:
         ]
 
     def _completed(self, row: dict[int, bytes | None]) -> Iterator[JoinedRow]:
-        """Yields the rows that have these records, and of each other topic what is joined to
-        them."""
+        """Yields the rows that have these records, filled with the records of the other topics
+        that are joined to them."""
         found = [row]
         for number, topic in enumerate(self._topics):
             if number in row:
@@ -237,7 +238,8 @@ class JoinFold:
         return self._value(_unpacked(topic.records[key]), topic.source.fields)
 
     def _message(self, row: JoinedRow) -> Tree:
-        """Returns the fields of a row, each topic's below its number."""
+        """Returns the fields of a row as one message: the fields of each topic are below the
+        topic's number."""
         return {
             str(number): {} if key is None else _unpacked(topic.records[key])
             for number, (topic, key) in enumerate(zip(self._topics, row, strict=True))

@@ -135,11 +135,11 @@ class ViewProjection:
         self.reads = frozenset(reader.reads)
 
     def made(self, tallies: Sequence[Tally], fields: Sequence[Value]) -> Tree:
-        """Returns the fields of a group.
+        """Computes the fields that the view shows of a group.
 
         Args:
-            tallies: the group's tallies, in the order of `tallies`.
-            fields: the values of `fields`.
+            tallies: the group's tallies, in the order of the attribute `tallies`.
+            fields: the values of the fields in the attribute `fields`, in its order.
         """
         message = {
             _FIELDS: fields,
@@ -207,7 +207,8 @@ class _FieldReader:
         return _Field(found.destination, evaluate, "OPTIONAL" in found.hints)
 
     def _of_group(self, node: tree.ExpressionNode) -> tree.ExpressionNode | None:
-        """Returns a node that reads what a group has, in the place of a field or an aggregate."""
+        """Returns the node that takes the place of a field or an aggregate, and reads its value
+        from the group."""
         if isinstance(node, tree.Identifier):
             return tree.Identifier(
                 node.column, (_FIELDS, self._field_number(node.steps[self._skipped :]))

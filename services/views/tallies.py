@@ -83,11 +83,11 @@ class NumberTally:
         self._fraction_squares = _ZERO
 
     def add(self, value: Value) -> None:
-        """Takes a value that has come into the group."""
+        """Counts a value that has come into the group."""
         self._change(value, 1)
 
     def retract(self, value: Value) -> None:
-        """Gives back a value that was added."""
+        """Takes a value out again that was added."""
         self._change(value, -1)
 
     def _change(self, value: Value, sign: int) -> None:
@@ -194,7 +194,7 @@ class OrderTally:
         self._nans = 0
 
     def add(self, value: Value) -> None:
-        """Takes a value that has come into the group."""
+        """Counts a value that has come into the group."""
         self.count += 1
         if value.__class__ is str:
             if self._texts is None:
@@ -208,7 +208,7 @@ class OrderTally:
             self._numbers.add(value)
 
     def retract(self, value: Value) -> None:
-        """Gives back a value that was added."""
+        """Takes a value out again that was added."""
         self.count -= 1
         if value.__class__ is str:
             assert self._texts is not None, "a text was added before it is retracted"
@@ -263,13 +263,13 @@ class DistinctTally:
         self._numbers: dict[int | float, int] = {}
         self._texts: dict[str, int] = {}
         self._said: dict[int | float, int] = {}
-        """Number of different texts that say a number."""
+        """Number of different texts that stand for a number."""
         self._doubles: dict[int | float, int] = {}
-        """How many of the equal numbers are doubles."""
+        """For each number, how many of the values that equal it are doubles."""
         self._nans = 0
 
     def add(self, value: Value) -> None:
-        """Takes a value that has come into the group."""
+        """Counts a value that has come into the group."""
         self.count += 1
         if value.__class__ is str:
             if _counted(self._texts, value, 1) == 1 and (said := parsed(value)) == said:
@@ -282,7 +282,7 @@ class DistinctTally:
                 _counted(self._doubles, value, 1)
 
     def retract(self, value: Value) -> None:
-        """Gives back a value that was added."""
+        """Takes a value out again that was added."""
         self.count -= 1
         if value.__class__ is str:
             if not _counted(self._texts, value, -1) and (said := parsed(value)) == said:
@@ -332,8 +332,8 @@ class DistinctTally:
 
 
 def _as_double(number: int | float) -> int | float:
-    """Returns a number as the double that equals it, and as it is where none does. 0 and -0.0 are
-    equal: which of them is found depends on the order of changes, so that both are 0.0."""
+    """Returns the double that equals a number, or the number itself where no double does. 0 and
+    -0.0 become 0.0: they are equal, and which of them is found depends on the order of changes."""
     try:
         double = float(number) + 0.0
     except OverflowError:

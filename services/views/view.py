@@ -222,12 +222,12 @@ class View:
             assert self._joined is not None
             touched = self._joined.change(number, change)
         for group in touched:
-            # A group that changes again is given in its new place.
+            # Changes are given in the order of each group's last change.
             self._changed.pop(group, None)
             self._changed[group] = txid, at_us
 
     def close(self, refusal: str) -> None:
-        """Takes the view out of service: rather than a wrong view there is none.
+        """Takes the view out of service, because its records would be wrong from now on.
 
         Args:
             refusal: the reason, as a sentence.
@@ -264,7 +264,7 @@ class View:
         topic, state = self.topic, self.topic.state
         if not group.members:
             if self.groups.by_key.get(group.key) is not None:
-                # The group came back as another one.
+                # The group was empty for a while, and a new one with the same key replaces it.
                 return None
             change = state.delete(group.key, txid, at_us)
             if change is None:

@@ -20,8 +20,8 @@ def lines_of(finding: HostFinding) -> list[str]:
 
 
 def place_of(directory: Path) -> Path:
-    """Returns the directory, or where it is not there yet the one above it that is: it would be
-    made on that disk."""
+    """Returns a directory, or the nearest existing one above it: the directory would be made on
+    that disk."""
     place = directory.absolute()
     while not place.exists() and place != place.parent:
         place = place.parent
@@ -32,7 +32,7 @@ def gather_file_system(facts: HostFacts, place: Path) -> None:
     """Notes the free space and the type of the file system that holds a path.
 
     Raises:
-        OSError: they cannot be found out.
+        OSError: the system does not tell them.
     """
     facts.disk_free_bytes = shutil.disk_usage(place).free
     facts.file_system = _file_system(place)

@@ -148,7 +148,7 @@ def _one(made: InstanceActions, path: Path, action: ActionStanza, *, archives: b
         if trigger is not None:
             on.append(trigger)
     steps = []
-    # Ifs stand before or between the Dos: what is behind one that does not run must not run.
+    # An `If` guards all steps behind it, so none of them may run when the `If` cannot.
     numbered: list[tuple[int, ModuleUse]] = [
         *enumerate(action.conditions),
         *enumerate(action.steps),

@@ -39,12 +39,12 @@ def shown(document: Document) -> str:
 
 
 class _OrderedElements(list[tuple[str, Any]]):
-    """The elements of a stanza whose order says something, where some stand there several times: a
-    key each time, which AMPSConfig may repeat."""
+    """The elements of a stanza, in their order, which has a meaning. A name may stand there several
+    times, as AMPSConfig allows, and is written as a key each time."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes such elements as a mapping."""
+    """Writes `_OrderedElements` as a YAML mapping."""
 
 
 _Dumper.add_representer(

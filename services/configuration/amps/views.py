@@ -69,12 +69,13 @@ class JudgedView(NamedTuple):
     """A view or a conflated topic of a file, as it would run.
 
     Attributes:
-        kind: name of its element, `View` or `ConflatedTopic`.
-        number: its number among those.
-        settings: it as a fabric's file declares it.
-        element: name of the element that has the problem; empty: the view.
+        kind: name of the element that declares it, `View` or `ConflatedTopic`.
+        number: its number among the elements of this kind in the file.
+        settings: its settings, as a fabric's file in YAML would declare them.
+        element: name of the element below it that has the problem; empty: none of them has.
         problem: reason why it cannot run; empty: it runs.
-        is_wrong: whether the file itself is wrong, and not only what it names does not run here.
+        is_wrong: whether the file is wrong; False: the file is right, but names something that does
+            not run here.
     """
 
     kind: str
@@ -197,7 +198,7 @@ def view_texts(config: AmpsConfig) -> Iterator[tuple[tuple[str | int, ...], str]
     try:
         judged = judged_views(config)
     except (ConfigurationError, ValidationError):
-        # Of a topic that is wrong itself, its own error is told.
+        # A topic that is wrong itself already has an error of its own.
         return
     for each in judged:
         if each.is_wrong:

@@ -212,7 +212,7 @@ def start_head(entry: RegistryEntry) -> str:
     raylet = raylet_pid(kept.port)
     if not raylet:
         raise FabricError(
-            f"the node of Ray's head at {entry.address} has ended, too, and a head alone is none: "
+            f"the node of Ray's head at {entry.address} has ended, too, and a head needs its node: "
             f"start Ray on this host again. {DEPLOYED}"
         )
     let_start(guard_gcs(replace(kept, raylet=raylet), 0.0, 0))

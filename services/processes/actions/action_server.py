@@ -35,7 +35,7 @@ from raylay.services.protocol.frames import Header
 from raylay.services.telemetry import logs
 
 STATUS_S = 1.0
-"""Time, in seconds, between two looks whether the instance is told a new status."""
+"""Time, in seconds, between two checks whether the status has changed and is to be sent."""
 REPORTS_A_SECOND_MAX = 20
 """Most events a second that the instance is told: each wakes its loop. All are in this process's
 log."""
@@ -47,7 +47,7 @@ _EVENTS = {
     "occurrences_dropped": "action_runs_dropped",
     "chain_stopped": "action_chain_stopped",
 }
-"""Name of the event for each kind of the engine's."""
+"""Name of the logged event for each kind of `EngineEvent`."""
 
 
 class ActionServer:

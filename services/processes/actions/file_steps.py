@@ -30,8 +30,8 @@ OWN_SUFFIXES = (
 OWN_NAME = re.compile(
     r"journal-[0-9a-f]{16}\..+|front-(?:\d+|end)|fabric\.json|(?:up\.|maintenance\.)?lock|removable"
 )
-"""Names of such files whose endings others have, too: segments, compressed or damaged ones
-included, commits in front of a segment, the record of a fabric, and locks."""
+"""Names of an instance's files whose endings are not enough to know them: segments (compressed or
+damaged ones included), the front log, the record of a fabric, and locks."""
 MARKS = ("instance.json", "archive.json", "archive-id.json")
 """Files that mark a directory as an instance's, or an archive of journals."""
 LOG = re.compile(r".+\.log(\.\d+)*(\.gz)?")
@@ -89,8 +89,8 @@ class FileSteps:
         """Removes files.
 
         Raises:
-            ConfigurationError: the pattern is none, or all that it matches is an instance's own.
-            StorageError: a file cannot be removed; names it.
+            ConfigurationError: the pattern cannot be used, or matches only files of an instance.
+            StorageError: a file cannot be removed; the text names the file.
         """
         files, outcome = self._chosen(choice)
         done = 0
@@ -111,8 +111,8 @@ class FileSteps:
         over.
 
         Raises:
-            ConfigurationError: the pattern is none, or all that it matches is an instance's own.
-            StorageError: a file cannot be compressed; names it. It is left as it was.
+            ConfigurationError: the pattern cannot be used, or matches only files of an instance.
+            StorageError: a file cannot be compressed and is left as it was; the text names it.
         """
         files, outcome = self._chosen(choice, compressed=False)
         done = 0

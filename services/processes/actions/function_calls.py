@@ -43,7 +43,9 @@ class FunctionCalls:
             Exception: whatever the function raises.
         """
         if name in self._late:
-            raise FabricError(f"{name} has not returned from an earlier call: it is not called")
+            raise FabricError(
+                f"{name} has not returned from an earlier call: it is not called before that"
+            )
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
         is_late = False
@@ -89,7 +91,7 @@ def function_of(name: str) -> Callable[[Mapping[str, str]], Any]:
     """Returns the function of this name.
 
     Raises:
-        ConfigurationError: there is none; says why.
+        ConfigurationError: there is no such function; the text has the reason.
     """
     module, colon, path = name.partition(":")
     if not colon or not module or not path:
@@ -103,7 +105,7 @@ def function_of(name: str) -> Callable[[Mapping[str, str]], Any]:
             f"{name} cannot be imported where the actions run: {error}"
         ) from None
     if not callable(found):
-        raise ConfigurationError(f"{name} is no function")
+        raise ConfigurationError(f"{name} is no function: name something that can be called")
     return found  # type: ignore[no-any-return]
 
 

@@ -105,7 +105,7 @@ class OwnClient:
         """Returns the connected client.
 
         Raises:
-            FabricError: the instance does not let it in; says why.
+            FabricError: the instance does not admit the client; the text has the reason.
         """
         if self._client is None:
             try:

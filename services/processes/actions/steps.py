@@ -130,7 +130,11 @@ class ActionSteps:
     async def _publish(self, asked: StepRequest) -> StepResult:
         topic, message_type = asked.option("Topic"), asked.option("MessageType")
         if _is_set(asked.option("UpdateOnly", "false"), "UpdateOnly"):
-            raise ConfigurationError("UpdateOnly cannot be performed: use a condition instead")
+            raise ConfigurationError(
+                "UpdateOnly cannot be performed: leave it out, and put a query_sow and an "
+                "if_condition before the publish"
+            )
+
         delta = asked.option("Delta")
         await self._client.publish(
             topic,

@@ -23,7 +23,7 @@ COMMAND_S_MAX = 10.0
 OUTPUT_BYTES_MAX = 64 * 1024
 READ_BYTES = 64 * 1024
 LOOK_S = 0.05
-"""Time, in seconds, between two looks whether a command has ended whose output stays open."""
+"""Time, in seconds, between two checks whether a command whose output stays open has ended."""
 
 
 class CommandOutcome(NamedTuple):
@@ -85,7 +85,7 @@ class SystemCommands:
             self._running.add(process.pid)
         try:
             output, is_late = self._read(process)
-            # The process is not waited for before, so that its number is no other group's.
+            # Kill the group before the process is reaped: until then no other group can get its id.
             _kill_group(process.pid)
             return CommandOutcome(process.wait(), output, is_late)
         finally:
@@ -129,7 +129,7 @@ class SystemCommands:
 
 
 def _took(descriptor: int, output: bytearray) -> bool:
-    """Reads what is there. Returns whether there may be more later."""
+    """Reads the output that is available. Returns whether more may come later."""
     while True:
         try:
             data = os.read(descriptor, READ_BYTES)
@@ -143,7 +143,7 @@ def _took(descriptor: int, output: bytearray) -> bool:
 
 
 def _has_ended(pid: int) -> bool:
-    """Returns whether a process has ended, and leaves it to be waited for."""
+    """Returns whether a process has ended, without reaping it: `wait` still has to be called."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 

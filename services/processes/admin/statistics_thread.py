@@ -144,7 +144,7 @@ class StatisticsThread:
         return await self._run(lambda: self._store.sample(time_us))
 
     async def truncate(self, before_us: int) -> str:
-        """Removes the samples of before a time. Returns a sentence.
+        """Removes the samples that are older than a time. Returns a sentence.
 
         Raises:
             StorageError: they cannot be removed.

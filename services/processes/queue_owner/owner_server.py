@@ -72,8 +72,8 @@ class OwnerServer:
         self._machine: QueueMachine | None = None
         self._letters: Letters | None = None
         self._ended: EndedMessages | None = None
-        """Messages that have left the queue, for the instance's actions; None: these want to know
-        of none."""
+        """Messages that have left the queue, on their way to the instance's actions; None: no
+        action wants them."""
         self._tracing = start_tracing(config.process_name, config.tracing)
         self._traces: QueueTraces
         self._steady_base_us = 0

@@ -70,7 +70,7 @@ def read_call(body: bytes) -> ActionCall:
     """Decodes a control call.
 
     Raises:
-        RemoteProtocolError: the body is none.
+        RemoteProtocolError: the body cannot be decoded.
     """
     found = read_map(body)
     try:
@@ -92,7 +92,7 @@ def read_map(body: bytes) -> dict[str, Any]:
     """Decodes the body of a `report`, or of a `status`.
 
     Raises:
-        RemoteProtocolError: the body is none.
+        RemoteProtocolError: the body cannot be decoded.
     """
     try:
         found = msgpack.unpackb(body, strict_map_key=False)
@@ -115,7 +115,7 @@ def read_occurred(body: bytes) -> list[Occurrence]:
     """Decodes a batch of occurrences.
 
     Raises:
-        RemoteProtocolError: the body is none.
+        RemoteProtocolError: the body cannot be decoded.
     """
     try:
         rows = msgpack.unpackb(body, unicode_errors="surrogateescape")

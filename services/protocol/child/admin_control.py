@@ -10,7 +10,7 @@ instance's Unix socket: frames.
 
     instance to process
       answer   n: number of the question; body: msgpack: {"ok": result} or {"error": kind, "text"}
-      truncate n: number; before_us: samples of before are removed from the statistics
+      truncate n: number; before_us: older samples are removed from the statistics
       forget   user: ends the sessions of a user, or of all where it is empty
       stop     go away
 

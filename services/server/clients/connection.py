@@ -336,7 +336,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self._clients.occurrences.went_offline(self)
 
     def came_online(self) -> None:
-        """Tells who listens that the client has caught up."""
+        """Tells the listeners that the client has caught up."""
         self._clients.occurrences.came_online(self)
 
     def room(self) -> None:
@@ -488,11 +488,11 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
     def began(
         self, subscription: LiveSubscription | BookmarkSubscription, *, replaces: bool = False
     ) -> None:
-        """Tells who listens that a subscription has begun."""
+        """Tells the listeners that a subscription has begun."""
         self._clients.occurrences.subscribed(self, subscription, replaces=replaces)
 
     def stopped(self, subscription: LiveSubscription | BookmarkSubscription, reason: str) -> None:
-        """Tells who listens that a subscription ends."""
+        """Tells the listeners that a subscription ends."""
         self._clients.occurrences.unsubscribed(self, subscription, reason)
 
     def logged_on(self, logon: Logon, answer: LogonAnswer) -> None:

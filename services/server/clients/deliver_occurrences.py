@@ -78,8 +78,8 @@ class DeliverOccurrences:
 def _wanted_by(
     actions: Sequence[ActionDefinition],
 ) -> tuple[tuple[Callable[[str], bool], str], ...]:
-    """Returns the topics whose deliveries begin actions: a test of a topic's name each, and the
-    message type; empty: any."""
+    """Returns the topics whose deliveries begin actions: for each `on` module a test of a topic's
+    name, and the message type (empty: any)."""
     modules = [module for each in actions for module in each.on if module.module == DELIVER]
     if not modules:
         return ()

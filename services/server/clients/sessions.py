@@ -333,8 +333,8 @@ class ClientSessions:
             self.replays.remove(subscription)
 
     def unsubscribed_queue(self, client: ClientSession, name: str, reason: str) -> None:
-        """Tells who listens that a queue subscription is about to end, if there is one of this
-        id."""
+        """Tells the listeners that a queue subscription is about to end, if there is one with
+        this id."""
         if not self.occurrences.wanted(UNSUBSCRIBE):
             return
         found = self.queued.terms(client, name)

@@ -69,7 +69,8 @@ class ClientSubscriptions:
     def _denied(
         self, command: str, topic: str, message_type: str, error: RemoteProtocolError
     ) -> None:
-        """Tells who listens that a command was refused, if it was for the client's permissions."""
+        """Tells the listeners that a client's permissions did not allow a command; does nothing
+        after any other refusal."""
         if error.reason == NOT_ENTITLED:
             self._clients.occurrences.denied(
                 self._connection, command, topic, message_type, str(error)

@@ -222,7 +222,7 @@ class QueueControl:
             self._runtime.report(control.text(header, "event"), queue=self.name, **(details or {}))
 
     def _ended(self, header: Header, body: bytes) -> None:
-        """Tells who listens of messages that have left the queue."""
+        """Tells the listeners about messages that have left the queue."""
         definition, control = self.frontend.definition, self._control
         occurrences, reason = self._runtime.occurrences, control.text(header, "why")
         if body:

@@ -92,11 +92,11 @@ class SowManager:
         self.feature = stored.feature
         """The SOW topics as a feature of the folds; None: there are no SOW topics."""
         self.views = stored.views
-        """The views over them, likewise."""
+        """The views over the SOW topics, as a feature of the folds; None: there are no views."""
         self._conflation: ConflationFeature | None = None
         self._conflated_timer: asyncio.TimerHandle | None = None
         self._refused: set[SowTopic] = set()
-        """The topics of which it is known that they are out of service."""
+        """The topics that were reported as out of service."""
         if stored.conflated:
             from raylay.services.core.conflation import ConflationFeature
 
@@ -251,7 +251,7 @@ class SowManager:
             self._turn = runtime.loop.call_soon(self._tidy, True)
 
     def _wake(self, at_us: int) -> None:
-        """Has conflated topics give what is due, at a time of the steady clock."""
+        """Sets the timer that folds the due changes of conflated topics, by the steady clock."""
         if self._conflated_timer is not None:
             self._conflated_timer.cancel()
         later_s = max(0, at_us - self._runtime.steady_us()) / 1e6
@@ -266,7 +266,8 @@ class SowManager:
             self._fold_changes(changes)
 
     def _fold_changes(self, changes: list[SowChange]) -> None:
-        """Tells subscribers, and topics over these, of changes without a commit."""
+        """Gives changes of records that no commit made to subscribers, and to the views and
+        conflated topics over their topics."""
         folded_txid = self._folds.folded_txid(self._instance.machine.committed_txid)
         self._folds.fold(CommitBatch([], folded_txid, changes))
         self._runtime.outbox.flush()
