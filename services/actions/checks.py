@@ -32,7 +32,7 @@ class ModuleProblem(NamedTuple):
 
     Attributes:
         option: documented name of the option that is wrong; empty: the module itself is.
-        text: what is wrong, and what to do.
+        text: sentence that says what is wrong, and what to do.
     """
 
     option: str
@@ -59,7 +59,7 @@ def unknown_module(kind: str, name: str, written: Iterable[str]) -> str:
     """Returns the error text of a module that does not exist.
 
     Args:
-        name: as the configuration has it.
+        name: name of the module in the configuration.
         written: names of the modules of this kind, as the configuration writes them.
     """
     # The prefix that all names share would make each of them similar to every other one.

@@ -111,7 +111,7 @@ class EngineEvent:
     Attributes:
         kind: `step_failed`, `occurrences_dropped` or `chain_stopped`.
         action: name of the action.
-        text: what happened, and what to do.
+        text: sentence that says what happened, and what to do.
         count: number of times that it happened.
     """
 

@@ -51,8 +51,8 @@ class OptionDefinition:
 
     Attributes:
         name: documented name, such as `MessageType`.
-        text: what its text says.
-        note: what it decides, for people; a part of a sentence.
+        text: kind of the option's text, which decides how it is checked.
+        note: part of a sentence for the reader of the documents: what the option decides.
         required: whether the module needs it.
         repeated: whether it may be given several times.
         default: text that counts where it is not given; empty: none does.
@@ -82,7 +82,7 @@ class ModuleDefinition:
     Attributes:
         kind: `on`, `if` or `do`.
         module: name without its documented beginning.
-        note: what it does, for people; a sentence.
+        note: sentence for the reader of the documents: what the module does.
         options: its options, those that it needs first.
         variables: the variables that it sets for the steps after it, besides those that its options
             name.

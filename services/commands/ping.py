@@ -183,7 +183,7 @@ def targets(
 async def ping_one(
     name: str, where: Server, options: Mapping[str, Any], plan: PingPlan
 ) -> PingResult:
-    """Returns the times of one instance. What fails is told in the result.
+    """Returns the times of one instance. A failure is told in the result, and never raised.
 
     Args:
         name: name of the client.

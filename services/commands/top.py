@@ -86,7 +86,7 @@ class Fetcher:
     """Asks for the values in a thread, so that keys are heard while a question waits.
 
     Args:
-        wake: called in that thread when an answer is there.
+        wake: function that is called in that thread when an answer is there.
     """
 
     def __init__(self, look: FabricLook, wake: Callable[[], None]) -> None:

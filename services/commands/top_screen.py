@@ -81,7 +81,7 @@ class Screen:
     """A drawn screen.
 
     Attributes:
-        lines: as many as the screen is high, at most.
+        lines: lines from the top; at most as many as the screen is high.
         offset_max: the offset at which the last line of the tables shows.
         page: lines of the tables that show at once.
     """

@@ -206,8 +206,8 @@ class InstanceConfig(JsonText):
         fabric_key: key by which the instance proves to other instances that it is of their fabric
             (protocol/link/proof.py); empty: it cannot prove that, and accepts no such proof from an
             instance that connects to it.
-        actions: what the instance does by itself, in the order of the file; a process beside it
-            performs that. Schedules of downgrades and of old journal are in `policy` and `journal`.
+        actions: actions of the instance, in the order of the file, which a process beside it
+            performs. Schedules of downgrades and of old journal are in `policy` and `journal`.
     """
 
     name: str

@@ -72,7 +72,7 @@ class Action:
     """One action of instances, for `Fabric(actions=[…])` and `Fabric.instance(…, actions=[…])`.
 
     Attributes:
-        on: what starts it, made by `On`: one or several, of which each does by itself.
+        on: triggers, made by `On`: one or several, of which each starts the action by itself.
         do: its steps in order, made by `Do` and `If`.
         name: name of the action in the log and in status; unique in an instance. Empty: that of
             the first module that starts it.
@@ -267,8 +267,8 @@ def definitions(actions: Iterable[ActionSettings]) -> tuple[ActionDefinition, ..
 
 
 def is_by_instance(on: Iterable[ActionModule], steps: Iterable[ActionModule]) -> bool:
-    """Returns whether an instance does by itself what an action says: on schedules alone, and
-    nothing but downgrades and work on its journal. It needs no process for that."""
+    """Returns whether an instance performs an action by itself, without the process for actions: it
+    is started by schedules alone, and only downgrades, upgrades or works on the journal."""
     return all(each.module == "schedule" for each in on) and all(
         each.module in BY_INSTANCE and not any("{{" in text for _, text in each.options)
         for each in steps
@@ -279,8 +279,8 @@ class DividedActions(NamedTuple):
     """The actions of an instance, by what performs them.
 
     Attributes:
-        running: those that the process beside the instance performs.
-        journal, age_checks: those that the instance performs by itself.
+        running: actions that the process beside the instance performs.
+        journal, age_checks: actions that the instance performs by itself.
     """
 
     running: tuple[ActionDefinition, ...]

@@ -280,7 +280,7 @@ def reach(
     Args:
         entry: the fabric; None: `addresses` say all.
         addresses: interfaces that the user names: they are used whatever the head does.
-        tell: called with a phrase that names the way, where it is not Ray's.
+        tell: function that is called with a phrase that names the interface, where Ray is not used.
 
     Raises:
         FabricError: no way leads there; says what gives one.

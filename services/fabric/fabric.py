@@ -86,7 +86,8 @@ class Fabric:
         sow_topics: topics of which the last message of each key is kept, each with `name`,
             `message_type`, `keys` and so on (docs/sow-topics.md).
         queues: queues, each of whose messages goes to one consumer (docs/queues.md).
-        actions: what each instance does by itself when something happens (docs/actions.md).
+        actions: actions of each instance: steps that it performs when something happens
+            (docs/actions.md).
         sow_stats_interval: time, such as `5s`, between two messages about each SOW topic on
             `/AMPS/SOWStats` (docs/events.md); default: there are none.
         tls: TLS settings of all transports, and of the clients and links that connect to them

@@ -88,7 +88,7 @@ class StatusLook:
 
     Args:
         fabric: the fabric, by Ray.
-        topology: what is configured.
+        topology: the configured instances, links and queues.
         now_us, steady_us: return the time in microseconds, since 1970 and by a clock that never
             goes back.
     """
@@ -158,7 +158,8 @@ def look_at(
     Args:
         entry: the fabric; None: `addresses` say all.
         addresses: interfaces that the user names.
-        tell: called with a sentence that names the way, where it is neither.
+        tell: function that is called with a phrase that names the interface, where the user named
+            one or Ray's head does not answer.
 
     Raises:
         FabricError: no way leads there.

@@ -153,11 +153,11 @@ class FileIdentity:
     """The result of looking at one path.
 
     Attributes:
-        path: as it was given.
+        path: the path, as the caller gave it.
         kind: key of KINDS.
-        details: what the first bytes tell, such as the first transaction id.
-        note: what the file's name adds, as a clause.
-        problem: what is wrong with the file, as far as a few bytes tell; empty: nothing is.
+        details: facts from the first bytes, such as the first transaction id.
+        note: clause on a fact that the file's name tells, such as that it was put aside.
+        problem: fault of the file, as far as a few bytes tell; empty: there is none.
         size_bytes: length; None: it has none.
         disk_bytes: space that it takes, which is less for a sparse file.
     """

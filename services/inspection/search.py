@@ -39,7 +39,7 @@ class SearchQuery:
 
     Attributes:
         kinds: the kinds that the text may be of; a record or line of any of them is found.
-        text: as it was typed.
+        text: text to find, as the user typed it.
         is_pattern: whether the text is a regular expression, over topics, bodies and lines.
         ignores_case: whether letters may differ in case, in topics, bodies and lines.
     """

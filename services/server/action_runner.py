@@ -142,9 +142,9 @@ class ActionControl:
             await self.process.end(protocol.STOP, LEAVE_S)
 
     async def settle(self) -> None:
-        """Waits until the process has performed what it was told of: for the end of the instance,
-        which actions may concern. The time is bounded; a process that is not connected is not
-        waited for."""
+        """Waits until the process has performed the runs that have begun, so that actions on the
+        end of the instance still find it serving. The time is bounded; a process that is not
+        connected is not waited for."""
         if not self.is_configured or self.process.connection is None:
             return
         wait_s = SETTLE_S if self._listens_to(SHUTDOWN) else SETTLE_OTHERS_S

@@ -23,9 +23,10 @@ class ConflatedChange(NamedTuple, Generic[Content]):
 
     Attributes:
         first_us: time of the first change of the interval.
-        before: what the subscriber was given last; None: nothing, or the topic has no state.
+        before: content that subscribers were given last; None: there was none, or the topic has no
+            state.
         now: the content at the end; None: the key is gone.
-        reason: of the last change, such as `deleted`.
+        reason: reason of the last change, such as `deleted`.
     """
 
     key: bytes
@@ -49,8 +50,8 @@ class Conflator(Generic[Content]):
     """The keys that have changed and are not given yet, for all subscribers with the same topic,
     filter, interval and key.
 
-    What a key was before its first change is what the subscribers were given last: before it,
-    nothing of the key was pending. So nothing is kept of a key between two intervals.
+    The content of a key before its first change is the content that subscribers were given last,
+    because no change of the key was pending. So nothing is kept of a key between two intervals.
 
     Owner: the subscriptions of an instance. Lifecycle: as long as it has a subscriber.
 

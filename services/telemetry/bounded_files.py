@@ -148,8 +148,8 @@ class BoundedFile:
         self._bytes += len(lines)
 
     def _take_back(self) -> None:
-        """Removes the part of a line that the disk took. The stream of a compressed file ends
-        there: what it was given is not in the file."""
+        """Removes the part of a line that the disk took. A compressed file with earlier lines ends
+        here, because its compressor has taken bytes that are not in the file."""
         try:
             if os.fstat(self._descriptor).st_size > self._end:
                 os.ftruncate(self._descriptor, self._end)

@@ -17,9 +17,9 @@ class CatalogueEntry(NamedTuple):
         level: `emergency`: the process ends; `critical`: a whole part of the instance is out of
             order; `error`: an operator should look now; `warning`: the work goes on, but not as it
             should.
-        what: what happened, as a sentence.
+        what: sentence that says what happened.
         why: usual causes; empty: the event itself says it.
-        action: what to do.
+        action: advice to the operator.
     """
 
     code: str

@@ -227,7 +227,7 @@ class ActionServer:
         """Takes the messages of a trigger's subscription.
 
         Args:
-            subscribed: is set when the subscription has begun, or has failed.
+            subscribed: event that is set when the subscription has begun, or has failed.
         """
         trigger.restart()
         asked = trigger.subscription()

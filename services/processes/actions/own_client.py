@@ -31,7 +31,7 @@ class OwnClient:
     Args:
         connected: called with each new client once it is connected; what it begins ends with the
             client.
-        refused: called with the text of a refusal that came after its step was done.
+        refused: function that is called with the text of a refusal that came after its step ended.
     """
 
     def __init__(
