@@ -7,8 +7,8 @@ from raylay.services.actions.option_text import occasion
 from raylay.services.replication.timetable import Timetable
 
 LOOK_US = 60_000_000
-"""Microseconds after which times of the day are looked at again in any case, because somebody may
-have set the clock."""
+"""Time, in microseconds, after which times of the day are checked again in any case, because the
+clock may have been set."""
 
 
 class ScheduledActions:

@@ -93,7 +93,7 @@ class HeadSight:
     away_since_us: int | None = None
 
     def document(self) -> dict[str, Any]:
-        """Returns it as JSON has it."""
+        """Returns the sight as an object for JSON."""
         return {"address": self.address, "away_since_us": self.away_since_us}
 
 

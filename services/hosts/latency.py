@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Returns the smallest of the values that is not below this share of them.
+    """Returns the smallest value that at least this share of the values do not exceed.
 
     Args:
-        values: at least one.
-        share: from 0 to 1; 0.5: the median.
+        values: values in any order, at least one.
+        share: share of the values, from 0 to 1; 0.5: the median.
     """
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

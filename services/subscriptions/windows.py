@@ -130,7 +130,8 @@ class OrderedRows:
         return found
 
     def _removed(self, window: RowWindow, place: RowPlace) -> _Exchange | None:
-        """Moves a window after a row was taken out. Returns what came and what left."""
+        """Moves a window after a row was taken out. Returns the places of the row that came into
+        the window and of the one that left it; None: the window shows the same rows."""
         first, last = window.first, window.last
         if first is None or place > last:  # type: ignore[operator]
             return None
@@ -149,7 +150,8 @@ class OrderedRows:
         return came, gone
 
     def _inserted(self, window: RowWindow, place: RowPlace) -> _Exchange | None:
-        """Moves a window after a row was put in. Returns what came and what left."""
+        """Moves a window after a row was put in. Returns the places of the row that came into the
+        window and of the one that left it; None: the window shows the same rows."""
         first, last = window.first, window.last
         if first is None:
             if len(self.places) <= window.skip:

@@ -176,7 +176,7 @@ class BoundedFile:
         self._descriptor = -1
 
     def _look(self) -> None:
-        """Leaves a file that somebody has moved or removed."""
+        """Closes the present file if it was moved or removed."""
         now_s = time.monotonic()
         if self._descriptor < 0 or now_s - self._looked_at_s < LOOK_EVERY_S:
             return

@@ -227,8 +227,8 @@ class ClientOccurrences:
 
     # -- deletes -----------------------------------------------------------------------------
     def deleted(self, client: ObservedClient, runs: list[Run]) -> None:
-        """Tells of the deletes in a client's publishes. To be called only where somebody listens to
-        `sow-delete`."""
+        """Tells the deletes in a client's publishes. To be called only if `sow-delete` has a
+        listener."""
         for run in runs:
             if run.payload[COMMAND_AT] != Command.DELETE:
                 continue
