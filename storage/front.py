@@ -320,7 +320,7 @@ class FrontEnd:
         """The memory map of the file, where the file may be written through one: a commit then
         needs no system call here."""
         try:
-            _write(self._fd, _NOTHING_FOLLOWS, self._end)
+            write_whole(self._fd, _NOTHING_FOLLOWS, self._end)
         except OSError:
             self.close()
             raise
@@ -354,12 +354,12 @@ class FrontEnd:
 
     def _write_entry(self, content: bytes, begin: int) -> None:
         try:
-            _write(self._fd, content, begin)
+            write_whole(self._fd, content, begin)
         except OSError:
             # Readers must not see the entry, even if only its last bytes are missing: its
             # transaction ids may be used again.
             with contextlib.suppress(OSError):
-                _write(self._fd, _NOTHING_FOLLOWS, begin)
+                write_whole(self._fd, _NOTHING_FOLLOWS, begin)
             raise
 
     def moved(self, upto_txid: int) -> None:
@@ -378,7 +378,7 @@ class FrontEnd:
     def _tell(self, last_txid: int) -> None:
         first_txid, _, begin = self._entries[0] if self._entries else (last_txid + 1, 0, self._end)
         rest = _HEAD_REST.pack(self._boot_id, first_txid, last_txid, begin, self._end)
-        _write(self._fd, checksum64(rest).to_bytes(8, "little") + rest, 0)
+        write_whole(self._fd, checksum64(rest).to_bytes(8, "little") + rest, 0)
 
     def close(self) -> None:
         if self._map is not None:
@@ -386,7 +386,12 @@ class FrontEnd:
         os.close(self._fd)
 
 
-def _write(descriptor: int, content: bytes, offset: int) -> None:
+def write_whole(descriptor: int, content: bytes | mmap.mmap, offset: int) -> None:
+    """Writes all bytes at an offset of a file by one system call.
+
+    Raises:
+        OSError: the file could not be written, or not all of it.
+    """
     written = os.pwrite(descriptor, content, offset)
     if written != len(content):
         raise OSError(f"{written} of {len(content)} bytes were written")

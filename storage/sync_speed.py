@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from raylay.storage.front import open_for_syncs
+from raylay.storage.front import open_for_syncs, write_whole
 from raylay.storage.front_entries import FILE_BYTES, PAGE_BYTES
 
 _PREFIX = ".raylay-check-"
@@ -42,7 +42,7 @@ def measure_syncs(
         try:
             try:
                 for place in range(places):
-                    _write(made, buffer, place * write_bytes)
+                    write_whole(made, buffer, place * write_bytes)
                 os.fsync(made)
                 descriptor, is_direct = open_for_syncs(Path(name))
             finally:
@@ -67,16 +67,10 @@ def _time_writes(
     took_ms: list[float] = []
     while len(took_ms) < times_max:
         began_s = time.perf_counter()
-        _write(descriptor, buffer, (len(took_ms) % places) * len(buffer))
+        write_whole(descriptor, buffer, (len(took_ms) % places) * len(buffer))
         if is_direct:
             os.fdatasync(descriptor)
         took_ms.append((time.perf_counter() - began_s) * 1000)
         if time.monotonic() > deadline_s:
             break
     return took_ms
-
-
-def _write(descriptor: int, buffer: mmap.mmap, offset: int) -> None:
-    written = os.pwrite(descriptor, buffer, offset)
-    if written != len(buffer):
-        raise OSError(f"{written} of {len(buffer)} bytes were written")

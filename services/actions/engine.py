@@ -22,7 +22,13 @@ from typing import Literal
 
 from raylay.services.actions.matching import OnMatcher
 from raylay.services.actions.message_triggers import MessageTrigger, depth_of
-from raylay.services.actions.model import ActionDefinition, ActionModule, Occurrence
+from raylay.services.actions.model import (
+    ActionDefinition,
+    ActionModule,
+    Occurrence,
+    all_texts,
+    last_text,
+)
 from raylay.services.actions.modules import definition_of
 from raylay.services.actions.pure_steps import PureSteps, context_of
 from raylay.services.actions.schedules import ScheduledActions
@@ -80,11 +86,11 @@ class StepRequest:
 
     def option(self, name: str, default: str = "") -> str:
         """Returns the last text that an option has."""
-        return next((text for key, text in reversed(self.options) if key == name), default)
+        return last_text(self.options, name, default)
 
     def every(self, name: str) -> tuple[str, ...]:
         """Returns all texts that an option has, in order."""
-        return tuple(text for key, text in self.options if key == name)
+        return all_texts(self.options, name)
 
 
 @dataclass(frozen=True, slots=True)

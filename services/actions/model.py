@@ -8,6 +8,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["on", "if", "do"]
+Options = tuple[tuple[str, str], ...]
+"""The documented name and the text of each option, in the order in which they are written."""
+
+
+def last_text(options: Options, name: str, default: str) -> str:
+    """Returns the last text that an option has."""
+    return next((text for key, text in reversed(options) if key == name), default)
+
+
+def all_texts(options: Options, name: str) -> tuple[str, ...]:
+    """Returns all texts that an option has, in order."""
+    return tuple(text for key, text in options if key == name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +40,11 @@ class ActionModule:
 
     def option(self, name: str, default: str = "") -> str:
         """Returns the last text that an option has."""
-        return next((text for key, text in reversed(self.options) if key == name), default)
+        return last_text(self.options, name, default)
 
     def every(self, name: str) -> tuple[str, ...]:
         """Returns all texts that an option has, in order."""
-        return tuple(text for key, text in self.options if key == name)
+        return all_texts(self.options, name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,13 +110,13 @@ def test_a_commit_is_one_write_for_readers_and_none_where_the_file_is_mapped(
     journal = StepJournal(tmp_path / "journal", front_log=True)
     put(journal, 3)
     written: list[int] = []
-    write = front._write
+    write = front.write_whole
 
     def counted(descriptor: int, content: bytes, offset: int) -> None:
         written.append(offset)
         write(descriptor, content, offset)
 
-    monkeypatch.setattr(front, "_write", counted)
+    monkeypatch.setattr(front, "write_whole", counted)
     put(journal, 6)
     assert len(written) == (0 if mapped else 3) and 0 not in written, "and none of the head"
     monkeypatch.undo()

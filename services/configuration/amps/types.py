@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainSerializer
 
+from raylay.services.actions.option_text import words
 from raylay.services.configuration.fields import PORT_MAX, Pattern, Section, TopicName
 from raylay.services.messages.documented_units import (
     format_interval,
@@ -101,10 +102,6 @@ def _switch(text: str) -> bool:
 
 def _interval_list(text: str) -> tuple[int, ...]:
     return tuple(parse_interval_ns(part) for part in text.split(","))
-
-
-def _word_list(text: str) -> tuple[str, ...]:
-    return tuple(word for word in (part.strip() for part in text.split(",")) if word)
 
 
 def _percentage(text: str) -> int:
@@ -219,7 +216,7 @@ Truth = Annotated[
 ]
 Words = Annotated[
     tuple[str, ...],
-    BeforeValidator(_text(_word_list)),
+    BeforeValidator(_text(words)),
     PlainSerializer(lambda value: ",".join(value)),
 ]
 Expiration = Annotated[
