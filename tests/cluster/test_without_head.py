@@ -24,7 +24,7 @@ admin: {enabled: true}
 logs: {target: file}
 """
 HOLD = """
-import os, signal, sys
+import os, signal, socket, sys, time
 from raylay.services.fabric.cluster.head_process import gcs_port, gcs_process
 from raylay.services.fabric import Fabric
 from raylay.services.fabric.plan import admin_address
@@ -32,10 +32,20 @@ from raylay.services.fabric.plan import admin_address
 fabric = Fabric.load(sys.argv[1])
 fabric.start(sys.argv[2])
 settings, record = fabric.handle.known()
+addresses = [admin_address(settings, record, each) for each in settings.instances]
+for address in addresses:
+    host, _, port = address.rpartition(":")
+    # An interface begins beside its instance: without a head none would be started any more.
+    while True:
+        try:
+            socket.create_connection((host, int(port)), 10).close()
+            break
+        except OSError:
+            time.sleep(0.05)
 gcs, *_ = gcs_process(gcs_port())
 os.kill(gcs, signal.SIGKILL)
 # The last child's end is reaped by Ray's own process: it listens no more once it is gone.
-print(*(admin_address(settings, record, each) for each in settings.instances), flush=True)
+print(*addresses, flush=True)
 sys.stdin.readline()
 fabric.stop()
 """

@@ -69,6 +69,8 @@ class Upgradable(Empty):
         (transport,) = config.replication_transports
         for of_today in ("client_transports", "replication_transports"):
             kept.pop(of_today)
+        # Its log is as that release writes it: today's options have other names.
+        kept.pop("log")
         kept = {"version": kept["version"], **only(kept, known["InstanceConfig"])}
         kept["replication_port"] = transport.port
         kept["policy"] = only(kept["policy"], known["DowngradePolicy"])
