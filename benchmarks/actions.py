@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
 
-from context import Bench, Figure, body, percentile, publish_all
+from compared_parts import Part, measured_part
+from context import Bench, Figure, body, percentile
 from publishers import Process
 
 from raylay.services.actions.model import ActionDefinition, ActionModule
@@ -47,15 +46,6 @@ ACTION = ActionDefinition(
 )
 
 
-class Part(NamedTuple):
-    """The figures of one part: messages a second, milliseconds to each ack, and the instance's
-    processor time a message, in microseconds."""
-
-    rate: float
-    took_ms: list[float]
-    processor_us: float
-
-
 @asynccontextmanager
 async def starting(client: Client) -> AsyncIterator[None]:
     """Publishes messages that start the action, as long as a part lasts."""
@@ -71,22 +61,6 @@ async def starting(client: Client) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-async def part(client: Client, instance: Process, message: bytes) -> Part:
-    """Measures one."""
-    before = await asyncio.to_thread(instance.ask)
-    async with starting(client):
-        took_s = await publish_all(client, TOPIC, message, MESSAGES)
-        took_ms = []
-        ends_s = time.perf_counter() + SINGLE_S
-        while (began_s := time.perf_counter()) < ends_s:
-            await client.publish(TOPIC, message)
-            await client.flush()
-            took_ms.append((time.perf_counter() - began_s) * 1000)
-    after = await asyncio.to_thread(instance.ask)
-    used_s = after["processor_s"] - before["processor_s"]
-    return Part(MESSAGES / took_s, took_ms, used_s * 1e6 / (MESSAGES + len(took_ms)))
 
 
 async def actions(bench: Bench) -> list[Figure]:
@@ -121,7 +95,10 @@ async def actions(bench: Bench) -> list[Figure]:
                 clients = {True: beside, False: alone}
                 for number in range(-2, 2 * PARTS):
                     has = number % 4 in (1, 2)  # none of the two always comes behind the other
-                    figures = await part(clients[has], instances[has], message)
+                    async with starting(clients[has]):
+                        figures = await measured_part(
+                            clients[has], instances[has], TOPIC, message, MESSAGES, SINGLE_S
+                        )
                     if number >= 0:
                         found[has].append(figures)
         finally:

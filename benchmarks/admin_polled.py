@@ -11,14 +11,13 @@ import asyncio
 import os
 import signal
 import tempfile
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from aiohttp import ClientSession
-from context import Bench, Figure, body, percentile, publish_all
+from compared_parts import measured_part
+from context import Bench, Figure, body, percentile
 from publishers import Process
 
 from raylay.services.client import Client
@@ -41,15 +40,6 @@ NAMES = (
     "admin_polled_ack_p99",
     "admin_polled_processor",
 )
-
-
-class Part(NamedTuple):
-    """The figures of one part: messages a second, milliseconds to each ack, and the instance's
-    processor time a message, in microseconds."""
-
-    rate: float
-    took_ms: list[float]
-    processor_us: float
 
 
 @asynccontextmanager
@@ -79,21 +69,6 @@ async def console(address: str, pid: int, *, looks: bool) -> AsyncIterator[None]
         await asyncio.gather(polling, return_exceptions=True)
 
 
-async def part(client: Client, instance: Process, message: bytes) -> Part:
-    """Measures one."""
-    before = await asyncio.to_thread(instance.ask)
-    took_s = await publish_all(client, TOPIC, message, MESSAGES)
-    took_ms = []
-    ends_s = time.perf_counter() + SINGLE_S
-    while (began_s := time.perf_counter()) < ends_s:
-        await client.publish(TOPIC, message)
-        await client.flush()
-        took_ms.append((time.perf_counter() - began_s) * 1000)
-    after = await asyncio.to_thread(instance.ask)
-    used_s = after["processor_s"] - before["processor_s"]
-    return Part(MESSAGES / took_s, took_ms, used_s * 1e6 / (MESSAGES + len(took_ms)))
-
-
 async def admin_polled(bench: Bench) -> list[Figure]:
     """An instance that a console looks at, against one without."""
     quiet, polled = [], []
@@ -114,11 +89,13 @@ async def admin_polled(bench: Bench) -> list[Figure]:
                 await asyncio.sleep(0.05)
             address, pid = (status["admin_interface"][name] for name in ("address", "pid"))
             async with Client("publisher", servers=[status["client_address"]]) as client:
-                await part(client, instance, message)
+                await measured_part(client, instance, TOPIC, message, MESSAGES, SINGLE_S)
                 for number in range(2 * PARTS):
                     looks = number % 4 in (1, 2)  # none of the two always comes behind the other
                     async with console(address, pid, looks=looks):
-                        found = await part(client, instance, message)
+                        found = await measured_part(
+                            client, instance, TOPIC, message, MESSAGES, SINGLE_S
+                        )
                     (polled if looks else quiet).append(found)
         finally:
             instance.stop()

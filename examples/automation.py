@@ -29,7 +29,7 @@ LARGE = Action(
         Do.echo_message("order {{ID}} over {{AMOUNT}} waits, the {{COUNT}}. large one"),
     ],
 )
-"""It has the variables of the action that raised the event."""
+"""The action on the event, which has the variables of the action that raised it."""
 
 
 def declare() -> Fabric:

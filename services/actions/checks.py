@@ -39,14 +39,14 @@ class ModuleProblem(NamedTuple):
     text: str
 
 
-class Spelling(NamedTuple):
+class NamingScheme(NamedTuple):
     """The functions that give modules and options the names that a configuration has for them."""
 
     module: Callable[[ModuleDefinition], str]
     option: Callable[[str], str]
 
 
-DOCUMENTED = Spelling(lambda module: module.documented_name, lambda option: option)
+DOCUMENTED = NamingScheme(lambda module: module.documented_name, lambda option: option)
 
 
 def near(name: str, known: Iterable[str]) -> str:
@@ -75,7 +75,7 @@ def unknown_module(kind: str, name: str, written: Iterable[str]) -> str:
 
 def module_problems(
     use: ActionModule,
-    names: Spelling = DOCUMENTED,
+    names: NamingScheme = DOCUMENTED,
     expression: ExpressionCheck = lambda kind, text: "",
 ) -> Iterator[ModuleProblem]:
     """Yields what is wrong with a module and its options.
@@ -145,7 +145,7 @@ def refused_option(use: ActionModule) -> str:
     return ""
 
 
-def _unknown_option(name: str, known: ModuleDefinition, names: Spelling) -> str:
+def _unknown_option(name: str, known: ModuleDefinition, names: NamingScheme) -> str:
     allowed = [names.option(each.name) for each in known.options]
     close = near(names.option(name), allowed)
     if not allowed:

@@ -39,7 +39,7 @@ TextKind = Literal[
     "function",
     "command",
 ]
-"""What the text of an option says: `topic` a name, `topics` a name or a regular expression,
+"""Kinds of an option's text: `topic` a name, `topics` a name or a regular expression,
 `filter` which messages, `condition` an expression over variables, `assignment`
 `VARIABLE=expression`, `case` `found=given`, `pattern` a pattern of files as a shell
 reads it, `function` `package.module:function`, `command` a command of the shell."""

@@ -45,7 +45,7 @@ _COMMAND_PIECES = re.compile(
     """
 )
 _PARAMETER = {"single": "'\"${{{0}}}\"'", "double": "${{{0}}}", "reference": '"${{{0}}}"'}
-"""How a shell is told to put a parameter in as it is, within each kind of quotes."""
+"""Form of a parameter within each kind of quotes, by which a shell puts it in as it is."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from raylay.services.actions.checks import (
-    Spelling,
+    NamingScheme,
     module_problems,
     refused_option,
     unknown_module,
@@ -64,7 +64,7 @@ def _written_option(name: str) -> str:
     return OptionDefinition(name, "text", "").written_name
 
 
-WRITTEN = Spelling(written_name, _written_option)
+WRITTEN = NamingScheme(written_name, _written_option)
 
 
 @dataclass(frozen=True, slots=True)

@@ -459,7 +459,8 @@ class FabricChoices(Section):
     """Conflated topics, each behind those that it is over."""
     queues: tuple[QueueSettings, ...] = ()
     actions: tuple[ActionSettings, ...] = ()
-    """What each instance does by itself when something happens (docs/actions.md)."""
+    """Actions: the steps that each instance performs by itself when something happens
+    (docs/actions.md)."""
     sow_stats_interval_ms: SowStatsInterval | None = None
     """Milliseconds between two messages about each SOW topic on `/AMPS/SOWStats`. None: there are
     no such messages."""

@@ -18,7 +18,9 @@ from raylay.services.views.definition import ConflatedTopicDefinition, ViewDefin
 
 if TYPE_CHECKING:
     from raylay.services.core.views import ViewFeature
+    from raylay.services.sow.topic import SowTopic
     from raylay.services.views.conflated_topic import ConflatedTopic
+    from raylay.services.views.sources import SourceTopic
 
 
 def view_problems(
@@ -72,11 +74,7 @@ def with_views(
     from raylay.services.views.view import View, view_plan
 
     kinds = installed_types(types)
-    known = {
-        SourceTopic(each.definition.message_type, each.definition.name): each
-        for each in book.topics
-        if not each.definition.pattern
-    }
+    known = _by_name(book.topics)
     views: list[View] = []
     for definition in definitions:
         try:
@@ -91,6 +89,17 @@ def with_views(
         known[SourceTopic(definition.message_type, definition.name)] = view.topic
         views.append(view)
     return SowBook(book.topics, [view.topic for view in views]), ViewFeature(views)
+
+
+def _by_name(topics: Iterable[SowTopic]) -> dict[SourceTopic, SowTopic]:
+    """Returns the topics that a view or a conflated topic may be over, by type and name."""
+    from raylay.services.views.sources import SourceTopic
+
+    return {
+        SourceTopic(each.definition.message_type, each.definition.name): each
+        for each in topics
+        if not each.definition.pattern
+    }
 
 
 def conflated_problems(
@@ -145,11 +154,7 @@ def with_conflated_topics(
     from raylay.services.views.sources import SourceTopic
 
     kinds = installed_types(types)
-    known = {
-        SourceTopic(each.definition.message_type, each.definition.name): each
-        for each in book.every
-        if not each.definition.pattern
-    }
+    known = _by_name(book.every)
     made: list[ConflatedTopic] = []
     for definition in definitions:
         try:

@@ -265,7 +265,7 @@ class DistinctTally:
         self._said: dict[int | float, int] = {}
         """Number of different texts that stand for a number."""
         self._doubles: dict[int | float, int] = {}
-        """For each number, how many of the values that equal it are doubles."""
+        """Number of doubles among the values that equal each number."""
         self._nans = 0
 
     def add(self, value: Value) -> None:

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.covers("Actions", "the examples of the page run")
 
 
 def configured(title: str, path: Path, changes: tuple[tuple[str, str], ...] = ()) -> InstanceConfig:
-    """What the instance of an example is started with.
+    """Returns the configuration of the instance of an example.
 
     Args:
         changes: texts of the example, and what stands in their place: times that a test need not
@@ -168,7 +168,7 @@ def test_an_instance_with_room_on_its_disk_stays(tmp_path: Path) -> None:
 
 @pytest.mark.covers("Actions", "Rotate Error/Event Log")
 def test_logs_are_rotated_and_compressed(tmp_path: Path) -> None:
-    """Those that are younger than 30 days are not removed."""
+    """Logs that are younger than 30 days are not removed."""
     folder = tmp_path / "logs"
     changes = (("00:00", "50ms"), ("1d", "0s"), ("/var/log/north/*.log<", f"{folder}/*.log<"))
     config = configured("Rotate, compress and remove logs", tmp_path, changes)

@@ -35,8 +35,8 @@ def tells(kind: str, *variables: str, **options: str) -> Any:
 
 
 class Told:
-    """What the actions publish. Actions run side by side: what one publishes may overtake what
-    another one was begun for before."""
+    """The messages that the actions publish. Actions run side by side: a message of one may
+    overtake a message of another one that was begun before."""
 
     def __init__(self, messages: Any) -> None:
         self._messages = messages

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from end_to_end.test_actions import config
+from end_to_end.test_actions import run as run_instance
 
 from raylay.services.actions.model import ActionDefinition, ActionModule
 from raylay.services.client import Client
-from raylay.services.config.instance import InstanceConfig
-from raylay.services.server.children.subprocess import ChildSubprocess
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.telemetry import bounded_files, log_targets, logs
 from raylay.services.telemetry.logs import LogOptions, LogTarget
@@ -35,19 +35,8 @@ def run(
     work: Callable[[InstanceServer], Awaitable[None]],
     *actions: ActionDefinition,
 ) -> None:
-    config = InstanceConfig("north", "main", first=True, log=log, actions=actions)
-
-    async def serve() -> None:
-        logs.configure(config.name, config.log)
-        server = InstanceServer(config, directory, ChildSubprocess)
-        await server.start()
-        try:
-            async with asyncio.timeout(DEADLINE_S):
-                await work(server)
-        finally:
-            await server.stop()
-
-    asyncio.run(serve())
+    """Runs an instance with these logs while some work is done."""
+    run_instance(directory, config(*actions, log=log), work)
 
 
 async def until(condition: Callable[[], Any]) -> None:

@@ -21,7 +21,7 @@ from raylay.services.messages.plain_text import plain
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _TAKE = "\x1b[?1049h\x1b[?25l\x1b[?7l"
-"""To the other screen, without the cursor, without going on in the next line."""
+"""Control sequences that switch to the other screen, hide the cursor, and cut long lines off."""
 _GIVE_BACK = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 _STYLES: Mapping[str, str] = {
     "bold": "1",

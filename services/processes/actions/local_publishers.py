@@ -28,8 +28,8 @@ class LocalPublishers:
     def __init__(self, calls: InstanceCalls) -> None:
         self._calls = calls
         self._found: dict[int, tuple[float, str | None]] = {}
-        """Of each publisher the time until which its answer counts, and its client's name; None:
-        its client is not connected here."""
+        """Answers by publisher id: the time until which the answer counts, and the name of the
+        publisher's client; None: the client is not connected here."""
 
     async def meet(self, batch: MessageBatch) -> None:
         """Asks about the publishers of a batch that are not known."""

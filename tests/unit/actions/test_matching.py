@@ -1,4 +1,4 @@
-"""Which occurrences start an action (services/actions/matching.py)."""
+"""The choice of the occurrences that start an action (services/actions/matching.py)."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def told(occurrences: list[Occurrence], *names: str) -> list[tuple[str, ...]]:
 
 
 class Model:
-    """What is known of the records: since when each is in the condition, and when it expires."""
+    """The records of the model: since when each is in the condition, and when it expires."""
 
     def __init__(self) -> None:
         self.begun_us: dict[int, int] = {}

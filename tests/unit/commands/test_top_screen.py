@@ -1,4 +1,4 @@
-"""What `raylay top` draws, and what its keys do: values and size in, lines out."""
+"""The screen of `raylay top` and its keys: values and size in, lines out."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ HEAD = "fabric: f\ninstances: {A: {}}\n"
 
 
 def actions_of(text: str, name: str = "A") -> tuple[ActionDefinition, ...]:
-    """What an instance is started with, by way of all texts that the settings take on."""
+    """Returns the configuration of an instance, by way of all texts that the settings take on."""
     settings = parse(text, "f.yaml")
     settings = FabricSettings.from_json(settings.to_json())
     config = config_of(settings, name)

@@ -230,7 +230,8 @@ def test_events_of_all_come_in_order_and_follow() -> None:
 
 @pytest.mark.covers("Administration", "events of all instances as they come, gaps told")
 def test_events_of_an_instance_that_was_started_again_are_not_lost() -> None:
-    """It counts its events from 1 again; in a container its process has the same id, too."""
+    """A restarted instance counts its events from 1 again. In a container its process has the
+    same id, too."""
 
     def event(number: int, name: str) -> dict[str, Any]:
         return {"number": number, "time_us": number * 10, "event": name}

@@ -1,4 +1,4 @@
-"""What `raylay check storage` makes of measured syncs, and that it measures this disk."""
+"""The conclusions of `raylay check storage` from measured syncs, and its measuring of this disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens in an instance, told to who listens (services/server/occurrences.py)."""
+"""Occurrences in an instance, told to listeners (services/server/occurrences.py)."""
 
 from __future__ import annotations
 

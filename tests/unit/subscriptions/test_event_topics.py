@@ -1,4 +1,5 @@
-"""Who wants events, and what waits to be published (services/subscriptions/event_topics.py)."""
+"""Listeners of events, and messages that wait to be published
+(services/subscriptions/event_topics.py)."""
 
 from __future__ import annotations
 

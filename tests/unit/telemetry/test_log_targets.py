@@ -40,7 +40,7 @@ def restore() -> Iterator[None]:
 
 @pytest.fixture
 def retried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What failed is tried again, and looked at, at each write."""
+    """A target that failed is tried again, and looked at, at each write."""
     monkeypatch.setattr(bounded_files, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(log_targets, "LOOK_EVERY_S", 0.0)
 

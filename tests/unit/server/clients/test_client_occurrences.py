@@ -1,4 +1,4 @@
-"""What clients do, told to who listens (services/server/clients/client_occurrences.py)."""
+"""Occurrences of clients, told to listeners (services/server/clients/client_occurrences.py)."""
 
 from __future__ import annotations
 
