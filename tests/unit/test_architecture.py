@@ -1068,3 +1068,58 @@ def test_every_pure_module_has_a_test_file() -> None:
             wrong.append(f"{name} has no tests/**/{stems[0]}.py")
     wrong += [f"{name} is no more: take it out of WITHOUT_TEST_FILE" for name in listed]
     assert not wrong, "\n".join(wrong)
+
+
+DIFFERENT_IN_EACH_PROCESS = frozenset(
+    {
+        "datetime.now",
+        "os.getpid",
+        "os.urandom",
+        "time.monotonic",
+        "time.time",
+        "time.time_ns",
+        "uuid.uuid4",
+        "wall_us",
+    }
+)
+
+
+def cases_that_change(tree: ast.AST) -> Iterator[int]:
+    """Yields the lines of parametrized cases whose value is another in each process."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        for decorator in node.decorator_list:
+            if "parametrize" not in ast.unparse(decorator).split("(")[0]:
+                continue
+            for call in (each for each in ast.walk(decorator) if isinstance(each, ast.Call)):
+                name = ast.unparse(call.func)
+                stamped = name == "gzip.compress" and all(
+                    each.arg != "mtime" for each in call.keywords
+                )
+                if stamped or name in DIFFERENT_IN_EACH_PROCESS:
+                    yield call.lineno
+
+
+def test_names_of_cases_are_the_same_in_each_process() -> None:
+    """Processes that share the tests refuse to begin where one has other names of cases."""
+    wrong = [
+        f"{name_of(path)}:{line}: the value of the case is another in each process"
+        for path in files("tests")
+        for line in cases_that_change(parsed(path))
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("case", "wrong"),
+    [
+        ("gzip.compress(b'')", True),
+        ("gzip.compress(b'', mtime=0)", False),
+        ("time.time()", True),
+        ("sorted('ab')", False),
+    ],
+)
+def test_cases_that_change_are_found(case: str, wrong: bool) -> None:
+    source = f"@pytest.mark.parametrize('value', [{case}])\ndef test(value): ...\n"
+    assert bool([*cases_that_change(ast.parse(source))]) is wrong

@@ -236,12 +236,12 @@ def test_a_token_that_holds(secret: dict[str, str], monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("claims", "user", "says"),
     [
-        ({"exp": time.time() - 3600}, "", "expired"),
+        ({"exp": 1}, "", "expired"),
         ({"exp": None}, "", "exp"),
         ({"sub": ""}, "", "no sub"),
         ({"sub": None}, "", "no sub"),
         ({}, "eve", "another user"),
-        ({"nbf": time.time() + 3600}, "", "not yet valid"),
+        ({"nbf": 9_999_999_999}, "", "not yet valid"),
     ],
 )
 def test_a_token_that_does_not(
