@@ -23,6 +23,14 @@ Tls = TlsConfig | ssl.SSLContext | bool | Mapping[str, Any] | None
 """TLS argument of a client; None and False: no TLS. True: TLS with the system's CAs."""
 
 
+EXAMPLES = {
+    "conflation_key": "/symbol",
+    "grouping": "/carrier",
+    "projection": "AVG(/delay) AS /delay",
+}
+"""An example of each argument that is a list of texts."""
+
+
 def usable(tls: Tls, client_name: str) -> TlsConfig | ssl.SSLContext | None:
     """Checks the TLS argument `tls` and its files, and returns it in the form that a connection
     needs. The files are read anew at each connect.
@@ -77,6 +85,20 @@ def sow_keys(keys: Sequence[bytes] | None) -> list[bytes] | None:
     if isinstance(keys, str | bytes) or not all(isinstance(key, bytes) for key in keys or ()):
         raise LocalProtocolError("keys: give a list of SOW keys, each as bytes")
     return None if keys is None else list(keys)
+
+
+def texts(name: str, given: Sequence[str]) -> list[str] | None:
+    """Returns a list of texts as a command carries it; None: it is empty.
+
+    Args:
+        name: name of the argument.
+
+    Raises:
+        LocalProtocolError: it is no list of texts.
+    """
+    if isinstance(given, str | bytes) or not all(isinstance(each, str) for each in given):
+        raise LocalProtocolError(f"{name}: give a list of texts, such as [{EXAMPLES[name]!r}]")
+    return list(given) or None
 
 
 def sample_every(sampling_ratio: float) -> int:

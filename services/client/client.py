@@ -17,6 +17,7 @@ from raylay.services.client.arguments import (
     listed,
     remembered_as,
     sow_keys,
+    texts,
     usable,
 )
 from raylay.services.client.events import ClientEvent, PublishFailed, StartRequested
@@ -435,6 +436,8 @@ class Client:
         persisted_ms: int | None = None,
         non_regex_topic: bool = False,
         max_backlog: int | None = None,
+        conflation: str = "",
+        conflation_key: Sequence[str] = (),
         queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
         timeout_s: float = 30.0,
     ) -> Subscription:
@@ -469,6 +472,11 @@ class Client:
             persisted_ms: longest time between two persisted acks, in milliseconds.
             non_regex_topic: whether `topic` is a name even if it has characters of an expression.
             max_backlog: most messages that may be leased at one time, on a queue (see `queue`).
+            conflation: interval, such as `1s`, at most once in which a record, or a key, is sent,
+                with its last value; `auto`: messages are conflated only while the consumer does not
+                keep up (docs/views.md).
+            conflation_key: the fields that make the key, such as `/symbol`; by default the record's
+                SOW key. Needed on topics without SOW.
             queue_bytes_max: bytes that may wait for the consumer before reading stops.
             timeout_s: seconds to wait for the server's answer.
 
@@ -493,6 +501,8 @@ class Client:
             filter=filter,
             persisted_ms=persisted_ms,
             max_backlog=max_backlog,
+            conflation=conflation,
+            conflation_key=texts("conflation_key", conflation_key),
         )
         store = self.runtime.bookmark_store
         if not subscription_id and bookmark and store is not None:
@@ -542,6 +552,8 @@ class Client:
         select: str = "",
         keys: Sequence[bytes] | None = None,
         as_of: str = "",
+        projection: Sequence[str] = (),
+        grouping: Sequence[str] = (),
         non_regex_topic: bool = False,
         batch: int = ROWS_A_FRAME,
         queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
@@ -563,6 +575,9 @@ class Client:
             keys: only records with these SOW keys are returned.
             as_of: time of the past state that is queried, on a topic with history:
                 `20260102T030405Z`.
+            projection: fields of an aggregated query, such as `AVG(/delay) AS /delay`: it returns
+                one row for each group of records (docs/views.md).
+            grouping: fields by which it groups records; none: each record is a row.
             batch: most rows in a frame.
             queue_bytes_max: bytes that may wait for the consumer before reading stops.
             non_regex_topic: `topic` is a literal name, whatever characters it has.
@@ -579,6 +594,8 @@ class Client:
             select=select,
             keys=sow_keys(keys),
             as_of=as_of,
+            projection=texts("projection", projection),
+            grouping=texts("grouping", grouping),
             non_regex_topic=non_regex_topic,
             batch=batch,
         )
@@ -593,8 +610,14 @@ class Client:
         message_type: str = "",
         filter: str = "",
         order_by: str = "",
+        top_n: int | None = None,
+        skip_n: int = 0,
         select: str = "",
         keys: Sequence[bytes] | None = None,
+        projection: Sequence[str] = (),
+        grouping: Sequence[str] = (),
+        conflation: str = "",
+        conflation_key: Sequence[str] = (),
         oof: bool = False,
         delta: bool = False,
         no_empties: bool = False,
@@ -621,6 +644,13 @@ class Client:
         For this the client keeps about 200 bytes for each record.
 
         Args:
+            top_n, skip_n: the subscription is a page: a window of `top_n` rows behind the first
+                `skip_n`, in the order `order_by`, which the server keeps. Changes come only of
+                rows in the window. A row that comes into it is sent; of one that leaves it, the
+                consumer hears with `oof`.
+            projection, grouping: the subscription follows groups of records, as a view does; see
+                `sow`.
+            conflation, conflation_key: as in `subscribe`; the rows of the query are not conflated.
             oof: whether records that are deleted or expired, or do not pass the filter any more,
                 are reported as messages of kind `oof` with a `reason`.
             delta: whether changes come with only the key fields and the changed fields.
@@ -649,8 +679,14 @@ class Client:
         options = self._subscriber.given(
             filter=filter,
             order_by=order_by,
+            top_n=top_n,
+            skip_n=skip_n or None,
             select=select,
             keys=sow_keys(keys),
+            projection=texts("projection", projection),
+            grouping=texts("grouping", grouping),
+            conflation=conflation,
+            conflation_key=texts("conflation_key", conflation_key),
             oof=oof,
             delta=delta,
             no_empties=no_empties,
@@ -685,6 +721,8 @@ class Client:
         oof: bool = False,
         no_empties: bool = False,
         no_sowkey: bool = False,
+        conflation: str = "",
+        conflation_key: Sequence[str] = (),
         non_regex_topic: bool = False,
         subscription_id: str = "",
         queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
@@ -702,6 +740,8 @@ class Client:
             delta=True,
             no_empties=no_empties,
             no_sowkey=no_sowkey,
+            conflation=conflation,
+            conflation_key=conflation_key,
             non_regex_topic=non_regex_topic,
             subscription_id=subscription_id,
             queue_bytes_max=queue_bytes_max,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -23,7 +24,9 @@ from raylay.services.commands.shared.connection_log import ConnectionLog
 from raylay.services.commands.shared.interrupts import run_async
 from raylay.services.commands.shared.options import (
     FabricOption,
+    GroupByOption,
     GroupOption,
+    ProjectOption,
     ServerOption,
     running,
     servers_meant,
@@ -216,6 +219,26 @@ def subscribe(
         ),
     ] = False,
     select: Annotated[str, typer.Option(help="The fields to print: `[-/,+/price]`.")] = "",
+    conflate: Annotated[
+        str,
+        typer.Option(
+            help="Print each record at most once in this interval, such as 1s; `auto`: only while "
+            "the terminal does not keep up."
+        ),
+    ] = "",
+    conflation_key: Annotated[
+        list[str] | None,
+        typer.Option(help="A field that makes the key of --conflate; repeatable."),
+    ] = None,
+    page: Annotated[
+        str,
+        typer.Option(help="Follow a window of the records, as SKIP:ROWS: 0:50 for the first 50."),
+    ] = "",
+    order_by: Annotated[
+        str, typer.Option(help="The order of the records of --page: `/price DESC, /symbol`.")
+    ] = "",
+    group_by: GroupByOption = None,
+    project: ProjectOption = None,
     backlog: Annotated[
         int,
         typer.Option(min=0, help="Consume a queue, with at most this many messages at a time."),
@@ -242,13 +265,19 @@ def subscribe(
     name = client or f"raylay-subscribe-{os.getpid()}"
     if ack not in ("auto", "none"):
         raise typer.BadParameter(f"--ack {ack}: give auto or none")
-    if backlog and (bookmark or sow or delta or oof or select):
+    others = (bookmark, sow, delta, oof, select, conflate, page, group_by, project)
+    if backlog and any(others):
         raise typer.BadParameter(
             "--backlog consumes a queue, and cannot be combined with --bookmark, --sow, --delta, "
-            "--oof or --select"
+            "--oof, --select, --conflate, --page, --group-by or --project"
         )
     wanted: dict[str, Any] = {"filter": content}
-    given = {"oof": oof, "delta": delta, "select": select}
+    given: dict[str, Any] = {"oof": oof, "delta": delta, "select": select}
+    given |= {"conflation": conflate, "conflation_key": conflation_key}
+    given |= {"order_by": order_by, "grouping": group_by, "projection": project}
+    if page:
+        given |= page_of(page)
+    sow = sow or bool(page or order_by or group_by or project)
     wanted |= {option: value for option, value in given.items() if value}
     if bookmark:
         wanted |= {"bookmark": bookmark, "bookmark_not_found": not_found}
@@ -261,6 +290,20 @@ def subscribe(
                 run_async(_subscribe(options, topic, sow, wanted, count, as_json, focused))
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
+
+
+def page_of(text: str) -> dict[str, int]:
+    """Returns the options of a page such as `100:50`: the 50 rows behind the first 100.
+
+    Raises:
+        typer.BadParameter: the text is no page.
+    """
+    match = re.fullmatch(r"(\d{1,15}):(\d{1,15})", text)
+    if match is None or not int(match[2]):
+        raise typer.BadParameter(
+            f"--page {text}: give the rows to skip and the rows to show, such as 0:50"
+        )
+    return {"skip_n": int(match[1]), "top_n": int(match[2])}
 
 
 async def _subscribe(

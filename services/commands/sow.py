@@ -13,7 +13,13 @@ from raylay.services.commands.messages import client_options
 from raylay.services.commands.publish import INTERRUPTED
 from raylay.services.commands.shared.connection_log import ConnectionLog
 from raylay.services.commands.shared.interrupts import run_async
-from raylay.services.commands.shared.options import FabricOption, GroupOption, ServerOption
+from raylay.services.commands.shared.options import (
+    FabricOption,
+    GroupByOption,
+    GroupOption,
+    ProjectOption,
+    ServerOption,
+)
 from raylay.services.commands.shared.printing import print_message
 from raylay.services.commands.shared.tls_options import offer
 from raylay.services.commands.sow_diff import diff_command
@@ -28,6 +34,8 @@ def sow(
     top: Annotated[int, typer.Option(min=0, help="Print at most this many records; 0: all.")] = 0,
     skip: Annotated[int, typer.Option(min=0, help="Skip this many records first; with --top.")] = 0,
     select: Annotated[str, typer.Option(help="The fields to print: `[-/,+/price]`.")] = "",
+    group_by: GroupByOption = None,
+    project: ProjectOption = None,
     at: Annotated[
         str, typer.Option(help="Print the records of this time (UTC), on a topic with history.")
     ] = "",
@@ -54,6 +62,8 @@ def sow(
         "skip_n": skip,
         "select": select,
         "as_of": at,
+        "grouping": group_by or (),
+        "projection": project or (),
         "keys": [each.encode() for each in key] if key else None,
     }
     name = client or f"raylay-sow-{os.getpid()}"

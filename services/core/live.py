@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from raylay.services.core.feature import CommitBatch, Feature
 from raylay.services.core.fold_backlog import RECORD_US, Weigh
 from raylay.services.messages.records import Flag, Run
-from raylay.services.subscriptions.delivery import DeliveryContent, deliveries_of, live_deliveries
+from raylay.services.subscriptions.delivery import (
+    DeliveryContent,
+    Given,
+    deliveries_of,
+    live_deliveries,
+)
+from raylay.services.subscriptions.follow_terms import FollowKind
 from raylay.services.subscriptions.matching import (
     PATTERN_US,
     LiveSubscription,
@@ -21,7 +27,6 @@ if TYPE_CHECKING:
     from raylay.services.sow.topic import SowChange
     from raylay.services.subscriptions.costly import Efforts
     from raylay.services.subscriptions.filtered import FilteredSubscriptions
-    from raylay.services.subscriptions.sow_subscriptions import SowSubscriptions
 
 AHEAD_SUBSCRIPTIONS_MAX = 8
 """Number of subscriptions up to which deliveries are made while the disk writes: more would delay
@@ -30,9 +35,53 @@ acks."""
 Deliver = Callable[[tuple[LiveSubscription, ...], DeliveryContent], None]
 Tell = Callable[[LiveSubscription, str, DeliveryContent], None]
 Filtered = Callable[[], "FilteredSubscriptions"]
-Follows = Callable[[], "SowSubscriptions"]
 SLICED_US = 1_000
 """Time to find the subscribers of a new topic, above which commits are folded in slices."""
+
+
+class FollowerTable(Protocol):
+    """The subscriptions of one kind that follow records rather than messages (`FollowKind`)."""
+
+    def __len__(self) -> int:
+        """Returns the number of subscriptions."""
+
+    def __contains__(self, subscription: LiveSubscription) -> bool:
+        """Returns whether the table has a subscription."""
+
+    def add(self, subscription: LiveSubscription) -> None:
+        """Adds a subscription with its options.
+
+        Raises:
+            RemoteProtocolError: an option cannot be used, with reason `bad_filter`, `bad_select` or
+                another.
+        """
+
+    def remove(self, subscription: LiveSubscription) -> None:
+        """Takes out a subscription."""
+
+    def with_efforts(self, efforts: Efforts) -> set[LiveSubscription]:
+        """Returns the subscriptions whose filter has one of these work accounts."""
+
+    def unknown_us(self, topic: bytes, message_type: bytes) -> int:
+        """Returns an estimate of the time to find the subscriptions for this topic and type, in
+        microseconds."""
+
+    def weight(self, topic: bytes, message_type: bytes) -> int:
+        """Returns the cost of a topic's messages, as a multiple of the usual cost of a message; 0:
+        no subscription follows the topic."""
+
+    def deliveries(
+        self, runs: Iterable[Run], changed: Sequence[SowChange] = (), *, journaled: bool = True
+    ) -> Iterator[Given]:
+        """Yields the deliveries of a commit, each subscription's in the order of the log.
+
+        Args:
+            changed: the changes that the commit made to records of SOW topics, and expired records.
+            journaled: whether the topics are journaled.
+        """
+
+
+Followers = Mapping[FollowKind, Callable[[], FollowerTable]]
 
 
 class LiveSubscriptions:
@@ -44,8 +93,8 @@ class LiveSubscriptions:
         deliver: gives a delivery to all of these subscriptions, each once.
         enlist: enlists the feature, or ends that.
         filtered: makes the table of filtered subscriptions, when the first one comes.
-        following: makes the table of subscriptions that follow records, when the first one comes;
-            None: there is none.
+        followers: make the tables of subscriptions that follow records, by kind, each when the
+            first subscription of the kind comes.
         tell: gives one subscription a notice of records that left its focus, with the reason.
         weighed: called once, with the weights of commits and of publishes, when subscriptions make
             each record costly, or are so many that a new topic may take long.
@@ -60,9 +109,9 @@ class LiveSubscriptions:
         "_deliver",
         "_enlist",
         "_filtered",
-        "_following",
+        "_followers",
         "_make_filtered",
-        "_make_following",
+        "_make_followers",
         "_shares",
         "_table",
         "_tell",
@@ -76,7 +125,7 @@ class LiveSubscriptions:
         deliver: Deliver,
         enlist: Callable[[Feature, bool], None],
         filtered: Filtered,
-        following: Follows | None = None,
+        followers: Followers | None = None,
         tell: Tell = lambda subscription, reason, left: None,
         weighed: Callable[[Weigh, Weigh], None] | None = None,
         shares: SubscriptionShares | None = None,
@@ -88,8 +137,8 @@ class LiveSubscriptions:
         self._table = SubscriptionTable()
         self._make_filtered = filtered
         self._filtered: FilteredSubscriptions | None = None
-        self._make_following = following
-        self._following: SowSubscriptions | None = None
+        self._make_followers = followers or {}
+        self._followers: dict[FollowKind, FollowerTable] = {}
         self._tell = tell
         self._weighed = weighed
         self._shares = shares
@@ -97,8 +146,12 @@ class LiveSubscriptions:
         self._watch = watch
 
     def __len__(self) -> int:
-        others = (self._filtered, self._following)
-        return len(self._table) + sum(len(other) for other in others if other is not None)
+        return len(self._table) + sum(map(len, self._others()))
+
+    def _others(self) -> list[FilteredSubscriptions | FollowerTable]:
+        """Returns the tables whose subscriptions need more than a look-up of the topic."""
+        filtered = () if self._filtered is None else (self._filtered,)
+        return [*filtered, *self._followers.values()]
 
     @property
     def may_be_ahead(self) -> bool:
@@ -133,7 +186,7 @@ class LiveSubscriptions:
 
     def _add(self, subscription: LiveSubscription) -> None:
         if subscription.following is not None:
-            self.following().add(subscription)
+            self.followers(subscription.following.kind).add(subscription)
         elif subscription.content:
             if self._filtered is None:
                 self._filtered = self._make_filtered()
@@ -151,8 +204,8 @@ class LiveSubscriptions:
         topic, message_type = run.topic, run.message_type
         found = self._table.unknown_us(topic, message_type)
         weight = 0
-        for each in (self._filtered, self._following):
-            if each is None or not len(each):
+        for each in self._others():
+            if not len(each):
                 continue
             found += each.unknown_us(topic, message_type)
             if not run.flags & Flag.COMMANDS:
@@ -161,11 +214,12 @@ class LiveSubscriptions:
             weight += -(-found // (RECORD_US * run.count))
         return weight
 
-    def following(self) -> SowSubscriptions:
-        if self._following is None:
-            assert self._make_following is not None
-            self._following = self._make_following()
-        return self._following
+    def followers(self, kind: FollowKind) -> FollowerTable:
+        """Returns the table of a kind of subscriptions that follow records."""
+        found = self._followers.get(kind)
+        if found is None:
+            found = self._followers[kind] = self._make_followers[kind]()
+        return found
 
     def remove(self, subscription: LiveSubscription) -> None:
         if self._shares is not None:
@@ -175,7 +229,7 @@ class LiveSubscriptions:
         if subscription.release is not None:
             subscription.release()
         if subscription.following is not None:
-            self.following().remove(subscription)
+            self.followers(subscription.following.kind).remove(subscription)
         elif self._filtered is not None and subscription in self._filtered:
             self._filtered.remove(subscription)
         else:
@@ -187,9 +241,8 @@ class LiveSubscriptions:
         """Returns the subscriptions whose filter has one of these work accounts
         (services/expressions/work.py)."""
         found: set[LiveSubscription] = set()
-        for each in (self._filtered, self._following):
-            if each is not None:
-                found |= each.with_efforts(efforts)
+        for each in self._others():
+            found |= each.with_efforts(efforts)
         return found
 
     def fold(self, batch: CommitBatch) -> None:
@@ -199,12 +252,11 @@ class LiveSubscriptions:
         if self._filtered is not None:
             for subscriber, delivery in self._filtered.deliveries(batch.runs):
                 deliver((subscriber,), delivery)
-        if self._following is not None:
-            self._follow(batch.runs, batch.changes, True)
+        for table in self._followers.values():
+            self.give(table.deliveries(batch.runs, batch.changes))
 
-    def _follow(self, runs: Sequence[Run], changes: Sequence[SowChange], journaled: bool) -> None:
-        assert self._following is not None
-        given = self._following.deliveries(runs, changes, journaled=journaled)
+    def give(self, given: Iterable[Given]) -> None:
+        """Gives deliveries and out-of-focus notices to their subscriptions."""
         for subscriber, reason, delivery in given:
             if reason:
                 self._tell(subscriber, reason, delivery)
@@ -224,8 +276,9 @@ class LiveSubscriptions:
         if self._filtered is not None:
             for subscriber, delivery in self._filtered.deliveries(runs, journaled=False):
                 self._deliver((subscriber,), delivery)
-        if self._following is not None and not kept:
-            self._follow(runs, (), False)
+        if not kept:
+            for table in self._followers.values():
+                self.give(table.deliveries(runs, (), journaled=False))
         for run in runs:
             if run.flags & Flag.COMMANDS:
                 continue

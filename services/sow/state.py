@@ -24,7 +24,7 @@ from raylay.services.errors import SowDamaged
 from raylay.services.messages.sorted_entries import SortedEntries
 from raylay.services.sow.expirations import RecordExpirations
 from raylay.services.sow.query.as_of import AsOf, latest
-from raylay.services.sow.query.record_scan import KeyScan, RecordScan
+from raylay.services.sow.query.record_scan import KeyScan, PresentScan, RecordScan
 from raylay.services.sow.records import (
     NEVER,
     RecordAuthor,
@@ -209,6 +209,11 @@ class SowState:
         query = RecordScan(self.chunk, VALUE, VALUE_END, self.txid, self._queries.remove)
         self._queries.append(query)
         return query
+
+    def present(self) -> PresentScan:
+        """Returns a scan of every record as it is when it is taken, for the building of what is
+        computed from the records. Values are in stored form, as of `query`."""
+        return PresentScan(self.chunk, VALUE, VALUE_END)
 
     def query_keys(self, keys: Iterable[bytes]) -> KeyScan:
         """Returns a scan, as `query` does, of the records of these keys alone."""

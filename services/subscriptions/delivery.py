@@ -138,6 +138,11 @@ def deliveries_of(run: Run, journaled: bool = True) -> list[DeliveryContent]:
     return found
 
 
+Given = tuple[LiveSubscription, str, DeliveryContent]
+"""Subscription, reason and content of a delivery; the reason of an out-of-focus notice, or empty
+for messages."""
+
+
 def live_deliveries(
     runs: Iterable[Run], table: SubscriptionTable
 ) -> Iterator[tuple[tuple[LiveSubscription, ...], DeliveryContent]]:

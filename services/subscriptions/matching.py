@@ -15,6 +15,7 @@ from raylay.services.messages.topics import (
     is_regex,
     not_of_transport,
 )
+from raylay.services.subscriptions.follow_terms import FollowTerms
 
 if TYPE_CHECKING:
     # Most instances have no filters, and need not load the language.
@@ -136,32 +137,6 @@ def topic_filter(
     return TopicFilter(topic.encode(), types, pattern, reserved, events, readable)
 
 
-@dataclass(frozen=True, slots=True)
-class FollowTerms:
-    """The options of a subscription that follows records (sow_subscriptions.py).
-
-    Attributes:
-        select: select list; empty: all fields.
-        oof: whether the client is told of records that leave its focus.
-        delta: whether the client gets only the changes of a record in its focus.
-        no_empties: whether a delta omits fields that the record lost.
-        no_sowkey: whether a delta omits the SOW key.
-        keys: SOW keys of the wanted records; None: all records.
-        began_with_rows: whether the client was given the records in its focus at the start.
-        keeps_back: whether the client may only see records that its filter passes: of a record that
-            left the focus it gets the earlier content.
-    """
-
-    select: str = ""
-    oof: bool = False
-    delta: bool = False
-    no_empties: bool = False
-    no_sowkey: bool = False
-    keys: frozenset[bytes] | None = None
-    began_with_rows: bool = False
-    keeps_back: bool = False
-
-
 class FilterOwner(NamedTuple):
     """The client to which a filter belongs, with the properties that the filter may read.
 
@@ -198,14 +173,7 @@ class LiveSubscription:
     @property
     def options(self) -> str:
         """Returns the options as a client would write them."""
-        terms = self.following
-        if terms is None:
-            return ""
-        names = ("oof", "delta", "no_empties", "no_sowkey")
-        given = [name for name in names if getattr(terms, name)]
-        if terms.select:
-            given.append(f"select=[{terms.select}]")
-        return ",".join(given)
+        return "" if self.following is None else self.following.text
 
 
 class _TopicAnswer:

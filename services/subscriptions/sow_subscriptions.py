@@ -36,20 +36,16 @@ from raylay.services.sow.state import SowRecord
 from raylay.services.sow.topic import SowChange
 from raylay.services.subscriptions.audiences import AudienceTable, TopicAudience
 from raylay.services.subscriptions.costly import Efforts
-from raylay.services.subscriptions.delivery import DeliveryContent
+from raylay.services.subscriptions.delivery import DeliveryContent, Given
 from raylay.services.subscriptions.filtered import around, surroundings_of
+from raylay.services.subscriptions.follow_terms import FollowTerms
 from raylay.services.subscriptions.matching import (
     FilterOwner,
-    FollowTerms,
     LiveSubscription,
     nobody,
 )
 
 _BUILDERS_MAX = 1_024
-
-Given = tuple[LiveSubscription, str, DeliveryContent]
-"""Subscription, reason and content of a delivery; the reason of an out-of-focus notice, or empty
-for messages."""
 
 
 def _looks_back(subscription: LiveSubscription) -> bool:

@@ -33,6 +33,16 @@ FabricOption = Annotated[
 GroupOption = Annotated[
     str, typer.Option("--group", "-g", help="The region of the instances to use.")
 ]
+GroupByOption = Annotated[
+    list[str] | None,
+    typer.Option(help="A field by which records are grouped, such as /carrier; repeatable."),
+]
+ProjectOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A field of each group, such as `AVG(/delay) AS /delay`; repeatable (docs/views.md)."
+    ),
+]
 ServerOption = Annotated[
     list[str] | None,
     typer.Option(

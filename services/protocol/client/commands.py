@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from raylay.services.messages.conflation_terms import ConflationTerms
 from raylay.services.messages.ranges import PublisherRanges, Range
 from raylay.services.messages.rates import Rate
 from raylay.services.protocol.frames import Header
@@ -80,6 +81,7 @@ class Subscribe:
         replace: whether the subscription replaces the one with its id.
         max_backlog: number of messages of a queue that the client takes before it acknowledges one;
             0: not given.
+        conflation: how changes are conflated; None: each is given.
     """
 
     subscription: str
@@ -104,6 +106,7 @@ class Subscribe:
     no_sowkey: bool = False
     replace: bool = False
     max_backlog: int = 0
+    conflation: ConflationTerms | None = None
 
 
 @dataclass(slots=True)
@@ -118,6 +121,8 @@ class SowCommand:
         batch: number of records in one frame, at most.
         keys: keys of the wanted records; None: all.
         as_of: moment of the wanted state, in the form of a bookmark; empty: now.
+        projection: fields of an aggregated query, as written; none: the query is not aggregated.
+        grouping: fields by which an aggregated query groups records.
     """
 
     query: str
@@ -134,6 +139,8 @@ class SowCommand:
     batch: int = 10
     keys: frozenset[bytes] | None = None
     as_of: str = ""
+    projection: tuple[str, ...] = ()
+    grouping: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

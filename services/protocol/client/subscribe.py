@@ -7,6 +7,7 @@ from typing import Any
 import msgpack
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.conflation_terms import ConflationTerms, conflation_terms
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.rates import Rate, parse_rate
 from raylay.services.protocol.client.commands import (
@@ -41,8 +42,20 @@ HAVE_CHUNKS_MAX = 128 * 1024
 """Number of chunks of the sets that a subscriber says it has: a chunk of 14 bytes takes up to 0.6
 KiB of memory."""
 _OF_REPLAYS = ("fully_durable", "live", "pause", "rate", "rate_max_gap")
-_SUBSCRIBING = ("oof", "delta", "replace", "pause", "no_empties", "no_sowkey")
+_SUBSCRIBING = (
+    "oof",
+    "delta",
+    "replace",
+    "pause",
+    "no_empties",
+    "no_sowkey",
+    "conflation",
+    "conflation_key",
+)
 _OF_CHANGES = ("oof", "delta", "select", "replace")
+_OF_QUERIES = ("projection", "grouping")
+TEXTS_MAX = 1_000
+"""Number of texts in a list, such as the fields of a projection."""
 
 
 def read_subscribe(header: Header, body: bytes) -> Subscribe | Pause | Resume:
@@ -56,7 +69,6 @@ def read_subscribe(header: Header, body: bytes) -> Subscribe | Pause | Resume:
 def read_sow(header: Header, _: bytes) -> SowCommand:
     """Decodes the `sow` command."""
     options = read_options(header)
-    _refuse_later(header, options)
     for name in _SUBSCRIBING:
         if options.get(name):
             raise BadValue(
@@ -78,23 +90,23 @@ def read_sow_and_subscribe(header: Header, body: bytes) -> SowAndSubscribe:
                     "bad_command", f"{name} is an option of bookmark subscriptions: leave it out"
                 )
     query = _read_query(header, options)
-    for given, name in ((query.top_n is not None, "top_n"), (query.skip_n, "skip_n")):
-        if given:
-            raise BadValue(
-                "not_supported",
-                f"{name} of a sow_and_subscribe is not spoken yet: send sow with it",
-            )
     if query.as_of:
         raise BadValue(
             "not_supported",
             "as_of is of sow alone: a sow_and_subscribe says by its bookmark `bm` of when it is",
+        )
+    if query.projection and options.get("replace"):
+        raise BadValue(
+            "not_supported",
+            "replace gives a subscription another filter, and not another projection: unsubscribe, "
+            "and send sow_and_subscribe again",
         )
     return SowAndSubscribe(query, _read_subscribe(header, options, body))
 
 
 def _check_rows_before_replay(options: dict[str, Any], body: bytes) -> None:
     """Checks a sow_and_subscribe with a bookmark: the log has messages, but no changing records."""
-    for name in ("live", "pause", "keys"):
+    for name in ("live", "pause", "keys", "top_n", *_OF_QUERIES):
         if options.get(name):
             raise BadValue(
                 "not_supported",
@@ -110,7 +122,11 @@ def _check_rows_before_replay(options: dict[str, Any], body: bytes) -> None:
 
 def _read_subscribe(header: Header, options: dict[str, Any], body: bytes) -> Subscribe:
     subscription = _read_id(header)
-    _refuse_later(header, options)
+    for name in _OF_QUERIES if header["c"] == "subscribe" else ():
+        if options.get(name):
+            raise BadValue(
+                "bad_command", f"{name} is an option of sow and sow_and_subscribe: send one of them"
+            )
     not_found = options.get("bookmark_not_found", "now")
     if not_found not in ("now", "epoch", "fail"):
         raise BadValue("bad_command", "bookmark_not_found is none of now, epoch, fail")
@@ -144,7 +160,44 @@ def _read_subscribe(header: Header, options: dict[str, Any], body: bytes) -> Sub
         bool(options.get("no_sowkey")),
         bool(options.get("replace")),
         _read_max_backlog(header, options),
+        _read_conflation(header, options),
     )
+
+
+def _read_conflation(header: Header, options: dict[str, Any]) -> ConflationTerms | None:
+    try:
+        return conflation_terms(
+            _option_text(header, options, "conflation"), _read_texts(options, "conflation_key")
+        )
+    except RemoteProtocolError as error:
+        raise BadValue(error.reason, str(error)) from None
+
+
+def _read_texts(options: dict[str, Any], name: str) -> tuple[str, ...]:
+    value = options.get(name) or ()
+    if type(value) not in (list, tuple) or not all(type(each) is str and each for each in value):
+        raise BadValue("bad_command", f"{name} is no list of texts")
+    if len(value) > TEXTS_MAX:
+        raise BadValue("bad_command", f"{name} has more than {TEXTS_MAX:,} texts")
+    return tuple(value)
+
+
+def _read_grouped(header: Header, options: dict[str, Any]) -> tuple[tuple[str, ...], ...]:
+    """Returns the projection and the grouping of an aggregated query."""
+    projection, grouping = (_read_texts(options, name) for name in _OF_QUERIES)
+    if grouping and not projection:
+        raise BadValue(
+            "bad_command",
+            "grouping goes with projection, and there is none: name the fields, such as "
+            "COUNT(/id) AS /count",
+        )
+    for name in ("select", "keys", "as_of") if projection else ():
+        if options.get(name):
+            raise BadValue(
+                "not_supported",
+                f"{name} of a {header['c']} does not go with projection: leave one of them out",
+            )
+    return projection, grouping
 
 
 def _read_max_backlog(header: Header, options: dict[str, Any]) -> int:
@@ -175,6 +228,7 @@ def _read_query(header: Header, options: dict[str, Any]) -> SowCommand:
         _option_whole(header, options, "batch", 1, BATCH_MAX) or BATCH_DEFAULT,
         _read_keys(header, options),
         _option_text(header, options, "as_of"),
+        *_read_grouped(header, options),
     )
 
 
@@ -201,16 +255,6 @@ def _option_text(header: Header, options: dict[str, Any], name: str) -> str:
 
 def _option_whole(header: Header, options: dict[str, Any], name: str, low: int, high: int) -> int:
     return read_whole({"c": header["c"], name: options.get(name)}, name, low, high)
-
-
-def _refuse_later(header: Header, options: dict[str, Any]) -> None:
-    """Refuses options of the documents that Raylay lacks: no option is ignored silently."""
-    for name in ("projection", "grouping", "conflation", "conflation_key"):
-        value = options.get(name)
-        if value and value != "none":
-            raise BadValue(
-                "not_supported", f"{name} of a {header['c']} is not spoken yet: leave it out"
-            )
 
 
 def _read_have(options: dict[str, Any], body: bytes) -> PublisherRanges | None:

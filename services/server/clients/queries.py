@@ -14,6 +14,7 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -32,9 +33,9 @@ from raylay.services.server.turns import SpacedTurns
 from raylay.services.subscriptions.bookmark import BookmarkSubscription, ReplayContent
 from raylay.services.subscriptions.deferred_deliveries import DeferredDeliveries
 from raylay.services.subscriptions.delivery import DeliveryContent, DeliverySink
+from raylay.services.subscriptions.follow_terms import FollowTerms
 from raylay.services.subscriptions.matching import (
     FilterOwner,
-    FollowTerms,
     LiveSubscription,
     TopicFilter,
     topic_filter,
@@ -81,6 +82,22 @@ class QueryingClient(ReplayClient, DeliverySink, Protocol):
         behind those that were held."""
 
 
+class Preparation(Protocol):
+    """The part of a query that is made in turns before the query begins: the ordered rows of a
+    paginated subscription, or the groups of an aggregated one."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Returns whether the query can begin."""
+
+    def when_ready(self, ready: Callable[[str], None]) -> None:
+        """Sets the function that is called, once, when the query can begin, with an empty text; or
+        when it never can, with the reason as a sentence."""
+
+    def release(self) -> None:
+        """Notes that the query ended before it began, or was refused."""
+
+
 class _Query(NamedTuple):
     """A query that was accepted."""
 
@@ -92,10 +109,14 @@ class _Query(NamedTuple):
     """The bookmark's part of the query, whose replay comes behind the rows."""
     claim: RetainedClaim | None = None
     """The claim on memory for the query's keys."""
+    preparation: Preparation | None = None
+    """What has to be made before the query begins; None: nothing."""
 
     def release(self) -> None:
         if self.claim is not None:
             self.claim.release()
+        if self.preparation is not None:
+            self.preparation.release()
 
 
 class _ClientQueries:
@@ -155,6 +176,8 @@ class QueryRunner:
         self._rewinding = rewinding
         self._historical: dict[HistoricalQuery, tuple[QueryingClient, _Query]] = {}
         """Historical queries that cannot begin yet, because their bookmark is being looked up."""
+        self._preparing: dict[Preparation, tuple[QueryingClient, _Query]] = {}
+        """Queries that cannot begin yet, because something is made for them."""
         self._parser: QueryParser | None = None
         self._sessions: dict[int, _ClientQueries] = {}
         self._ready: deque[_ClientQueries] = deque()
@@ -165,13 +188,19 @@ class QueryRunner:
         """Number of queries by topic, of `TOPICS_COUNTED_MAX` topics at most."""
 
     def __len__(self) -> int:
-        """The number of queries that run or wait, with those whose bookmark is being looked up."""
-        return sum(map(len, self._sessions.values())) + len(self._historical)
+        """The number of queries that run or wait, with those that are being prepared."""
+        waiting = len(self._historical) + len(self._preparing)
+        return sum(map(len, self._sessions.values())) + waiting
 
     def names(self, connection: QueryingClient, name: str) -> bool:
         """Returns whether a query of this id runs or waits."""
         session = self._sessions.get(connection.number)
-        return session is not None and session.names(name)
+        if session is not None and session.names(name):
+            return True
+        return any(
+            asking is connection and query.sow.query == name
+            for asking, query in self._preparing.values()
+        )
 
     def running(self, shown_max: int) -> list[dict[str, object]]:
         """Returns the queries that run or wait, those that run first in each session.
@@ -248,7 +277,32 @@ class QueryRunner:
         self._accept("processed", connection, sow)
         if subscribe is not None and sow.query not in connection.subscriptions:
             connection.resolving[sow.query] = subscribe
+        preparation = query.preparation
+        if preparation is not None and not preparation.is_ready:
+            self._preparing[preparation] = connection, query
+            preparation.when_ready(partial(self._is_prepared, preparation))
+            return
         self._put(session, query)
+
+    def _is_prepared(self, preparation: Preparation, refusal: str) -> None:
+        """Begins a query for which everything is made, or tells the client why it never is."""
+        asked = self._preparing.pop(preparation, None)
+        if asked is None:
+            return
+        connection, query = asked
+        session = self._session(connection)
+        if refusal:
+            self._failed(session, query, RemoteProtocolError(refusal, "view_full"))
+        else:
+            self._put(session, query)
+
+    def _forget_preparing(
+        self, connection: QueryingClient, names: Collection[str] | None = None
+    ) -> None:
+        for preparation, (asking, query) in list(self._preparing.items()):
+            if asking is connection and (names is None or query.sow.query in names):
+                del self._preparing[preparation]
+                query.release()
 
     def _session(self, connection: QueryingClient) -> _ClientQueries:
         session = self._sessions.get(connection.number)
@@ -342,6 +396,7 @@ class QueryRunner:
         """Ends the queries of these ids: no more of their rows is sent."""
         names = frozenset(names)
         self._forget_historical(connection, names)
+        self._forget_preparing(connection, names)
         session = self._sessions.get(connection.number)
         if session is None:
             return
@@ -359,6 +414,7 @@ class QueryRunner:
 
     def forget_all(self, connection: QueryingClient) -> None:
         self._forget_historical(connection)
+        self._forget_preparing(connection)
         session = self._sessions.get(connection.number)
         if session is not None:
             for each in session.waiting:
@@ -371,6 +427,7 @@ class QueryRunner:
 
     def gone(self, connection: QueryingClient) -> None:
         self._forget_historical(connection)
+        self._forget_preparing(connection)
         session = self._sessions.pop(connection.number, None)
         if session is not None:
             session.waiting.clear()

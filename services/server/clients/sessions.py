@@ -61,6 +61,7 @@ from raylay.services.server.sow.manager import SowManager
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.costly import filter_budgets
 from raylay.services.subscriptions.delivery import DeliveryContent
+from raylay.services.subscriptions.follow_terms import FollowKind
 from raylay.services.subscriptions.matching import FilterOwner, LiveSubscription, TopicFilter
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class ClientSessions:
             self._deliver,
             folds.enlist,
             self._filtered,
-            self._following,
+            {FollowKind.RECORDS: self._following},
             self._tell_left,
             self._weigh_by,
             counted.subscriptions,

@@ -24,8 +24,8 @@ from raylay.services.security.publishing import NOT_ENTITLED
 from raylay.services.security.reading import ReadRequest, RestrictedRead, reading
 from raylay.services.security.retained_bytes import RetainedClaim, keys_bytes
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
+from raylay.services.subscriptions.follow_terms import FollowTerms
 from raylay.services.subscriptions.matching import (
-    FollowTerms,
     LiveSubscription,
     TopicFilter,
     topic_filter,
@@ -123,6 +123,7 @@ class ClientSubscriptions:
             subscription = LiveSubscription(connection.number, name, wanted, command.filter)
             # To a view come changes of its records, and no messages.
             computed = self._clients.computes_any(wanted)
+            self._refuse_unbuilt(command)
             if command.oof or command.delta or command.select or computed:
                 subscription.following = FollowTerms(
                     command.select,
@@ -200,6 +201,12 @@ class ClientSubscriptions:
                     self._clients.queued.sow(connection, sow, frontend)
                     self._clients.occurrences.queried(connection, sow, subscribes=False)
                     return
+            if sow.projection:
+                raise RemoteProtocolError("projection is not spoken yet", "not_supported")
+            if subscribe is not None:
+                if sow.top_n is not None:
+                    raise RemoteProtocolError("pages are not spoken yet", "not_supported")
+                self._refuse_unbuilt(subscribe)
             replaces = subscribe is not None and subscribe.replace
             self._check_name(name, replaces, subscribe is not None)
             if subscribe is None:
@@ -232,6 +239,10 @@ class ClientSubscriptions:
                 error,
             )
             self._acknowledge("processed", sow.command_id, error.reason, str(error), sub=name)
+
+    def _refuse_unbuilt(self, command: Subscribe) -> None:
+        if command.conflation is not None:
+            raise RemoteProtocolError("conflation is not spoken yet", "not_supported")
 
     def _claim(self, sow: SowCommand) -> RetainedClaim | None:
         keys = sow.keys

@@ -99,6 +99,44 @@ class RecordScan:
             self._closed(self)
 
 
+class PresentScan:
+    """The records of a topic as they are when they are taken, in turns while later commits are
+    folded.
+
+    A record that changes behind the place that the scan has reached is not taken again: who takes
+    the records also takes every change since the scan began. A record may be taken after a change
+    of it was.
+
+    Args:
+        chunk: reads entries of the topic.
+        start, end: range of the wanted keys.
+    """
+
+    __slots__ = ("_chunk", "_end", "_next", "done")
+
+    def __init__(self, chunk: Chunk, start: bytes, end: bytes) -> None:
+        self._chunk = chunk
+        self._next = start
+        self._end = end
+        self.done = False
+        """Whether everything was taken."""
+
+    def take(self, most: int) -> Entries:
+        """Returns the next records, by key, as they are now.
+
+        Args:
+            most: number of records, 1 or more.
+        """
+        if self.done:
+            return []
+        entries = self._chunk(self._next, self._end, most)
+        if len(entries) < most:
+            self.done = True
+        else:
+            self._next = entries[-1][0] + b"\0"
+        return entries
+
+
 class KeyScan:
     """The records of some keys as they were when the query began; otherwise like `RecordScan`.
 

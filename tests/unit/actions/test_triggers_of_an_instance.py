@@ -24,7 +24,8 @@ from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.keys import key_of
 from raylay.services.sow.state import SowRules
-from raylay.services.subscriptions.matching import FollowTerms, LiveSubscription, topic_filter
+from raylay.services.subscriptions.follow_terms import FollowTerms
+from raylay.services.subscriptions.matching import LiveSubscription, topic_filter
 from raylay.services.subscriptions.sow_subscriptions import SowSubscriptions
 
 SECOND = 1_000_000

@@ -18,7 +18,8 @@ from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.keys import key_of
 from raylay.services.subscriptions.delivery import DeliveryContent
 from raylay.services.subscriptions.filtered import FilteredSubscriptions
-from raylay.services.subscriptions.matching import FollowTerms, LiveSubscription, topic_filter
+from raylay.services.subscriptions.follow_terms import FollowKind, FollowTerms
+from raylay.services.subscriptions.matching import LiveSubscription, topic_filter
 from raylay.services.subscriptions.sow_subscriptions import SowSubscriptions
 
 pytestmark = pytest.mark.covers("Replication", "what was committed is folded behind the acks")
@@ -41,7 +42,11 @@ class Bench:
         self.got: list[tuple[list[str], int, int]] = []
         self.made = 0
         self.live = LiveSubscriptions(
-            self._deliver, self.folds.enlist, self._filtered, self._following, self._tell
+            self._deliver,
+            self.folds.enlist,
+            self._filtered,
+            {FollowKind.RECORDS: self._following},
+            self._tell,
         )
 
     def _deliver(

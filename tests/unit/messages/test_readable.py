@@ -21,7 +21,8 @@ from raylay.services.queues.definition import QueueDefinition
 from raylay.services.replication.link.content import DestinationFilters
 from raylay.services.replication.values import Identity
 from raylay.services.subscriptions.delivery import DELIVERY_BYTES_MAX, deliveries_of
-from raylay.services.subscriptions.matching import FollowTerms, LiveSubscription, topic_filter
+from raylay.services.subscriptions.follow_terms import FollowTerms
+from raylay.services.subscriptions.matching import LiveSubscription, topic_filter
 
 pytestmark = pytest.mark.covers("Configuration", "a run whose header is not what its records say")
 

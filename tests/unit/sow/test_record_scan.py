@@ -44,6 +44,22 @@ def test_what_is_folded_since_is_not_in_it() -> None:
     assert taken(state.query(), 10) == {b"a": b"5", b"bb": b"6", b"c": b"8", b"d": b"10"}
 
 
+def test_a_present_scan_gives_records_as_they_are_when_taken() -> None:
+    state = SowState(SowRules())
+    for txid, key in enumerate((b"a", b"b", b"c", b"d"), 1):
+        state.put(record(key, txid))
+    scan = state.present()
+    first = scan.take(2)
+    assert [key[1:] for key, _ in first] == [b"a", b"b"] and not scan.done
+    state.put(record(b"a", 5))  # was given
+    state.put(record(b"bb", 6))  # is new, and still before the scan
+    state.put(record(b"c", 7))
+    state.delete(b"d", 8, 0)
+    rest = [*scan.take(2), *scan.take(2)]
+    assert {key[1:]: body_of(value) for key, value in rest} == {b"bb": b"6", b"c": b"7"}
+    assert scan.done and scan.take(1) == []
+
+
 class Counted(bytes):
     """A key that counts how often it is compared."""
 

@@ -19,9 +19,9 @@ from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.subscriptions import audiences, matching
 from raylay.services.subscriptions.audiences import AudienceTable
 from raylay.services.subscriptions.filtered import FilteredSubscriptions
+from raylay.services.subscriptions.follow_terms import FollowTerms
 from raylay.services.subscriptions.matching import (
     FilterOwner,
-    FollowTerms,
     LiveSubscription,
     SubscriptionTable,
     TopicFilter,

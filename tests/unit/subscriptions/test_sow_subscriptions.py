@@ -23,7 +23,8 @@ from raylay.services.sow.keys import key_of
 from raylay.services.sow.query.planning import QUERY, around_record
 from raylay.services.sow.query.query_execution import QueryExecution, QueryPart, QueryTerms
 from raylay.services.sow.state import SowRules
-from raylay.services.subscriptions.matching import FollowTerms, LiveSubscription, topic_filter
+from raylay.services.subscriptions.follow_terms import FollowTerms
+from raylay.services.subscriptions.matching import LiveSubscription, topic_filter
 from raylay.services.subscriptions.sow_subscriptions import ChangedRecords, SowSubscriptions
 
 pytestmark = pytest.mark.covers("SOW", "oof, deltas and select lists")

@@ -1,0 +1,84 @@
+"""The options of subscriptions that follow records rather than messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from raylay.services.messages.conflation_terms import ConflationTerms
+
+
+class FollowKind(Enum):
+    """The kinds of subscriptions that follow records. Each has a table of its own."""
+
+    RECORDS = "records"
+    """Each change as it comes (sow_subscriptions.py)."""
+    CONFLATED = "conflated"
+    """The last change of each key in an interval."""
+    PAGES = "pages"
+    """The rows of a window into the ordered records."""
+
+
+class PageTerms(NamedTuple):
+    """The window of a paginated subscription.
+
+    Attributes:
+        skip: number of rows before the window.
+        most: largest number of rows in it, at least 1.
+        order_by: order of the rows, as written; empty: by SOW key.
+    """
+
+    skip: int
+    most: int
+    order_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowTerms:
+    """The options of one subscription.
+
+    Attributes:
+        select: select list; empty: all fields.
+        oof: whether the client is told of records that leave its focus.
+        delta: whether the client gets only the changes of a record in its focus.
+        no_empties: whether a delta omits fields that the record lost.
+        no_sowkey: whether a delta omits the SOW key.
+        keys: SOW keys of the wanted records; None: all records.
+        began_with_rows: whether the client was given the records in its focus at the start.
+        keeps_back: whether the client may only see records that its filter passes: of a record that
+            left the focus it gets the earlier content.
+        conflation: how changes are conflated; None: each is given.
+        page: the window of a paginated subscription; None: it has all rows.
+    """
+
+    select: str = ""
+    oof: bool = False
+    delta: bool = False
+    no_empties: bool = False
+    no_sowkey: bool = False
+    keys: frozenset[bytes] | None = None
+    began_with_rows: bool = False
+    keeps_back: bool = False
+    conflation: ConflationTerms | None = None
+    page: PageTerms | None = None
+
+    @property
+    def kind(self) -> FollowKind:
+        """Returns the kind of the subscription."""
+        if self.page is not None:
+            return FollowKind.PAGES
+        return FollowKind.RECORDS if self.conflation is None else FollowKind.CONFLATED
+
+    @property
+    def text(self) -> str:
+        """Returns the options as a client would write them."""
+        names = ("oof", "delta", "no_empties", "no_sowkey")
+        given = [name for name in names if getattr(self, name)]
+        if self.select:
+            given.append(f"select=[{self.select}]")
+        if self.conflation is not None:
+            given.append(self.conflation.text)
+        if self.page is not None:
+            given.append(f"top_n={self.page.most},skip_n={self.page.skip}")
+        return ",".join(given)
