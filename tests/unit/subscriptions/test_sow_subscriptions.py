@@ -9,7 +9,6 @@ from typing import Any
 import orjson
 import pytest
 from support.sow_given import P, Q, book, delete, put
-from support.sow_given import record as a_record
 
 from raylay.services.core.feature import CommitBatch
 from raylay.services.core.sow import SowFeature
@@ -25,7 +24,7 @@ from raylay.services.sow.query.query_execution import QueryExecution, QueryPart,
 from raylay.services.sow.state import SowRules
 from raylay.services.subscriptions.follow_terms import FollowTerms
 from raylay.services.subscriptions.matching import LiveSubscription, topic_filter
-from raylay.services.subscriptions.sow_subscriptions import ChangedRecords, SowSubscriptions
+from raylay.services.subscriptions.sow_subscriptions import SowSubscriptions
 
 pytestmark = pytest.mark.covers("SOW", "oof, deltas and select lists")
 
@@ -376,24 +375,6 @@ def test_a_message_that_names_its_own_key_is_cut_as_every_other_one() -> None:
         "cut": b'{"p":2}',
         "whole": b'{"id": 1, "p": 2}',
     }
-
-
-def test_a_select_list_is_of_each_type_what_it_says_there() -> None:
-    made = ChangedRecords(TYPES)
-    for _ in range(2):
-        assert made.cut(b'{"1":1,"2":2}', "[-/,+/1]", JSON) == b'{"1":1}'
-        assert made.cut(b"1=x\x012=y\x01", "[-/,+/1]", TYPES["fix"]) == b"1=x\x01"
-
-
-def test_a_message_that_is_cut_keeps_all_but_its_fields() -> None:
-    trace = bytes(range(1, 26))
-    sent = a_record(
-        3, b'{"a":1,"b":2}', trace=trace, key=b"k", correlation=b"c", expiration_s=9, at_us=7
-    )
-    (got,) = iterate_records(ChangedRecords(TYPES).of_message(sent, "[-/,+/a]", JSON))
-    assert got.body == b'{"a":1}'
-    for name in ("publisher", "sequence", "topic", "key", "correlation", "expiration_s", "trace"):
-        assert getattr(got, name) == getattr(sent, name), name
 
 
 def test_a_delta_is_of_the_trace_of_its_message() -> None:
