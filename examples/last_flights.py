@@ -29,11 +29,11 @@ CAUGHT_UP_S_MAX = 10.0
 """For what is on its way to a follower when all journals have it."""
 
 Held = tuple[int, int, bytes]
-"""Publisher, sequence and body: what an aircraft's record is."""
+"""Publisher, sequence and body of a record."""
 
 
 def held(message: Message) -> Held:
-    """What a message says of its aircraft."""
+    """What a message says of its record."""
     return message.publisher, message.sequence, message.body
 
 
@@ -63,15 +63,16 @@ class Latest:
 
 @dataclass(slots=True)
 class Follower:
-    """One region's view of the topic, kept by what it is handed out."""
+    """What one region holds of a topic, kept by what it is handed out."""
 
     region: str
     client: Client
+    topic: str = TOPIC
     records: dict[bytes, Held] = field(default_factory=dict)
 
     async def run(self) -> None:
         """Follows until it is cancelled."""
-        subscription = await self.client.sow_and_subscribe(TOPIC, oof=True)
+        subscription = await self.client.sow_and_subscribe(self.topic, oof=True)
         async for message in subscription:
             if message.kind == "oof":
                 self.records.pop(message.key, None)
@@ -81,35 +82,36 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """What the six instances and the followers hold in the end.
+    """What the six instances and the followers hold of a topic in the end.
 
     Attributes:
-        aircraft: records of the first instance.
+        records: records of the first instance, by SOW key.
         different: of each other place how many records differ from those; none: it is left out.
     """
 
-    aircraft: int
+    records: dict[bytes, Held]
     different: dict[str, int]
 
     @property
     def valid(self) -> bool:
         """Whether all hold the same, and something."""
-        return self.aircraft > 0 and not self.different
+        return bool(self.records) and not self.different
 
-    def line(self) -> str:
-        """For people."""
+    def line(self, name: str, noun: str) -> str:
+        """Returns the line for people: the topic's name, and what a record of it is."""
         found = "the same at all instances and followers"
         if self.different:
             places = ", ".join(f"{place}: {count}" for place, count in self.different.items())
             found = f"different at {places}"
         state = "ok" if self.valid else "WRONG"
-        return f"{'state of the world':<22} {self.aircraft:>9,} aircraft: {found}  {state}"
+        return f"{name:<22} {len(self.records):>9,} {noun}: {found}  {state}"
 
 
-async def compare(fabric: Fabric, followers: list[Follower]) -> States:
+async def compare(fabric: Fabric, followers: list[Follower], topic: str = TOPIC) -> States:
     """Asks every instance, and waits a little for the followers."""
     states = {
-        server.instance: await _ask(server.instance, server.address) for server in fabric.servers()
+        server.instance: await _ask(server.instance, server.address, topic)
+        for server in fabric.servers()
     }
     first = next(iter(states.values()))
     deadline_s = time.monotonic() + CAUGHT_UP_S_MAX
@@ -117,12 +119,12 @@ async def compare(fabric: Fabric, followers: list[Follower]) -> States:
         await asyncio.sleep(0.1)
     states |= {f"follower {each.region}": each.records for each in followers}
     different = {place: _differences(first, records) for place, records in states.items()}
-    return States(len(first), {place: count for place, count in different.items() if count})
+    return States(first, {place: count for place, count in different.items() if count})
 
 
-async def _ask(instance: str, address: str) -> dict[bytes, Held]:
+async def _ask(instance: str, address: str, topic: str) -> dict[bytes, Held]:
     async with Client(f"asks-{instance}", servers=[address]) as client:
-        rows = await client.sow(TOPIC, batch=1_000).all()
+        rows = await client.sow(topic, batch=1_000).all()
     return {row.key: held(row) for row in rows}
 
 

@@ -5,13 +5,14 @@ async across with failover lists. The 336,776 flights that left New York in 2013
 published as JSON, one publisher an origin airport, each in its own region; a durable subscriber in
 each region reads them all. Half way the instance that serves NewYork's clients is killed with
 SIGKILL; Ray starts it again under load. The last flight of each aircraft is a SOW topic, which
-every region asks for and follows (last_flights.py).
+every region asks for and follows (last_flights.py); over it each instance computes a view, the
+delays by carrier and airport (delays_by_carrier.py).
 
 At the end all six journals and all subscribers' received lists are compared with the publishers'
-own record of acks (services/drills/verdict.py), and the six states of the world with one another
-and with the followers. Then Spark audits the six journals against one another and writes a report
-(docs/pipeline.md); without Java that is left out. The last line is JSON; the exit code is 1 when
-anything was lost, duplicated or out of order, or a state is another one.
+own record of acks (services/drills/verdict.py), and the six states of the world, and the six views,
+with one another and with the followers. Then Spark audits the six journals against one another and
+writes a report (docs/pipeline.md); without Java that is left out. The last line is JSON; the exit
+code is 1 when anything was lost, duplicated or out of order, or a state or a view is another one.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from delays_by_carrier import TOPIC as DELAYS
+from delays_by_carrier import VIEW, compare_views, worst
 from last_flights import SOW_TOPIC, Follower, Latest, States, compare
 from last_flights import TOPIC as LAST_FLIGHTS
 from rich.console import Console, Group
@@ -71,7 +74,7 @@ def declare() -> Fabric:
     fabric = Fabric(
         "three-regions", topics=[Topic("flights/.*", "json"), Topic(LAST_FLIGHTS, "json")],
         downgrade_age="1s",
-        sow_topics=[SOW_TOPIC], logs={"level": "info", "target": "file"},
+        sow_topics=[SOW_TOPIC], views=[VIEW], logs={"level": "info", "target": "file"},
         admin={"enabled": True},
     )  # fmt: skip
     for city in ("Chicago", "NewYork", "London"):
@@ -206,7 +209,9 @@ class Demo:
         ]
         self.subscribers: list[Subscriber] = []
         self.followers: list[Follower] = []
-        self.states = States(0, {})
+        self.delays: list[Follower] = []
+        self.states = States({}, {})
+        self.views = States({}, {})
         self.statuses: dict[str, dict[str, Any]] = {}
         self.before: dict[str, tuple[float, int]] = {}
         self.rates: dict[str, float] = {}
@@ -222,7 +227,7 @@ class Demo:
         watching: list[asyncio.Task[Any]] = []
         try:
             await self._connect()
-            places = (*self.subscribers, *self.followers)
+            places = (*self.subscribers, *self.followers, *self.delays)
             watching = [asyncio.create_task(each.run()) for each in places]
             watching.append(asyncio.create_task(self._draw()))
             started_s = time.monotonic()
@@ -253,8 +258,9 @@ class Demo:
         )
         self.phase = "waiting for the last journals and subscribers"
         journals = await self._settled()
-        self.phase = "asking all six for the last flights"
+        self.phase = "asking all six for the last flights and the delays"
         self.states = await compare(self.fabric, self.followers)
+        self.views = await compare_views(self.fabric, self.delays, self.states)
         return journals
 
     async def _connect(self) -> None:
@@ -272,6 +278,7 @@ class Demo:
             await client.connect()
             self.subscribers.append(Subscriber(region, client))
             self.followers.append(Follower(region, client))
+            self.delays.append(Follower(region, client, DELAYS))
 
     async def _kill_half_way(self) -> None:
         while sum(each.published for each in self.publishers) < self.flights // 2:
@@ -393,7 +400,7 @@ class Demo:
         for subscriber in self.subscribers:
             at = subscriber.client.instance or "[red]reconnecting"
             clients.add_row(f"reader {subscriber.region}", at, "", "", f"{subscriber.messages:,}")
-        return Group(instances, clients)
+        return Group(instances, clients, worst(self.delays[0].records.values()))
 
 
 class _Journal:
@@ -512,12 +519,16 @@ async def run(
         f"{demo.total:,} messages: {demo.flights:,} flights, and {demo.total - demo.flights:,} "
         "times what an aircraft did last"
     )
-    for line in (sum_line, *verdict_lines(verdict), demo.states.line()):
+    states = (
+        demo.states.line("state of the world", "aircraft"),
+        demo.views.line(f"view {DELAYS}", "groups"),
+    )
+    for line in (sum_line, *verdict_lines(verdict), *states):
         console.print(line, highlight=False, soft_wrap=True)
     audit = await asyncio.to_thread(audited, directory, report, console)
     gap_ms = demo.failover_gap_ms
     whole = verdict.valid and gap_ms is not None and verdict.persisted == demo.total
-    whole = whole and demo.states.valid and (audit is None or audit["valid"])
+    whole = whole and demo.states.valid and demo.views.valid and (audit is None or audit["valid"])
     result = {
         "flights": demo.flights,
         "published": verdict.published,
@@ -526,8 +537,10 @@ async def run(
         "lost": verdict.lost,
         "duplicated": verdict.duplicated,
         "out_of_order": verdict.out_of_order,
-        "aircraft": demo.states.aircraft,
+        "aircraft": len(demo.states.records),
         "different": sum(demo.states.different.values()),
+        "delays": len(demo.views.records),
+        "different_delays": sum(demo.views.different.values()),
         "failover_gap_ms": None if gap_ms is None else round(gap_ms, 1),
         "audit": audit,
         "seconds": round(time.monotonic() - started_s, 1),

@@ -30,6 +30,13 @@ Mode = str
 Model = TypeVar("Model", bound=BaseModel)
 
 
+def Topic(name: str, message_type: str = "*", *, journaled: bool = True) -> TopicSettings:
+    """Returns the settings of a topic, or of all topics that a regular expression matches, for
+    `Fabric(topics=…)`. Messages of a topic that is not journaled are delivered to live subscribers
+    only."""
+    return TopicSettings(name=name, message_type=message_type, journaled=journaled)
+
+
 class FabricBuilder:
     """The declaration of a fabric, call by call; `settings()` checks and completes it."""
 

@@ -24,7 +24,7 @@ from raylay.services.config.instance import InstanceConfig
 from raylay.services.config.journal import JournalConfig
 from raylay.services.configuration.actions import Action
 from raylay.services.configuration.admin import AdminSettings
-from raylay.services.configuration.builder import FabricBuilder, Mode, TopicLike
+from raylay.services.configuration.builder import FabricBuilder, Mode, Topic, TopicLike
 from raylay.services.configuration.model import (
     ClientSettings,
     FabricSettings,
@@ -32,10 +32,10 @@ from raylay.services.configuration.model import (
     MetricsSettings,
     TracingSettings,
 )
-from raylay.services.configuration.model import TopicSettings as _TopicSettings
 from raylay.services.configuration.queues import QueueSettings
 from raylay.services.configuration.security import ModuleLike
 from raylay.services.configuration.sow_topics import SowTopicSettings
+from raylay.services.configuration.views import ConflatedTopicSettings, ViewSettings
 from raylay.services.errors import FabricError
 from raylay.services.fabric import plan
 from raylay.services.fabric.clients import FabricClients
@@ -61,13 +61,6 @@ from raylay.services.replication.downgrade import DowngradePolicy
 __all__ = ["Fabric", "Topic"]
 
 
-def Topic(name: str, message_type: str = "*", *, journaled: bool = True) -> _TopicSettings:
-    """Returns the settings of a topic, or of all topics that a regular expression matches, for
-    `Fabric(topics=…)`. Messages of a topic that is not journaled are delivered to live subscribers
-    only."""
-    return _TopicSettings(name=name, message_type=message_type, journaled=journaled)
-
-
 class Fabric:
     """The declaration of a fabric, and once it is started or attached to, its remote control.
 
@@ -85,6 +78,7 @@ class Fabric:
             (docs/message-types.md).
         sow_topics: topics of which the last message of each key is kept, each with `name`,
             `message_type`, `keys` and so on (docs/sow-topics.md).
+        views, conflated_topics: topics that each instance computes from others (docs/views.md).
         queues: queues, each of whose messages goes to one consumer (docs/queues.md).
         actions: actions of each instance: steps that it performs when something happens
             (docs/actions.md).
@@ -124,6 +118,8 @@ class Fabric:
         relocate_after: str | int | None = None,
         message_types: Iterable[TypeDefinition | Mapping[str, Any]] | None = None,
         sow_topics: Iterable[SowTopicSettings | Mapping[str, Any]] | None = None,
+        views: Iterable[ViewSettings | Mapping[str, Any]] | None = None,
+        conflated_topics: Iterable[ConflatedTopicSettings | Mapping[str, Any]] | None = None,
         queues: Iterable[QueueSettings | Mapping[str, Any]] | None = None,
         actions: Iterable[Action | Mapping[str, Any]] | None = None,
         sow_stats_interval: str | None = None,
@@ -153,6 +149,8 @@ class Fabric:
             relocate_after=relocate_after,
             message_types=message_types,
             sow_topics=sow_topics,
+            views=views,
+            conflated_topics=conflated_topics,
             queues=queues,
             actions=actions,
             sow_stats_interval=sow_stats_interval,
@@ -292,8 +290,8 @@ class Fabric:
             group: group of a new instance; by default its name.
             options: fields of `InstanceSettings`: host, client_port, replication_port,
                 metrics_port, directory, node_labels, journal, downgrade, bootstrap, topics,
-                sow_topics, queues, actions, tls, transports, admin, capacity.
-                sow_topics, queues, sow_stats_interval, tls, transports, admin, capacity.
+                sow_topics, views, conflated_topics, queues, sow_stats_interval, actions, tls,
+                transports, admin, capacity.
 
         Raises:
             ConfigurationError: a value is wrong, or the name is taken in another group.

@@ -100,6 +100,7 @@ def test_three_regions(tmp_path: Path) -> None:
     # The last flights of aircraft besides, as many as have left since they were told.
     published = result["published"]
     assert published > 20_000 and 0 < result.pop("aircraft") <= published - 20_000
+    assert result.pop("delays") > 10, "groups of the view over them"
     assert result == {
         "flights": 20_000,
         "published": published,
@@ -109,6 +110,7 @@ def test_three_regions(tmp_path: Path) -> None:
         "duplicated": 0,
         "out_of_order": 0,
         "different": 0,
+        "different_delays": 0,
     }
 
 

@@ -25,6 +25,6 @@ def test_a_state_that_differs_is_named_with_how_many_do() -> None:
     one = {b"a": (1, 1, b"x"), b"b": (1, 2, b"y")}
     assert last_flights._differences(one, dict(one)) == 0
     assert last_flights._differences(one, {b"a": (1, 1, b"x"), b"c": (1, 3, b"z")}) == 2
-    assert last_flights.States(2, {}).valid and not last_flights.States(0, {}).valid
-    line = last_flights.States(2, {"London-1": 1}).line()
-    assert line.endswith("2 aircraft: different at London-1: 1  WRONG")
+    assert last_flights.States(one, {}).valid and not last_flights.States({}, {}).valid
+    states = last_flights.States(one, {"London-1": 1})
+    assert states.line("state", "aircraft").endswith("2 aircraft: different at London-1: 1  WRONG")

@@ -3,6 +3,7 @@ told with its place in the file."""
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import fields
 
 import pytest
@@ -10,7 +11,12 @@ import pytest
 from raylay.services.config.instance import DestinationConfig
 from raylay.services.config.transport import TransportConfig
 from raylay.services.configuration.fields import Section, name_in_files
-from raylay.services.configuration.model import DestinationSettings, LogSettings, TracingSettings
+from raylay.services.configuration.model import (
+    DestinationSettings,
+    FabricSettings,
+    LogSettings,
+    TracingSettings,
+)
 from raylay.services.configuration.transports import (
     FirstReplicationSettings,
     FirstTransportSettings,
@@ -19,6 +25,7 @@ from raylay.services.configuration.transports import (
 )
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError
+from raylay.services.fabric import Fabric
 from raylay.services.telemetry.logs import LogOptions
 from raylay.services.telemetry.tracing import TracingOptions
 
@@ -87,3 +94,8 @@ def test_one_rule_gives_a_setting_its_name_in_files() -> None:
         "front_log": "front_log",
     }
     assert {name: name_in_files(name) for name in names} == names
+
+
+def test_a_fabric_in_python_takes_each_section_of_a_file() -> None:
+    sections = {name_in_files(name) for name in FabricSettings.model_fields}
+    assert sections - set(inspect.signature(Fabric).parameters) == {"instances"}

@@ -6,6 +6,7 @@ import pytest
 
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError
+from raylay.services.fabric import Fabric
 from raylay.services.views.definition import ConflatedTopicDefinition, ViewDefinition
 
 pytestmark = pytest.mark.covers("Views", "`views` of a fabric and of an instance")
@@ -30,6 +31,21 @@ def test_a_view_is_declared_for_all_instances_or_for_one() -> None:
             "sums", "json", topic="orders", grouping=("/a",), projection=("SUM(/n) AS /n",)
         ),
     )
+
+
+def test_a_fabric_in_python_takes_what_its_file_has() -> None:
+    declared = parse(FILE % SUMS + SLOW % ("sums", ", interval: 1s"))
+    made = Fabric(
+        "f",
+        sow_topics=[{"name": "orders", "message_type": "json", "keys": ["/id"]}],
+        views=[dict(declared.views[0])],
+        conflated_topics=[
+            {"name": "slow", "message_type": "json", "topic": "sums", "interval": "1s"}
+        ],
+    )
+    settings = made.region("A", instances=2).settings()
+    assert settings.views == declared.views
+    assert settings.conflated_topics == declared.conflated_topics
 
 
 @pytest.mark.parametrize(
