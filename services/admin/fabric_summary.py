@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from raylay.services.admin.computed_topics import KINDS, FollowerCounts, identity
 from raylay.services.admin.fabric_events import FabricEvent, read_event
 from raylay.services.admin.rates import CounterRates
 from raylay.services.admin.trends import Trend, TrendBook
@@ -445,21 +446,24 @@ class Summarizer:
         return sorted(found.values(), key=lambda each: (-(each.seconds_behind or 0), each.client))
 
     def _topics(self, snapshot: Mapping[str, Any]) -> Iterable[TopicSummary]:
-        sow: Mapping[str, Any] = snapshot.get("sow_topics", {})
-        subscribers: dict[str, int] = {}
-        for each in snapshot.get("subscribers", ()):
-            subscribers[each["topic"]] = subscribers.get(each["topic"], 0) + 1
-        counted = {name: (kind, number) for name, kind, number in snapshot.get("topics", ())}
-        for name in [*counted, *(each for each in sow if each not in counted)][:TOPICS_MAX]:
-            kind, number = counted.get(name, ("", 0))
+        followers = FollowerCounts(snapshot)
+        records = {
+            identity(stored_as): told.get("records")
+            for kind in ("sow_topics", *KINDS)
+            for stored_as, told in (snapshot.get(kind) or {}).items()
+        }
+        counted = {(kind, name): number for name, kind, number in snapshot.get("topics", ())}
+        every = dict.fromkeys([*counted, *records])
+        for message_type, name in [*every][:TOPICS_MAX]:
+            key = message_type, name
             yield TopicSummary(
                 _cut(name),
-                _cut(kind),
-                name in sow,
-                sow[name].get("records") if name in sow else None,
-                self._rates.of(("topic", name), number),
+                _cut(message_type),
+                key in records,
+                records.get(key),
+                self._rates.of(("topic", *key), counted.get(key, 0)),
                 None,
-                subscribers.get(name, 0),
+                followers.of(name, message_type),
             )
 
 

@@ -11,6 +11,12 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from raylay.services.admin.computed_topics import (
+    computed_counts,
+    conflated_branch,
+    identity,
+    views_branch,
+)
 from raylay.services.admin.rates import CounterRates
 from raylay.services.admin.requests import format_time
 from raylay.services.admin.snapshot_pages import COUNTERS
@@ -47,6 +53,7 @@ def instance_branch(snapshot: Snapshot, rates: CounterRates, time_us: int) -> Br
         "uptime": _uptime(snapshot.get("uptime_s", 0.0)),
         "api": {"command_queue_depth": snapshot.get("command_queue_depth")},
         "clients": Collection("client", _clients(snapshot)),
+        "conflated_topics": Collection("conflated_topic", conflated_branch(snapshot, rated)),
         "cpu": dict(snapshot.get("cpu", {})),
         "environment": Collection(
             "variable",
@@ -70,6 +77,7 @@ def instance_branch(snapshot: Snapshot, rates: CounterRates, time_us: int) -> Br
         "statistics": dict(snapshot.get("statistics", {})),
         "transaction_log": _transaction_log(snapshot, rated),
         "transports": Collection("transport", _transports(snapshot)),
+        "views": Collection("view", views_branch(snapshot, rated)),
         "raylay": {
             **_own(snapshot),
             **rated(
@@ -375,15 +383,6 @@ def _sow_topics(snapshot: Snapshot, rated: _Rated) -> dict[str, Branch]:
     for name, each in snapshot.get("sow_topics", {}).items():
         defined = definitions.get(name, {})
         topic, rules = defined.get("name", name), defined.get("rules", {})
-        counters = {
-            "insert_count": each["inserted"],
-            "update_count": each["updated"],
-            "delete_count": each["deleted"],
-            "query_count": queried.get(topic, 0),
-        }
-        values: dict[str, Node] = {}
-        for counter, value in rated(("sow", name), counters).items():
-            values[_RATES_OF_SOW.get(counter, counter)] = value
         found[name] = {
             "topic": topic,
             "message_type": defined.get("message_type", ""),
@@ -392,13 +391,41 @@ def _sow_topics(snapshot: Snapshot, rated: _Rated) -> dict[str, Branch]:
             "valid_keys": each["records"],
             "historical_window": _whole_s(rules.get("window_us")),
             "historical_granularity": _whole_s(rules.get("granularity_us")),
-            **values,
+            **_sow_counts(rated, name, each, queried.get(topic, 0)),
             "raylay": {
                 key: each[key]
                 for key in ("txid", "saved_txid", "pending_bytes", "tombstones", "expired")
             },
         }
+    for name, counts in computed_counts(snapshot):
+        message_type, topic = identity(name)
+        found[name] = {
+            "topic": topic,
+            "message_type": message_type,
+            "path": "",
+            "stored_bytes": None,
+            "valid_keys": counts["records"],
+            "historical_window": 0,
+            "historical_granularity": 0,
+            **_sow_counts(rated, name, counts, queried.get(topic, 0)),
+            "raylay": {"computed": True},
+        }
     return found
+
+
+def _sow_counts(
+    rated: _Rated, name: str, counts: Mapping[str, int], queries: int
+) -> dict[str, Node]:
+    counters = {
+        "insert_count": counts["inserted"],
+        "update_count": counts["updated"],
+        "delete_count": counts["deleted"],
+        "query_count": queries,
+    }
+    return {
+        _RATES_OF_SOW.get(counter, counter): value
+        for counter, value in rated(("sow", name), counters).items()
+    }
 
 
 _RATES_OF_SOW = {

@@ -65,7 +65,11 @@ class ConflationFeature:
         Calls `wake` for the changes after them."""
         self._awaited_us = None
         now_us = self._now_us()
-        found = [change for each in self.topics for change in each.due(now_us, GIVEN_AT_ONCE)]
+        found: list[SowChange] = []
+        for topic in self.topics:
+            began_us = self._now_us()
+            found += topic.due(now_us, GIVEN_AT_ONCE)
+            topic.spent_us += self._now_us() - began_us
         self._await()
         return found
 

@@ -12,6 +12,8 @@ _ONE_BY_ONE: Mapping[str, tuple[str, str]] = {
     "destinations": ("link", ""),
     "queues": ("queue", ""),
     "sow_topics": ("sow", ""),
+    "views": ("view", ""),
+    "conflated_topics": ("conflated_topic", ""),
     "transports": ("transport", "name"),
     "capacity": ("pool", "pool"),
     "client_connections": ("client", "number"),
@@ -26,7 +28,7 @@ _LEFT_OUT = frozenset(("clients", "topics"))
 
 def diagnostic_lines(status: Mapping[str, Any], lines_max: int = LINES_MAX) -> list[str]:
     """Returns an instance's status (services/server/status.py) as lines, the instance's own values
-    first, then a line for each link, queue, SOW topic, transport, pool and client.
+    first, then a line for each link, queue, SOW topic, view, transport, pool and client.
 
     Args:
         lines_max: most lines; if there are more, the last line says how many were left out.

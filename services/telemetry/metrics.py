@@ -21,11 +21,17 @@ The snapshot is a flat dict; a key that is missing is left out of the scrape:
     sow_topics                                            {name: {...}} with
         deleted, expired                                  counters
         records, pending_bytes                            now
+    views                                                 {name: {...}} with
+        updates                                           counter
+        records, memory_bytes, queue_depth, in_service    now
+    conflated_topics                                      {name: {...}} with
+        updates, conflated                                counters
+        records, pending, in_service                      now
     shares                                                {limit: {...}} with
         reached                                           counter
 
 Every metric is named `raylay_…` and has the label `instance`, those of destinations `destination`
-as well, those of SOW topics `topic`, those of shares `limit`.
+as well, those of SOW topics, views and conflated topics `topic`, those of shares `limit`.
 """
 
 from __future__ import annotations
@@ -241,6 +247,35 @@ _OF_SOW_TOPIC = (
     ),
     _MetricDescription("expired", "sow_expired", "", "records of a SOW topic that expired", True),
 )
+_OF_VIEW = (
+    _MetricDescription("records", "view_records", "", "records of a view"),
+    _MetricDescription("updates", "view_updates", "", "changes of records of a view", True),
+    _MetricDescription("memory_bytes", "view_memory", "By", "approximate memory of a view"),
+    _MetricDescription(
+        "queue_depth", "view_queue_depth", "", "updates that a view has not applied yet"
+    ),
+    _MetricDescription(
+        "in_service", "view_in_service", "", "0 while a view is neither queried nor followed"
+    ),
+)
+_OF_CONFLATED_TOPIC = (
+    _MetricDescription("records", "conflated_records", "", "records of a conflated topic"),
+    _MetricDescription(
+        "updates", "conflated_updates", "", "changes that a conflated topic gave", True
+    ),
+    _MetricDescription(
+        "conflated", "conflated_replaced", "", "changes that a later one replaced", True
+    ),
+    _MetricDescription(
+        "pending", "conflated_pending", "", "records of which a change waits for its interval"
+    ),
+    _MetricDescription(
+        "in_service",
+        "conflated_in_service",
+        "",
+        "0 while a conflated topic is neither queried nor followed",
+    ),
+)
 _OF_SHARE = (
     _MetricDescription(
         "reached", "shares_reached", "", "connections refused or ended because of the limit", True
@@ -249,6 +284,8 @@ _OF_SHARE = (
 _OF_EACH = (
     ("destinations", "destination", _OF_DESTINATION),
     ("sow_topics", "topic", _OF_SOW_TOPIC),
+    ("views", "topic", _OF_VIEW),
+    ("conflated_topics", "topic", _OF_CONFLATED_TOPIC),
     ("shares", "limit", _OF_SHARE),
 )
 """Key in the snapshot, label, and metric descriptions, for each kind of part that has metrics of
@@ -259,6 +296,8 @@ KEYS = frozenset(item.key for item in _OF_INSTANCE) | {
 }
 DESTINATION_KEYS = frozenset(item.key for item in _OF_DESTINATION)
 SOW_TOPIC_KEYS = frozenset(item.key for item in _OF_SOW_TOPIC)
+VIEW_KEYS = frozenset(item.key for item in _OF_VIEW)
+CONFLATED_TOPIC_KEYS = frozenset(item.key for item in _OF_CONFLATED_TOPIC)
 SHARE_KEYS = frozenset(item.key for item in _OF_SHARE)
 
 

@@ -65,6 +65,10 @@ class ConflatedTopic:
 
     Attributes:
         topic: the conflated records, as a topic that can be queried and followed.
+        taken: number of changes of the topic under it that pass the filter.
+        inserted, updated, deleted: number of changes that were given.
+        executions: number of times at which changes were given.
+        spent_us: time that giving them took, in microseconds.
     """
 
     def __init__(
@@ -89,6 +93,8 @@ class ConflatedTopic:
         self._passes = passes
         self.topic = SowTopic(own, under.type, SowState(SowRules(), kept=False))
         self._conflator: Conflator[SowRecord] = Conflator(definition.interval_us, _size_of)
+        self.taken = self.inserted = self.updated = self.deleted = 0
+        self.executions = self.spent_us = 0
 
     def _passing(self, record: SowRecord | None) -> SowRecord | None:
         """Returns a record if it passes the filter."""
@@ -111,6 +117,7 @@ class ConflatedTopic:
         before = self._passing(change.previous)
         now = self._passing(change.current)
         if before is not None or now is not None:
+            self.taken += 1
             self._conflator.change(change.key, before, now, now_us, change.reason)
 
     def look_under(self) -> None:
@@ -140,7 +147,15 @@ class ConflatedTopic:
                 continue
             if self.topic.indexes is not None:
                 self.topic.indexes.changed(change)
+            if change.previous is None:
+                self.inserted += 1
+            elif change.current is None:
+                self.deleted += 1
+            else:
+                self.updated += 1
             found.append(SowChange(self.topic, self.topic.name, change, None))
+        if found:
+            self.executions += 1
         return found
 
     def build(self) -> None:
@@ -160,6 +175,13 @@ class ConflatedTopic:
             "pending": len(self._conflator),
             "pending_bytes": self._conflator.pending_bytes,
             "conflated": self._conflator.replaced,
+            "taken": self.taken,
+            "updates": self.inserted + self.updated + self.deleted,
+            "inserted": self.inserted,
+            "updated": self.updated,
+            "deleted": self.deleted,
+            "executions": self.executions,
+            "spent_us": self.spent_us,
         }
 
 

@@ -150,6 +150,7 @@ class View:
         topic: the view's records, as a topic that can be queried and followed.
         under: the topics under it.
         given: number of changes of groups that were published.
+        inserted, deleted: how many of these brought a record and how many removed one.
     """
 
     def __init__(self, plan: ViewPlan, kinds: MessageTypeTable, under: Sequence[SowTopic]) -> None:
@@ -165,7 +166,7 @@ class View:
         )
         self.topic = SowTopic(own, kind, SowState(SowRules(), kept=False))
         self.under = tuple(under)
-        self.given = 0
+        self.given = self.inserted = self.deleted = 0
         domain = definition.key_domain or definition.name
         passes = None if plan.filter is None else plan.filter.matches
         self._single: GroupFold | None = None
@@ -269,12 +270,15 @@ class View:
             change = state.delete(group.key, txid, at_us)
             if change is None:
                 return None
+            self.deleted += 1
         else:
             body = _body_of(topic.type, self.groups.fields_of(group))
             sequence = checksum64(body) >> (64 - _SEQUENCE_BITS)
             change = state.put_computed(
                 SowRecord(group.key, txid, 0, sequence, at_us, NEVER, body, at_us)
             )
+        if change.previous is None:
+            self.inserted += 1
         for sign, each in ((-1, change.previous), (1, change.current)):
             if each is not None:
                 self._body_bytes += sign * len(each.body or b"")
@@ -291,7 +295,7 @@ class View:
         self.flush()
         if not self.topic.refusal:
             self.topic.index()
-        self.given = 0
+        self.given = self.inserted = self._takes = 0
 
     # -- status --------------------------------------------------------------------------------
     @property
@@ -306,7 +310,11 @@ class View:
         """Returns the view's part of the instance's status."""
         return {
             "records": self.topic.state.count,
+            "taken": self._takes,
             "updates": self.given,
+            "inserted": self.inserted,
+            "updated": self.given - self.inserted - self.deleted,
+            "deleted": self.deleted,
             "memory_bytes": self.memory_bytes,
         }
 

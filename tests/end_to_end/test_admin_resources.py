@@ -20,12 +20,14 @@ from raylay.services.client import Client
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.views.definition import ConflatedTopicDefinition, ViewDefinition
 
 DOCUMENTED: Mapping[str, str] = {
     "instance": (
-        "api clients config_path cpu cwd description environment lifetimes logging memory "
-        "message_types name name_hash pid processors queries queues replication sow statistics "
-        "subscriptions timestamp transaction_log transports uptime user_id version"
+        "api clients config_path conflated_topics cpu cwd description environment lifetimes "
+        "logging memory message_types name name_hash pid processors queries queues replication "
+        "sow statistics subscriptions timestamp transaction_log transports uptime user_id version "
+        "views"
     ),
     "instance/api": "command_queue_depth",
     "instance/clients/*": (
@@ -33,6 +35,10 @@ DOCUMENTED: Mapping[str, str] = {
         "client_name_hash connect_time connection_name denied_reads denied_writes messages_in "
         "messages_in_per_sec messages_out messages_out_per_sec queue_max_latency queued_bytes_out "
         "remote_address subscription_count transport_rx_queue transport_tx_queue"
+    ),
+    "instance/conflated_topics/*": (
+        "conflation_ratio filter interval message_type pattern topic topic_format "
+        "total_executions total_time underlying_topic"
     ),
     "instance/lifetimes/*": "event timestamp version",
     "instance/memory": "caches rss vmsize",
@@ -72,6 +78,10 @@ DOCUMENTED: Mapping[str, str] = {
     "instance/transaction_log/write_latency": "histogram maximum minimum",
     "instance/transaction_log/write_size": "histogram maximum minimum",
     "instance/transports/*": "is_enabled message_type name options type",
+    "instance/views/*": (
+        "conflation conflation_ratio grouping message_type projection queue_depth topic "
+        "underlying_topic"
+    ),
     "host": "cpus disks memory name network",
     "host/cpus/all": "idle_percent iowait_percent system_percent user_percent",
     "host/memory": "anonymous available buffers cached free in_use swap_free swap_total total",
@@ -115,6 +125,17 @@ def found_at(tree: Any, place: str) -> Any:
 def test_every_documented_value_is_there_and_true(tmp_path: Path) -> None:
     made = config(
         sow=(SowTopicDefinition("prices", "json", keys=("/id",)),),
+        views=(
+            ViewDefinition(
+                "sums",
+                "json",
+                "prices",
+                projection=("/id AS /id", "COUNT(/id) AS /count"),
+                grouping=("/id",),
+                inline=True,
+            ),
+        ),
+        conflated_topics=(ConflatedTopicDefinition("slow", "json", "sums", 100_000),),
         queue_definitions=(QueueDefinition("jobs", "json", subscription_backlog_max=4),),
         fabric_key="xyzzy",
     )
@@ -127,6 +148,7 @@ def test_every_documented_value_is_there_and_true(tmp_path: Path) -> None:
             Client("pub", [address]) as pub,
         ):
             live = await desk.subscribe("orders", filter="/id > 1")
+            slow = await desk.subscribe("slow", oof=True)
             await desk.subscribe("orders", bookmark="0")
             await desk.subscribe("jobs", max_backlog=3)
             for each in range(3):
@@ -135,11 +157,14 @@ def test_every_documented_value_is_there_and_true(tmp_path: Path) -> None:
                 await pub.publish("jobs", b"{}")
             await pub.flush()
             await anext(aiter(live))
+            for _ in range(2):
+                await anext(aiter(slow))
             times = await statistics_of(session, 3)
             while True:
                 found = await get(session, "/amps.json")
                 queue = found_at(found, "instance/queues/jobs!json")
-                if queue["backlog"] == "3":
+                given = found_at(found, "instance/conflated_topics/*")["raylay"]["updates"]
+                if queue["backlog"] == "3" and given == "2":
                     break
                 await asyncio.sleep(0.05)
             for place, names in DOCUMENTED.items():
@@ -151,8 +176,9 @@ def test_every_documented_value_is_there_and_true(tmp_path: Path) -> None:
             assert clients["pub"]["messages_in"] == "9"
             assert clients["pub"]["raylay"]["unacknowledged"] == "0"
             assert clients["<desk>"]["authenticated_id"] == "amy"
-            assert clients["<desk>"]["subscription_count"] == "3"
+            assert clients["<desk>"]["subscription_count"] == "4"
             assert int(found_at(found, "instance/memory/rss")) > 1_000_000
+            await the_views(session, found)
             sow = found_at(found, "instance/sow/*")
             assert (sow["valid_keys"], sow["insert_count"], sow["update_count"]) == ("2", "2", "1")
             assert queue["queue_depth"] == "3"
@@ -167,6 +193,33 @@ def test_every_documented_value_is_there_and_true(tmp_path: Path) -> None:
             await beside_the_tree(session)
 
     visit(tmp_path, made, work)
+
+
+async def the_views(session: ClientSession, found: Any) -> None:
+    """Looks at the view and the conflated topic, at their metrics and their history."""
+    view = found_at(found, "instance/views/*")
+    assert (view["topic"], view["underlying_topic"]) == ("sums", "prices")
+    assert (view["grouping"], view["conflation"]) == ("/id", "inline")
+    assert view["projection"] == "/id AS /id, COUNT(/id) AS /count"
+    assert (view["queue_depth"], view["raylay"]["in_service"]) == ("0", "true")
+    assert (view["raylay"]["records"], view["raylay"]["taken"]) == ("2", "3")
+    updates = int(view["raylay"]["updates"])
+    assert 2 <= updates <= 3 and float(view["conflation_ratio"]) == round(3 / updates, 3)
+    slow = found_at(found, "instance/conflated_topics/*")
+    assert (slow["topic"], slow["underlying_topic"], slow["interval"]) == ("slow", "sums", "100ms")
+    assert slow["raylay"]["subscriptions"] == "1"
+    assert 1 <= int(slow["total_executions"]) <= 2
+    rows = {each["topic"]: each for each in found["amps"]["instance"]["sow"]}
+    for name in ("sums", "slow"):
+        assert (rows[name]["valid_keys"], rows[name]["insert_count"]) == ("2", "2")
+    metrics = await get(session, "/metrics")
+    assert 'raylay_view_records{instance="north",topic="json/sums"} 2.0' in metrics
+    assert 'raylay_conflated_updates_total{instance="north",topic="json/slow"} 2.0' in metrics
+    for place in ("views/json%2Fsums/queue_depth", "conflated_topics/json%2Fslow/total_time"):
+        assert (await get(session, f"/amps/instance/{place}.csv")).splitlines()
+    summary = await get(session, "/raylay/summary.json")
+    topics = [each for each in summary["topics"] if each["sow"]]
+    assert {each["name"] for each in topics} == {"prices", "sums", "slow"}
 
 
 async def the_past(session: ClientSession, times: list[str]) -> None:

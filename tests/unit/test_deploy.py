@@ -374,7 +374,11 @@ def served() -> set[str]:
     units = {"": "", "By": "_bytes", "s": "_seconds"}
     names = {
         f"raylay_{item.name}{units[item.unit]}{'_total' if item.counter else ''}"
-        for item in (*metrics._OF_INSTANCE, *metrics._OF_DESTINATION, *metrics._OF_SHARE)
+        for items in (
+            metrics._OF_INSTANCE,
+            *(items for key, _, items in metrics._OF_EACH if key != "sow_topics"),
+        )
+        for item in items
     }
     return names | {"raylay_commit_latency_seconds_bucket"}
 
@@ -442,13 +446,13 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if not shutil.which("prometheus"):
         pytest.skip("no Prometheus here")
     directory = tmp_path_factory.mktemp("prometheus")
-    numbers = dict.fromkeys(metrics.KEYS - {"commit_latency", "destinations"}, 7)
+    numbers: dict[str, object] = dict.fromkeys(metrics.KEYS, 7)
     latency = metrics.LatencyHistogram()
     latency.record(2_000_000)
-    destinations = {"London": dict.fromkeys(metrics.DESTINATION_KEYS, 1)}
-    served = metrics.Metrics(
-        "Chicago-1", lambda: {**numbers, "commit_latency": latency, "destinations": destinations}
-    )
+    numbers["commit_latency"] = latency
+    for key, _, items in metrics._OF_EACH:
+        numbers[key] = {"London": {item.key: 1 for item in items}}
+    served = metrics.Metrics("Chicago-1", lambda: numbers)
     taken: set[int] = set()
     ports = (free_port(taken), free_port(taken))
     served.start(ports[0])

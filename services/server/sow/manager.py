@@ -379,16 +379,39 @@ class SowManager:
             return {}
         return {
             "sow_topics": self.feature.status(),
-            "views": {} if self.views is None else self.views.status(),
-            "conflated_topics": {} if self._conflation is None else self._conflation.status(),
+            **self._computed_status(),
             "sow_store_failure": self._stored.failure,
             "sow_unreadable": self.feature.unreadable,
+        }
+
+    def _computed_status(self) -> dict[str, Any]:
+        """Returns the status of the views and the conflated topics."""
+        committed_txid = self._instance.machine.committed_txid
+        unfolded = committed_txid - self._folds.folded_txid(committed_txid)
+        refusals = {each.stored_as: each.refusal for each in self.book.computed}
+        features = {"views": self.views, "conflated_topics": self._conflation}
+        views = () if self.views is None else self.views.views
+        under = {each.topic.stored_as: each.under for each in views}
+        under |= {each.topic.stored_as: (each.under,) for each in self._stored.conflated}
+        return {
+            kind: {
+                name: {
+                    **values,
+                    # The transactions that are committed and not folded may change it.
+                    "queue_depth": unfolded + values.get("backlog", 0),
+                    "under": [each.stored_as for each in under[name]],
+                    "in_service": not refusals[name],
+                    "refusal": refusals[name],
+                }
+                for name, values in ({} if feature is None else feature.status()).items()
+            }
+            for kind, feature in features.items()
         }
 
     def snapshot(self) -> dict[str, Any]:
         if self.feature is None:
             return {}
-        return {"sow_topics": self.feature.status()}
+        return {"sow_topics": self.feature.status(), **self._computed_status()}
 
     # -- the end ---------------------------------------------------------------------------------
     async def close(self) -> None:

@@ -47,8 +47,11 @@ SNAPSHOT: dict[str, Any] = {
         }
     },
     "topics": [("orders", "json", 100)],
-    "sow_topics": {"orders": {"records": 9}, "prices": {"records": 1}},
-    "subscribers": [{"topic": "orders"}, {"topic": "orders"}],
+    "sow_topics": {"json/orders": {"records": 9}, "json/prices": {"records": 1}},
+    "subscribers": [
+        {"topic": "orders", "message_types": "json"},
+        {"topic": "orders", "message_types": ""},
+    ],
     "capacity": [
         {
             "offline_clients": [

@@ -18,10 +18,12 @@ import pytest
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.telemetry.metrics import (
+    CONFLATED_TOPIC_KEYS,
     DESTINATION_KEYS,
     KEYS,
     SHARE_KEYS,
     SOW_TOPIC_KEYS,
+    VIEW_KEYS,
     LatencyHistogram,
     Metrics,
 )
@@ -80,6 +82,8 @@ def problems(text: str) -> list[str]:
     return found
 
 
+EACH = {"conflated_topics", "destinations", "shares", "sow_topics", "views"}
+"""Parts of a snapshot with metrics of their own."""
 NOT_BASE = {
     *("ms", "us", "ns", "milliseconds", "microseconds", "nanoseconds", "minutes", "hours", "days"),
     *("s", "sec", "b", "kb", "mb", "gb", "kilobytes", "megabytes", "bits", "percent", "kib", "mib"),
@@ -91,6 +95,8 @@ def test_names_are_as_promtool_has_them() -> None:
     told["commit_latency"] = LatencyHistogram()
     told["destinations"] = {"B": dict.fromkeys(DESTINATION_KEYS, 1)}
     told["sow_topics"] = {"json/orders": dict.fromkeys(SOW_TOPIC_KEYS, 1)}
+    told["views"] = {"json/sums": dict.fromkeys(VIEW_KEYS, 1)}
+    told["conflated_topics"] = {"json/slow": dict.fromkeys(CONFLATED_TOPIC_KEYS, 1)}
     told["shares"] = {"client_user": dict.fromkeys(SHARE_KEYS, 1)}
     with serving(lambda: told) as port:
         text = page(port)
@@ -104,10 +110,7 @@ def test_every_key_is_served() -> None:
     for duration_ns in (500_000, 1_000_000, 1_500_000, 9_000_000):
         histogram.record(duration_ns)
     snapshot: dict[str, Any] = {
-        key: number
-        for number, key in enumerate(
-            sorted(KEYS - {"commit_latency", "destinations", "shares", "sow_topics"}), 1
-        )
+        key: number for number, key in enumerate(sorted(KEYS - {"commit_latency", *EACH}), 1)
     }
     snapshot["commit_latency"] = histogram
     snapshot["destinations"] = {
@@ -116,6 +119,10 @@ def test_every_key_is_served() -> None:
     }
     snapshot["sow_topics"] = {
         "json/orders": {key: n for n, key in enumerate(sorted(SOW_TOPIC_KEYS), 1)}
+    }
+    snapshot["views"] = {"json/sums": {key: n for n, key in enumerate(sorted(VIEW_KEYS), 1)}}
+    snapshot["conflated_topics"] = {
+        "json/slow": {key: n for n, key in enumerate(sorted(CONFLATED_TOPIC_KEYS), 1)}
     }
     snapshot["shares"] = {"client_user": {"reached": 7}}
     with serving(lambda: snapshot) as port:
@@ -138,7 +145,13 @@ def test_every_key_is_served() -> None:
     orders = '{instance="Chicago-1",topic="json/orders"}'
     assert found["raylay_sow_deleted_total" + orders] == 1
     assert found["raylay_sow_records" + orders] == 4
-    one_of_each = len(KEYS) - 4 + len(DESTINATION_KEYS) + len(SOW_TOPIC_KEYS) + len(SHARE_KEYS)
+    sums = '{instance="Chicago-1",topic="json/sums"}'
+    assert found["raylay_view_updates_total" + sums] == 5
+    assert found["raylay_view_memory_bytes" + sums] == 2
+    slow = '{instance="Chicago-1",topic="json/slow"}'
+    assert found["raylay_conflated_replaced_total" + slow] == 1
+    parts = (DESTINATION_KEYS, SOW_TOPIC_KEYS, VIEW_KEYS, CONFLATED_TOPIC_KEYS, SHARE_KEYS)
+    one_of_each = len(KEYS - {"commit_latency", *EACH}) + sum(map(len, parts))
     assert len([n for n in found if "latency" not in n and "Paris" not in n]) == one_of_each + 1
 
 
