@@ -22,8 +22,9 @@ from typing import Any, Literal
 from raylay.services.actions.matching import MESSAGE_MODULES
 from raylay.services.actions.model import ActionDefinition, ActionModule, Occurrence
 from raylay.services.actions.option_text import interval_us
-from raylay.services.actions.variables import date_text, names_in, to_text
+from raylay.services.actions.variables import date_text, names_in
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.lossless_text import text_of
 
 TRACKED_MAX = 1_000_000
 """Number of records that a trigger watches."""
@@ -243,7 +244,7 @@ class OofTrigger(MessageTrigger):
         # A record that is gone comes as it was last.
         data = (previous or b"") if kind == "match" else message.body
         before = {
-            "AMPS_PREVIOUS_DATA": to_text(data),
+            "AMPS_PREVIOUS_DATA": text_of(data),
             "AMPS_PREVIOUS_DATA_LENGTH": str(len(data)),
             "AMPS_REASON": kind,
         }
@@ -481,15 +482,15 @@ def _occurrence(
     variables = {
         "AMPS_TOPIC": message.topic,
         "AMPS_MESSAGE_TYPE": message.message_type,
-        "AMPS_DATA": to_text(message.body),
+        "AMPS_DATA": text_of(message.body),
         "AMPS_DATA_LENGTH": str(len(message.body)),
         "AMPS_BOOKMARK": message.bookmark,
         "AMPS_TIMESTAMP": date_text(message.timestamp_us) if message.timestamp_us else "",
         "AMPS_CLIENT_NAME": message.client_name,
-        "AMPS_CORRELATION_ID": to_text(message.correlation),
+        "AMPS_CORRELATION_ID": text_of(message.correlation),
     }
     if message.key:
-        variables["AMPS_SOW_KEY"] = to_text(message.key)
+        variables["AMPS_SOW_KEY"] = text_of(message.key)
     return Occurrence(
         kind=on.module,
         variables={**variables, **(further or {})},

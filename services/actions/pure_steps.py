@@ -12,7 +12,6 @@ from raylay.services.actions.variables import (
     expand,
     expand_expression,
     field_value,
-    to_bytes,
     with_fields,
 )
 from raylay.services.errors import ConfigurationError, ExpressionError
@@ -21,6 +20,7 @@ from raylay.services.expressions.compiler import Evaluation, Predicate, compiled
 from raylay.services.expressions.expression import ExpressionUse, expression
 from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.expressions.functions.registry import EvalContext, Functions
+from raylay.services.messages.lossless_text import bytes_of
 from raylay.services.messages.types.base import MessageTypeTable
 
 CONTEXT = ExpressionUse(
@@ -93,7 +93,7 @@ class PureSteps:
         """
         if not step.every("Data"):
             return {}
-        body = to_bytes(expand(step.option("Data"), find))
+        body = bytes_of(expand(step.option("Data"), find))
         tree = self._types[expand(step.option("MessageType"), find)].parse(body)
         found = {}
         for text in step.every("Value"):
@@ -163,7 +163,7 @@ def context_of(variables: Mapping[str, str], instance_name: str, wall_us: int) -
     data = variables.get("AMPS_DATA")
     return EvalContext(
         topic=variables.get("AMPS_TOPIC"),
-        size_bytes=None if data is None else len(to_bytes(data)),
+        size_bytes=None if data is None else len(bytes_of(data)),
         correlation_id=variables.get("AMPS_CORRELATION_ID"),
         bookmark=variables.get("AMPS_BOOKMARK"),
         client_name=variables.get("AMPS_CLIENT_NAME"),

@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.expressions.values import parsed
+from raylay.services.messages.lossless_text import text_of
 
 EXPANDED_CHARACTERS_MAX = 64 * 1024 * 1024
 """Largest text that an option may expand to: some references to a variable that refers to others
@@ -49,16 +50,6 @@ _PARAMETER = {"single": "'\"${{{0}}}\"'", "double": "${{{0}}}", "reference": '"$
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def to_text(data: bytes) -> str:
-    """Returns the text of a variable that holds these bytes."""
-    return data.decode("utf-8", "surrogateescape")
-
-
-def to_bytes(text: str) -> bytes:
-    """Returns the bytes that the text of a variable holds."""
-    return text.encode("utf-8", "surrogateescape")
-
-
 def built_in(name: str, instance_name: str, wall_us: int) -> str | None:
     """Returns the text of a variable that every run has; None: no such variable has the name.
 
@@ -72,7 +63,7 @@ def built_in(name: str, instance_name: str, wall_us: int) -> str | None:
     if name == "AMPS_DATETIME":
         return date_text(wall_us)
     found = _BYTE.fullmatch(name)
-    return None if found is None else to_text(bytes.fromhex(found[1]))
+    return None if found is None else text_of(bytes.fromhex(found[1]))
 
 
 def date_text(wall_us: int) -> str:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from raylay.services.errors import ExpressionError
 from raylay.services.expressions.values import INTEGER_MAX, Steps, Value
+from raylay.services.messages.lossless_text import bytes_of, text_of
 
 SUBSCRIPT_DIGITS_MAX = 9
 _NAME = r"[^\s/\[\](),'\"=<>!+*%;]+"
@@ -87,8 +88,8 @@ def unescaped(text: str) -> str:
     surrogates."""
     if "\\" not in text:
         return text
-    data = _ESCAPE.sub(_meant, text.encode("utf-8", "surrogateescape"))
-    return data.decode("utf-8", "surrogateescape")
+    data = _ESCAPE.sub(_meant, bytes_of(text))
+    return text_of(data)
 
 
 def _meant(found: re.Match[bytes]) -> bytes:

@@ -14,6 +14,7 @@ import re2
 
 from raylay.services.errors import ExpressionError
 from raylay.services.expressions.work import SHORT_STEPS, Meter, charge
+from raylay.services.messages.lossless_text import bytes_of, text_of
 from raylay.services.messages.topic_pattern import MEMORY_BYTES_MAX, PatternError, TopicPattern
 
 PATTERN_CHARACTERS_MAX = 4096
@@ -101,8 +102,8 @@ class Pattern:
     def first(self, text: str, meter: Meter | None = None) -> str | None:
         """Returns the first match in a text; None where nothing matches."""
         self._charge(meter, text)
-        found = self._compiled.search(_bytes(text))
-        return None if found is None else _text(found[0])
+        found = self._compiled.search(bytes_of(text))
+        return None if found is None else text_of(found[0])
 
     def replaced(
         self, text: str, replacement: str, bytes_max: int, meter: Meter | None = None
@@ -114,7 +115,7 @@ class Pattern:
             None: it would be longer than that.
         """
         self._charge(meter, text)
-        data, added = _bytes(replacement), 0
+        data, added = bytes_of(replacement), 0
         steps = MATCH_STEPS + len(data) + REFERENCE_STEPS * data.count(b"\\")
 
         def by(found: Any) -> bytes:
@@ -128,7 +129,7 @@ class Pattern:
             return new
 
         try:
-            return _text(self._compiled.sub(by, _bytes(text)))
+            return text_of(self._compiled.sub(by, bytes_of(text)))
         except _TooLongError:
             return None
 
@@ -138,11 +139,3 @@ def _meant(reference: re.Match[bytes], found: Any) -> bytes:
         return reference[2]
     number = int(reference[1])
     return (found[number] or b"") if number <= len(found.groups()) else b""
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")

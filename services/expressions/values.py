@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.expressions.work import SHORT_STEPS, Meter, charge
+from raylay.services.messages.lossless_text import text_of
 
 if TYPE_CHECKING:
     from raylay.services.expressions.patterns import Pattern
@@ -142,7 +143,7 @@ def _plain(value: Value) -> Value:
     if value.__class__ is dict:
         value = value.get(TEXT_KEY)
     if value.__class__ is bytes:
-        value = value.decode("utf-8", "surrogateescape")
+        value = text_of(value)
     if value.__class__ is list or value.__class__ is dict or value == "":
         return None
     return value

@@ -17,6 +17,7 @@ from raylay.services.errors import ConfigurationError, CorruptRecord
 from raylay.services.inspection.gzip_reading import GZIP_MAGIC, unpacked
 from raylay.services.inspection.identification import identify_all, open_regular
 from raylay.services.inspection.journal_rows import JournalSelection, Row, record_row, records_of
+from raylay.services.messages.lossless_text import bytes_of
 from raylay.services.messages.records import Record, Run, publisher_id
 from raylay.storage.lmdb_journal import LmdbJournalReader
 from raylay.storage.segments import SegmentFile
@@ -111,7 +112,7 @@ def line_pattern(query: SearchQuery) -> re.Pattern[bytes]:
         # A line has other numbers, too: only a field's name says that one is a transaction id.
         return re.compile(rf'txid\w*"?\s?[=:]\s?"?{query.txid}(?!\d)'.encode(), re.IGNORECASE)
     text = query.text if query.is_pattern else re.escape(query.text)
-    return re.compile(text.encode("utf-8", "surrogateescape"), flags)
+    return re.compile(bytes_of(text), flags)
 
 
 def log_rows(path: Path, query: SearchQuery) -> Iterator[Row]:

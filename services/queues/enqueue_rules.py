@@ -18,6 +18,7 @@ from raylay.services.expressions import values
 from raylay.services.expressions.compiler import compiled_value
 from raylay.services.expressions.expression import Expression, ExpressionUse, expression, refusal
 from raylay.services.expressions.functions.registry import EvalContext, Functions
+from raylay.services.messages.lossless_text import text_of
 from raylay.services.messages.readable import UNREADABLE, told
 from raylay.services.messages.records import (
     EXPIRATION_S_MAX,
@@ -230,7 +231,7 @@ def around(record: Record) -> EvalContext:
     return EvalContext(
         topic=record.topic,
         size_bytes=len(record.body),
-        correlation_id=record.correlation.decode("utf-8", "surrogateescape"),
+        correlation_id=text_of(record.correlation),
         bookmark=record.bookmark,
     )
 

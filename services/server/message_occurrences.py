@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from raylay.services.errors import CorruptRecord, RemoteProtocolError
+from raylay.services.messages.lossless_text import text_of
 from raylay.services.messages.records import iterate_records
 from raylay.services.queues.records import ACKNOWLEDGED
 from raylay.services.server.occurrences import Occurrences
@@ -21,19 +22,14 @@ TIME_LIMIT = "time_limit"
 """Reason why a record of a SOW topic expires; messages of queues have others as well."""
 
 
-def _text(data: bytes) -> str:
-    """Returns bytes as the text of a variable, from which the same bytes can be made again."""
-    return data.decode("utf-8", "surrogateescape")
-
-
 def variables_of(topic: str, message_type: str, data: bytes, correlation: bytes) -> dict[str, str]:
     """Returns the variables that every occurrence about a message sets."""
     return {
         "AMPS_TOPIC": topic,
         "AMPS_MESSAGE_TYPE": message_type,
-        "AMPS_DATA": _text(data),
+        "AMPS_DATA": text_of(data),
         "AMPS_DATA_LENGTH": str(len(data)),
-        "AMPS_CORRELATION_ID": _text(correlation),
+        "AMPS_CORRELATION_ID": text_of(correlation),
     }
 
 
@@ -48,12 +44,12 @@ def tell_sow_changes(occurrences: Occurrences, changes: Sequence[SowChange]) -> 
         if previous is None or not is_wanted:
             continue
         found = variables_of(
-            _text(of.name),
+            text_of(of.name),
             of.topic.definition.message_type,
             previous.body or b"",
             b"" if record is None else record.correlation,
         )
-        found["AMPS_SOW_KEY"] = _text(change.key)
+        found["AMPS_SOW_KEY"] = text_of(change.key)
         found["AMPS_REASON"] = TIME_LIMIT if is_expired else ""
         occurrences.tell(EXPIRED if is_expired else DELETED, found)
 

@@ -18,6 +18,7 @@ from raylay.services.expressions.expression import Expression, nodes
 from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext
 from raylay.services.expressions.tree import Identifier
 from raylay.services.messages.bounded_msgpack import unpack_values
+from raylay.services.messages.lossless_text import text_of
 from raylay.services.messages.records import Flag, Record, Run
 from raylay.services.sow.apply import DELETE_VALUES_MAX, DELETED_MAX
 from raylay.services.sow.indexes import SowIndexes
@@ -240,11 +241,11 @@ class DeleteScan:
         around = NO_CONTEXT
         if self._around:
             around = EvalContext(
-                topic=(record.topic or self._topic.name).decode("utf-8", "surrogateescape"),
+                topic=text_of(record.topic or self._topic.name),
                 size_bytes=len(body),
                 bookmark=f"{record.publisher}|{record.sequence}|",
                 last_updated=record.updated_us / 1e6,
-                sow_key=record.key.decode("utf-8", "surrogateescape"),
+                sow_key=text_of(record.key),
                 sow_key_hash=checksum64(record.key),
                 now_s=self._now_us / 1e6,
             )

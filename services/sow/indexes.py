@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from raylay.services.errors import MessageTypeError, SowKeyError
 from raylay.services.expressions import values
 from raylay.services.expressions.values import Steps, Value
+from raylay.services.messages.lossless_text import text_of
 from raylay.services.messages.types.trees import FieldPath, Tree, field_path
 from raylay.services.sow.keys import KeyRule
 
@@ -252,7 +253,7 @@ def _equalled(given: Iterable[Value]) -> list[Value]:
 def _is_odd(tree: Tree, path: FieldPath) -> bool:
     value: Any = values.follow(tree, path)
     if value.__class__ is bytes:
-        value = value.decode("utf-8", "surrogateescape")
+        value = text_of(value)
     if value.__class__ is not str:
         return False
     said = values.parsed(value)

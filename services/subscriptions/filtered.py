@@ -18,6 +18,7 @@ from typing import Any
 from raylay.services.errors import MessageTypeError
 from raylay.services.expressions.expression import SUBSCRIPTION, filter_of
 from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext, Functions
+from raylay.services.messages.lossless_text import text_of
 from raylay.services.messages.readable import readable_records
 from raylay.services.messages.records import Flag, Kind, Record, Run
 from raylay.services.messages.types.base import MessageTypeTable
@@ -161,7 +162,7 @@ def around(record: Record, run: Run, instance: str, group: str) -> EvalContext:
     return EvalContext(
         topic=record.topic,
         size_bytes=len(record.body),
-        correlation_id=record.correlation.decode("utf-8", "surrogateescape"),
+        correlation_id=text_of(record.correlation),
         bookmark=record.bookmark,
         instance=instance,
         group=group,

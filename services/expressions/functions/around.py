@@ -6,8 +6,8 @@ from __future__ import annotations
 from operator import attrgetter
 
 from raylay.services.expressions.functions.registry import Function, FunctionGroup
-from raylay.services.expressions.functions.strings import decoded
 from raylay.services.expressions.values import NAN, Value
+from raylay.services.messages.lossless_text import text_of
 
 AROUND = FunctionGroup()
 
@@ -63,4 +63,4 @@ def nan_value() -> float:
 @AROUND.add("CHAR_VALUE", "integer")
 def char_value(byte: int) -> str | None:
     """Returns the string of one byte, 0 to 255."""
-    return decoded(bytes((byte,))) if 0 <= byte <= 255 else None
+    return text_of(bytes((byte,))) if 0 <= byte <= 255 else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raylay.services.expressions.functions.registry import FunctionGroup
-from raylay.services.expressions.functions.strings import encoded
+from raylay.services.messages.lossless_text import bytes_of
 
 CHECKSUMS = FunctionGroup()
 TEXT_BYTES_MAX = 1 << 18
@@ -34,7 +34,7 @@ def _checksum(data: bytes, table: tuple[int, ...], value: int) -> int:
 @CHECKSUMS.add("CRC32", "text", character_steps=CHARACTER_STEPS)
 def crc32(text: str) -> int | None:
     """Returns the CRC-32C (Castagnoli)."""
-    data = encoded(text)
+    data = bytes_of(text)
     if len(data) > TEXT_BYTES_MAX:
         return None
     return _checksum(data, _CASTAGNOLI, 0xFFFFFFFF) ^ 0xFFFFFFFF
@@ -43,5 +43,5 @@ def crc32(text: str) -> int | None:
 @CHECKSUMS.add("CRC64", "text", character_steps=CHARACTER_STEPS)
 def crc64(text: str) -> int | None:
     """Returns the CRC-64, starting from 0, without a final step."""
-    data = encoded(text)
+    data = bytes_of(text)
     return None if len(data) > TEXT_BYTES_MAX else _checksum(data, _JONES, 0)

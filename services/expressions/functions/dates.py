@@ -7,6 +7,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from raylay.services.expressions.functions.registry import EvalContext, FunctionGroup
+from raylay.services.messages.lossless_text import bytes_of
 
 DATES = FunctionGroup()
 FORMAT_CHARACTERS_MAX = 256
@@ -69,7 +70,7 @@ def strftime(form: str, seconds: float) -> str | None:
         return f"%{what}" if what in _PORTABLE else f"%%{what}"
 
     shown = moment.strftime(_PARTS.sub(part, _spelled_out(form)))
-    return shown if len(shown.encode("utf-8", "surrogateescape")) <= SHOWN_BYTES_MAX else None
+    return shown if len(bytes_of(shown)) <= SHOWN_BYTES_MAX else None
 
 
 def _readable(found: re.Match[str]) -> str:

@@ -9,8 +9,8 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 from raylay.services.expressions.functions.registry import EvalContext, Function, FunctionGroup
-from raylay.services.expressions.functions.strings import encoded
 from raylay.services.expressions.values import NAN, Value
+from raylay.services.messages.lossless_text import bytes_of
 
 Number = int | float
 
@@ -136,7 +136,7 @@ def width_bucket(value: Number, low: Number, high: Number, buckets: int) -> Numb
 @NUMERIC.add("MD5", "text")
 def md5(text: str) -> str:
     """Returns the MD5 digest, in hexadecimal."""
-    return hashlib.md5(encoded(text), usedforsecurity=False).hexdigest()
+    return hashlib.md5(bytes_of(text), usedforsecurity=False).hexdigest()
 
 
 @NUMERIC.add("UUID7", needs="chance", is_deterministic=False)

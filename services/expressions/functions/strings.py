@@ -7,19 +7,10 @@ from raylay.services.expressions.functions.registry import FunctionGroup
 from raylay.services.expressions.patterns import Pattern
 from raylay.services.expressions.values import TEXT_CHARACTERS_MAX, Value
 from raylay.services.expressions.work import Meter
+from raylay.services.messages.lossless_text import bytes_of, text_of
 
 STRINGS = FunctionGroup()
 _BLANK = " \t\n\v\f\r"
-
-
-def encoded(text: str) -> bytes:
-    """Returns the bytes of a string."""
-    return text.encode("utf-8", "surrogateescape")
-
-
-def decoded(data: bytes) -> str:
-    """Returns the string of bytes."""
-    return data.decode("utf-8", "surrogateescape")
 
 
 @STRINGS.add("INSTR", "text text", takes_null=True)
@@ -29,7 +20,7 @@ def instr(text: str | None, part: str | None) -> int | None:
         return 0
     if text.isascii():
         return text.find(part) + 1
-    return encoded(text).find(encoded(part)) + 1
+    return bytes_of(text).find(bytes_of(part)) + 1
 
 
 @STRINGS.add("INSTR_I", "text text", takes_null=True)
@@ -37,7 +28,7 @@ def instr_i(text: str | None, part: str | None) -> int | None:
     """Returns the result of `INSTR` without regard to case."""
     if text is None or part is None:
         return 0
-    return encoded(text).lower().find(encoded(part).lower()) + 1
+    return bytes_of(text).lower().find(bytes_of(part).lower()) + 1
 
 
 @STRINGS.add("STREQUAL_I", "text text", takes_null=True)
@@ -45,7 +36,7 @@ def strequal_i(text: str | None, other: str | None) -> bool:
     """Returns whether the two are equal, whatever the case."""
     if text is None or other is None:
         return False
-    return encoded(text).lower() == encoded(other).lower()
+    return bytes_of(text).lower() == bytes_of(other).lower()
 
 
 @STRINGS.add("LENGTH", "text", takes_null=True)
@@ -53,7 +44,7 @@ def length(text: str | None) -> int:
     """Returns the number of bytes; of NULL 0."""
     if text is None:
         return 0
-    return len(text) if text.isascii() else len(encoded(text))
+    return len(text) if text.isascii() else len(bytes_of(text))
 
 
 @STRINGS.add("CONCAT", "text...", takes_null=True)
@@ -64,19 +55,19 @@ def concat(*texts: str | None) -> str | None:
         return None
     joined = "".join(found)
     # Bytes of one character may come from several parts.
-    return joined if joined.isascii() else decoded(encoded(joined))
+    return joined if joined.isascii() else text_of(bytes_of(joined))
 
 
 @STRINGS.add("UPPER", "text")
 def upper(text: str) -> str:
     """Returns the text in capital letters."""
-    return text.upper() if text.isascii() else decoded(encoded(text).upper())
+    return text.upper() if text.isascii() else text_of(bytes_of(text).upper())
 
 
 @STRINGS.add("LOWER", "text")
 def lower(text: str) -> str:
     """Returns the text in small letters."""
-    return text.lower() if text.isascii() else decoded(encoded(text).lower())
+    return text.lower() if text.isascii() else text_of(bytes_of(text).lower())
 
 
 @STRINGS.add("REPLACE", "text text text", takes_null=True)
@@ -113,10 +104,10 @@ def substr(text: str, start: int, count: int | None = None) -> Value:
     it is negative."""
     if count is not None and count <= 0:
         return None
-    data: str | bytes = text if text.isascii() else encoded(text)
+    data: str | bytes = text if text.isascii() else bytes_of(text)
     begin = start - 1 if start > 0 else max(0, len(data) + start) if start else 0
     part = data[begin:] if count is None else data[begin : begin + count]
-    return part if isinstance(part, str) else decoded(part)
+    return part if isinstance(part, str) else text_of(part)
 
 
 @STRINGS.add("LEFT", "text integer")
@@ -142,7 +133,7 @@ def ltrim(text: str, characters: str = _BLANK) -> str:
     """Returns the text without them at the begin."""
     if text.isascii() and characters.isascii():
         return text.lstrip(characters)
-    return decoded(encoded(text).lstrip(encoded(characters)))
+    return text_of(bytes_of(text).lstrip(bytes_of(characters)))
 
 
 @STRINGS.add("RTRIM", "text [text")
@@ -150,10 +141,10 @@ def rtrim(text: str, characters: str = _BLANK) -> str:
     """Returns the text without them at the end."""
     if text.isascii() and characters.isascii():
         return text.rstrip(characters)
-    return decoded(encoded(text).rstrip(encoded(characters)))
+    return text_of(bytes_of(text).rstrip(bytes_of(characters)))
 
 
 @STRINGS.add("REVERSE", "text")
 def reverse(text: str) -> str:
     """Returns the text from the end to the begin."""
-    return text[::-1] if text.isascii() else decoded(encoded(text)[::-1])
+    return text[::-1] if text.isascii() else text_of(bytes_of(text)[::-1])

@@ -18,6 +18,7 @@ from raylay.services.actions.message_triggers import correlation_of
 from raylay.services.config.actions import ActionRunnerConfig
 from raylay.services.errors import ConfigurationError, FabricError, RaylayError
 from raylay.services.messages.documented_units import parse_count, parse_interval_ns
+from raylay.services.messages.lossless_text import bytes_of, text_of
 from raylay.services.processes.actions.file_steps import (
     FileChoice,
     FileStepOutcome,
@@ -138,7 +139,7 @@ class ActionSteps:
         delta = asked.option("Delta")
         await self._client.publish(
             topic,
-            _bytes_of(asked.option("Data")),
+            bytes_of(asked.option("Data")),
             message_type,
             delta=_is_set(delta, "Delta")
             if delta
@@ -163,7 +164,7 @@ class ActionSteps:
         ).all()
         text = asked.option("DefaultData")
         if rows:
-            text = rows[0].body.decode("utf-8", "surrogateescape")
+            text = text_of(rows[0].body)
         return StepResult(True, variables={asked.option("CaptureData", "AMPS_DATA"): text})
 
     async def _delete(self, asked: StepRequest) -> StepResult:
@@ -283,10 +284,6 @@ def read_query_options(text: str) -> tuple[int, str]:
                 "select"
             )
     return skip, select
-
-
-def _bytes_of(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
 
 
 def _is_set(text: str, option: str) -> bool:

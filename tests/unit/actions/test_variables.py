@@ -17,12 +17,11 @@ from raylay.services.actions.variables import (
     expand_pattern,
     lookup,
     names_in,
-    to_bytes,
-    to_text,
 )
 from raylay.services.errors import ConfigurationError
 from raylay.services.expressions.expression import expression
 from raylay.services.expressions.functions.registry import NO_CONTEXT
+from raylay.services.messages.lossless_text import bytes_of, text_of
 
 WALL_US = 1_637_707_778_344_251
 
@@ -48,7 +47,7 @@ def test_every_run_has_the_built_in_variables() -> None:
     found = "{{AMPS_INSTANCE_NAME}} {{AMPS_UNIX_TIMESTAMP}} {{AMPS_DATETIME}}"
     assert expand(found, finder()) == "london-1 1637707778 2021-11-23T22:49:38.344251Z"
     assert expand("{{AMPS_BYTE_01}}{{AMPS_BYTE_7f}}", finder()) == "\x01\x7f"
-    assert to_bytes(expand("{{AMPS_BYTE_C3}}{{AMPS_BYTE_A9}}", finder())) == "é".encode()
+    assert bytes_of(expand("{{AMPS_BYTE_C3}}{{AMPS_BYTE_A9}}", finder())) == "é".encode()
     assert built_in("AMPS_BYTE_1", "", 0) is None
 
 
@@ -65,7 +64,7 @@ def test_what_a_variable_holds_is_not_expanded_again() -> None:
 @pytest.mark.covers("Actions", "`{{VARIABLE}}`: no client changes options or conditions")
 @given(st.binary(max_size=50))
 def test_any_bytes_go_through_a_variable_unchanged(data: bytes) -> None:
-    assert to_bytes(expand("{{DATA}}", finder(DATA=to_text(data)))) == data
+    assert bytes_of(expand("{{DATA}}", finder(DATA=text_of(data)))) == data
 
 
 def test_an_option_that_expands_to_too_much_is_refused() -> None:
