@@ -7,6 +7,7 @@ import itertools
 
 import delays_by_carrier
 import orjson
+import pytest
 from delays_by_carrier import VIEW, computed, differences, worst
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,8 @@ from raylay.services.messages.types.json import Json
 from raylay.services.views.group_fold import GroupFold, SourceChange
 from raylay.services.views.projection import ViewProjection
 from raylay.services.views.sources import one_source
+
+pytestmark = pytest.mark.covers("Views", "the demo's view: its copies")
 
 FLIGHTS = st.builds(
     lambda tail, carrier, origin, dest, delay: {
