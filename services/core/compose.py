@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     # Most instances have no SOW topics, and need not load the parsers of message types.
     from raylay.services.core.sow import SowFeature
 
-FOLD_ORDER = ("sow", "views", "live", "conflation", "queues", "replays")
+FOLD_ORDER = ("sow", "views", "aggregated", "live", "conflation", "queues", "replays")
 """Order in which features fold a commit. SOW topics come before subscribers are told, and live
 subscriptions before replays."""
 RECOVERY_HEADERS = 4096

@@ -5,10 +5,15 @@ Without views, neither the language nor the folds are loaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from raylay.services.errors import ConfigurationError, ExpressionError, MessageTypeError
+from raylay.services.errors import (
+    ConfigurationError,
+    ExpressionError,
+    MessageTypeError,
+    RemoteProtocolError,
+)
 from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.plugins.definition_problem import DefinitionProblem
 from raylay.services.plugins.message_types import installed_types
@@ -19,6 +24,7 @@ from raylay.services.views.definition import ConflatedTopicDefinition, ViewDefin
 if TYPE_CHECKING:
     from raylay.services.core.views import ViewFeature
     from raylay.services.sow.topic import SowTopic
+    from raylay.services.views.aggregated import AggregatedViews
     from raylay.services.views.conflated_topic import ConflatedTopic
     from raylay.services.views.sources import SourceTopic
 
@@ -89,6 +95,33 @@ def with_views(
         known[SourceTopic(definition.message_type, definition.name)] = view.topic
         views.append(view)
     return SowBook(book.topics, [view.topic for view in views]), ViewFeature(views)
+
+
+def aggregated_views(
+    book: SowBook,
+    types: Iterable[TypeDefinition],
+    enlist: Callable[[bool], None],
+    wake: Callable[[], None],
+) -> AggregatedViews:
+    """Returns the views without a name of an instance, none at first.
+
+    Args:
+        book: the SOW topics, views and conflated topics.
+        types: message types of the configuration.
+        enlist: enlists the views as a feature of the folds (True), or ends that.
+        wake: called when there is something to build.
+
+    Raises:
+        RemoteProtocolError: what is installed beside Raylay cannot be used: the client is told.
+    """
+    from raylay.services.plugins.functions import functions
+    from raylay.services.views.aggregated import AggregatedViews
+
+    try:
+        kinds, known = installed_types(types), functions()
+    except (ConfigurationError, MessageTypeError) as error:
+        raise RemoteProtocolError(f"nothing can be aggregated: {error}", "not_supported") from None
+    return AggregatedViews(kinds, book.find, known, enlist, wake)
 
 
 def _by_name(topics: Iterable[SowTopic]) -> dict[SourceTopic, SowTopic]:

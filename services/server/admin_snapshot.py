@@ -340,11 +340,11 @@ class AdminSnapshots:
             options, kind = self._replays.options_of(found), "bookmark"
             cursor_txid = None if found.ended else found.cursor
         else:
-            text, kind, cursor_txid = found.content, "live", None
+            text, kind, cursor_txid = found.written_filter, "live", None
             options = found.options
         return [
             found.id,
-            wanted.topic.decode("utf-8", "replace"),
+            wanted.written.decode("utf-8", "replace"),
             types.decode("utf-8", "replace"),
             text,
             options,

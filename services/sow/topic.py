@@ -72,6 +72,8 @@ class SowTopic:
         around: context that is set for each message before that; None: nothing reads it.
         staging: prepares messages before the append; None: nothing is prepared.
         refusal: reason why the topic can be neither queried nor followed; empty: it can be.
+        shown_as: topic that its records carry to clients, where it is not the name by which they
+            are found; empty: it is.
 
     Raises:
         MessageTypeError: a key names no field, or messages of the type have none.
@@ -91,6 +93,7 @@ class SowTopic:
         "name",
         "preprocess",
         "refusal",
+        "shown_as",
         "staging",
         "state",
         "type",
@@ -115,6 +118,7 @@ class SowTopic:
         self.around: EvalContext | None = None
         self.staging: TopicStaging | None = None
         self.refusal = ""
+        self.shown_as = b""
         self._generate = generate
         self._rules: dict[str, KeyRule] = {}
         self._rule: KeyRule | None = None

@@ -177,7 +177,8 @@ class ChangedRecords:
         expiration_s: int = 0,
         correlation: bytes = b"",
     ) -> bytes:
-        builder = self._builder(shown.publisher, change.name, change.topic.type.name)
+        topic = change.topic.shown_as or change.name
+        builder = self._builder(shown.publisher, topic, change.topic.type.name)
         return builder.build(
             shown.sequence,
             body,

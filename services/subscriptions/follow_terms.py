@@ -34,6 +34,29 @@ class PageTerms(NamedTuple):
     order_by: str = ""
 
 
+class AggregationTerms(NamedTuple):
+    """The aggregation that a query or a subscription asks for.
+
+    Attributes:
+        topic, message_type: the topic whose records are aggregated.
+        filter: filter of these records, as written; empty: all count.
+        projection: `expression AS /field` of each field.
+        grouping: identifiers of the grouping fields; none: each record is a group.
+    """
+
+    topic: str
+    message_type: str
+    filter: str
+    projection: tuple[str, ...]
+    grouping: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """Returns the options as a client would write them."""
+        grouping = f",grouping=[{','.join(self.grouping)}]" if self.grouping else ""
+        return f"projection=[{','.join(self.projection)}]{grouping}"
+
+
 @dataclass(frozen=True, slots=True)
 class FollowTerms:
     """The options of one subscription.
@@ -50,6 +73,7 @@ class FollowTerms:
             left the focus it gets the earlier content.
         conflation: how changes are conflated; None: each is given.
         page: the window of a paginated subscription; None: it has all rows.
+        aggregation: the aggregation whose groups it follows; None: it follows records.
     """
 
     select: str = ""
@@ -62,6 +86,7 @@ class FollowTerms:
     keeps_back: bool = False
     conflation: ConflationTerms | None = None
     page: PageTerms | None = None
+    aggregation: AggregationTerms | None = None
 
     @property
     def kind(self) -> FollowKind:
@@ -81,4 +106,6 @@ class FollowTerms:
             given.append(self.conflation.text)
         if self.page is not None:
             given.append(f"top_n={self.page.most},skip_n={self.page.skip}")
+        if self.aggregation is not None:
+            given.append(self.aggregation.text)
         return ",".join(given)

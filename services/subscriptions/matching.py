@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 ANSWERS_KEPT_MAX = 1024
 PATTERN_US = 4
 """Approximate time to match a small pattern against one topic, in microseconds."""
+UNNAMED = b"\xff/"
+"""Beginning of the names by which followers find views without a name. Clients write names in
+UTF-8, which never has this byte, and no pattern matches such a name."""
 EVENT_TYPE = b"json"
 """Message type of events for a subscription that names none."""
 PLACES_MAX = 16_000_000
@@ -50,7 +53,14 @@ class TopicFilter:
     readable: Callable[[bytes], bool] | None = None
     """Returns whether the client may read a topic that the pattern matches; None: it may read all.
     A topic asked for by name was checked before."""
+    shown_as: bytes = b""
+    """Topic as the client subscribed to it, where `topic` is another; empty: it is not."""
     _answers: dict[bytes, bool] = field(default_factory=dict)
+
+    @property
+    def written(self) -> bytes:
+        """Returns the topic as the client subscribed to it."""
+        return self.shown_as or self.topic
 
     def matches(self, topic: bytes, message_type: bytes) -> bool:
         """Returns whether messages of this topic and type are wanted; keeps the answer."""
@@ -88,7 +98,7 @@ class TopicFilter:
         # the events of the instance.
         if not self.reserved and text.startswith(RESERVED):
             return False
-        if not self.events and text.startswith(EVENTS):
+        if (not self.events and text.startswith(EVENTS)) or topic.startswith(UNNAMED):
             return False
         return pattern.search(text) and (self.readable is None or self.readable(topic))
 
@@ -169,6 +179,15 @@ class LiveSubscription:
     delivered: int = 0
     following: FollowTerms | None = None
     release: Callable[[], None] | None = None
+
+    @property
+    def written_filter(self) -> str:
+        """Returns the content filter as the client wrote it: that of an aggregation is applied to
+        the records under it."""
+        following = self.following
+        if following is not None and following.aggregation is not None:
+            return following.aggregation.filter
+        return self.content
 
     @property
     def options(self) -> str:

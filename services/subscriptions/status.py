@@ -42,7 +42,7 @@ def subscription_status(
         {
             "client": client.client_name,
             "subscription": found.id,
-            "topic": found.filter.topic.decode("utf-8", "replace"),
+            "topic": found.filter.written.decode("utf-8", "replace"),
             "message_types": sorted(
                 message_type.decode("utf-8", "replace")
                 for message_type in found.filter.message_types
@@ -65,5 +65,5 @@ def subscription_status(
 
 def _content(found: LiveSubscription | BookmarkSubscription) -> str:
     if isinstance(found, LiveSubscription):
-        return found.content
+        return found.written_filter
     return found.content.text if found.content is not None else ""

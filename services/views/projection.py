@@ -19,6 +19,7 @@ from raylay.services.expressions.expression import ExpressionUse, check_function
 from raylay.services.expressions.functions.registry import NO_CONTEXT, Functions
 from raylay.services.expressions.parser import parse_assignment
 from raylay.services.expressions.values import Steps, Value
+from raylay.services.expressions.work import EvaluationAccount
 from raylay.services.messages.types.base import MessageType
 from raylay.services.messages.types.trees import FieldPath, Tree, with_value
 from raylay.services.views.sources import ViewSources
@@ -87,6 +88,7 @@ class ViewProjection:
         kind: type of the view's messages.
         functions: the functions that the expressions may use.
         sources: the topics under the view.
+        effort: account of the work of the expressions; None: it is not limited.
 
     Attributes:
         arguments: evaluations of the arguments of aggregates, each once, however many aggregates
@@ -119,12 +121,13 @@ class ViewProjection:
         kind: MessageType,
         functions: Functions,
         sources: ViewSources,
+        effort: EvaluationAccount | None = None,
     ) -> None:
         if not texts:
             raise ExpressionError("a view needs at least one field: /price AS /price", 1)
         if len(texts) > FIELDS_MAX:
             raise ExpressionError(f"a view has at most {FIELDS_MAX} fields, not {len(texts)}", 1)
-        reader = _FieldReader(sources)
+        reader = _FieldReader(sources, effort)
         self._empty = kind.empty
         self._projected = tuple(reader.field(text, functions) for text in texts)
         self.arguments = tuple(reader.arguments)
@@ -163,8 +166,9 @@ class ViewProjection:
 class _FieldReader:
     """Reads the fields of a view one after the other, and finds what their expressions share."""
 
-    def __init__(self, sources: ViewSources) -> None:
+    def __init__(self, sources: ViewSources, effort: EvaluationAccount | None) -> None:
         self._sources = sources
+        self._effort = effort
         self._skipped = 0 if sources.is_join else 1
         """Number of first steps that fields of a member do not have: one topic alone has no name
         there."""
@@ -192,7 +196,7 @@ class _FieldReader:
             self._destinations.add(found.destination)
             if isinstance(found.value, tree.Identifier):
                 self.copies.setdefault(found.value.steps[self._skipped :], found.destination)
-            evaluate = compiled_value(tree.replaced(found.value, self._of_group))
+            evaluate = compiled_value(tree.replaced(found.value, self._of_group), self._effort)
         except RecursionError:
             raise ExpressionError("it is nested too deeply: make it shorter", 1, text) from None
         except ExpressionError as error:
@@ -263,7 +267,8 @@ class _FieldReader:
                 if isinstance(each, tree.Identifier):
                     self.reads.add(each.steps[self._skipped :])
             number = self._argument_numbers[key] = len(self.arguments)
-            self.arguments.append(compiled_value(tree.replaced(argument, self._of_member)))
+            own = tree.replaced(argument, self._of_member)
+            self.arguments.append(compiled_value(own, self._effort))
         return number
 
     def _of_member(self, node: tree.ExpressionNode) -> tree.ExpressionNode | None:

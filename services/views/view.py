@@ -19,6 +19,7 @@ from raylay.services.expressions.functions.registry import Functions
 from raylay.services.expressions.parser import parse_assignment
 from raylay.services.expressions.tree import Identifier
 from raylay.services.expressions.values import Steps
+from raylay.services.expressions.work import EvaluationAccount
 from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.base import MessageType, MessageTypeTable
 from raylay.services.messages.types.trees import Tree
@@ -73,12 +74,14 @@ def view_plan(
     kinds: MessageTypeTable,
     known: Iterable[SourceTopic],
     functions: Functions = BUILT_IN,
+    effort: EvaluationAccount | None = None,
 ) -> ViewPlan:
     """Compiles a view.
 
     Args:
         kinds: the message types.
         known: the topics that may be under it: SOW topics, and the views before it.
+        effort: account of the work of the projection; None: it is an operator's, and not limited.
 
     Raises:
         ExpressionError: one of its texts cannot be read, or asks for what views do not have; with
@@ -98,7 +101,7 @@ def view_plan(
     sources = _sources_of(definition, types)
     for each in sources.joined:
         kinds[each.topic.message_type].require(Ability.FIELDS)
-    projection = ViewProjection(definition.projection, kind, functions, sources)
+    projection = ViewProjection(definition.projection, kind, functions, sources, effort)
     grouping = tuple(_grouping_steps(text, sources, functions) for text in definition.grouping)
     found = expression(definition.filter, VIEW_FILTER, functions) if definition.filter else None
     copies = [projection.copies.get(steps) for steps in grouping]

@@ -270,7 +270,7 @@ class ClientOccurrences:
         self, client: ObservedClient, subscription: LiveSubscription | BookmarkSubscription
     ) -> dict[str, str]:
         wanted = subscription.filter
-        topic = wanted.topic.decode("utf-8", "replace")
+        topic = wanted.written.decode("utf-8", "replace")
         types = b",".join(sorted(wanted.message_types)).decode("utf-8", "replace")
         restriction = "" if wanted.pattern is not None else _restriction(client, topic)
         is_query = False
@@ -279,7 +279,7 @@ class ClientOccurrences:
             text = "" if content is None else content.text
             options = self._replay_options(subscription)
         else:
-            following, text = subscription.following, subscription.content
+            following, text = subscription.following, subscription.written_filter
             is_query = following is not None and following.began_with_rows
             options = subscription.options
         found = self._of(client)

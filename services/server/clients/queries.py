@@ -33,7 +33,7 @@ from raylay.services.server.turns import SpacedTurns
 from raylay.services.subscriptions.bookmark import BookmarkSubscription, ReplayContent
 from raylay.services.subscriptions.deferred_deliveries import DeferredDeliveries
 from raylay.services.subscriptions.delivery import DeliveryContent, DeliverySink
-from raylay.services.subscriptions.follow_terms import FollowTerms
+from raylay.services.subscriptions.follow_terms import AggregationTerms, FollowTerms
 from raylay.services.subscriptions.matching import (
     FilterOwner,
     LiveSubscription,
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     # Most instances have no SOW topics, and need not load the filter language and the parsers.
     from raylay.services.sow.query.query_execution import QueryExecution
     from raylay.services.sow.query.query_parser import ParsedQuery, QueryParser, ReplacedQuery
+    from raylay.services.sow.topic import SowTopic
+    from raylay.services.views.aggregated import AggregatedUse
 
 TURN_S = 0.001
 """Time, in seconds, that all queries together have in a turn of the loop; a step that has begun
@@ -109,6 +111,8 @@ class _Query(NamedTuple):
     """The bookmark's part of the query, whose replay comes behind the rows."""
     claim: RetainedClaim | None = None
     """The claim on memory for the query's keys."""
+    aggregated: AggregatedUse | None = None
+    """The aggregation whose groups are the rows; None: the rows are the topic's records."""
     preparation: Preparation | None = None
     """What has to be made before the query begins; None: nothing."""
 
@@ -363,6 +367,8 @@ class QueryRunner:
         )
         as_of_us = _as_of_us(sow.as_of) if sow.as_of else 0
         asker = self._asker(connection.number)
+        if sow.projection:
+            return self._accepted_aggregation(connection, sow, subscribe, wanted)
         question = QueryRequest(
             wanted,
             sow.filter,
@@ -377,12 +383,42 @@ class QueryRunner:
             surroundings_of(asker),
             asker.budget,
         )
+        return _Query(sow, subscribe, wanted, self._query_parser().accept(question))
+
+    def _accepted_aggregation(
+        self,
+        connection: QueryingClient,
+        sow: SowCommand,
+        subscribe: Subscribe | None,
+        wanted: TopicFilter,
+    ) -> _Query:
+        from raylay.services.sow.query.query_parser import QueryRequest
+
+        terms = aggregation_terms(sow, wanted, self._sow.book.matching(wanted))
+        use = self._sow.aggregate(terms, self._asker(connection.number))
+        question = QueryRequest(
+            wanted,
+            order_by=sow.order_by,
+            top=sow.top_n,
+            skip=sow.skip_n,
+            batch=sow.batch,
+            follows=subscribe is not None,
+            of=use.topic,
+        )
+        try:
+            asked = self._query_parser().accept(question)
+        except RemoteProtocolError:
+            use.release()
+            raise
+        return _Query(sow, subscribe, wanted, asked, aggregated=use, preparation=use)
+
+    def _query_parser(self) -> QueryParser:
         if self._parser is None:
             config = self._runtime.config
             self._parser = sow_query_parser(
                 self._sow.book, config.name, config.group, config.client_buffer_bytes_max
             )
-        return _Query(sow, subscribe, wanted, self._parser.accept(question))
+        return self._parser
 
     def _forget_historical(
         self, connection: QueryingClient, names: Collection[str] | None = None
@@ -430,9 +466,13 @@ class QueryRunner:
         self._forget_preparing(connection)
         session = self._sessions.pop(connection.number, None)
         if session is not None:
+            for each in session.waiting:
+                each.release()
             session.waiting.clear()
             if session.running is not None:
                 session.running.close()
+            if session.query is not None:
+                session.query.release()
             session.query = session.running = session.behind = None
 
     def connection_writable(self, connection: QueryingClient) -> None:
@@ -492,32 +532,14 @@ class QueryRunner:
             self._accept("processed", connection, query.sow, historical.missing)
             self._rewinding.begin_rows(historical)
         elif subscribe is not None:
-            made = LiveSubscription(
-                connection.number,
-                name,
-                query.wanted,
-                subscribe.filter,
-                0,
-                FollowTerms(
-                    subscribe.select,
-                    subscribe.oof,
-                    subscribe.delta,
-                    subscribe.no_empties,
-                    subscribe.no_sowkey,
-                    query.sow.keys,
-                    True,
-                    connection.keeps_back(query.wanted),
-                ),
-                release=None if query.claim is None else query.claim.release,
-            )
+            made = self._followed(connection, query, subscribe)
             try:
                 self._live.add(made)
             except RemoteProtocolError:
                 running.close()
                 raise
-            if query.claim is not None:
-                # The subscription keeps the keys from now on, until it ends.
-                query = query._replace(claim=None)
+            # The subscription keeps the keys and the aggregation from now on, until it ends.
+            query = query._replace(claim=None, preparation=None)
             if before is not None:
                 self._unsubscribe(before)
             connection.subscriptions[name] = made
@@ -527,6 +549,31 @@ class QueryRunner:
         session.behind = DeferredDeliveries(connection.weigh)
         connection.hold(session.behind)
         connection.send(connection.codec.group_begin(name))
+
+    def _followed(
+        self, connection: QueryingClient, query: _Query, subscribe: Subscribe
+    ) -> LiveSubscription:
+        """Returns the subscription that begins with a query."""
+        use = query.aggregated
+        following = FollowTerms(
+            subscribe.select,
+            subscribe.oof,
+            subscribe.delta,
+            subscribe.no_empties,
+            subscribe.no_sowkey,
+            query.sow.keys,
+            True,
+            # The groups are of records that the client may read.
+            use is None and connection.keeps_back(query.wanted),
+            aggregation=None if use is None else use.terms,
+        )
+        wanted, content = query.wanted, subscribe.filter
+        release = None if query.claim is None else query.claim.release
+        if use is not None:
+            wanted, content, release = use.wanted, "", use.release
+        return LiveSubscription(
+            connection.number, query.sow.query, wanted, content, 0, following, release
+        )
 
     def _failed(self, session: _ClientQueries, query: _Query, error: Exception) -> None:
         query.release()
@@ -683,6 +730,39 @@ class QueryRunner:
         self._close(session)
         self._rewinding.end_rows(historical)
         self._begin_next(session)
+
+
+def aggregation_terms(
+    sow: SowCommand, wanted: TopicFilter, topics: Sequence[SowTopic]
+) -> AggregationTerms:
+    """Returns the aggregation that a query asks for.
+
+    Args:
+        topics: the SOW topics that the query names.
+
+    Raises:
+        RemoteProtocolError: it is not of one topic.
+    """
+    shown = repr(sow.topic[:200])
+    if wanted.pattern is not None:
+        raise RemoteProtocolError(
+            f"an aggregation is of one topic, and {shown} is a regular expression: name a topic",
+            "not_supported",
+        )
+    if not topics:
+        raise RemoteProtocolError(
+            f"no SOW topic or view is {shown}: only what has a state of the world can be "
+            "aggregated",
+            "no_sow",
+        )
+    types = {each.type_name.decode() for each in topics}
+    if len(types) > 1:
+        raise RemoteProtocolError(
+            f"SOW topics of types {', '.join(sorted(types))} are called {shown}: give the message "
+            "type of one",
+            "bad_message_type",
+        )
+    return AggregationTerms(sow.topic, types.pop(), sow.filter, sow.projection, sow.grouping)
 
 
 def _instead_of(before: LiveSubscription) -> ReplacedQuery:

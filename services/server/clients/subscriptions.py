@@ -194,15 +194,18 @@ class ClientSubscriptions:
                 sow = self._allowed_query(sow, subscribe)
                 if subscribe is not None:
                     subscribe = replace(subscribe, filter=sow.filter, select=sow.select)
-            if subscribe is None:
+            if subscribe is None or sow.projection:
                 frontend = self._clients.queued.find(sow.topic, sow.message_type)
+                if frontend is not None and sow.projection:
+                    raise RemoteProtocolError(
+                        f"{sow.topic[:200]!r} is a queue: aggregate the topic under it",
+                        "not_supported",
+                    )
                 if frontend is not None:
                     self._check_name(name, replaces=False, subscribes=False)
                     self._clients.queued.sow(connection, sow, frontend)
                     self._clients.occurrences.queried(connection, sow, subscribes=False)
                     return
-            if sow.projection:
-                raise RemoteProtocolError("projection is not spoken yet", "not_supported")
             if subscribe is not None:
                 if sow.top_n is not None:
                     raise RemoteProtocolError("pages are not spoken yet", "not_supported")
@@ -270,7 +273,7 @@ class ClientSubscriptions:
         )
         if self._is_expression(command.topic, literal):
             return command
-        may_select = subscribe is None or not subscribe.bookmark
+        may_select = not command.projection and (subscribe is None or not subscribe.bookmark)
         filter_, select = self._reading(
             ReadRequest(command.topic, command.filter, command.select, command.order_by, may_select)
         )
@@ -345,6 +348,12 @@ class ClientSubscriptions:
                 "not_supported",
             )
         had = before.filter
+        if had.shown_as:
+            raise RemoteProtocolError(
+                "an aggregated subscription is not replaced: unsubscribe, and send "
+                "sow_and_subscribe again",
+                "not_supported",
+            )
         if (had.topic, had.message_types, had.pattern is None) != (
             wanted.topic, wanted.message_types, wanted.pattern is None
         ):  # fmt: skip

@@ -8,6 +8,7 @@ second; changes lost in a crash are folded from the journal again.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from raylay.services.server.sow.stored_topics import (
     UNSAVED_BYTES_MAX,
     StoredSowTopics,
 )
+from raylay.services.server.turns import SpacedTurns
 from raylay.storage.files import make_file
 from raylay.storage.sow import LmdbSowStore
 
@@ -33,11 +35,16 @@ if TYPE_CHECKING:
     from raylay.services.core.conflation import ConflationFeature
     from raylay.services.sow.book import SowBook
     from raylay.services.sow.topic import SowChange, SowTopic
+    from raylay.services.subscriptions.follow_terms import AggregationTerms
+    from raylay.services.subscriptions.matching import FilterOwner
+    from raylay.services.views.aggregated import AggregatedUse, AggregatedViews
 
 WRITE_INTERVAL_S = 1.0
 IDLE_INTERVAL_S = 10.0
 """Time, in seconds, between two writes that only advance the transaction id, so that the journal
 can be released."""
+TURN_S = 0.001
+"""Time, in seconds, that the building of aggregations has in a turn of the loop."""
 RETRY_S = 5.0
 """Pause, in seconds, after a failed commit of the store."""
 
@@ -95,6 +102,9 @@ class SowManager:
         """The views over the SOW topics, as a feature of the folds; None: there are no views."""
         self._conflation: ConflationFeature | None = None
         self._conflated_timer: asyncio.TimerHandle | None = None
+        self._aggregated: AggregatedViews | None = None
+        """The views of aggregated queries and subscriptions; None: there never was one."""
+        self._building = SpacedTurns(runtime, self._build)
         self._refused: set[SowTopic] = set()
         """The topics that were reported as out of service."""
         if stored.conflated:
@@ -138,6 +148,36 @@ class SowManager:
             self.feature.begin_counting()
             if self.feature.floor_txid is not None:
                 self._begin_write()
+
+    # -- aggregations ----------------------------------------------------------------------------
+    def aggregate(self, terms: AggregationTerms, asker: FilterOwner) -> AggregatedUse:
+        """Returns the use of the view that a client asks for, which may have to be built first.
+
+        Raises:
+            RemoteProtocolError: it cannot be had.
+        """
+        if self._aggregated is None:
+            from raylay.services.plugins.views import aggregated_views
+
+            made = self._aggregated = aggregated_views(
+                self.book, self._runtime.config.type_definitions, self._enlist, self._wake_building
+            )
+            self._folds.weigh_by(made.weigh)
+        return self._aggregated.use(terms, asker)
+
+    def _enlist(self, is_used: bool) -> None:
+        assert self._aggregated is not None
+        self._folds.enlist(self._aggregated, is_used)
+
+    def _wake_building(self) -> None:
+        self._building.schedule()
+
+    def _build(self) -> bool:
+        """Builds views of aggregations in a turn of the loop. Returns whether any are left."""
+        if self._aggregated is None or not self._runtime.is_serving or self._is_folding:
+            return False
+        until_s = time.perf_counter() + TURN_S
+        return self._aggregated.build(lambda: time.perf_counter() >= until_s)
 
     # -- a feature, for the folds ----------------------------------------------------------------
     def fold(self, batch: CommitBatch) -> None:
@@ -353,11 +393,13 @@ class SowManager:
 
     def newly_refused(self) -> list[SowTopic]:
         """Returns the views and conflated topics that went out of service since the last call."""
-        book = None if self.feature is None else self.feature.book
-        if book is None or not book.computed:
+        if self.feature is None:
             return []
-        found = [each for each in book.computed if each.refusal and each not in self._refused]
+        computed = self.feature.book.computed
+        found = [each for each in computed if each.refusal and each not in self._refused]
         self._refused |= set(found)
+        if self._aggregated is not None:
+            found += self._aggregated.newly_refused()
         return found
 
     # -- the journal -----------------------------------------------------------------------------
@@ -380,6 +422,7 @@ class SowManager:
         return {
             "sow_topics": self.feature.status(),
             **self._computed_status(),
+            "aggregations": [] if self._aggregated is None else self._aggregated.status(),
             "sow_store_failure": self._stored.failure,
             "sow_unreadable": self.feature.unreadable,
         }
@@ -425,8 +468,9 @@ class SowManager:
             await self._finish(self._commit)
         # Commits that wait to be folded are folded from the journal in the next life.
         self._folds.enlist(self, False)
-        for each in self._computing:
-            self._folds.enlist(each, False)
+        for each in (*self._computing, self._aggregated):
+            if each is not None:
+                self._folds.enlist(each, False)
         if self.feature is not None and not self._is_folding:
             await self._runtime.in_thread(self._stored.write, self.feature)
         self._stored.close()

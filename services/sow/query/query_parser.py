@@ -41,6 +41,7 @@ class QueryRequest:
         follows: whether a subscription begins with the query.
         client: properties of the querying client that filters can read; None: none.
         budget: pays for the filter's work; None: the work is not limited.
+        of: the only topic that is queried, whatever `wanted` says; None: those of `wanted`.
     """
 
     wanted: QueryWish
@@ -55,6 +56,7 @@ class QueryRequest:
     follows: bool = False
     client: EvalContext | None = None
     budget: FilterBudget | None = None
+    of: SowTopic | None = None
 
 
 class ReplacedQuery(NamedTuple):
@@ -108,7 +110,7 @@ class QueryParser:
             RemoteProtocolError: it is refused: `no_sow`, `bad_filter`, `bad_order_by`,
                 `bad_select`, `not_supported` for messages of one of the topics, or `view_full`.
         """
-        topics = self._book.matching(question.wanted)
+        topics = self._topics(question)
         if not topics and not question.follows:
             name = question.wanted.topic.decode("utf-8", "replace")
             raise RemoteProtocolError(
@@ -116,9 +118,6 @@ class QueryParser:
                 "world can be asked for it; declare it in the configuration, under sow_topics",
                 "no_sow",
             )
-        refusal = self._book.refusal_of(question.wanted)
-        if refusal:
-            raise RemoteProtocolError(refusal, "view_full")
         use = FOLLOWING if question.follows else QUERY
         filter_ = self._filter(question.filter, use, question)
         order = read_order(question.order_by) if question.order_by else ()
@@ -127,6 +126,19 @@ class QueryParser:
             for topic in topics:
                 Projection(question.select, topic.type)
         return ParsedQuery(question, filter_, order)
+
+    def _topics(self, question: QueryRequest) -> tuple[SowTopic, ...]:
+        """Returns the topics of a query.
+
+        Raises:
+            RemoteProtocolError: one is out of service: `view_full`.
+        """
+        of = question.of
+        topics = self._book.matching(question.wanted) if of is None else (of,)
+        for each in topics:
+            if each.refusal:
+                raise RemoteProtocolError(each.refusal, "view_full")
+        return topics
 
     def _filter(self, text: str, use: ExpressionUse, asked: QueryRequest) -> Expression | None:
         if not text:
@@ -172,8 +184,12 @@ class QueryParser:
                 focus become rows, and those that left it are told apart (`left`). None: it replaces
                 none.
             past: the wanted past state, for topics with a history; None: as the query says.
+
+        Raises:
+            RemoteProtocolError: a topic went out of service since `accept`: `view_full`.
         """
         question = asked.question
+        topics = self._topics(question)
         replaced = None
         if instead_of is not None:
             before = self._filter(instead_of.filter, FOLLOWING, question)
@@ -195,7 +211,6 @@ class QueryParser:
         )
         if past is None and question.as_of_us:
             past = AsOf(None, question.as_of_us)
-        topics = self._book.matching(question.wanted)
         return QueryExecution([self._part(topic, asked, terms, past) for topic in topics], terms)
 
     def _part(
@@ -231,4 +246,5 @@ class QueryParser:
                 source = state.query()
                 if asked.filter is None and wants is None and not expires_now_us:
                     count = state.count
-        return QueryPart(topic.name, topic.type, source, count, wants, expires_now_us)
+        name = topic.shown_as or topic.name
+        return QueryPart(name, topic.type, source, count, wants, expires_now_us)
