@@ -40,11 +40,12 @@ ProblemKind: TypeAlias = Literal[
     "disk",
     "link",
     "queue",
+    "view",
     "slow_client",
 ]
 KINDS: tuple[ProblemKind, ...] = (
     *("publishers_wait", "data_at_risk", "instance", "unknown", "head", "disk", "link"),
-    *("queue", "slow_client"),
+    *("queue", "view", "slow_client"),
 )
 """Kinds of problems, the most urgent first."""
 PUBLISHERS_WAIT_MS = 2_000
@@ -120,6 +121,7 @@ def problems_of(view: FabricView) -> list[Problem]:
     for link in view.links:
         found += _link(view, link)
     found += _queues(view)
+    found += _views(view)
     found += _head(view)
     return sorted(found, key=lambda each: each.order)
 
@@ -594,3 +596,26 @@ def _queues(view: FabricView) -> Iterator[Problem]:
                 weight=float(depth),
                 page="queues.md#consume",
             )
+
+
+# -- views -------------------------------------------------------------------------------------
+def _views(view: FabricView) -> Iterator[Problem]:
+    """Yields the views and conflated topics that are out of service, each once for all
+    instances."""
+    closed: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for name, each in view.instances.items():
+        for told in each.known.views if each.known is not None else ():
+            if not told.in_service:
+                closed.setdefault((told.name, told.message_type), []).append((name, told.why))
+    for (name, message_type), at in closed.items():
+        yield Problem(
+            f"view/{message_type}/{name}",
+            "view",
+            "act",
+            f"{name} is out of service at {names([instance for instance, _ in at])}: {at[0][1]}",
+            f"#/view/{step(name)}",
+            "Allow the view more memory, or group by fewer values, then restart the instance.",
+            weight=float(len(at)),
+            page="troubleshooting.md#events",
+            instance=at[0][0],
+        )

@@ -25,6 +25,7 @@ TEXT_CHARACTERS_MAX = 1_000
 LINKS_MAX = 1_000
 QUEUES_MAX = 200
 TOPICS_MAX = 200
+VIEWS_MAX = 200
 ACTIONS_MAX = 100
 SLOW_MAX = 10
 EVENTS_MAX = 50
@@ -121,6 +122,36 @@ class TopicSummary(msgspec.Struct, frozen=True):
     subscribers: Count | None = None
 
 
+class ViewSummary(msgspec.Struct, frozen=True):
+    """A view or a conflated topic at one instance.
+
+    Attributes:
+        kind: `view` or `conflated`.
+        under: names of the topics under it, apart by commas.
+        taken_per_sec: rate of the changes that came.
+        updates_per_sec: rate of the changes that were given.
+        waiting: updates that a view has not applied, or records of a conflated topic whose change
+            waits for its interval.
+        in_service: whether it is queried and followed; if not, `why` says why.
+        built_percent: how far a view is built that is not ready yet; None: it is ready.
+    """
+
+    name: Text
+    message_type: Text = ""
+    kind: Literal["view", "conflated"] = "view"
+    under: Text = ""
+    records: Count | None = None
+    taken_per_sec: Number | None = None
+    updates_per_sec: Number | None = None
+    memory_bytes: Count | None = None
+    waiting: Count | None = None
+    trend: Trend | None = None
+    subscribers: Count | None = None
+    in_service: bool = True
+    why: Text = ""
+    built_percent: Number | None = None
+
+
 class ActionSummary(msgspec.Struct, frozen=True):
     """A configured action at one instance.
 
@@ -195,6 +226,7 @@ class InstanceSummary(msgspec.Struct, frozen=True):
     upstreams: Annotated[tuple[UpstreamSummary, ...], msgspec.Meta(max_length=LINKS_MAX)] = ()
     queues: Annotated[tuple[QueueSummary, ...], msgspec.Meta(max_length=QUEUES_MAX)] = ()
     topics: Annotated[tuple[TopicSummary, ...], msgspec.Meta(max_length=TOPICS_MAX)] = ()
+    views: Annotated[tuple[ViewSummary, ...], msgspec.Meta(max_length=VIEWS_MAX)] = ()
     actions: Annotated[tuple[ActionSummary, ...], msgspec.Meta(max_length=ACTIONS_MAX)] = ()
     last_event: Count = 0
     events: Annotated[tuple[FabricEvent, ...], msgspec.Meta(max_length=EVENTS_MAX)] = ()
@@ -342,6 +374,7 @@ class Summarizer:
                 for name, each in [*snapshot.get("queues", {}).items()][:QUEUES_MAX]
             ),
             topics=tuple(self._topics(snapshot)),
+            views=tuple(self._views(snapshot, steady_us)),
             actions=_actions(snapshot),
             last_event=snapshot.get("last_event", 0),
             events=tuple(events),
@@ -464,6 +497,31 @@ class Summarizer:
                 self._rates.of(("topic", *key), counted.get(key, 0)),
                 None,
                 followers.of(name, message_type),
+            )
+
+    def _views(self, snapshot: Mapping[str, Any], steady_us: int) -> Iterable[ViewSummary]:
+        followers = FollowerCounts(snapshot)
+        every = [(kind, *each) for kind in KINDS for each in (snapshot.get(kind) or {}).items()]
+        for kind, stored_as, told in every[:VIEWS_MAX]:
+            message_type, name = identity(stored_as)
+            key = (kind, stored_as)
+            waiting = told.get("queue_depth" if kind == "views" else "pending")
+            self._trends.note(key, steady_us, waiting)
+            yield ViewSummary(
+                _cut(name),
+                _cut(message_type),
+                "view" if kind == "views" else "conflated",
+                _cut(", ".join(identity(each)[1] for each in told.get("under", ()))),
+                told.get("records"),
+                self._rates.of((*key, "taken"), told.get("taken", 0)),
+                self._rates.of((*key, "updates"), told.get("updates", 0)),
+                told.get("memory_bytes", told.get("pending_bytes")),
+                waiting,
+                self._trends.of(key, MESSAGES_FLOOR).trend,
+                followers.of(name, message_type),
+                bool(told.get("in_service", True)),
+                _cut(told.get("refusal")),
+                told.get("built_percent"),
             )
 
 

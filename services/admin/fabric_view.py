@@ -17,7 +17,12 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from raylay.services.admin.fabric_events import FabricEventBook
-from raylay.services.admin.fabric_summary import InstanceSummary, LinkSummary, QueueSummary
+from raylay.services.admin.fabric_summary import (
+    InstanceSummary,
+    LinkSummary,
+    QueueSummary,
+    ViewSummary,
+)
 from raylay.services.admin.fabric_topology import (
     ConfiguredInstance,
     ConfiguredLink,
@@ -507,6 +512,7 @@ def fabric_document(
         "links": [_link_document(view, each) for each in view.links],
         "queues": _queues(view),
         "topics": _topics(view),
+        "views": _views(view),
         "actions": _actions(view),
         "totals": _totals(view),
         "head": None if view.head is None else view.head.document(),
@@ -678,6 +684,58 @@ def _joint_trend(trends: Iterable[Trend | None]) -> Trend | None:
     if "growing" in found:
         return "growing"
     return "shrinking" if "shrinking" in found else "steady"
+
+
+_VIEW_VALUES = (
+    *("records", "taken_per_sec", "updates_per_sec", "memory_bytes", "waiting", "built_percent"),
+)
+
+
+def _views(view: FabricView) -> list[dict[str, Any]]:
+    """Returns the views and the conflated topics. Each instance computes its own, so that of
+    their values the largest counts, and of those of percent the least."""
+    by_name: dict[tuple[str, str, str], list[tuple[str, ViewSummary]]] = {}
+    for name, each in view.instances.items():
+        for told in each.known.views if each.known is not None else ():
+            key = (told.kind, told.name, told.message_type)
+            if key in by_name or len(by_name) < TOPICS_MAX:
+                by_name.setdefault(key, []).append((name, told))
+    entries = sum(map(len, by_name.values()))
+    found = []
+    for (kind, name, message_type), known in by_name.items():
+        entry: dict[str, Any] = {
+            "name": name,
+            "message_type": message_type,
+            "kind": kind,
+            "under": known[0][1].under,
+            "level": worst(_view_level(told) for _, told in known),
+            "trend": _joint_trend(told.trend for _, told in known),
+            "subscribers": known_sum(told.subscribers for _, told in known),
+            "instances": [
+                {
+                    "name": instance,
+                    "level": _view_level(told),
+                    "why": told.why,
+                    "trend": told.trend,
+                    "subscribers": told.subscribers,
+                    **{key: getattr(told, key) for key in _VIEW_VALUES},
+                }
+                for instance, told in (known if entries <= TOPIC_ENTRIES_MAX else ())
+            ],
+        }
+        for value in _VIEW_VALUES:
+            values = [getattr(told, value) for _, told in known]
+            values = [each for each in values if each is not None]
+            least = value == "built_percent"
+            entry[value] = (min if least else max)(values, default=None)
+        found.append(entry)
+    return found
+
+
+def _view_level(told: ViewSummary) -> Level:
+    if not told.in_service:
+        return "act"
+    return "ready" if told.built_percent is None else "working"
 
 
 def _actions(view: FabricView) -> list[dict[str, Any]]:

@@ -35,6 +35,7 @@ class MessagesRequest:
         topic: a name, or a regular expression over names.
         start: bookmark at which a replay begins.
         limit: number of rows after which the answer ends; without effect where `follow` is true.
+        order_by: order of the records of a SOW topic, such as `/price DESC`; empty: any.
     """
 
     source: Source
@@ -43,6 +44,7 @@ class MessagesRequest:
     start: str
     limit: int
     follow: bool
+    order_by: str = ""
 
 
 def read_messages_request(query: Mapping[str, str]) -> MessagesRequest:
@@ -59,7 +61,11 @@ def read_messages_request(query: Mapping[str, str]) -> MessagesRequest:
         raise ConfigurationError(
             "no topic is given: name one, or write a regular expression such as `orders/.*`"
         )
+    order_by = query.get("order", "").strip()
+    if order_by and source != "sow":
+        raise ConfigurationError("order goes with source=sow: messages come in the log's order")
     for name, text, most in (
+        ("order", order_by, TEXT_CHARACTERS_MAX),
         ("topic", topic, TEXT_CHARACTERS_MAX),
         ("filter", filter_, FILTER_CHARACTERS_MAX),
     ):
@@ -67,7 +73,8 @@ def read_messages_request(query: Mapping[str, str]) -> MessagesRequest:
             raise ConfigurationError(f"{name} has {len(text)} characters: at most {most} are read")
     start = NOW if source == "live" else read_start(query.get("start", ""))
     follow = source == "live" or (source == "replay" and query.get("follow") == "1")
-    return MessagesRequest(source, topic, filter_, start, _limit(query.get("limit", "")), follow)
+    limit = _limit(query.get("limit", ""))
+    return MessagesRequest(source, topic, filter_, start, limit, follow, order_by)
 
 
 def _limit(text: str) -> int:

@@ -29,6 +29,8 @@ STATUS_COLUMNS = (
     "instance", "group", "state", "clients", "messages", "notes", "destination", "address", "mode",
     "unacked", "age",
 )  # fmt: skip
+VIEW_WAITS_SHOWN = 10_000
+"""Updates that a view has not applied from which the status names it."""
 RATE_S = 1.0
 """Time between the two looks from which a rate is computed."""
 SUBSCRIBER_COLUMNS = ("instance", "client", "topic", "reads", "delivered", "behind", "unsent")
@@ -266,6 +268,7 @@ def print_status(found: dict[str, Any], as_json: bool) -> None:
         *front_log_lines(found["instances"]),
         *retention_lines(found["instances"]),
         *security_file_lines(found["instances"]),
+        *view_lines(found["instances"]),
         *slow_client_lines(found["instances"]),
         *action_lines(found["instances"]),
         *left_over_lines(found.get("left_over", [])),
@@ -357,6 +360,25 @@ def security_file_lines(instances: list[dict[str, Any]]) -> list[str]:
         )
         if problem
     ]
+
+
+def view_lines(instances: list[dict[str, Any]]) -> list[str]:
+    """Returns a line for each view and conflated topic that is out of service, with the reason, and
+    one for each that is built or has much to apply."""
+    lines = []
+    for instance in instances:
+        for kind in ("views", "conflated_topics"):
+            for name, each in (instance.get(kind) or {}).items():
+                waits = each.get("queue_depth", 0)
+                if each.get("refusal"):
+                    lines.append(f"{instance['name']}: {each['refusal']}")
+                elif each.get("built_percent") is not None:
+                    lines.append(
+                        f"{instance['name']}: view {name} is {each['built_percent']:.0f} % built"
+                    )
+                elif kind == "views" and waits >= VIEW_WAITS_SHOWN:
+                    lines.append(f"{instance['name']}: view {name} has {waits:,} updates to apply")
+    return lines
 
 
 def slow_client_lines(instances: list[dict[str, Any]]) -> list[str]:

@@ -13,11 +13,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from raylay.services.messages.plain_text import plain
+from raylay.services.messages.units import about_bytes
 
 Style: TypeAlias = Literal["", "bold", "dim", "good", "working", "attention", "act", "unknown"]
 Row: TypeAlias = Mapping[str, Any]
 
-VIEWS = ("overview", "instances", "links", "queues", "clients")
+VIEWS = ("overview", "instances", "links", "queues", "clients", "views")
 SORTS = ("trouble first", "by name")
 PROBLEMS_SHOWN = 5
 HEADER_LINES = 4
@@ -39,7 +40,7 @@ _STYLES: Mapping[str, Style] = {
 }
 _TRENDS = {"growing": "grows", "shrinking": "shrinks", "steady": "steady"}
 HELP = (
-    "1 to 5, tab     overview, instances, links, queues, clients; the next view",
+    "1 to 6, tab     overview, instances, links, queues, clients, views; the next",
     "up, down, j, k  a line up or down; page up, page down, home, end",
     "s               sort: trouble first, or by name",
     "space           hold the picture; again: go on",
@@ -377,6 +378,22 @@ QUEUES = Table(
     ),
     "none is configured",
 )
+COMPUTED = Table(
+    "views and conflated topics",
+    (
+        Column("view", _text("name"), 9, right=False),
+        Column("kind", _text("kind"), 3, right=False),
+        Column("over", _text("under"), 2, right=False),
+        Column("records", _number("records"), 7),
+        Column("in/s", _number("taken_per_sec"), 4),
+        Column("updates/s", _number("updates_per_sec"), 8),
+        Column("waiting", _number("waiting"), 6),
+        Column("memory", lambda row: _bytes(row.get("memory_bytes")), 5),
+        Column("followers", _number("subscribers"), 5),
+    ),
+    lambda row: _view_note(row),
+    "none is configured",
+)
 CLIENTS = Table(
     "clients",
     (
@@ -394,6 +411,22 @@ CLIENTS = Table(
 
 def _lease(row: Row) -> str:
     return "" if row.get("oldest_lease_s") is None else seconds(row["oldest_lease_s"])
+
+
+def _bytes(value: object) -> str:
+    return about_bytes(int(value)) if isinstance(value, int | float) else "?"
+
+
+def _view_note(row: Row) -> str:
+    """Returns what is wrong with a view at the instances, or how far it is built."""
+    wrong = [
+        f"{each.get('name')}: {each['why']}"
+        for each in row.get("instances") or ()
+        if each.get("why")
+    ]
+    if not wrong and row.get("built_percent") is not None:
+        return f"{row['built_percent']:.0f} % built"
+    return "; ".join(wrong)
 
 
 # -- the screen --------------------------------------------------------------------------------
@@ -490,10 +523,15 @@ def body(document: Row, clients: Sequence[Row], state: TopState, width: int) -> 
         return drawn(QUEUES, queues, width)
     if state.view == "clients":
         return drawn(CLIENTS, _ordered(clients, state, "client"), width)
+    views = _ordered(document.get("views") or (), state, "name")
+    if state.view == "views":
+        return drawn(COMPUTED, views, width)
     lines = _problems(document.get("problems") or (), width)
     lines += drawn(INSTANCES, instances, width)
     for table, rows in ((LINKS, links), (QUEUES, queues)):
         lines += [Line(""), *drawn(table, rows, width)]
+    if views:
+        lines += [Line(""), *drawn(COMPUTED, views, width)]
     return lines
 
 
@@ -508,12 +546,16 @@ def _problems(problems: Sequence[Row], width: int) -> list[Line]:
     return [*lines, Line("")] if lines else []
 
 
+_WAITING = ("unsent_bytes", "depth", "unacked", "waiting")
+"""Keys of the number that orders rows of one level, the largest first."""
+
+
 def _ordered(rows: Iterable[Row], state: TopState, *names: str) -> list[Row]:
     def by_name(row: Row) -> tuple[str, ...]:
         return tuple(str(row.get(name) or "") for name in names)
 
     def by_trouble(row: Row) -> tuple[int, float, tuple[str, ...]]:
-        waiting = row.get("unsent_bytes") or row.get("depth") or row.get("unacked") or 0
+        waiting = next((row[key] for key in _WAITING if row.get(key)), 0)
         return _URGENCY.get(str(row.get("level")), len(_URGENCY)), -float(waiting), by_name(row)
 
     return sorted(rows, key=by_trouble if state.sort == SORTS[0] else by_name)

@@ -125,7 +125,11 @@ class MessagesRoutes:
                 first: MessageBatch | None = None
                 if asked.source == "sow":
                     rows = reader.client.sow(
-                        asked.topic, filter=asked.filter, top_n=asked.limit, batch=50
+                        asked.topic,
+                        filter=asked.filter,
+                        order_by=asked.order_by,
+                        top_n=asked.limit,
+                        batch=50,
                     )
                     first = await rows.next_batch()
                 else:

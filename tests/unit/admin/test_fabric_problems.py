@@ -22,7 +22,7 @@ from raylay.services.admin.fabric_problems import (
     step,
     verdict_of,
 )
-from raylay.services.admin.fabric_summary import QueueSummary, SlowClient
+from raylay.services.admin.fabric_summary import QueueSummary, SlowClient, ViewSummary
 from raylay.services.admin.fabric_view import FabricView, HeadSight, PeerAnswer, view_of
 
 PAIR = topology(1, 2)
@@ -333,5 +333,17 @@ def test_every_line_of_the_pages_is_there(page: str) -> None:
     assert anchor in anchors
 
 
+def test_a_view_out_of_service_is_one_problem_of_all_its_instances() -> None:
+    full = ViewSummary("sums", "json", in_service=False, why="it would take too much")
+    slow = ViewSummary("slow", "json", "conflated")
+    changed = {
+        name: answer(summary(PAIR, name, views=(full, slow) if name == "R0-0" else (full,)))
+        for name in ("R0-0", "R0-1")
+    }
+    (found,) = problems_of(seen(changed))
+    assert found.text == "sums is out of service at R0-0 and R0-1: it would take too much"
+    assert (found.kind, found.level, found.href) == ("view", "act", "#/view/sums")
+
+
 def test_every_kind_has_a_place() -> None:
-    assert len(set(KINDS)) == len(KINDS) == 9
+    assert len(set(KINDS)) == len(KINDS) == 10

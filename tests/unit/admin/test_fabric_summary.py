@@ -99,6 +99,30 @@ def test_an_instance_is_summed_up_and_read_as_it_was_written() -> None:
     assert read_summary(msgspec.json.encode(found), "north") == found
 
 
+def test_views_are_told_with_what_came_and_what_they_gave() -> None:
+    view = {
+        "records": 3, "taken": 100, "updates": 50, "memory_bytes": 7, "queue_depth": 0,
+        "under": ["json/orders", "fix/rates"], "in_service": True, "refusal": "",
+    }  # fmt: skip
+    slow = {
+        "records": 2, "taken": 50, "updates": 5, "pending": 3, "pending_bytes": 90,
+        "under": ["json/sums"], "in_service": False, "refusal": "it is over another one",
+    }  # fmt: skip
+    at = Summarizer()
+    told = {"views": {"json/sums": view}, "conflated_topics": {"json/slow": slow}}
+    take(at, **told)
+    told["views"] = {"json/sums": {**view, "taken": 120, "updates": 60, "built_percent": 12.5}}
+    found = take(at, 2, **told)
+    sums, conflated = found.views
+    assert (sums.name, sums.kind, sums.under) == ("sums", "view", "orders, rates")
+    assert (sums.taken_per_sec, sums.updates_per_sec, sums.built_percent) == (10.0, 5.0, 12.5)
+    assert (sums.memory_bytes, sums.waiting, sums.in_service) == (7, 0, True)
+    assert (conflated.kind, conflated.waiting, conflated.memory_bytes) == ("conflated", 3, 90)
+    assert (conflated.in_service, conflated.why) == (False, "it is over another one")
+    assert {each.name for each in found.topics if each.sow} == {"orders", "prices", "sums", "slow"}
+    assert read_summary(msgspec.json.encode(found), "north") == found
+
+
 def test_an_instance_that_has_not_begun_knows_little() -> None:
     found = Summarizer().take({"name": "north"}, time_us=1, steady_us=1)
     assert (found.clients, found.slow_clients, found.links) == (None, None, ())

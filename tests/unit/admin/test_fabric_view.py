@@ -27,6 +27,7 @@ from raylay.services.admin.fabric_summary import (
     QueueSummary,
     TopicSummary,
     UpstreamSummary,
+    ViewSummary,
 )
 from raylay.services.admin.fabric_topology import ConfiguredInstance, alone
 from raylay.services.admin.fabric_view import (
@@ -319,6 +320,31 @@ def test_topics_are_those_that_instances_tell_of(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(fabric_view, "TOPICS_MAX", 1)
     (orders,) = told(PAIR, changed)["topics"]
     assert len(orders["instances"]) == 2
+
+
+def test_of_views_the_largest_values_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(**more: Any) -> ViewSummary:
+        return ViewSummary("sums", "json", "view", "orders", trend="steady", subscribers=2, **more)
+
+    changed = {
+        "R0-0": answer(summary(PAIR, "R0-0", views=(of(records=9, waiting=4), ViewSummary("x")))),
+        "R0-1": answer(summary(PAIR, "R0-1", views=(of(records=7, built_percent=40.0),))),
+    }
+    sums, other = told(PAIR, changed)["views"]
+    assert (sums["records"], sums["waiting"], sums["subscribers"]) == (9, 4, 4)
+    assert (sums["level"], sums["built_percent"], sums["trend"]) == ("working", 40.0, "steady")
+    assert [(each["name"], each["level"]) for each in sums["instances"]] == [
+        ("R0-0", "ready"),
+        ("R0-1", "working"),
+    ]
+    assert (other["level"], other["records"], other["kind"]) == ("ready", None, "view")
+    closed = of(in_service=False, why="it is full")
+    changed["R0-1"] = answer(summary(PAIR, "R0-1", views=(closed,)))
+    assert told(PAIR, changed)["views"][0]["level"] == "act"
+    monkeypatch.setattr(fabric_view, "TOPIC_ENTRIES_MAX", 1)
+    monkeypatch.setattr(fabric_view, "TOPICS_MAX", 1)
+    (sums,) = told(PAIR, changed)["views"]
+    assert sums["instances"] == []
 
 
 def test_an_instance_alone_has_a_view() -> None:

@@ -24,6 +24,8 @@ def test_a_request_is_read_with_its_defaults() -> None:
     assert (found.start, found.follow) == ("0|1|", True), "live begins now"
     assert not read_messages_request({"topic": "o", "source": "sow", "follow": "1"}).follow
     assert read_messages_request({"topic": "o", "follow": "1", "limit": "7"}).limit == 7
+    ordered = {"topic": "o", "source": "sow", "order": " /price DESC "}
+    assert read_messages_request(ordered).order_by == "/price DESC"
 
 
 @pytest.mark.parametrize(
@@ -32,6 +34,7 @@ def test_a_request_is_read_with_its_defaults() -> None:
         ({}, "no topic"),
         ({"topic": "o" * 1025}, "topic has 1025"),
         ({"topic": "o", "filter": "x" * 8193}, "filter has 8193"),
+        ({"topic": "o", "order": "/price"}, "goes with source=sow"),
         ({"topic": "o", "source": "queue"}, "sow, live, replay"),
         ({"topic": "o", "limit": "0"}, f"from 1 to {ROWS_MAX}"),
         ({"topic": "o", "limit": "9" * 5000}, f"from 1 to {ROWS_MAX}"),

@@ -323,3 +323,21 @@ def test_it_is_said_since_when_the_head_is_away(capsys: pytest.CaptureFixture[st
     )
     (line,) = told(instance("a", 90_000_000))
     assert "has not answered a since" in line and "raylay head start" in line
+
+
+def test_views_are_named_that_are_out_of_service_built_or_behind() -> None:
+    views = {
+        "json/full": {"refusal": "view full would take too much", "queue_depth": 0},
+        "json/built": {"refusal": "", "built_percent": 41.6, "queue_depth": 0},
+        "json/late": {"refusal": "", "queue_depth": 12_000},
+        "json/fine": {"refusal": "", "queue_depth": 9},
+    }
+    slow = {"json/slow": {"refusal": "", "queue_depth": 12_000}}
+    found = status.view_lines(
+        [{"name": "a", "views": views, "conflated_topics": slow}, {"name": "b"}]
+    )
+    assert found == [
+        "a: view full would take too much",
+        "a: view json/built is 42 % built",
+        "a: view json/late has 12,000 updates to apply",
+    ]

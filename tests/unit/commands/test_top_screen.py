@@ -138,7 +138,7 @@ def test_the_overview_has_what_is_wrong_first() -> None:
         "NY-2 does not answer",
         "1 of 2 instances answer   in 1,234/s   out 250k/s   acks ?/s   clients 12   "
         "subscriptions 4",
-        "[1 overview]   2 instances    3 links    4 queues    5 clients ",
+        "[1 overview]   2 instances    3 links    4 queues    5 clients    6 views ",
         "! NY-2 does not answer",
         "",
         "instance  state    clients   in/s  out/s  ack p50  ack p99  unacked  disk free  group",
@@ -260,6 +260,46 @@ def test_a_picture_is_the_overview_with_the_clients() -> None:
     assert only[4].startswith("queue") and len(only) == 7
 
 
+def view(name: str, **more: Any) -> dict[str, Any]:
+    return {
+        "name": name, "kind": "view", "under": "orders", "level": "ready", "records": 1_204,
+        "taken_per_sec": 90.0, "updates_per_sec": 30.0, "waiting": 0, "memory_bytes": 3 * 2**20,
+        "subscribers": 4, "built_percent": None, "instances": [], **more,
+    }  # fmt: skip
+
+
+def test_views_have_a_table_where_there_are_any() -> None:
+    full = [{"name": "NY-1", "why": "it would take too much"}, {"name": "NY-2", "why": ""}]
+    views = [
+        view("sums"),
+        view("built", level="working", built_percent=41.6),
+        view("full", level="act", instances=full, memory_bytes=None),
+    ]
+    lines = texts(screen({**DOCUMENT, "views": views}, [], TopState(view="views"), 160, 30).lines)
+    assert lines[4].split() == [
+        *("view", "kind", "over", "records", "in/s", "updates/s", "waiting", "memory", "followers"),
+    ]
+    assert lines[5].split()[:1] == ["full"] and lines[5].endswith("NY-1: it would take too much")
+    assert lines[6].endswith("42 % built") and " ? " in lines[5]
+    assert lines[7].split() == [
+        "sums",
+        "view",
+        "orders",
+        "1,204",
+        "90",
+        "30",
+        "0",
+        "3.0",
+        "MiB",
+        "4",
+    ]
+    overview = texts(screen({**DOCUMENT, "views": views}, [], TopState(), 160, 40).lines)
+    assert any(line.startswith("sums") for line in overview)
+    empty = texts(screen(QUIET, [], TopState(view="views"), 80, 30).lines)
+    assert "views and conflated topics: none is configured" in empty
+    assert not any("views and conflated" in line for line in drawn(TopState()).lines)
+
+
 # -- scrolling and keys ----------------------------------------------------------------------------
 def test_a_screen_scrolls_to_its_last_line_and_no_further() -> None:
     many = {**DOCUMENT, "instances": [instance(f"i-{at:03}") for at in range(100)]}
@@ -287,9 +327,9 @@ def test_keys_choose_a_view_and_what_is_asked() -> None:
             state = found
         return state
 
-    assert [after(TopState(offset=4), str(at)).view for at in range(1, 6)] == list(VIEWS)
+    assert [after(TopState(offset=4), str(at)).view for at in range(1, 7)] == list(VIEWS)
     assert after(TopState(), "next").view == "instances"
-    assert after(TopState(), "back").view == "clients"
+    assert after(TopState(), "back").view == "views"
     assert after(TopState(), "next", "back") == TopState()
     assert after(TopState(), "s").sort == "by name" and after(TopState(), "s", "s") == TopState()
     assert after(TopState(), " ").is_held and not after(TopState(), " ", " ").is_held
@@ -298,7 +338,7 @@ def test_keys_choose_a_view_and_what_is_asked() -> None:
     assert after(TopState(), "+").interval_s == 1.0 and after(TopState(), "-").interval_s == 5.0
     fastest = after(TopState(), *["+"] * 9)
     assert fastest.interval_s == 0.5 and after(fastest, *["-"] * 9).interval_s == 60.0
-    assert after(TopState(), "x", "6", "0", "²", "\r") == TopState()
+    assert after(TopState(), "x", "7", "0", "²", "\r") == TopState()
     assert pressed(TopState(), "q", page) is None is pressed(TopState(), "Q", page)
 
 
