@@ -221,6 +221,12 @@ class LiveSubscriptions:
             found = self._followers[kind] = self._make_followers[kind]()
         return found
 
+    def look_on(self, kind: FollowKind) -> None:
+        """Notes that a table of followers has begun to make what a later subscription needs, or has
+        dropped it: it gets the changes of each commit meanwhile."""
+        self.followers(kind)
+        self._enlist(self, bool(len(self)))
+
     def remove(self, subscription: LiveSubscription) -> None:
         if self._shares is not None:
             self._shares.remove(subscription)

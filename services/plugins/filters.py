@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from raylay.services.sow.query.query_parser import QueryParser
     from raylay.services.subscriptions.filtered import FilteredSubscriptions
     from raylay.services.subscriptions.matching import FilterOwner
+    from raylay.services.subscriptions.pages import PagedSubscriptions, PageOrder, TopicFinder
     from raylay.services.subscriptions.replay_filters import ReplayFilters
     from raylay.services.subscriptions.sow_subscriptions import SowSubscriptions
 
@@ -100,6 +101,32 @@ def following_subscriptions(
     from raylay.services.subscriptions.sow_subscriptions import SowSubscriptions
 
     return SowSubscriptions(*_language(definitions, instance), keeps, instance, group, asker)
+
+
+def paged_subscriptions(
+    definitions: Iterable[TypeDefinition],
+    topics: TopicFinder,
+    instance: str,
+    group: str,
+    asker: Callable[[int], FilterOwner],
+    full: Callable[[PageOrder], None],
+    order_bytes_max: int,
+) -> PagedSubscriptions:
+    """Returns the table of an instance's paginated subscriptions.
+
+    Args:
+        topics: returns the topics with records that a subscription asks for.
+        asker: returns the client of a session, with the budget of its filters.
+        full: called once with an order that takes more memory than it may.
+        order_bytes_max: limit on the memory of an order.
+
+    Raises:
+        RemoteProtocolError: as of `filtered_subscriptions`.
+    """
+    from raylay.services.subscriptions.pages import PagedSubscriptions
+
+    language = _language(definitions, instance)
+    return PagedSubscriptions(*language, topics, instance, group, asker, full, order_bytes_max)
 
 
 def sow_query_parser(book: SowBook, instance: str, group: str, held_bytes_max: int) -> QueryParser:

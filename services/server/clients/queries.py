@@ -14,6 +14,7 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -26,6 +27,7 @@ from raylay.services.plugins.filters import sow_query_parser
 from raylay.services.protocol.client.commands import SowCommand, Subscribe
 from raylay.services.security.retained_bytes import RetainedClaim
 from raylay.services.server.clients.historical_queries import HistoricalQueries, HistoricalQuery
+from raylay.services.server.clients.pages import ClientPages, PagePreparation
 from raylay.services.server.clients.replay_members import ReplayClient
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.manager import SowManager
@@ -33,7 +35,7 @@ from raylay.services.server.turns import SpacedTurns
 from raylay.services.subscriptions.bookmark import BookmarkSubscription, ReplayContent
 from raylay.services.subscriptions.deferred_deliveries import DeferredDeliveries
 from raylay.services.subscriptions.delivery import DeliveryContent, DeliverySink
-from raylay.services.subscriptions.follow_terms import AggregationTerms, FollowTerms
+from raylay.services.subscriptions.follow_terms import AggregationTerms, FollowTerms, PageTerms
 from raylay.services.subscriptions.matching import (
     FilterOwner,
     LiveSubscription,
@@ -113,14 +115,20 @@ class _Query(NamedTuple):
     """The claim on memory for the query's keys."""
     aggregated: AggregatedUse | None = None
     """The aggregation whose groups are the rows; None: the rows are the topic's records."""
+    terms: FollowTerms | None = None
+    """The options of the subscription that begins with the query; None: none does."""
     preparation: Preparation | None = None
     """What has to be made before the query begins; None: nothing."""
+    page: PagePreparation | None = None
+    """The order of the page, which is made behind that; None: there is no page."""
 
     def release(self) -> None:
         if self.claim is not None:
             self.claim.release()
         if self.preparation is not None:
             self.preparation.release()
+        if self.page is not None:
+            self.page.release()
 
 
 class _ClientQueries:
@@ -161,6 +169,7 @@ class QueryRunner:
         unsubscribe: ends a subscription.
         asker: returns the client and the filter budget of a session.
         rewinding: the queries with a bookmark, whose replay follows the rows.
+        pages: the paginated subscriptions.
     """
 
     def __init__(
@@ -171,6 +180,7 @@ class QueryRunner:
         unsubscribe: Callable[[LiveSubscription | BookmarkSubscription], None],
         asker: Callable[[int], FilterOwner],
         rewinding: HistoricalQueries,
+        pages: ClientPages,
     ) -> None:
         self._runtime = runtime
         self._sow = sow
@@ -178,6 +188,7 @@ class QueryRunner:
         self._unsubscribe = unsubscribe
         self._asker = asker
         self._rewinding = rewinding
+        self._pages = pages
         self._historical: dict[HistoricalQuery, tuple[QueryingClient, _Query]] = {}
         """Historical queries that cannot begin yet, because their bookmark is being looked up."""
         self._preparing: dict[Preparation, tuple[QueryingClient, _Query]] = {}
@@ -281,12 +292,32 @@ class QueryRunner:
         self._accept("processed", connection, sow)
         if subscribe is not None and sow.query not in connection.subscriptions:
             connection.resolving[sow.query] = subscribe
-        preparation = query.preparation
-        if preparation is not None and not preparation.is_ready:
-            self._preparing[preparation] = connection, query
-            preparation.when_ready(partial(self._is_prepared, preparation))
+        self._prepare(session, query)
+
+    def _prepare(self, session: _ClientQueries, query: _Query) -> None:
+        """Begins a query, once everything is made that it needs."""
+        connection, terms, found = session.connection, query.terms, query.preparation
+        if found is None or found.is_ready:
+            if terms is not None and terms.page is not None and query.page is None:
+                try:
+                    query = query._replace(page=self._paged(connection, query, terms))
+                except RemoteProtocolError as error:
+                    self._failed(session, query, error)
+                    return
+            found = query.page
+        if found is None or found.is_ready:
+            self._put(session, query)
             return
-        self._put(session, query)
+        self._preparing[found] = connection, query
+        found.when_ready(partial(self._is_prepared, found))
+
+    def _paged(
+        self, connection: QueryingClient, query: _Query, terms: FollowTerms
+    ) -> PagePreparation:
+        use = query.aggregated
+        if use is None:
+            return self._pages.prepare(connection.number, query.wanted, query.sow.filter, terms)
+        return self._pages.prepare(connection.number, use.wanted, "", terms, use.topic)
 
     def _is_prepared(self, preparation: Preparation, refusal: str) -> None:
         """Begins a query for which everything is made, or tells the client why it never is."""
@@ -298,7 +329,7 @@ class QueryRunner:
         if refusal:
             self._failed(session, query, RemoteProtocolError(refusal, "view_full"))
         else:
-            self._put(session, query)
+            self._prepare(session, query)
 
     def _forget_preparing(
         self, connection: QueryingClient, names: Collection[str] | None = None
@@ -383,7 +414,12 @@ class QueryRunner:
             surroundings_of(asker),
             asker.budget,
         )
-        return _Query(sow, subscribe, wanted, self._query_parser().accept(question))
+        accepted = self._query_parser().accept(question)
+        terms = None if subscribe is None else _follow_terms(connection, sow, subscribe, wanted)
+        query = _Query(sow, subscribe, wanted, accepted, terms=terms)
+        if terms is not None and terms.page is not None:
+            query = query._replace(page=self._paged(connection, query, terms))
+        return query
 
     def _accepted_aggregation(
         self,
@@ -410,7 +446,17 @@ class QueryRunner:
         except RemoteProtocolError:
             use.release()
             raise
-        return _Query(sow, subscribe, wanted, asked, aggregated=use, preparation=use)
+        following = None
+        if subscribe is not None:
+            following = replace(
+                _follow_terms(connection, sow, subscribe, wanted),
+                # The groups are of records that the client may read.
+                keeps_back=False,
+                aggregation=use.terms,
+            )
+        return _Query(
+            sow, subscribe, wanted, asked, aggregated=use, terms=following, preparation=use
+        )
 
     def _query_parser(self) -> QueryParser:
         if self._parser is None:
@@ -483,6 +529,7 @@ class QueryRunner:
     def check(self) -> None:
         """Called now and then. Weighs the bytes that a slow client's query keeps, which may end the
         client, and lets queries go on that waited because their user's filters worked too much."""
+        self._pages.check()
         for session in list(self._sessions.values()):
             self._kick(session)
             self._weigh(session)
@@ -524,22 +571,20 @@ class QueryRunner:
         name = query.sow.query
         historical = query.historical
         before = connection.subscriptions.get(name) if subscribe is not None else None
-        instead_of = _instead_of(before) if isinstance(before, LiveSubscription) else None
         past = None if historical is None else historical.past
         assert self._parser is not None
-        running = self._parser.begin(query.asked, self._runtime.now_us(), instead_of, past)
+        if historical is not None or query.terms is None:
+            running = self._parser.begin(query.asked, self._runtime.now_us(), None, past)
         if historical is not None:
             self._accept("processed", connection, query.sow, historical.missing)
             self._rewinding.begin_rows(historical)
         elif subscribe is not None:
-            made = self._followed(connection, query, subscribe)
-            try:
-                self._live.add(made)
-            except RemoteProtocolError:
-                running.close()
-                raise
-            # The subscription keeps the keys and the aggregation from now on, until it ends.
-            query = query._replace(claim=None, preparation=None)
+            made, running = self._followed(connection, query, before)
+            # The subscription keeps the keys, the order and the aggregation from now on, until it
+            # ends.
+            if query.page is not None:
+                query.page.release()
+            query = query._replace(claim=None, preparation=None, page=None)
             if before is not None:
                 self._unsubscribe(before)
             connection.subscriptions[name] = made
@@ -551,29 +596,39 @@ class QueryRunner:
         connection.send(connection.codec.group_begin(name))
 
     def _followed(
-        self, connection: QueryingClient, query: _Query, subscribe: Subscribe
-    ) -> LiveSubscription:
-        """Returns the subscription that begins with a query."""
-        use = query.aggregated
-        following = FollowTerms(
-            subscribe.select,
-            subscribe.oof,
-            subscribe.delta,
-            subscribe.no_empties,
-            subscribe.no_sowkey,
-            query.sow.keys,
-            True,
-            # The groups are of records that the client may read.
-            use is None and connection.keeps_back(query.wanted),
-            aggregation=None if use is None else use.terms,
-        )
-        wanted, content = query.wanted, subscribe.filter
+        self,
+        connection: QueryingClient,
+        query: _Query,
+        before: LiveSubscription | BookmarkSubscription | None,
+    ) -> tuple[LiveSubscription, QueryExecution]:
+        """Begins a query and its subscription at this moment.
+
+        Args:
+            before: the subscription that this one replaces; None: it replaces none.
+        """
+        subscribe, terms, parser = query.subscribe, query.terms, self._parser
+        assert subscribe is not None and terms is not None and parser is not None
+        use, wanted, content = query.aggregated, query.wanted, subscribe.filter
         release = None if query.claim is None else query.claim.release
         if use is not None:
             wanted, content, release = use.wanted, "", use.release
-        return LiveSubscription(
-            connection.number, query.sow.query, wanted, content, 0, following, release
+        made = LiveSubscription(
+            connection.number, query.sow.query, wanted, content, 0, terms, release
         )
+        now_us = self._runtime.now_us()
+        replaced = before if isinstance(before, LiveSubscription) else None
+        if terms.page is not None:
+            self._live.add(made)
+            rows = self._pages.rows(made, replaced)
+            return made, parser.begin_page(query.asked, now_us, rows)
+        instead_of = None if replaced is None else _instead_of(replaced)
+        running = parser.begin(query.asked, now_us, instead_of)
+        try:
+            self._live.add(made)
+        except RemoteProtocolError:
+            running.close()
+            raise
+        return made, running
 
     def _failed(self, session: _ClientQueries, query: _Query, error: Exception) -> None:
         query.release()
@@ -763,6 +818,24 @@ def aggregation_terms(
             "bad_message_type",
         )
     return AggregationTerms(sow.topic, types.pop(), sow.filter, sow.projection, sow.grouping)
+
+
+def _follow_terms(
+    connection: QueryingClient, sow: SowCommand, subscribe: Subscribe, wanted: TopicFilter
+) -> FollowTerms:
+    """Returns the options of a subscription that begins with a query."""
+    return FollowTerms(
+        subscribe.select,
+        subscribe.oof,
+        subscribe.delta,
+        subscribe.no_empties,
+        subscribe.no_sowkey,
+        sow.keys,
+        True,
+        connection.keeps_back(wanted),
+        subscribe.conflation,
+        None if sow.top_n is None else PageTerms(sow.skip_n, sow.top_n, sow.order_by),
+    )
 
 
 def _instead_of(before: LiveSubscription) -> ReplacedQuery:

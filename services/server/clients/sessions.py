@@ -16,6 +16,7 @@ from raylay.services.messages.records import Run
 from raylay.services.plugins.filters import (
     filtered_subscriptions,
     following_subscriptions,
+    paged_subscriptions,
     queue_language,
     replay_filters,
 )
@@ -43,6 +44,7 @@ from raylay.services.server.clients.admission import ClientAdmission
 from raylay.services.server.clients.client_occurrences import UNSUBSCRIBE, ClientOccurrences
 from raylay.services.server.clients.connection_limit import ConnectionLimit, SessionShares
 from raylay.services.server.clients.historical_queries import HistoricalQueries
+from raylay.services.server.clients.pages import ClientPages
 from raylay.services.server.clients.publisher_acks import PublisherAcks
 from raylay.services.server.clients.queries import QueryingClient, QueryRunner
 from raylay.services.server.clients.queue_clients import QueueClients
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from raylay.services.security.publishing import PublishJudge
     from raylay.services.sow.topic import SowTopic
     from raylay.services.subscriptions.filtered import FilteredSubscriptions
+    from raylay.services.subscriptions.pages import PagedSubscriptions, PageOrder
     from raylay.services.subscriptions.replay_filters import ReplayFilter, ReplayFilters
     from raylay.services.subscriptions.sow_subscriptions import SowSubscriptions
 
@@ -172,7 +175,7 @@ class ClientSessions:
             self._deliver,
             folds.enlist,
             self._filtered,
-            {FollowKind.RECORDS: self._following},
+            {FollowKind.RECORDS: self._following, FollowKind.PAGES: lambda: self.pages.table},
             self._tell_left,
             self._weigh_by,
             counted.subscriptions,
@@ -180,6 +183,8 @@ class ClientSessions:
             self.events.changed,
         )
         """The subscriptions without a bookmark."""
+        self.pages = ClientPages(runtime, self._paged, lambda: self.live.look_on(FollowKind.PAGES))
+        """The paginated ones of them."""
         self.queries = QueryRunner(
             runtime,
             sow,
@@ -187,6 +192,7 @@ class ClientSessions:
             self.unsubscribe,
             self._asker,
             HistoricalQueries(runtime, instance, reading, folds, replays),
+            self.pages,
         )
         self.queued = QueueClients(runtime, queues, deliveries, counted)
         self.occurrences = ClientOccurrences(runtime, replays.options_of)
@@ -528,6 +534,28 @@ class ClientSessions:
             config.group,
             self._asker,
         )
+
+    def _paged(self) -> PagedSubscriptions:
+        config = self.runtime.config
+        return paged_subscriptions(
+            config.type_definitions,
+            self._sow.book.matching,
+            config.name,
+            config.group,
+            self._asker,
+            self._end_pages_soon,
+            config.client_buffer_bytes_max,
+        )
+
+    def _end_pages_soon(self, order: PageOrder) -> None:
+        # Not at once: the commit that filled the order is being given to its subscriptions.
+        self.runtime.loop.call_soon(self._end_pages, order)
+
+    def _end_pages(self, order: PageOrder) -> None:
+        """Ends the subscriptions whose order takes more memory than it may."""
+        assert order.failure is not None
+        for subscription in self.pages.table.members(order):
+            self.end_subscription(subscription, order.failure.reason, str(order.failure))
 
     # -- notices to clients ------------------------------------------------------------------
     def peers(self) -> list[dict[str, Any]]:

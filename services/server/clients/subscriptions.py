@@ -207,8 +207,7 @@ class ClientSubscriptions:
                     self._clients.occurrences.queried(connection, sow, subscribes=False)
                     return
             if subscribe is not None:
-                if sow.top_n is not None:
-                    raise RemoteProtocolError("pages are not spoken yet", "not_supported")
+                _check_page(sow, subscribe)
                 self._refuse_unbuilt(subscribe)
             replaces = subscribe is not None and subscribe.replace
             self._check_name(name, replaces, subscribe is not None)
@@ -228,7 +227,7 @@ class ClientSubscriptions:
                 self._clients.events.check(wanted)
             before = connection.subscriptions.get(name)
             if before is not None:
-                self._check_replaced(before, wanted)
+                self._check_replaced(before, wanted, sow)
             if subscribe.bookmark:
                 queries.ask(connection, sow, subscribe, *self._replay(subscribe, wanted))
             else:
@@ -340,7 +339,10 @@ class ClientSubscriptions:
         counted.subscriptions.check(counted.user_of(self._connection.number), pattern)
 
     def _check_replaced(
-        self, before: LiveSubscription | BookmarkSubscription, wanted: TopicFilter
+        self,
+        before: LiveSubscription | BookmarkSubscription,
+        wanted: TopicFilter,
+        sow: SowCommand | None = None,
     ) -> None:
         if isinstance(before, BookmarkSubscription):
             raise RemoteProtocolError(
@@ -361,6 +363,15 @@ class ClientSubscriptions:
             raise RemoteProtocolError(
                 f"replace gives a subscription another filter, not another topic or message type: "
                 f"this one has {topic[:200]!r}",
+                "bad_command",
+            )
+        had_page = before.following is not None and before.following.page is not None
+        has_page = sow is not None and sow.top_n is not None
+        if had_page != has_page:
+            what = "is a page: repeat" if had_page else "is none: leave out"
+            raise RemoteProtocolError(
+                "replace gives a page another place, filter or order, and this subscription "
+                f"{what} top_n and skip_n in a sow_and_subscribe, or unsubscribe first",
                 "bad_command",
             )
 
@@ -448,3 +459,12 @@ class ClientSubscriptions:
             queries.forget(connection, names)
         if "processed" in command.acks or not command.acks:
             self._acknowledge("processed", command.command_id)
+
+
+def _check_page(sow: SowCommand, subscribe: Subscribe) -> None:
+    if sow.top_n is not None and subscribe.conflation is not None:
+        raise RemoteProtocolError(
+            "conflation of a page is not supported: leave out conflation, or subscribe to a page "
+            "of a conflated topic",
+            "not_supported",
+        )

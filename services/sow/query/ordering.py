@@ -45,7 +45,7 @@ class SortTerm(NamedTuple):
     is_descending: bool
 
 
-class _DescendingText:
+class DescendingText:
     """A text that compares in descending order."""
 
     __slots__ = ("text",)
@@ -53,11 +53,11 @@ class _DescendingText:
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def __lt__(self, other: _DescendingText) -> bool:
+    def __lt__(self, other: DescendingText) -> bool:
         return other.text < self.text
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _DescendingText) and other.text == self.text
+        return isinstance(other, DescendingText) and other.text == self.text
 
 
 def read_order(text: str) -> tuple[SortTerm, ...]:
@@ -119,7 +119,7 @@ def place_of(value: Value, is_descending: bool = False) -> Place:
     else:
         rank, number = 2, value
     if is_descending:
-        return -rank, -number, -len(text) if rank == 2 else 0, _DescendingText(text)
+        return -rank, -number, -len(text) if rank == 2 else 0, DescendingText(text)
     return rank, number, len(text) if rank == 2 else 0, text
 
 
@@ -142,7 +142,7 @@ def _memory_of(place: Place, row: bytes) -> int:
     for each in place:
         if each.__class__ is str:
             size += sys.getsizeof(each)
-        elif each.__class__ is _DescendingText:
+        elif each.__class__ is DescendingText:
             size += sys.getsizeof(each.text)
     return size
 

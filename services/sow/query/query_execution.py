@@ -162,6 +162,8 @@ class QueryTerms:
         replaced: previous focus of the subscription whose filter this query replaces; None: there
             is none.
         budget: budget of the querying user, for the filter's work; None: the work is not limited.
+        counted: numbers of records that pass the filter and of those that were looked at, where
+            both are known before; None: they are counted.
     """
 
     filter: Expression | None = None
@@ -177,6 +179,7 @@ class QueryTerms:
     keys: frozenset[bytes] | None = None
     replaced: ReplacedFocus | None = None
     budget: FilterBudget | None = None
+    counted: tuple[int, int] | None = None
 
 
 def _filters(terms: QueryTerms) -> list[Expression]:
@@ -264,6 +267,7 @@ class QueryExecution:
         self._efforts = [each.effort for each in _filters(terms)]
         """Work accounts of the query's own filters."""
         self._given_up = self._count_given_up()
+        self._has_filters = bool(_filters(terms))
         self._asks_around = any(each.asks_around for each in _filters(terms))
         self._builders: dict[tuple[int, bytes, str], RecordBuilder] = {}
         self._rows: list[Row] = []
@@ -391,7 +395,7 @@ class QueryExecution:
                 tree = parse(body_of(value))
             except MessageTypeError:
                 # An unreadable record passes no filter, and is ordered like one without fields.
-                if self._terms.filter is not None or self._terms.replaced is not None:
+                if self._has_filters:
                     return
         terms, around = self._terms, NO_CONTEXT
         if self._asks_around and record is not None:
@@ -495,4 +499,6 @@ class QueryExecution:
             if self._rows:
                 frames.append(self._rows)
                 self._rows = []
+            if self._terms.counted is not None:
+                self.matches, self.looked_at = self._terms.counted
             self.done = True

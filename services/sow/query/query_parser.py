@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -66,6 +67,22 @@ class ReplacedQuery(NamedTuple):
     filter: str
     keys: frozenset[bytes] | None
     had_rows: bool
+
+
+class PageRows(NamedTuple):
+    """The rows of a paginated subscription when it begins.
+
+    Attributes:
+        topic: the topic of the records.
+        keys: keys of the rows in the window.
+        matches: number of records that pass the filter, in the window or not.
+        before: keys of the rows that the client holds, of the window that this one replaces.
+    """
+
+    topic: SowTopic
+    keys: Collection[bytes]
+    matches: int
+    before: Collection[bytes] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +229,35 @@ class QueryParser:
         if past is None and question.as_of_us:
             past = AsOf(None, question.as_of_us)
         return QueryExecution([self._part(topic, asked, terms, past) for topic in topics], terms)
+
+    def begin_page(
+        self,
+        asked: ParsedQuery,
+        now_us: int,
+        page: PageRows,
+    ) -> QueryExecution:
+        """Starts the query of a paginated subscription, whose rows are known by their keys.
+
+        Args:
+            now_us: time by the wall clock.
+        """
+        question, topic = asked.question, page.topic
+        keys, before = frozenset(page.keys), frozenset(page.before)
+        terms = QueryTerms(
+            select=question.select,
+            order=asked.order,
+            batch=question.batch,
+            instance=self._instance,
+            group=self._group,
+            now_us=now_us,
+            held_bytes_max=self._held_bytes_max,
+            keys=keys,
+            replaced=ReplacedFocus(keys=before) if before else None,
+            counted=(page.matches, topic.state.count),
+        )
+        source = topic.state.query_keys(keys | before)
+        name = topic.shown_as or topic.name
+        return QueryExecution([QueryPart(name, topic.type, source)], terms)
 
     def _part(
         self, topic: SowTopic, asked: ParsedQuery, terms: QueryTerms, past: AsOf | None
