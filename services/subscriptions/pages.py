@@ -37,7 +37,12 @@ from raylay.services.subscriptions.costly import FILTER_TOO_COSTLY, TOO_COSTLY, 
 from raylay.services.subscriptions.delivery import DeliveryContent, Given
 from raylay.services.subscriptions.filtered import surroundings_of
 from raylay.services.subscriptions.follow_terms import FollowTerms
-from raylay.services.subscriptions.matching import FilterOwner, LiveSubscription, nobody
+from raylay.services.subscriptions.matching import (
+    FilterOwner,
+    LiveSubscription,
+    TopicFilter,
+    nobody,
+)
 from raylay.services.subscriptions.windows import OrderedRows, RowPlace, RowWindow, WindowChange
 
 ROW_BYTES = 260
@@ -401,9 +406,19 @@ class PagedSubscriptions:
         return subscription in self._of
 
     # -- orders --------------------------------------------------------------------------------
-    def hold(self, session: int, wanted: QueryWish, content: str, wishes: FollowTerms) -> PageUse:
+    def hold(
+        self,
+        session: int,
+        wanted: TopicFilter,
+        content: str,
+        wishes: FollowTerms,
+        topic: SowTopic | None = None,
+    ) -> PageUse:
         """Begins the use of an order by a subscription that is about to be added. A new order is to
         be built (`PageOrder.build`).
+
+        Args:
+            topic: the topic of the records; None: the SOW topic that the subscription names.
 
         Raises:
             RemoteProtocolError: the subscription cannot have a page: `no_sow`, `not_supported`,
@@ -411,7 +426,8 @@ class PagedSubscriptions:
         """
         page = wishes.page
         assert page is not None
-        topic, asker = self._topic_of(wanted), self._asker(session)
+        asker = self._asker(session)
+        topic = topic or self._topic_of(wanted)
         found = None
         if content:
             client = surroundings_of(asker)
@@ -430,7 +446,10 @@ class PagedSubscriptions:
             self._over.setdefault(topic, {})[order] = None
         return PageUse(order, session, found, asker.budget, self._forget)
 
-    def _topic_of(self, wanted: QueryWish) -> SowTopic:
+    def _topic_of(self, wanted: TopicFilter) -> SowTopic:
+        if wanted.shown_as:
+            # An aggregation is found by no name: the query before the subscription holds its order.
+            return next(each for each in self._over if each.name == wanted.topic)
         name = wanted.topic.decode("utf-8", "replace")[:200]
         if wanted.pattern is not None:
             raise RemoteProtocolError(
