@@ -24,7 +24,7 @@ the loop.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from raylay.services.errors import ExpressionError
 from raylay.services.expressions import tree
@@ -105,7 +105,8 @@ def parse_assignment(
     messages: Mapping[str, str] | None = None,
     topics: TopicStep | None = None,
 ) -> tree.Assignment:
-    """Parses an assignment such as `/price * /count AS /total HINT OPTIONAL`.
+    """Parses an assignment such as `/price * /count AS /total HINT OPTIONAL`. A field of a topic
+    may stand alone: it keeps its name.
 
     Args:
         functions: functions that it may use.
@@ -160,6 +161,19 @@ def _check_size(node: tree.ExpressionNode) -> None:
         level = [below for each in level for below in each.children()]
 
 
+def _settable(steps: Iterable[str | int], column: int) -> tuple[str, ...]:
+    """Returns the names of a field that gets a value, none of which is an element of an array."""
+    names = []
+    for step in steps:
+        if not isinstance(step, str):
+            raise ExpressionError(
+                "an element of an array cannot be set: name a field without [ ], or AS and another",
+                column,
+            )
+        names.append(step)
+    return tuple(names)
+
+
 def _too_deep(column: int) -> ExpressionError:
     return ExpressionError("it is nested too deeply: make several conditions of it", column)
 
@@ -193,9 +207,14 @@ class _Parser:
             raise ExpressionError("it is empty: write a field such as /price * 2 AS /double", 1)
         value = self.expression(0)
         _check_size(value)
-        self._expect("AS", "AS and the field that gets the value")
-        column = self.word.column
-        destination = self._destination()
+        if self._topics and isinstance(value, tree.Identifier) and not self._is("AS"):
+            # A field of a topic keeps its name: the first step is the topic.
+            column = value.column
+            destination = _settable(value.steps[1:], column)
+        else:
+            self._expect("AS", "AS and the field that gets the value")
+            column = self.word.column
+            destination = self._destination()
         hints: list[str] = []
         if self._is("HINT"):
             self._next()
@@ -216,12 +235,7 @@ class _Parser:
             steps = tuple(self._bracketed().steps)
         else:
             raise self.unexpected("the field that gets the value, such as /total")
-        names = tuple(step for step in steps if isinstance(step, str))
-        if len(names) < len(steps):
-            raise ExpressionError(
-                "an element of an array cannot be set: name a field without [ ]", word.column
-            )
-        return names
+        return _settable(steps, word.column)
 
     def _hint(self) -> str:
         if not self._is(*_HINTS):

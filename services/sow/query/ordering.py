@@ -2,8 +2,8 @@
 
 All values are in one order, so that any two rows can be compared: NULL, then NaN, then numbers,
 then texts. A text that is a number counts as a number, as in expressions; of equal ones the shorter
-text is first. An array counts as its first element. Rows that are equal in all fields are in the
-order of their SOW keys.
+text is first. With the hint TEXT (`/id TEXT`) all values but NULL count as texts. An array counts
+as its first element. Rows that are equal in all fields are in the order of their SOW keys.
 
 `SortedRows` takes rows a few at a time and returns them a few at a time, so that no call takes
 long: rows are sorted in portions, which are merged as rows are taken out.
@@ -24,6 +24,7 @@ from raylay.services.expressions.values import Steps, Value
 from raylay.services.messages.types.trees import Tree
 
 TERMS_MAX = 32
+_DIRECTIONS = frozenset(("ASC", "DESC"))
 PORTION_ROWS = 1_000
 """Number of rows that are sorted at once: about half a millisecond."""
 _CUT_ROWS_MAX = 4_000
@@ -39,10 +40,11 @@ Place = tuple[Any, ...]
 
 
 class SortTerm(NamedTuple):
-    """A field by which rows are ordered, and its direction."""
+    """A field by which rows are ordered, its direction, and whether its values are texts."""
 
     steps: Steps
     is_descending: bool
+    is_text: bool = False
 
 
 class DescendingText:
@@ -86,13 +88,17 @@ def _terms(found: list[Token]) -> tuple[SortTerm, ...]:
             steps = tuple(field.text[2:-1].split("/"))
         else:
             raise ExpressionError("expected a field, such as /price", field.column)
-        direction = found[at + 1].text.upper() if found[at + 1].kind == "name" else ""
-        if direction not in ("", "ASC", "DESC"):
-            raise ExpressionError(
-                f"expected ASC, DESC or a comma, got {found[at + 1].text!r}", found[at + 1].column
-            )
-        at += 2 if direction else 1
-        terms.append(SortTerm(steps, direction == "DESC"))
+        at += 1
+        hints = [word.text.upper() for word in found[at : at + 2] if word.kind == "name"]
+        direction = hints.pop(0) if hints and hints[0] in _DIRECTIONS else ""
+        at += bool(direction)
+        is_text = bool(hints) and hints[0] == "TEXT"
+        if is_text:
+            at += 1
+        elif hints and found[at].kind == "name":
+            expected = "TEXT or a comma" if direction else "ASC, DESC, TEXT or a comma"
+            raise ExpressionError(f"expected {expected}, got {found[at].text!r}", found[at].column)
+        terms.append(SortTerm(steps, direction == "DESC", is_text))
         if len(terms) > TERMS_MAX:
             raise ExpressionError(f"it has more than {TERMS_MAX} fields", field.column)
         if found[at].kind == "end":
@@ -123,13 +129,21 @@ def place_of(value: Value, is_descending: bool = False) -> Place:
     return rank, number, len(text) if rank == 2 else 0, text
 
 
+def _text_place_of(value: Value, is_descending: bool) -> Place:
+    text = values.text(value)
+    if text is None:
+        return 0, 0, 0, ""
+    return (-3, 0, 0, DescendingText(text)) if is_descending else (3, 0, 0, text)
+
+
 def placing(terms: tuple[SortTerm, ...]) -> Callable[[Tree, bytes], Place]:
     """Returns a function that computes the sort key of a row from its fields and its SOW key."""
 
     def place(tree: Tree, key: bytes) -> Place:
         found: list[Any] = []
-        for steps, is_descending in terms:
-            found += place_of(values.follow(tree, steps), is_descending)
+        for steps, is_descending, is_text in terms:
+            value = values.follow(tree, steps)
+            found += (_text_place_of if is_text else place_of)(value, is_descending)
         found.append(key)
         return tuple(found)
 

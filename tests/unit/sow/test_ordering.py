@@ -25,6 +25,8 @@ pytestmark = pytest.mark.covers("SOW", "queries: filter")
         ("/a,/b", [SortTerm(("a",), False), SortTerm(("b",), False)]),
         ("[/a b] DESC", [SortTerm(("a b",), True)]),
         ("/a[1]/b", [SortTerm(("a", 1, "b"), False)]),
+        ("/a TEXT, /b desc text", [SortTerm(("a",), False, True), SortTerm(("b",), True, True)]),
+        ("/a TEXT", [SortTerm(("a",), False, True)]),
     ],
 )  # fmt: skip
 def test_orders_are_read(text: str, terms: list[SortTerm]) -> None:
@@ -36,7 +38,9 @@ def test_orders_are_read(text: str, terms: list[SortTerm]) -> None:
     [
         ("", "expected a field"),
         ("price", "expected a field"),
-        ("/a UP", "expected ASC, DESC or a comma, got 'UP'"),
+        ("/a UP", "expected ASC, DESC, TEXT or a comma, got 'UP'"),
+        ("/a DESC UP", "expected TEXT or a comma, got 'UP'"),
+        ("/a TEXT DESC", "expected a comma and the next field, got 'DESC'"),
         ("/a /b", "expected a comma"),
         ("/a,", "expected a field"),
         ("/a > 1", "expected a comma"),
@@ -47,6 +51,16 @@ def test_what_is_no_order_is_refused_with_its_column(text: str, wrong: str) -> N
     with pytest.raises(RemoteProtocolError, match=wrong) as caught:
         read_order(text)
     assert caught.value.reason == "bad_order_by" and "column" in str(caught.value)
+
+
+def test_with_the_hint_text_numbers_are_texts() -> None:
+    found = [None, 10, "9", "1.0", 5, True, "a", [8, 1]]
+    for order, expected in (
+        ("/a TEXT", [None, True, "1.0", 10, 5, [8, 1], "9", "a"]),
+        ("/a DESC TEXT", ["a", "9", [8, 1], 5, 10, "1.0", True, None]),
+    ):
+        place = placing(read_order(order))
+        assert sorted(found, key=lambda value: place({"a": value}, b"")) == expected
 
 
 MIXED: list[Any] = [

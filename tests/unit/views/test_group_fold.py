@@ -176,6 +176,13 @@ def test_an_optional_field_without_value_is_left_out() -> None:
     assert shown(view) == [{"more": None}]
 
 
+def test_a_field_alone_keeps_its_name() -> None:
+    view = fold("/carrier", "[flights]./from/airport HINT OPTIONAL", "SUM(/delay) AS /sum")
+    flight = {"carrier": "AA", "from": {"airport": "JFK"}, "delay": 1}
+    view.change(SourceChange(b"1", flight, 1))
+    assert shown(view) == [{"carrier": "AA", "from": {"airport": "JFK"}, "sum": 1}]
+
+
 def test_equal_arguments_share_a_tally() -> None:
     found = projection(
         "SUM(/price * /count) AS /a",
@@ -239,6 +246,9 @@ def test_all_aggregates_of_one_group() -> None:
         (("/a AS /b HINT SET_CURRENT",), "no meaning in a view"),
         (("GROUP_CONCAT(/a, /b) AS /b",), "a text in quotes"),
         (("SUM(/a) AS",), "the field that gets the value"),
+        (("SUM(/a)",), "expected AS and the field"),
+        (("/a", "SUM(/b) AS /a"), "another field"),
+        (("/a[0]",), "an element of an array cannot be set: name a field without"),
         (("(" * 2_000 + "/a AS /b",), "nested too deeply"),
     ],
 )
