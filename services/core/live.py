@@ -187,7 +187,7 @@ class LiveSubscriptions:
     def _add(self, subscription: LiveSubscription) -> None:
         if subscription.following is not None:
             self.followers(subscription.following.kind).add(subscription)
-        elif subscription.content:
+        elif subscription.content or subscription.filter.is_limited:
             if self._filtered is None:
                 self._filtered = self._make_filtered()
             self._filtered.add(subscription)

@@ -294,7 +294,9 @@ class QueueState:
         self._frontend = frontend
         self._brought = queues.brought
 
-    def looks_for(self, run: Run) -> Sequence[PendingLookup]:
+    def looks_for(
+        self, run: Run, permission: WritePermission | None = None
+    ) -> Sequence[PendingLookup]:
         """Returns nothing: no look-up is needed."""
         return ()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from raylay.services.errors import ExpressionError, RemoteProtocolError
 from raylay.services.expressions import tree
@@ -92,6 +93,17 @@ class Expression:
         """Returns whether the filter reads more than the message; walks the whole tree."""
         calls = (each for each in nodes(self.tree) if isinstance(each, tree.Call))
         return any(call.function.needs for call in calls)
+
+
+class RowLimits(Protocol):
+    """The row filters of a client's permissions (services/security/row_filters.py)."""
+
+    def restricts(self, topic: bytes) -> bool:
+        """Returns whether the client may read only some messages of a topic."""
+
+    def of(self, topic: bytes, use: ExpressionUse) -> Expression | None:
+        """Returns the filter of the messages that the client may read of a restricted topic; None:
+        it may read none, or the topic is not restricted."""
 
 
 def nodes(node: tree.ExpressionNode) -> Iterator[tree.ExpressionNode]:

@@ -72,6 +72,10 @@ class WritePermission(Protocol):
     def passes(self, topic: bytes, message: Tree) -> bool:
         """Returns whether the client may write a record of a topic with these fields."""
 
+    def writes_some(self, topic: bytes) -> bool:
+        """Returns whether the client may write records of a topic, all or those that pass its
+        filter."""
+
     def refusal(self, topic: bytes, what: str) -> tuple[str, str]:
         """Returns the reason and the sentence for a record that the client may not write.
 
@@ -107,9 +111,15 @@ class Stateful(Protocol):
     journal.
     """
 
-    def looks_for(self, run: Run) -> Sequence[PendingLookup]:
+    def looks_for(
+        self, run: Run, permission: WritePermission | None = None
+    ) -> Sequence[PendingLookup]:
         """Returns the look-ups that are needed before this run is prepared. The caller closes them
-        when the run was prepared, or never will be."""
+        when the run was prepared, or never will be.
+
+        Args:
+            permission: as of `prepare`; the look-ups find only what it allows.
+        """
 
     def prepare(
         self,

@@ -149,6 +149,12 @@ class Permissions:
         found = self._writes.get(topic)
         return found if found is not None else self._look(self._writes, self.topics, topic, False)
 
+    @property
+    def restricts_rows(self) -> bool:
+        """Returns whether there are topics of which only some messages may be read, with all of
+        their fields."""
+        return any(each.read.filter and not each.read.select for each in self.topics)
+
     def replicates(self, topic: bytes) -> bool:
         """Returns whether a link may bring messages of this topic."""
         found = self._replicates.get(topic)

@@ -80,12 +80,15 @@ class PublishJudge:
             return PreparedRun((run,))
         if not grant.allowed:
             return self._none(run, "publish to" if command in MESSAGES else "delete from")
-        if command not in MESSAGES:
+        if command not in MESSAGES and not (by_record and command == Command.DELETE):
             return self._none(run, "delete from")
         return PreparedRun((run,)) if by_record else self._filtered(run, grant)
 
     def writes_all(self, topic: bytes) -> bool:
         return self._permissions.write(topic).is_whole
+
+    def writes_some(self, topic: bytes) -> bool:
+        return self._permissions.write(topic).allowed
 
     def passes(self, topic: bytes, message: Tree) -> bool:
         grant = self._permissions.write(topic)

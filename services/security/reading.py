@@ -63,6 +63,7 @@ def reading(permissions: Permissions, user: str, wish: ReadRequest) -> Restricte
 
 
 def readable(permissions: Permissions, topic: bytes) -> bool:
-    """Returns whether a regular expression may match a topic: only topics without restrictions. A
-    restricted topic must be asked for by its name."""
+    """Returns whether a topic may be read without restrictions. A regular expression matches these,
+    and the topics of which some messages may be read (row_filters.py); a topic of which only some
+    fields may be read must be asked for by its name."""
     return permissions.read(topic).is_whole

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from raylay.services.messages.stateful import Stateful
 from raylay.services.messages.topics import TOPIC_CACHE_MAX, TopicKey, TopicRule, is_regex
 from raylay.services.sow.topic import SowTopic
+
+if TYPE_CHECKING:
+    from raylay.services.expressions.expression import Expression, ExpressionUse, RowLimits
 
 
 class QueryWish(Protocol):
@@ -17,14 +20,23 @@ class QueryWish(Protocol):
     topic: bytes
     message_types: frozenset[bytes]
     readable: Callable[[bytes], bool] | None
-    """Returns whether a topic may be read that a pattern matches; None: all may be read."""
+    """Returns whether all of a topic may be read that a pattern matches; None: all may be read."""
+    rows: RowLimits | None
+    """The row filters of topics of which only some records may be read; None: there are none."""
 
     @property
     def pattern(self) -> object | None:
         """Returns the expression, if the query has one; None: it asks for a topic by name."""
 
     def matches(self, topic: bytes, message_type: bytes) -> bool:
-        """Returns whether messages of this topic and type are wanted."""
+        """Returns whether all messages of this topic and type are wanted."""
+
+    def wants(self, topic: bytes, message_type: bytes) -> bool:
+        """Returns whether messages of this topic and type are wanted, all of them or some."""
+
+    def limits(self, topic: bytes, message_type: bytes, use: ExpressionUse) -> Expression | None:
+        """Returns the filter of the messages that may be read of a topic that a pattern matches;
+        None: all may be read (`matches`), or none."""
 
 
 class SowBook:
@@ -79,7 +91,7 @@ class SowBook:
             if topic.definition.pattern:
                 fits = not wanted.message_types or topic.type_name in wanted.message_types
             else:
-                fits = wanted.matches(topic.name, topic.type_name)
+                fits = wanted.wants(topic.name, topic.type_name)
             if fits:
                 found.append(topic)
         return tuple(found)
@@ -96,7 +108,7 @@ class SowBook:
     def computes_any(self, wanted: QueryWish) -> bool:
         """Returns whether a subscription asks for a topic to which no messages come, because its
         records are computed."""
-        return any(wanted.matches(each.name, each.type_name) for each in self.computed)
+        return any(wanted.wants(each.name, each.type_name) for each in self.computed)
 
     def refusal_of(self, wanted: QueryWish) -> str:
         """Returns why a wanted topic can be neither queried nor followed: it is out of service.

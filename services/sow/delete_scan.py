@@ -20,6 +20,7 @@ from raylay.services.expressions.tree import Identifier
 from raylay.services.messages.bounded_msgpack import unpack_values
 from raylay.services.messages.lossless_text import text_of
 from raylay.services.messages.records import Flag, Record, Run
+from raylay.services.messages.stateful import WritePermission
 from raylay.services.sow.apply import DELETE_VALUES_MAX, DELETED_MAX
 from raylay.services.sow.indexes import SowIndexes
 from raylay.services.sow.query.planning import keys_to_look_at
@@ -74,6 +75,9 @@ class DeleteScan:
         now_us: time that the filter sees as the current time.
         closed: called when the scan ends.
         keys: keys to which the scan is limited; None: all records.
+        name: topic of the delete, for `permission`.
+        permission: permission of the client that deletes: only records that it may write are found,
+            and the filter is asked of no others. None: it may write every record.
 
     Attributes:
         looked: number of records that were looked at.
@@ -90,6 +94,7 @@ class DeleteScan:
         "_keys",
         "_logical",
         "_looks_left",
+        "_name",
         "_now_us",
         "_parse",
         "_source",
@@ -98,6 +103,7 @@ class DeleteScan:
         "_waiting",
         "given_up",
         "looked",
+        "permission",
     )
 
     def __init__(
@@ -108,7 +114,11 @@ class DeleteScan:
         now_us: int,
         closed: Callable[[], None] = lambda: None,
         keys: frozenset[bytes] | None = None,
+        name: bytes = b"",
+        permission: WritePermission | None = None,
     ) -> None:
+        self._name = name
+        self.permission = permission
         self._topic = topic
         self._logical = logical
         self._filter = filter_ = filter_.own()
@@ -235,6 +245,11 @@ class DeleteScan:
             return False
         body = record.body or b""
         try:
+            permission = self.permission
+            if permission is not None and not permission.passes(
+                self._name, self._topic.type.parse(body)
+            ):
+                return False
             tree = self._parse(body)
         except MessageTypeError:
             return False

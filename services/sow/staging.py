@@ -61,6 +61,7 @@ LOOKED_MAX, LOOKS_EACH_US = 2_000, 50_000
 """Limit on the records that deletes by filter scan at once, for deletes that their publisher does
 not number, and the interval after which it begins anew."""
 PUBLISH_SUCH, CHANGE_PRESENT = "publish such a message to", "change the record of this key in"
+DELETE_BY_KEY = "delete, except by a filter, from"
 """Beginnings of the sentence that says what a client may not do; the topic follows."""
 DELETE = ExpressionUse("the filter of a delete", frozenset(("message", "state", "clock")))
 
@@ -584,8 +585,12 @@ class SowStaging:
     def _delete(self, record: Record, now_us: int) -> bytes:
         """Returns the body of a delete as it is journaled: the keys that it removes."""
         said = said_by(record)
+        limit = None if self._writes_topic else self._permission
+        if limit is not None and "filter" not in said:
+            # Whether a record was deleted would tell whether it passes the client's filter.
+            raise _RefusalError(*limit.refusal(record.topic.encode(), DELETE_BY_KEY))
         if "filter" in said:
-            keys = self._found(record, said, now_us)
+            keys = self._found(record, said, limit)
         elif "data" in said:
             keys = self._of_topic(record, [self._key_of_data(record, said["data"], now_us)])
         elif "keys" in said:
@@ -642,9 +647,10 @@ class SowStaging:
             tree = topic.preprocess(tree)
         return topic.key_of(record._replace(body=data), tree)
 
-    def looks_for(self, run: Run) -> list[DeleteScan]:
+    def looks_for(self, run: Run, permission: WritePermission | None = None) -> list[DeleteScan]:
         """Returns the scans of the run's deletes by filter; see `Stateful`."""
         found = []
+        limit = None if permission is None or permission.writes_all(run.topic) else permission
         for record in iterate_records(run.payload):
             identity = record.publisher, record.sequence
             finding = self._findings.get(identity)
@@ -653,17 +659,29 @@ class SowStaging:
                 if "filter" not in said:
                     continue
                 try:
-                    finding = self._finding(record, said)
+                    finding = self._finding(record, said, limit)
                 except _RefusalError:
                     continue
                 self._findings[identity] = finding
             found.append(finding)
         return found
 
-    def _found(self, record: Record, said: dict[str, Any], now_us: int) -> list[bytes]:
+    def _found(
+        self, record: Record, said: dict[str, Any], limit: WritePermission | None
+    ) -> list[bytes]:
         finding = self._findings.get((record.publisher, record.sequence))
-        if finding is None:
-            finding = self._finding(record, said)
+        if finding is None or finding.permission is not limit:
+            if finding is not None:
+                finding.close()
+            finding = self._finding(record, said, limit)
+            if limit is not None:
+                # The limit below would tell of the number of all records.
+                finding.close()
+                raise _RefusalError(
+                    "not_supported",
+                    f"topic {record.topic}: a client that may delete only some records numbers its "
+                    "deletes",
+                )
             # No scan ran before: does as much as can be done at once.
             if self._steady_us >= self._looks_from_us + LOOKS_EACH_US:
                 self._looks_from_us, self._looks_left = self._steady_us, LOOKED_MAX
@@ -684,7 +702,9 @@ class SowStaging:
         finally:
             finding.close()
 
-    def _finding(self, record: Record, said: dict[str, Any]) -> DeleteScan:
+    def _finding(
+        self, record: Record, said: dict[str, Any], limit: WritePermission | None
+    ) -> DeleteScan:
         topic, text = self._topic, said["filter"]
         if not self._parses:
             why = topic.type.lacks[Ability.FIELDS]
@@ -700,7 +720,8 @@ class SowStaging:
             self._findings.pop(identity, None)
 
         logical = topic.logical(record.topic.encode())
-        return DeleteScan(topic, logical, asked, record.origin_time_us, closed, keys)
+        name = record.topic.encode()
+        return DeleteScan(topic, logical, asked, record.origin_time_us, closed, keys, name, limit)
 
 
 def _refused_by_type(record: Record, error: MessageTypeError) -> _RefusalError:

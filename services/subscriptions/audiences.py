@@ -7,14 +7,18 @@ touches its group: each topic catches up with the changes when it is published t
 
 An audience of several groups asks one index after the other. When that has cost as much as a joined
 index would, their filters are joined into one, until one of them changes.
+
+A client that subscribes by a regular expression may be allowed only some messages of a topic. On
+such a topic its group is a limited one: the row filter is evaluated first, once for all
+subscriptions of the group, which are asked about no other message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
-from raylay.services.expressions.expression import Expression
+from raylay.services.expressions.expression import Expression, ExpressionUse
 from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext
 from raylay.services.expressions.index import OTHERS_IN_WEIGHT, FilterIndex
 from raylay.services.expressions.work import FilterPayer
@@ -64,7 +68,18 @@ class TopicGroup:
         joined_in: audiences that may have this group's filters in a joined index.
     """
 
-    __slots__ = ("every", "filter", "filters", "joined_in", "key", "looks_back", "number")
+    limit: ClassVar[None] = None
+
+    __slots__ = (
+        "_limited",
+        "every",
+        "filter",
+        "filters",
+        "joined_in",
+        "key",
+        "looks_back",
+        "number",
+    )
 
     def __init__(self, number: int, key: GroupKey, wanted: TopicFilter) -> None:
         self.number = number
@@ -74,9 +89,45 @@ class TopicGroup:
         self.filters: FilterIndex[LiveSubscription] = FilterIndex()
         self.looks_back = 0
         self.joined_in: dict[TopicAudience, None] = {}
+        self._limited: dict[str, LimitedGroup] = {}
 
     def __len__(self) -> int:
         return len(self.every) + len(self.filters)
+
+    def limited(self, limit: Expression) -> LimitedGroup:
+        """Returns the group as it is on topics with this row filter, the same one each time."""
+        found = self._limited.get(limit.text)
+        if found is None:
+            found = self._limited[limit.text] = LimitedGroup(self, limit)
+        return found
+
+
+class LimitedGroup:
+    """A group on topics of which its client may read only some messages.
+
+    Attributes:
+        limit: filter of the messages that the client may read.
+    """
+
+    __slots__ = ("_group", "every", "filters", "joined_in", "limit", "number")
+
+    def __init__(self, group: TopicGroup, limit: Expression) -> None:
+        self._group = group
+        self.limit = limit
+        self.number = group.number
+        self.every = group.every
+        self.filters = group.filters
+        self.joined_in = group.joined_in
+
+    def __len__(self) -> int:
+        return len(self._group)
+
+    @property
+    def looks_back(self) -> int:
+        return self._group.looks_back
+
+
+AudienceGroup = TopicGroup | LimitedGroup
 
 
 class TopicAudience:
@@ -84,18 +135,28 @@ class TopicAudience:
 
     Attributes:
         topics: number of topics that have this audience.
+        is_limited: whether there are limited groups, whose filters are never joined.
         joined: the filters of all groups in one index; None: each group's index is asked.
         joined_count: number of filters in the joined index that are copies, not shared with a
             single group.
     """
 
-    __slots__ = ("_join_at", "_spent", "groups", "joined", "joined_count", "topics")
+    __slots__ = (
+        "_join_at",
+        "_spent",
+        "groups",
+        "is_limited",
+        "joined",
+        "joined_count",
+        "topics",
+    )
 
-    def __init__(self, groups: tuple[TopicGroup, ...]) -> None:
+    def __init__(self, groups: tuple[AudienceGroup, ...]) -> None:
         self.groups = groups
         self.topics = 0
+        self.is_limited = any(group.limit is not None for group in groups)
         self.joined: FilterIndex[LiveSubscription] | None = None
-        if len(groups) == 1:
+        if len(groups) == 1 and not self.is_limited:
             self.joined = groups[0].filters
         self.joined_count = 0
         self._spent = 0
@@ -107,7 +168,7 @@ class TopicAudience:
     @property
     def has_filters(self) -> bool:
         """Returns whether a message must be parsed for this audience."""
-        return any(len(group.filters) for group in self.groups)
+        return self.is_limited or any(len(group.filters) for group in self.groups)
 
     @property
     def looks_back(self) -> bool:
@@ -125,15 +186,26 @@ class TopicAudience:
         return 1 + (sum(each.others_count for each in asked) + len(asked) - 1) // OTHERS_IN_WEIGHT
 
     def every(self) -> list[LiveSubscription]:
-        """Returns the subscriptions without a filter."""
-        return [subscription for each in self.groups for subscription in each.every]
+        """Returns the subscriptions that get every message, even one that cannot be read: those
+        without a filter, except in limited groups."""
+        groups = [each for each in self.groups if each.limit is None]
+        return [subscription for each in groups for subscription in each.every]
 
     def matching(
         self, message: dict[str, Any], around: EvalContext = NO_CONTEXT
     ) -> list[LiveSubscription]:
-        """Returns the subscriptions whose filters a parsed message passes, group by group."""
+        """Returns the subscriptions whose filters a parsed message passes, group by group; of a
+        limited group also those without a filter, if the message may be read."""
         found: list[LiveSubscription] = []
+        verdicts: dict[str, bool] = {}
         for group in self.groups:
+            limit = group.limit
+            if limit is not None:
+                if limit.text not in verdicts:
+                    verdicts[limit.text] = bool(limit.matches(message, around))
+                if not verdicts[limit.text]:
+                    continue
+                found += group.every
             found += group.filters.matching(message, around)
         self._spent += len(self.groups)
         return found
@@ -141,7 +213,7 @@ class TopicAudience:
     @property
     def has_paid(self) -> bool:
         """Returns whether asking the groups one by one has cost as much as joining them."""
-        if self._spent <= self._join_at:
+        if self.is_limited or self._spent <= self._join_at:
             return False
         self._join_at = JOIN_COST * sum(group.filters.filter_count for group in self.groups)
         return self._spent > self._join_at
@@ -181,6 +253,10 @@ class AudienceTable:
     all groups that want it; each audience has a topic. Everything about topics can be dropped at
     any time.
     Owner: the owner of the subscriptions. Lifecycle: as long as the owner.
+
+    Args:
+        use: the place where row filters are evaluated; None: the owner gives no messages of topics
+            that a client may read in part.
     """
 
     __slots__ = (
@@ -196,9 +272,11 @@ class AudienceTable:
         "_topic_count",
         "_topics",
         "_unknown_us",
+        "_use",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, use: ExpressionUse | None = None) -> None:
+        self._use = use
         self._group_of: dict[LiveSubscription, TopicGroup] = {}
         self._groups: dict[GroupKey, TopicGroup] = {}
         self._literals: dict[bytes, dict[TopicGroup, None]] = {}
@@ -208,7 +286,7 @@ class AudienceTable:
         """Number of times that a group of expressions came or went."""
         self._topics: dict[bytes, dict[bytes, _Topic]] = {}
         self._topic_count = 0
-        self._audiences: dict[tuple[TopicGroup, ...], TopicAudience] = {}
+        self._audiences: dict[tuple[AudienceGroup, ...], TopicAudience] = {}
         self._places = 0
         """Number of groups in all audiences together."""
         self._joined_count = 0
@@ -358,7 +436,7 @@ class AudienceTable:
         known.seen, known.changes = self._number, self._changes
         return known
 
-    def _fresh(self, topic: bytes, message_type: bytes, seen: int) -> Iterator[TopicGroup]:
+    def _fresh(self, topic: bytes, message_type: bytes, seen: int) -> Iterator[AudienceGroup]:
         """Yields the groups that want the topic and are newer than group number `seen`."""
         for groups in (self._literals.get(topic, {}), self._patterns):
             for group in reversed(groups):
@@ -366,8 +444,12 @@ class AudienceTable:
                     break
                 if group.filter.judges(topic, message_type):
                     yield group
+                elif self._use is not None and group.filter.is_limited:
+                    limit = group.filter.limits(topic, message_type, self._use)
+                    if limit is not None:
+                        yield group.limited(limit)
 
-    def _audience_of(self, groups: tuple[TopicGroup, ...]) -> TopicAudience:
+    def _audience_of(self, groups: tuple[AudienceGroup, ...]) -> TopicAudience:
         found = self._audiences.get(groups)
         if found is None:
             found = self._audiences[groups] = TopicAudience(groups)

@@ -82,6 +82,10 @@ class ReplayContent(Protocol):
         """Returns whether the filter was stopped for using too much work, so that for some message
         its verdict is unknown."""
 
+    def admits(self, run: Run) -> bool:
+        """Returns whether records of the run's topic may pass although the client may read only
+        some of them: the content filter then has the client's row filter."""
+
     def passing(self, run: Run) -> Iterable[tuple[int, int, int, int]]:
         """Returns, for each record of the run that passes, in order: the number of records before
         it, the offsets of its begin and end, and its sequence."""
@@ -463,7 +467,11 @@ class BookmarkSubscription:
     def _is_wanted(self, run: Run) -> bool:
         """Returns whether these records are messages of the subscription's topics. Others are
         passed over."""
-        return not run.flags & Flag.COMMANDS and self.filter.matches(run.topic, run.message_type)
+        if run.flags & Flag.COMMANDS:
+            return False
+        if self.filter.matches(run.topic, run.message_type):
+            return True
+        return self.content is not None and self.content.admits(run)
 
     def take_back(self, committed_txid: int) -> None:
         """Takes back runs behind this transaction id that were delivered before their commit, which

@@ -176,7 +176,7 @@ class EventTopics:
                 (topic, kind.decode("utf-8", "replace"))
                 for topic in EVENT_TOPICS
                 for kind in wanted.message_types
-                if wanted.matches(topic.encode(), kind)
+                if wanted.wants(topic.encode(), kind)
             ]
             self._subscriptions[subscription] = found
             self._wanted.update(found)

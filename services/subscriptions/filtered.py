@@ -1,4 +1,5 @@
-"""Ordinary subscriptions with a content filter: which of them get which records of a run.
+"""Ordinary subscriptions with a content filter, and those by a regular expression of clients that
+may read only some messages of some topics: which of them get which records of a run.
 
 They are kept apart from subscriptions without a filter (matching.py), so that messages of topics
 without filters cost the same as if there were none. Where a topic has filters, each record is
@@ -63,9 +64,9 @@ class FilteredSubscriptions:
         self._functions = functions
         self._instance = instance
         self._group = group
-        self._audiences = AudienceTable()
+        self._audiences = AudienceTable(SUBSCRIPTION)
         self._asking: set[LiveSubscription] = set()
-        """Subscriptions whose filter reads more than the body."""
+        """Subscriptions whose filter, or row filter, reads more than the body."""
 
     def __len__(self) -> int:
         return len(self._audiences)
@@ -79,16 +80,18 @@ class FilteredSubscriptions:
         return self._audiences.unknown_us(topic, message_type)
 
     def add(self, subscription: LiveSubscription) -> None:
-        """Adds a subscription with its filter, `content`.
+        """Adds a subscription with its filter, `content`, if it has one.
 
         Raises:
             RemoteProtocolError: with reason `bad_filter`, the column and what to do.
         """
         asker = self._asker(subscription.session)
         client = surroundings_of(asker)
-        found = filter_of(subscription.content, SUBSCRIPTION, self._functions, client, asker.budget)
+        text, found = subscription.content, None
+        if text:
+            found = filter_of(text, SUBSCRIPTION, self._functions, client, asker.budget)
         self._audiences.add(subscription, found, payer=asker.budget)
-        if found.asks_around:
+        if subscription.filter.is_limited or (found is not None and found.asks_around):
             self._asking.add(subscription)
 
     def remove(self, subscription: LiveSubscription) -> None:
@@ -119,11 +122,16 @@ class FilteredSubscriptions:
             audience = self._audiences.audience(run.topic, run.message_type)
             if not audience:
                 continue
-            filters = self._audiences.filters_of(audience)
+            every, filters = audience.every(), None
             parse = self._parser(run.message_type)
+            if parse is not None and audience.has_filters:
+                filters = self._audiences.filters_of(audience)
             txid = run.first_txid if journaled else 0
-            for _, record in readable_records(run) if parse is not None else ():
-                for subscription in self._passing(filters, parse, record, run):
+            for _, record in readable_records(run) if every or filters is not None else ():
+                found = every
+                if filters is not None:
+                    found = every + self._passing(filters, parse, record, run)
+                for subscription in found:
                     delivery = open_.get(subscription)
                     if delivery is not None and not delivery.takes_one(txid, len(record.raw)):
                         yield subscription, delivery

@@ -20,6 +20,7 @@ from raylay.services.subscriptions.follow_terms import FollowTerms
 if TYPE_CHECKING:
     # Most instances have no filters, and need not load the language.
     from raylay.services.expressions.budgets import FilterBudget
+    from raylay.services.expressions.expression import Expression, ExpressionUse, RowLimits
 
 ANSWERS_KEPT_MAX = 1024
 PATTERN_US = 4
@@ -51,11 +52,15 @@ class TopicFilter:
     """Whether the topic is an event topic, or the pattern may match event topics. A pattern does
     so only if it begins like their names."""
     readable: Callable[[bytes], bool] | None = None
-    """Returns whether the client may read a topic that the pattern matches; None: it may read all.
-    A topic asked for by name was checked before."""
+    """Returns whether the client may read every message of a topic that the pattern matches; None:
+    it may read all topics. A topic asked for by name was checked before."""
+    rows: RowLimits | None = None
+    """The row filters of topics that the client may read in part; None: there are no such
+    topics."""
     shown_as: bytes = b""
     """Topic as the client subscribed to it, where `topic` is another; empty: it is not."""
     _answers: dict[bytes, bool] = field(default_factory=dict)
+    _limits: dict[tuple[bytes, ExpressionUse], Expression | None] = field(default_factory=dict)
 
     @property
     def written(self) -> bytes:
@@ -63,7 +68,8 @@ class TopicFilter:
         return self.shown_as or self.topic
 
     def matches(self, topic: bytes, message_type: bytes) -> bool:
-        """Returns whether messages of this topic and type are wanted; keeps the answer."""
+        """Returns whether all messages of this topic and type are wanted; keeps the answer. Topics
+        that the client may read in part do not match (`limits`)."""
         if self.message_types and message_type not in self.message_types:
             return False
         if self.pattern is None:
@@ -92,7 +98,48 @@ class TopicFilter:
             return self.topic == topic
         return self._is_met(self.pattern, topic)
 
+    @property
+    def is_limited(self) -> bool:
+        """Returns whether the pattern may match topics that the client may read in part."""
+        return self.pattern is not None and self.rows is not None
+
+    def wants(self, topic: bytes, message_type: bytes) -> bool:
+        """Returns whether messages of this topic and type are wanted, all of them or some."""
+        if self.matches(topic, message_type):
+            return True
+        if self.rows is None or not self._names(topic, message_type):
+            return False
+        return self.rows.restricts(topic)
+
+    def limits(self, topic: bytes, message_type: bytes, use: ExpressionUse) -> Expression | None:
+        """Returns the filter of the messages that the client may read of a topic that the pattern
+        matches; None: it may read all of them (`matches`), or none. Keeps the answer.
+
+        Args:
+            use: the place where the filter is evaluated.
+        """
+        if self.rows is None or (self.message_types and message_type not in self.message_types):
+            return None
+        key = topic, use
+        if key not in self._limits:
+            found = self.rows.of(topic, use) if self._names(topic, message_type) else None
+            if len(self._limits) >= ANSWERS_KEPT_MAX:
+                self._limits.clear()
+            self._limits[key] = found
+        return self._limits[key]
+
+    def _names(self, topic: bytes, message_type: bytes) -> bool:
+        """Returns whether the pattern matches a topic, whether or not the client may read it."""
+        if self.pattern is None:
+            return False
+        if self.message_types and message_type not in self.message_types:
+            return False
+        return self._is_found(self.pattern, topic)
+
     def _is_met(self, pattern: TopicPattern, topic: bytes) -> bool:
+        return self._is_found(pattern, topic) and (self.readable is None or self.readable(topic))
+
+    def _is_found(self, pattern: TopicPattern, topic: bytes) -> bool:
         text = topic.decode("utf-8", "replace")
         # A subscription to everything wants the user's own data, not the data of drills, and not
         # the events of the instance.
@@ -100,7 +147,7 @@ class TopicFilter:
             return False
         if (not self.events and text.startswith(EVENTS)) or topic.startswith(UNNAMED):
             return False
-        return pattern.search(text) and (self.readable is None or self.readable(topic))
+        return pattern.search(text)
 
 
 def cost_us(pattern: TopicPattern) -> int:
@@ -115,6 +162,7 @@ def topic_filter(
     literal: bool = False,
     allowed: frozenset[bytes] = frozenset(),
     readable: Callable[[bytes], bool] | None = None,
+    rows: RowLimits | None = None,
 ) -> TopicFilter:
     """Returns the filter of a subscribe command. A topic with regular expression characters is an
     unanchored regular expression, unless `literal`. It matches Raylay's own topics only where it
@@ -124,7 +172,9 @@ def topic_filter(
     Args:
         message_type: message type; empty: any.
         allowed: message types of the client's transport; empty: all.
-        readable: returns whether the client may read a topic; None: it may read all.
+        readable: returns whether the client may read every message of a topic; None: it may read
+            all topics.
+        rows: the row filters of topics that it may read in part; None: there are none.
 
     Raises:
         RemoteProtocolError: with reason `bad_regex`, or `bad_message_type` of one not allowed.
@@ -144,7 +194,7 @@ def topic_filter(
                 f"{topic[:200]!r} cannot be used as a regular expression: {error}", "bad_regex"
             ) from None
     reserved = topic.lstrip("^").startswith(RESERVED)
-    return TopicFilter(topic.encode(), types, pattern, reserved, events, readable)
+    return TopicFilter(topic.encode(), types, pattern, reserved, events, readable, rows)
 
 
 class FilterOwner(NamedTuple):

@@ -9,6 +9,7 @@ message once.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 from raylay.services.errors import MessageTypeError
@@ -19,7 +20,7 @@ from raylay.services.messages.readable import UNREADABLE, told
 from raylay.services.messages.records import RECORD_HEADER_BYTES, Run, decode_record
 from raylay.services.messages.types.base import MessageTypeTable
 from raylay.services.subscriptions.filtered import around, surroundings_of
-from raylay.services.subscriptions.matching import FilterOwner
+from raylay.services.subscriptions.matching import FilterOwner, TopicFilter
 from raylay.services.subscriptions.replay_group import PIECE_BYTES
 
 KEPT_PIECES = 4
@@ -66,6 +67,14 @@ class ReplayFilters:
         payers = () if asker.budget is None else (asker.budget,)
         return ReplayFilter(text, found.own(*payers), self, found.hold)
 
+    def limited(self, wanted: TopicFilter, own: ReplayFilter | None) -> LimitedReplayFilter:
+        """Returns the filter of a client that may read only some messages of some topics.
+
+        Args:
+            own: the client's own filter; None: it has none.
+        """
+        return LimitedReplayFilter(wanted, own, self)
+
     def messages(self, run: Run) -> list[_Message]:
         """Returns the parsed records of a run; unreadable ones are left out."""
         for first_txid, payload, found in self._parsed:
@@ -85,6 +94,15 @@ class ReplayFilters:
             parse = self._types[run.message_type.decode("utf-8", "replace")].parse
         except MessageTypeError:
             return found
+        for place, body in self.bodies(run):
+            try:
+                found.append((place, parse(body)))
+            except MessageTypeError:
+                pass
+        return found
+
+    def bodies(self, run: Run) -> Iterator[tuple[Place, bytes]]:
+        """Yields the places and bodies of a run's records."""
         payload, offset, unpack = run.payload, 0, _RECORD.unpack_from
         for at in range(run.count):
             if offset + RECORD_HEADER_BYTES > len(payload):
@@ -96,14 +114,8 @@ class ReplayFilters:
             if end > len(payload) or body_at > end - trace:
                 UNREADABLE.note(run, told(run, at, "a record has lengths that do not fit"))
                 break
-            try:
-                message = parse(payload[body_at : end - trace])
-            except MessageTypeError:
-                pass
-            else:
-                found.append(((at, offset, end, sequence), message))
+            yield (at, offset, end, sequence), payload[body_at : end - trace]
             offset = end
-        return found
 
     def around(self, run: Run, place: Place) -> EvalContext:
         """Returns the context that a filter can read besides the message."""
@@ -132,6 +144,14 @@ class ReplayFilter:
         (services/expressions/work.py)."""
         return self._effort.given_up > 0
 
+    def admits(self, run: Run) -> bool:
+        """Returns False: the filter has no row filter of the client's permissions."""
+        return False
+
+    def passes(self, message: Any, around: EvalContext) -> bool:
+        """Returns whether a parsed message passes."""
+        return bool(self._matches(message, around))
+
     def passing(self, run: Run) -> list[Place]:
         """Returns the places of the records that pass, in order."""
         matches, filters = self._matches, self._filters
@@ -142,3 +162,56 @@ class ReplayFilter:
                 if matches(message, filters.around(run, place))
             ]
         return [place for place, message in filters.messages(run) if matches(message, NO_CONTEXT)]
+
+
+class LimitedReplayFilter:
+    """The content filter of a bookmark subscription by a regular expression, of a client that may
+    read only some messages of some topics. Their row filter is evaluated first, so that the
+    client's own filter sees no other message.
+
+    Args:
+        own: the client's own filter; None: it has none.
+    """
+
+    __slots__ = ("_filters", "_own", "_wanted")
+
+    def __init__(
+        self, wanted: TopicFilter, own: ReplayFilter | None, filters: ReplayFilters
+    ) -> None:
+        self._wanted = wanted
+        self._own = own
+        self._filters = filters
+
+    @property
+    def text(self) -> str:
+        """Returns the client's own filter as written; empty: it has none."""
+        return "" if self._own is None else self._own.text
+
+    @property
+    def has_given_up(self) -> bool:
+        """Returns whether the client's own filter was stopped for using too much work."""
+        return self._own is not None and self._own.has_given_up
+
+    def _limit(self, run: Run) -> Expression | None:
+        return self._wanted.limits(run.topic, run.message_type, SUBSCRIPTION)
+
+    def admits(self, run: Run) -> bool:
+        """Returns whether the client may read some records of the run's topic, and not all."""
+        return self._limit(run) is not None
+
+    def passing(self, run: Run) -> list[Place]:
+        """Returns the places of the records that pass, in order."""
+        own, filters = self._own, self._filters
+        if self._wanted.matches(run.topic, run.message_type):
+            if own is not None:
+                return own.passing(run)
+            return [place for place, _ in filters.bodies(run)]
+        limit = self._limit(run)
+        if limit is None:
+            return []
+        found = []
+        for place, message in filters.messages(run):
+            around = filters.around(run, place)
+            if limit.matches(message, around) and (own is None or own.passes(message, around)):
+                found.append(place)
+        return found

@@ -84,7 +84,7 @@ class SowSubscriptions:
         self._keeps = keeps
         self._instance = instance
         self._group = group
-        self._audiences = AudienceTable()
+        self._audiences = AudienceTable(FOLLOWING)
         self._open: dict[LiveSubscription, tuple[str, DeliveryContent]] = {}
 
     def __len__(self) -> int:

@@ -95,7 +95,7 @@ class LastOfTopic:
         """As it is staged."""
         return self._staged.get(topic, self._committed.get(topic, NOTHING))
 
-    def looks_for(self, run: Run) -> tuple[()]:
+    def looks_for(self, run: Run, permission: object = None) -> tuple[()]:
         """Nothing."""
         return ()
 

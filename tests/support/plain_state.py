@@ -9,7 +9,7 @@ from raylay.services.messages.stateful import PreparedRun, WritePermission
 class PlainState:
     """A state that prepares nothing: each run stays as it is."""
 
-    def looks_for(self, run: Run) -> tuple[()]:
+    def looks_for(self, run: Run, permission: object = None) -> tuple[()]:
         return ()
 
     def prepare(

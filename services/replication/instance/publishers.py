@@ -395,12 +395,12 @@ class Publishers:
             if run.flags & _COMMANDS:
                 session = self._session_of.get(run.publisher)
                 judge = None if session is None else session.judge
-                if judge is not None and not judge.writes_all(run.topic):
+                if judge is not None and not judge.writes_some(run.topic):
                     continue  # A delete is refused there, and nothing else needs a look-up.
                 state = self._topics[run.topic, run.message_type].state_of(run)
                 fresh = None if state is None else self._fresh(run)
                 if state is not None and fresh is not None:
-                    questions.looking += answers.looks(state.looks_for(fresh))
+                    questions.looking += answers.looks(state.looks_for(fresh, judge))
         return questions
 
     def _fresh(self, run: Run) -> Run | None:

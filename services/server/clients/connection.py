@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raylay.services.core.fold_backlog import PublishInParts, another_turn
 from raylay.services.errors import CorruptRecord, RemoteProtocolError, StorageError
@@ -72,6 +72,10 @@ from raylay.services.subscriptions.deferred_deliveries import DeferredDeliveries
 from raylay.services.subscriptions.delivery import DeliveryContent, DeliverySink
 from raylay.services.subscriptions.matching import LiveSubscription, TopicFilter
 
+if TYPE_CHECKING:
+    # Most instances have no filters, and need not load their language.
+    from raylay.services.security.row_filters import RowFilters
+
 _BEHIND_FOLDS = (Subscribe, SowCommand, SowAndSubscribe, Unsubscribe)
 """Commands that wait for the folds, because they read or change a subscription's view of folded
 state."""
@@ -119,6 +123,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self.user_id = ""
         self.permissions: Permissions | None = None
         """Permissions of the client; None: everything."""
+        self._rows: RowFilters | None = None
         self.judge: Judge | None = None
         self.in_hand = IncompleteFrame(self._holds_too_much)
         self._logon = ClientLogon(self, clients, runtime.outbox.flush)
@@ -478,12 +483,23 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         return None if self.permissions is None else partial(readable, self.permissions)
 
     def keeps_back(self, wanted: TopicFilter) -> bool:
-        """Returns whether the client may read only some messages of a topic. Regular expressions do
-        not match such topics."""
+        """Returns whether the client may read only some messages of a topic, or of a topic that a
+        regular expression may match."""
         permissions = self.permissions
         if permissions is None or wanted.pattern is not None:
-            return False
+            return wanted.is_limited
         return bool(permissions.read(wanted.topic).filter)
+
+    @property
+    def rows(self) -> RowFilters | None:
+        """Returns the row filters of topics that the client may read in part; None: there are
+        none."""
+        permissions, found = self.permissions, self._rows
+        if permissions is None or not permissions.restricts_rows:
+            return None
+        if found is None or found.permissions is not permissions:
+            found = self._rows = self._clients.row_filters(self, permissions)
+        return found
 
     def began(
         self, subscription: LiveSubscription | BookmarkSubscription, *, replaces: bool = False

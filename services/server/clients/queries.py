@@ -45,6 +45,7 @@ from raylay.services.subscriptions.matching import (
 
 if TYPE_CHECKING:
     # Most instances have no SOW topics, and need not load the filter language and the parsers.
+    from raylay.services.security.row_filters import RowFilters
     from raylay.services.sow.query.query_execution import QueryExecution
     from raylay.services.sow.query.query_parser import ParsedQuery, QueryParser, ReplacedQuery
     from raylay.services.sow.topic import SowTopic
@@ -70,6 +71,11 @@ class QueryingClient(ReplayClient, DeliverySink, Protocol):
     def readable(self) -> Callable[[bytes], bool] | None:
         """Returns the test whether the client may read a topic that a regular expression matches;
         None: it may read all."""
+
+    @property
+    def rows(self) -> RowFilters | None:
+        """Returns the row filters of topics that the client may read in part; None: there are
+        none."""
 
     @property
     def takes_rows(self) -> bool:
@@ -395,6 +401,7 @@ class QueryRunner:
             literal=sow.non_regex_topic,
             allowed=connection.message_types,
             readable=connection.readable,
+            rows=connection.rows,
         )
         as_of_us = _as_of_us(sow.as_of) if sow.as_of else 0
         asker = self._asker(connection.number)

@@ -60,7 +60,7 @@ from raylay.services.server.queues.manager import QueueManager
 from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.manager import SowManager
-from raylay.services.subscriptions.bookmark import BookmarkSubscription
+from raylay.services.subscriptions.bookmark import BookmarkSubscription, ReplayContent
 from raylay.services.subscriptions.costly import filter_budgets
 from raylay.services.subscriptions.delivery import DeliveryContent
 from raylay.services.subscriptions.follow_terms import FollowKind
@@ -68,6 +68,7 @@ from raylay.services.subscriptions.matching import FilterOwner, LiveSubscription
 
 if TYPE_CHECKING:
     from raylay.services.security.publishing import PublishJudge
+    from raylay.services.security.row_filters import RowFilters
     from raylay.services.sow.topic import SowTopic
     from raylay.services.subscriptions.filtered import FilteredSubscriptions
     from raylay.services.subscriptions.pages import PagedSubscriptions, PageOrder
@@ -399,7 +400,7 @@ class ClientSessions:
             for subscription in client.subscriptions.values()
             if isinstance(subscription, LiveSubscription)
             and subscription.following is not None
-            and subscription.filter.matches(topic.name, topic.type_name)
+            and subscription.filter.wants(topic.name, topic.type_name)
         ]
         for each in found:
             self.end_subscription(each, "view_full", topic.refusal)
@@ -411,12 +412,39 @@ class ClientSessions:
         Raises:
             RemoteProtocolError: the text is no filter, with reason `bad_filter`.
         """
+        return self._filters_of_replays().made(text, self._asker(client.number))
+
+    def replay_content(
+        self, client: ReplayClient, wanted: TopicFilter, text: str
+    ) -> ReplayContent | None:
+        """Returns what a client's bookmark subscription lets pass, by its own filter and by the row
+        filters of the client's permissions; None: everything.
+
+        Raises:
+            RemoteProtocolError: the text is no filter, with reason `bad_filter`.
+        """
+        own = self.replay_filter(client, text) if text else None
+        return self._filters_of_replays().limited(wanted, own) if wanted.is_limited else own
+
+    def _filters_of_replays(self) -> ReplayFilters:
         if self._replay_filters is None:
             config = self.runtime.config
             self._replay_filters = replay_filters(
                 config.type_definitions, config.name, config.group
             )
-        return self._replay_filters.made(text, self._asker(client.number))
+        return self._replay_filters
+
+    def row_filters(self, client: ClientSession, permissions: Permissions) -> RowFilters:
+        """Returns the row filters of a client's reads by regular expressions."""
+        from raylay.services.security.row_filters import RowFilters
+        from raylay.services.subscriptions.filtered import surroundings_of
+
+        config = self.runtime.config
+        return RowFilters(
+            permissions,
+            lambda: queue_language(config.type_definitions, config.name)[1],
+            surroundings_of(self._asker(client.number)),
+        )
 
     def judge(
         self, permissions: Permissions, user: str, client_name: str, address: str

@@ -23,7 +23,7 @@ from raylay.services.protocol.client.commands import (
 from raylay.services.security.publishing import NOT_ENTITLED
 from raylay.services.security.reading import ReadRequest, RestrictedRead, reading
 from raylay.services.security.retained_bytes import RetainedClaim, keys_bytes
-from raylay.services.subscriptions.bookmark import BookmarkSubscription
+from raylay.services.subscriptions.bookmark import BookmarkSubscription, ReplayContent
 from raylay.services.subscriptions.follow_terms import FollowTerms
 from raylay.services.subscriptions.matching import (
     LiveSubscription,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from raylay.services.messages.topic_pattern import TopicPattern
     from raylay.services.queues.frontend import QueueFrontend
     from raylay.services.server.clients.sessions import ClientSession, ClientSessions
-    from raylay.services.subscriptions.replay_filters import ReplayFilter
 
 SUBSCRIPTIONS_MAX = 10_000
 """Limit on the subscriptions of one connection."""
@@ -113,6 +112,7 @@ class ClientSubscriptions:
                 literal=command.non_regex_topic,
                 allowed=connection.message_types,
                 readable=connection.readable,
+                rows=connection.rows,
             )
             self._check_share(wanted.pattern)
             if wanted.events:
@@ -221,6 +221,7 @@ class ClientSubscriptions:
                 literal=sow.non_regex_topic,
                 allowed=connection.message_types,
                 readable=connection.readable,
+                rows=connection.rows,
             )
             self._check_share(wanted.pattern)
             if wanted.events:
@@ -383,7 +384,7 @@ class ClientSubscriptions:
 
     def _replay(
         self, command: Subscribe, filter_: TopicFilter
-    ) -> tuple[Position, ReplayFilter | None]:
+    ) -> tuple[Position, ReplayContent | None]:
         instance = self._clients.instance
         topics = instance.machine.topics
         if filter_.pattern is None and self._clients.computes_any(filter_):
@@ -404,9 +405,7 @@ class ClientSubscriptions:
                 f"{instance.identity.name}: a bookmark subscription needs one that is",
                 "not_journaled",
             )
-        content = None
-        if command.filter:
-            content = self._clients.replay_filter(self._connection, command.filter)
+        content = self._clients.replay_content(self._connection, filter_, command.filter)
         return parse_position(command.bookmark), content
 
     def pause_or_resume(self, command: Pause | Resume) -> None:

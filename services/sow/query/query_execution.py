@@ -111,8 +111,11 @@ class QueryPart:
         kind: type of the topic's messages.
         source: records of the topic.
         count: number of records, where all are wanted; None: unknown.
-        wants: returns whether records of a logical topic are wanted; None: there is one topic.
+        wants: returns whether all records of a logical topic are wanted; None: there is one topic,
+            and all are.
         now_us: time up to which expired records are left out; 0: none expires.
+        limit_of: returns the filter of the wanted records of a logical topic of which not all are;
+            None, or no such function: none are.
     """
 
     name: bytes
@@ -121,6 +124,7 @@ class QueryPart:
     count: int | None = None
     wants: Callable[[bytes], bool] | None = None
     now_us: int = 0
+    limit_of: Callable[[bytes], Expression | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +270,8 @@ class QueryExecution:
         long."""
         self._efforts = [each.effort for each in _filters(terms)]
         """Work accounts of the query's own filters."""
+        self._limits_worked = 0
+        """Steps of row filters, whose work no query pays."""
         self._given_up = self._count_given_up()
         self._has_filters = bool(_filters(terms))
         self._asks_around = any(each.asks_around for each in _filters(terms))
@@ -356,7 +362,25 @@ class QueryExecution:
             self._at = len(self._parts)
 
     def _worked(self) -> int:
-        return sum([effort.steps for effort in self._efforts])
+        return sum([effort.steps for effort in self._efforts], self._limits_worked)
+
+    def _admits(self, part: QueryPart, record: SowRecord) -> bool:
+        """Returns whether a record may be noticed by the client at all."""
+        name = record.topic or part.name
+        if part.wants is None or part.wants(name):
+            return True
+        limit = None if part.limit_of is None else part.limit_of(name)
+        if limit is None:
+            return False
+        try:
+            tree = part.kind.parse(record.body or b"")
+        except MessageTypeError:
+            return False
+        terms, before = self._terms, limit.effort.steps
+        around = around_record(record, name, terms.instance, terms.group, terms.now_us)
+        passes = bool(limit.matches(tree, around))
+        self._limits_worked += limit.effort.steps - before
+        return passes
 
     def _count_given_up(self) -> int:
         return sum([effort.given_up for effort in self._efforts])
@@ -381,9 +405,9 @@ class QueryExecution:
         record = None
         if part.wants is not None or part.now_us or self._asks_around:
             record = decoded(key, value)
-            if part.wants is not None and not part.wants(record.topic or part.name):
-                # The record belongs to a topic that was not asked for: the client must not notice
-                # it.
+            if not self._admits(part, record):
+                # The record belongs to a topic that was not asked for, or may not be read: the
+                # client must not notice it.
                 self.looked_at -= 1
                 return
             if NEVER < record.expires_us <= part.now_us:

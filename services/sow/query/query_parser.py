@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from raylay.services.errors import RemoteProtocolError
@@ -264,15 +265,17 @@ class QueryParser:
     ) -> QueryPart:
         question, state = asked.question, topic.state
         wanted = question.wanted
-        wants = None
-        if topic.definition.pattern:
-            # All records of the physical topic, except those of topics that may not be read.
-            wants = wanted.readable
-            if wanted.topic != topic.name:
-
-                def wants(name: bytes) -> bool:
-                    return wanted.matches(name, topic.type_name)
-
+        use = FOLLOWING if question.follows else QUERY
+        wants: Callable[[bytes], bool] | None = None
+        limit_of: Callable[[bytes], Expression | None] | None = None
+        if topic.definition.pattern and wanted.topic == topic.name:
+            # All records of the physical topic, except those that may not be read.
+            wants, rows = wanted.readable, wanted.rows
+            if rows is not None:
+                limit_of = partial(rows.of, use=use)
+        elif topic.definition.pattern or not wanted.matches(topic.name, topic.type_name):
+            wants = partial(wanted.matches, message_type=topic.type_name)
+            limit_of = partial(wanted.limits, message_type=topic.type_name, use=use)
         expires_now_us = terms.now_us if state.rules.expires and not question.follows else 0
         source: RecordSource
         count = None
@@ -293,4 +296,4 @@ class QueryParser:
                 if asked.filter is None and wants is None and not expires_now_us:
                     count = state.count
         name = topic.shown_as or topic.name
-        return QueryPart(name, topic.type, source, count, wants, expires_now_us)
+        return QueryPart(name, topic.type, source, count, wants, expires_now_us, limit_of)

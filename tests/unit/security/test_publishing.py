@@ -85,7 +85,10 @@ def test_where_a_state_knows_the_records_a_filter_is_asked_of_those() -> None:
     )  # fmt: skip
     # What needs no message to be judged is judged as ever.
     assert not judged(run(b"{}", topic="others"), by_record=True).runs
-    assert not judged(run(b"{}", command=Command.DELETE), by_record=True).runs
+    deletion = run(b"{}", command=Command.DELETE)
+    assert judged(deletion, by_record=True) == PreparedRun((deletion,)), "by the state, too"
+    assert not judged(run(b"{}", topic="others", command=Command.DELETE), by_record=True).runs
+    assert judged.writes_some(b"orders") and not judged.writes_some(b"others")
 
 
 def test_a_delta_without_a_record_is_judged_by_what_it_brings() -> None:

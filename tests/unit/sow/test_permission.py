@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 import pytest
 from support.sow_given import P, Q, put, record_bytes, run
-from unit.sow.test_staging import Bench, bodies
+from unit.sow.test_staging import DELETE, Bench, bodies, keys
 
 from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.messages.records import Command, Record, iterate_records
@@ -349,3 +349,58 @@ def test_no_batch_writes_what_its_client_may_not(seed: int) -> None:
 
 def journaled(made: PreparedRun) -> list[tuple[int, Record]]:
     return [(each.sequence, each) for one in made.runs for each in iterate_records(one.payload)]
+
+
+def asked(bench: Desks, given: WritePermission | None = None, **said: Any) -> PreparedRun:
+    """A delete of bob's, prepared as an instance does: its look-ups run before."""
+    bench.sequence += 1
+    body = msgpack.packb(said)
+    deletion = run(0, record_bytes(bench.sequence, body, command=DELETE, publisher=Q))
+    looking = bench.staging.looks_for(deletion, given or bench.given)
+    for each in looking:
+        while not each.done:
+            each.take(100)
+    made = bench.staging.prepare(deletion, bench.now_us, bench.now_us, bench.given)
+    for each in looking:
+        each.close()
+    for part in made.runs:
+        bench.stage(part)
+    return made
+
+
+def test_a_delete_by_filter_finds_what_may_be_written() -> None:
+    """As the records are staged, and not as they are on the disk."""
+    bench = Desks()
+    for number in range(4):
+        bench.publish({"id": number, "desk": ("fx", "rates")[number % 2], "px": number})
+    bench.commit()
+    bench.publish({"id": 0, "desk": "rates", "px": 1}, {"id": 1, "desk": "fx", "px": 1})
+    bench.publish(b'{"id": 9, "desk": "fx"', command=PUBLISH)
+    found = keys(asked(bench, filter="/px >= 0"))
+    assert found == sorted([bench.key(1), bench.key(2)])
+    assert keys(asked(bench, filter="1 = 1", keys=[bench.key(0), bench.key(3)])) == []
+    for said in ({"keys": [bench.key(2)]}, {"data": b'{"id": 2}'}):
+        (refused,) = asked(bench, **said).refused
+        assert refused.reason == REFUSED
+        assert refused.text == "bob may not delete, except by a filter, from 'orders'"
+    assert not bench.staging._findings
+
+
+def test_a_look_up_of_another_permission_is_not_used() -> None:
+    """A client that logs on anew may have others."""
+    bench = Desks()
+    bench.publish({"id": 1, "desk": "rates", "px": 1})
+    bench.commit()
+    (refused,) = asked(bench, permission(True), filter="/px = 1").refused
+    assert refused.reason == "not_supported" and "numbers its deletes" in refused.text
+    (refused,) = bench.write((DELETE, msgpack.packb({"filter": "/px = 1"}))).refused
+    assert refused.reason == "not_supported", "nothing was looked up"
+    assert not bench.staging._findings
+
+
+def test_who_may_write_the_topic_of_a_pattern_deletes_there_alone() -> None:
+    bench = Desks(SowTopicDefinition("all", "json", keys=("/id",), pattern="^(orders|others)$"))
+    bench.given = permission(True)
+    bench.publish({"id": 1, "desk": "rates"})
+    bench.commit()
+    assert len(keys(asked(bench, filter="1 = 1"))) == 1

@@ -9,6 +9,7 @@ from support.sow_given import ORDERS, book, put
 
 from raylay.services.core.sow import SowFeature
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.expressions.expression import Expression, ExpressionUse, expression
 from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.messages.records import decode_record
 from raylay.services.sow.book import SowBook
@@ -85,6 +86,32 @@ def test_a_physical_topic_gives_no_records_of_topics_that_may_not_be_read() -> N
     assert found(".*", b"fx/eur", b"orders") == ["orders", "fx/eur"]
     # By its own name it was asked for before.
     assert found("fx/usd") == ["fx/usd"]
+
+
+@pytest.mark.covers("Configuration", "a row filter hides what it does not pass")
+def test_records_that_may_not_be_read_are_in_no_row_and_no_count() -> None:
+    ask = questions(filled())
+    limits = {b"orders": "/id = 1", b"fx/usd": "TOPIC_NAME() = 'fx/usd'", b"fx/eur": "/id = 99"}
+
+    class Limits:
+        def restricts(self, topic: bytes) -> bool:
+            return topic in limits
+
+        def of(self, topic: bytes, use: ExpressionUse) -> Expression | None:
+            text = limits.get(topic)
+            return None if text is None else expression(text, use)
+
+    def found(topic: str, **more: Any) -> tuple[list[str], int]:
+        wanted = topic_filter(topic, "", readable=lambda name: name == b"short", rows=Limits())
+        query = ask.begin(ask.accept(QueryRequest(wanted, **more)), 1_000)
+        names = [name for name, _ in rows(query)]
+        assert query.matches == len(names)
+        return names, query.looked_at
+
+    assert found(".*") == (["orders", "fx/usd", "short"], 3)
+    assert found("fx") == (["fx/usd"], 1), "by the name of the physical topic"
+    assert found("^(orders|none)$") == (["orders"], 1)
+    assert found(".*", filter="/id > 1")[1] == 3
 
 
 def test_what_has_expired_is_no_row_but_of_a_subscription_until_it_is_told() -> None:

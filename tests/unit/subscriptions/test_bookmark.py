@@ -52,6 +52,9 @@ class Divisible:
     def __init__(self, divisor: int) -> None:
         self.divisor = divisor
 
+    def admits(self, run: Run) -> bool:
+        return False
+
     def passing(self, run: Run) -> list[tuple[int, int, int, int]]:
         found, offset = [], 0
         for before, record in enumerate(iterate_records(run.payload)):

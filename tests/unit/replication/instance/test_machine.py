@@ -1047,7 +1047,7 @@ class Louder:
         self.told: list[tuple[str, int, int]] = []
         self.bad = bad
 
-    def looks_for(self, run: Run) -> tuple[()]:
+    def looks_for(self, run: Run, permission: object = None) -> tuple[()]:
         return ()
 
     def prepare(
