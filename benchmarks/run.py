@@ -56,6 +56,20 @@ from throughput import (
 )
 from tls import NAMES as TLS
 from tls import tls_publish
+from views import (
+    BESIDE,
+    BUILD,
+    CONFLATED,
+    JOINS,
+    PAGES,
+    conflated,
+    view_beside,
+    view_build,
+    view_folds,
+    view_joins,
+    windows,
+)
+from views import NAMES as VIEWS
 
 from raylay.services.server.process import new_loop
 
@@ -135,6 +149,12 @@ MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
     (("socket_echo",), socket_echo, ""),
     (TYPE_NAMES, types_parse, ""),
     (SOW_NAMES, sow, ""),
+    (VIEWS, view_folds, ""),
+    (JOINS, view_joins, ""),
+    (BESIDE, view_beside, ""),
+    (BUILD, view_build, ""),
+    (CONFLATED, conflated, ""),
+    (PAGES, windows, ""),
 )
 
 

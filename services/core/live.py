@@ -214,6 +214,11 @@ class LiveSubscriptions:
             weight += -(-found // (RECORD_US * run.count))
         return weight
 
+    def follows(self, topic: bytes, message_type: bytes) -> bool:
+        """Returns whether a subscription follows the records of a topic; may be True where none
+        does."""
+        return any(each.weight(topic, message_type) for each in self._followers.values())
+
     def followers(self, kind: FollowKind) -> FollowerTable:
         """Returns the table of a kind of subscriptions that follow records."""
         found = self._followers.get(kind)

@@ -7,10 +7,10 @@ SOW topic.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from raylay.services.core.feature import CommitBatch
-from raylay.services.sow.topic import SowChange
+from raylay.services.sow.topic import SowChange, SowTopic
 from raylay.services.views.view import View
 
 
@@ -29,11 +29,21 @@ class ViewFeature:
 
     def __init__(self, views: Sequence[View]) -> None:
         self.views = tuple(views)
+        self._is_followed: Callable[[SowTopic], bool] = lambda topic: True
         self._inline = tuple(each for each in self.views if each.definition.inline)
         self._over: dict[int, list[tuple[View, int]]] = {}
         for view in self.views:
             for number, topic in enumerate(view.under):
                 self._over.setdefault(id(topic), []).append((view, number))
+
+    def follow_by(self, is_followed: Callable[[SowTopic], bool]) -> None:
+        """Makes records and changes of views only where somebody needs them. Until then they are
+        always made.
+
+        Args:
+            is_followed: returns whether somebody but other views needs the changes of a view.
+        """
+        self._is_followed = is_followed
 
     def build(self) -> None:
         """Computes all views from the present records, when the SOW topics have recovered."""
@@ -44,6 +54,10 @@ class ViewFeature:
     def fold(self, batch: CommitBatch) -> None:
         """Folds a commit's changes, and appends those of the views."""
         changes = batch.changes
+        if not changes:
+            return
+        for view in self.views:
+            view.is_followed = id(view.topic) in self._over or self._is_followed(view.topic)
         at = 0
         while True:
             while at < len(changes):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import ItemsView
+from collections.abc import ItemsView, Iterator, ValuesView
+from itertools import chain
 from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
@@ -30,6 +31,10 @@ class SortedEntries(Generic[Value]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __iter__(self) -> Iterator[bytes]:
+        """Yields the keys in order; none may be added or removed meanwhile."""
+        return chain.from_iterable(self._leaves)
+
     def __contains__(self, key: bytes) -> bool:
         return key in self._entries
 
@@ -43,6 +48,10 @@ class SortedEntries(Generic[Value]):
     def items(self) -> ItemsView[bytes, Value]:
         """Returns all entries, in no order."""
         return self._entries.items()
+
+    def values(self) -> ValuesView[Value]:
+        """Returns all values, in no order."""
+        return self._entries.values()
 
     @property
     def entries(self) -> dict[bytes, Value]:

@@ -348,7 +348,7 @@ class InstanceParts:
         """Begins to commit, and adds the links; connections are served from then on."""
         instance = self.instance
         self.clients.pools.begin()
-        self.sow.serve()
+        self.sow.serve(self.clients.live.follows)
         self.commits.start()
         self.disk_watch.start()
         moved = instance.machine.placements.items()

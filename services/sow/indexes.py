@@ -180,6 +180,16 @@ class SowIndexes:
             after = self._tree(current.body) if tree is None else tree
         self._change(change.key, before, after)
 
+    @property
+    def need_bodies(self) -> bool:
+        """Returns whether there are hash indexes, which get each change with its records."""
+        return bool(self._indexes)
+
+    def key_texts(self, texts: Iterable[str | None]) -> None:
+        """Notes the texts of the key fields of a new record of a view, whose body is not made."""
+        if not self._odd:
+            self._odd = any(text is not None and _is_unusual(text) for text in texts)
+
     def _change(self, key: bytes, before: Tree | None, after: Tree | None) -> None:
         for index in self._indexes:
             index.change(key, before, after)
@@ -254,8 +264,11 @@ def _is_odd(tree: Tree, path: FieldPath) -> bool:
     value: Any = values.follow(tree, path)
     if value.__class__ is bytes:
         value = text_of(value)
-    if value.__class__ is not str:
-        return False
+    return value.__class__ is str and _is_unusual(value)
+
+
+def _is_unusual(value: str) -> bool:
+    """Returns whether a text is a number in an unusual spelling."""
     said = values.parsed(value)
     if said != said:
         return False

@@ -227,6 +227,21 @@ class SowState:
         self._queries.append(watching)
         return lambda: self._queries.remove(watching)
 
+    @property
+    def is_watched(self) -> bool:
+        """Returns whether a query or a listener needs each value before it changes."""
+        return bool(self._queries)
+
+    def changing(self, key: bytes, previous: SowRecord | None) -> None:
+        """Notes that a record is about to change which is not in this state but behind its reader:
+        a record of a view, which is made of its group.
+
+        Args:
+            previous: the record until then; None: there is none.
+        """
+        for query in self._queries:
+            query.changed(VALUE + key, None if previous is None else encoded(previous))
+
     def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
         """Returns the first `most` entries, stored or still to be stored, from `start` on and
         before `end`."""

@@ -409,6 +409,8 @@ class AggregatedViews:
 
     def _take_some(self, shared: AggregatedView, scan: PresentScan) -> None:
         view = shared.view
+        # Nobody follows the view before it is built.
+        view.is_followed = False
         try:
             for key, value in scan.take(TAKEN_AT_ONCE):
                 record = decoded(key[1:], value)
@@ -416,7 +418,6 @@ class AggregatedViews:
         except (StorageError, CorruptRecord) as error:
             self._close(shared, f"{view.definition.name} cannot be read: {error}")
             return
-        # Nobody follows the view before it is built.
         view.flush()
         if scan.done:
             shared.scan = None
@@ -441,9 +442,9 @@ class AggregatedViews:
         told = current or previous
         assert told is not None, "a change has a record before or after it"
         view = shared.view
+        view.is_followed = shared.scan is None
         view.take(0, current, change.change.key, batch.last_txid, told.updated_us)
-        if shared.scan is None:
-            batch.changes += view.flush()
+        batch.changes += view.flush()
         shared.takes += 1
         if shared.takes % WEIGHED_EVERY == 0 or shared.effort.is_stopped:
             self._look_at(shared)
@@ -466,6 +467,10 @@ class AggregatedViews:
                 f"this instance, and this one of {name} takes {used_bytes:,}: end some, group by "
                 "fewer values, or filter more records out",
             )
+
+    def is_over(self, topic: SowTopic) -> bool:
+        """Returns whether a view here needs the changes of a topic."""
+        return id(topic) in self._over
 
     def failed(self, committed_txid: int) -> None:
         """Does nothing: staged runs are not folded."""

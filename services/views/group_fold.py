@@ -18,7 +18,13 @@ from raylay.services.expressions.compiler import Predicate
 from raylay.services.expressions.functions.registry import NO_CONTEXT
 from raylay.services.expressions.values import Steps
 from raylay.services.messages.types.trees import Tree
-from raylay.services.views.groups import GroupTable, Member, ViewGroup
+from raylay.services.views.groups import (
+    UNWATCHED,
+    GroupTable,
+    GroupWatcher,
+    Member,
+    ViewGroup,
+)
 from raylay.services.views.projection import ViewProjection
 
 PARTS = 64
@@ -54,6 +60,7 @@ class GroupFold:
         grouping: steps of the grouping fields.
         domain: key domain of the view's SOW keys.
         passes: filter that a record must pass; None: there is none.
+        watcher: is told of the groups (`GroupTable`).
 
     Attributes:
         groups: the groups.
@@ -66,8 +73,9 @@ class GroupFold:
         grouping: Sequence[Steps],
         domain: str,
         passes: Predicate | None = None,
+        watcher: GroupWatcher = UNWATCHED,
     ) -> None:
-        self.groups = GroupTable(projection, grouping, domain)
+        self.groups = GroupTable(projection, grouping, domain, watcher)
         self._passes = passes
         # Bytes, unlike tuples, cost no garbage collection.
         self._rows: tuple[dict[bytes, bytes], ...] = tuple({} for _ in range(PARTS))

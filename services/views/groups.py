@@ -11,12 +11,16 @@ from raylay.services.expressions import values
 from raylay.services.expressions.functions.registry import NO_CONTEXT
 from raylay.services.expressions.values import Steps, Value
 from raylay.services.messages.digests import DIGEST_BYTES, SOW_KEY
+from raylay.services.messages.sorted_entries import SortedEntries
 from raylay.services.messages.types.trees import Tree
+from raylay.services.sow.records import SowRecord
 from raylay.services.views.projection import TallyRule, ViewProjection
 
 GROUP_BYTES = 350
 """Approximate memory of a group, besides its tallies and texts."""
 TALLY_BYTES = 120
+RECORD_BYTES = 300
+"""Approximate memory of a record of a view, besides its body."""
 _NULL = b"\xff\xff\xff\xff"
 """Mark of a field without a value in a group's key, in the place of a text's length."""
 
@@ -48,18 +52,21 @@ class ViewGroup:
         tallies: the tallies of the aggregates.
         plain: values of the fields outside of aggregates, of the member that came last.
         plain_txid: transaction that brought it.
-        version: number of the last change of the group, which tells a body that was made before it.
+        txid, at_us: transaction and receive time of the last change of the group.
+        record: the group's record as it is now; None: nobody has needed it since the last change.
     """
 
     __slots__ = (
+        "at_us",
         "key",
         "members",
         "numeric",
         "plain",
         "plain_txid",
+        "record",
         "tallies",
         "texts",
-        "version",
+        "txid",
     )
 
     def __init__(self, key: bytes, texts: GroupTexts, rules: Sequence[TallyRule]) -> None:
@@ -67,11 +74,13 @@ class ViewGroup:
         self.texts = texts
         self.members = 0
         self.tallies = tuple(rule.make() for rule in rules)
-        self.plain: tuple[Value, ...] = ()
+        self.plain: list[Value] = []
         self.plain_txid = -1
         self.numeric = [0] * len(texts)
         """Number of members that have a number in each grouping field."""
-        self.version = 0
+        self.txid = 0
+        self.at_us = 0
+        self.record: SowRecord | None = None
 
     def value(self, at: int) -> Value:
         """Returns the value of a grouping field: a number if any member has a number there."""
@@ -79,6 +88,19 @@ class ViewGroup:
         if text is None or not self.numeric[at]:
             return text
         return values.parsed(text)
+
+
+class GroupWatcher:
+    """Is told of the groups of a table. This one does nothing."""
+
+    def began(self, group: ViewGroup) -> None:
+        """Takes a new group, which has no member yet."""
+
+    def touching(self, group: ViewGroup) -> None:
+        """Takes a group before a member comes, goes or changes."""
+
+
+UNWATCHED = GroupWatcher()
 
 
 class GroupTable:
@@ -92,12 +114,24 @@ class GroupTable:
         grouping: steps of the grouping fields, as they are in a member's message; none: each member
             is a group.
         domain: key domain of the view's SOW keys.
+        watcher: is told of new groups and, while `is_watched`, of groups before they change.
 
     Attributes:
         by_key: the groups, by SOW key.
+        is_watched: whether somebody needs to know what groups were before they change.
+        records_bytes: approximate memory of the records that are kept of groups.
+        inserted, deleted: number of groups that came and that went.
     """
 
-    def __init__(self, projection: ViewProjection, grouping: Sequence[Steps], domain: str) -> None:
+    def __init__(
+        self,
+        projection: ViewProjection,
+        grouping: Sequence[Steps],
+        domain: str,
+        watcher: GroupWatcher = UNWATCHED,
+    ) -> None:
+        self._watcher = watcher
+        self.is_watched = False
         self._projection = projection
         self._rules = projection.tallies
         self._steps = tuple(grouping)
@@ -108,7 +142,11 @@ class GroupTable:
         name = domain.encode("utf-8", "surrogateescape")
         self._begun.update(len(name).to_bytes(4, "little") + name)
         self._by_texts: dict[GroupTexts, ViewGroup] = {}
-        self.by_key: dict[bytes, ViewGroup] = {}
+        self.by_key: SortedEntries[ViewGroup] = SortedEntries()
+        self._arguments = tuple(rule.argument for rule in self._rules)
+        self._texts_bytes = 0
+        self.records_bytes = 0
+        self.inserted = self.deleted = 0
 
     def member(self, message: Tree, keys: Sequence[bytes | None]) -> Member:
         """Returns the parts of a message that its group counts.
@@ -118,20 +156,28 @@ class GroupTable:
         """
         texts: list[str | None] = []
         if not self._steps:
-            texts += [
-                None if key is None else key.decode("utf-8", "surrogateescape") for key in keys
-            ]
+            texts += texts_of(keys)
         kinds = 0
         for at, steps in enumerate(self._steps):
-            value = values.scalar(values.follow(message, steps))
+            value = values.follow(message, steps)
+            # Most values are plain, and need no help.
+            if value.__class__ is str:
+                texts.append(value or None)
+                continue
+            if value.__class__ is not int:
+                value = values.scalar(value)
             if value is not None and value.__class__ is not str:
                 kinds |= 1 << at
                 value = str(int(value)) if value.__class__ is bool else str(value)
             texts.append(value)
         arguments = []
         for evaluate in self._projection.arguments:
-            value = values.scalar(evaluate(message, NO_CONTEXT))
-            arguments.append(values.clipped(value) if value.__class__ is int else value)
+            value = evaluate(message, NO_CONTEXT)
+            if value.__class__ is not float:
+                value = values.scalar(value)
+                if value.__class__ is int:
+                    value = values.clipped(value)
+            arguments.append(value)
         return Member(tuple(texts), kinds, arguments)
 
     def add(self, member: Member) -> ViewGroup:
@@ -140,9 +186,14 @@ class GroupTable:
         if group is None:
             group = ViewGroup(self._key_of(member.texts), member.texts, self._rules)
             self._by_texts[member.texts] = self.by_key[group.key] = group
+            self._texts_bytes += _size_of(group)
+            self.inserted += 1
+            self._watcher.began(group)
+        if self.is_watched:
+            self._watcher.touching(group)
         self._count(group, member.kinds, 1)
         arguments = member.arguments
-        for (number, _), tally in zip(self._rules, group.tallies, strict=True):
+        for number, tally in zip(self._arguments, group.tallies, strict=True):
             value = arguments[number]
             if value is not None:
                 tally.add(value)
@@ -152,9 +203,11 @@ class GroupTable:
         """Counts a member out, and returns its group. A group without members stays until
         `settle`."""
         group = self._by_texts[member.texts]
+        if self.is_watched:
+            self._watcher.touching(group)
         self._count(group, member.kinds, -1)
         arguments = member.arguments
-        for (number, _), tally in zip(self._rules, group.tallies, strict=True):
+        for number, tally in zip(self._arguments, group.tallies, strict=True):
             value = arguments[number]
             if value is not None:
                 tally.retract(value)
@@ -163,37 +216,70 @@ class GroupTable:
     def replace(self, before: Member, now: Member) -> ViewGroup:
         """Changes a member that stays in its group, and returns the group."""
         group = self._by_texts[now.texts]
+        if self.is_watched:
+            self._watcher.touching(group)
         if before.kinds != now.kinds:
             self._count(group, before.kinds, -1)
             self._count(group, now.kinds, 1)
-        for (number, _), tally in zip(self._rules, group.tallies, strict=True):
-            old, new = before.arguments[number], now.arguments[number]
+        was, comes = before.arguments, now.arguments
+        for number, tally in zip(self._arguments, group.tallies, strict=True):
+            old, new = was[number], comes[number]
             # 5 and 5.0 are equal, and differ in what is shown.
-            if old.__class__ is new.__class__ and old == new:
-                continue
-            if old is not None:
-                tally.retract(old)
-            if new is not None:
-                tally.add(new)
+            if old.__class__ is not new.__class__ or old != new:
+                tally.replace(old, new)
+        return group
+
+    @property
+    def counts_keys_alone(self) -> bool:
+        """Returns whether a member is told by the keys of its records, and has no arguments: then
+        a change of its fields counts nothing."""
+        return not self._steps and not self._arguments
+
+    def plain_steps(self, first: str) -> tuple[tuple[int, Steps], ...]:
+        """Returns the fields outside of aggregates whose steps begin with a name: the place of each
+        among them, and its further steps."""
+        return tuple(
+            (at, steps[1:]) for at, steps in enumerate(self._projection.fields) if steps[0] == first
+        )
+
+    def patch(self, texts: GroupTexts, came: Sequence[tuple[int, Value]], txid: int) -> ViewGroup:
+        """Changes fields of the only member of a group, which is told by its keys alone. Returns
+        the group.
+
+        Args:
+            came: place of each field and its value.
+        """
+        group = self._by_texts[texts]
+        if self.is_watched:
+            self._watcher.touching(group)
+        plain = group.plain
+        for at, value in came:
+            plain[at] = value
+        if txid > group.plain_txid:
+            group.plain_txid = txid
         return group
 
     def latest(self, group: ViewGroup, message: Tree, txid: int) -> None:
         """Takes the values of the fields outside of aggregates from a member, unless the group has
         them from a later transaction."""
         if txid >= group.plain_txid and self._places:
-            group.plain = tuple(
+            group.plain = [
                 None if place >= 0 else values.scalar(values.follow(message, steps))
                 for steps, place in zip(self._projection.fields, self._places, strict=True)
-            )
+            ]
             group.plain_txid = txid
 
     def settle(self, groups: Iterable[ViewGroup]) -> None:
-        """Notes that groups have changed, and drops those without members."""
+        """Drops the records of groups that have changed, and the groups without members."""
         for group in groups:
-            group.version += 1
+            if group.record is not None:
+                self.records_bytes -= RECORD_BYTES + len(group.record.body or b"")
+                group.record = None
             if not group.members and self.by_key.get(group.key) is group:
                 del self._by_texts[group.texts]
-                del self.by_key[group.key]
+                self.by_key.pop(group.key)
+                self._texts_bytes -= _size_of(group)
+                self.deleted += 1
 
     def fields_of(self, group: ViewGroup) -> Tree:
         """Returns the fields of a group as the view shows them."""
@@ -206,7 +292,8 @@ class GroupTable:
     @property
     def memory_bytes(self) -> int:
         """Returns the approximate memory of the groups."""
-        return len(self.by_key) * (GROUP_BYTES + TALLY_BYTES * len(self._rules))
+        sizes = GROUP_BYTES + TALLY_BYTES * len(self._rules)
+        return len(self.by_key) * sizes + self._texts_bytes + self.records_bytes
 
     def _count(self, group: ViewGroup, kinds: int, sign: int) -> None:
         group.members += sign
@@ -224,3 +311,13 @@ class GroupTable:
             encoded = text.encode("utf-8", "surrogatepass")
             digest.update(len(encoded).to_bytes(4, "little") + encoded)
         return digest.hexdigest().encode()
+
+
+def texts_of(keys: Iterable[bytes | None]) -> GroupTexts:
+    """Returns the texts of a group that is told by the keys of its only member's records."""
+    return tuple([None if key is None else key.decode("utf-8", "surrogateescape") for key in keys])
+
+
+def _size_of(group: ViewGroup) -> int:
+    """Returns the memory of the texts that tell a group from others."""
+    return sum(len(text) for text in group.texts if text is not None)

@@ -9,8 +9,8 @@ one, so that a commit that changes both sides counts nothing twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -18,7 +18,7 @@ from raylay.services.expressions import values
 from raylay.services.expressions.values import Steps
 from raylay.services.messages.types.trees import Tree
 from raylay.services.views.group_fold import SourceChange
-from raylay.services.views.groups import GroupTable, ViewGroup
+from raylay.services.views.groups import UNWATCHED, GroupTable, GroupWatcher, ViewGroup, texts_of
 from raylay.services.views.projection import ViewProjection
 from raylay.services.views.sources import JoinedSource, ViewSources
 
@@ -38,22 +38,49 @@ class _Index:
     __slots__ = ("_found",)
 
     def __init__(self) -> None:
-        self._found: dict[JoinedValue, dict[bytes, None]] = {}
+        self._found: dict[JoinedValue, bytes | dict[bytes, None]] = {}
+        """One key, or several."""
 
     def add(self, value: JoinedValue | None, key: bytes) -> None:
-        if value is not None:
-            self._found.setdefault(value, {})[key] = None
+        if value is None:
+            return
+        found = self._found.get(value)
+        if found is None:
+            self._found[value] = key
+        elif isinstance(found, bytes):
+            self._found[value] = {found: None, key: None}
+        else:
+            found[key] = None
 
     def remove(self, value: JoinedValue | None, key: bytes) -> None:
         if value is None:
             return
-        keys = self._found[value]
-        del keys[key]
-        if not keys:
+        found = self._found[value]
+        if isinstance(found, bytes):
             del self._found[value]
+            return
+        del found[key]
+        if len(found) == 1:
+            (self._found[value],) = found
 
-    def keys(self, value: JoinedValue | None) -> Sequence[bytes]:
-        return () if value is None else tuple(self._found.get(value, ()))
+    def keys(self, value: JoinedValue | None) -> Collection[bytes]:
+        found = None if value is None else self._found.get(value)
+        if found is None:
+            return ()
+        return (found,) if isinstance(found, bytes) else found
+
+
+class _JoinStep(NamedTuple):
+    """A step from a topic whose record is known to one whose records are to be found.
+
+    Attributes:
+        source, target: numbers of the topics.
+        is_up: whether the target is the source's parent.
+    """
+
+    source: int
+    target: int
+    is_up: bool
 
 
 class _JoinedTopic:
@@ -89,6 +116,7 @@ class JoinFold:
         sources: the joined topics.
         null_equals: whether records without a value are joined to one another
             (`JoinNullEquivalency`).
+        watcher: is told of the groups (`GroupTable`).
 
     Attributes:
         groups: the groups.
@@ -104,8 +132,9 @@ class JoinFold:
         sources: ViewSources,
         *,
         null_equals: bool = False,
+        watcher: GroupWatcher = UNWATCHED,
     ) -> None:
-        self.groups = GroupTable(projection, grouping, domain)
+        self.groups = GroupTable(projection, grouping, domain, watcher)
         self._null_equals = null_equals
         reads: list[set[str]] = [set() for _ in sources.joined]
         for number, name, *_ in (*projection.reads, *grouping):
@@ -122,8 +151,28 @@ class JoinFold:
             tuple(child for child, each in enumerate(sources.joined) if each.parent == number)
             for number in range(len(sources.joined))
         )
+        self._child_fields = tuple(
+            tuple(sources.joined[child].parent_fields for child in below) for below in self._below
+        )
+        self._walks = tuple(self._walks_from(number) for number in range(len(sources.joined)))
+        self._names = tuple(str(number) for number in range(len(sources.joined)))
+        self._plain_steps = tuple(map(self.groups.plain_steps, self._names))
+        self._read: dict[tuple[int, bytes], dict[str, Any]] = {}
+        """Records that the present change has read."""
         self.names = tuple(each.names for each in self._topics)
         self.records_bytes = 0
+
+    def _walks_from(self, number: int) -> tuple[_JoinStep, ...]:
+        walks, known = [], {number}
+        at = number
+        while (parent := self._topics[at].source.parent) >= 0:
+            walks.append(_JoinStep(at, parent, True))
+            known.add(parent)
+            at = parent
+        for child, topic in enumerate(self._topics):
+            if child not in known:
+                walks.append(_JoinStep(topic.source.parent, child, False))
+        return tuple(walks)
 
     def change(self, number: int, change: SourceChange) -> tuple[ViewGroup, ...]:
         """Folds a change of a record, and returns the groups that it touched, each once. A group
@@ -134,21 +183,34 @@ class JoinFold:
         """
         topic, key = self._topics[number], change.key
         before, tree = topic.records.get(key), change.tree
-        now = None if tree is None else {name: tree[name] for name in topic.names if name in tree}
+        now = None
+        if tree is not None:
+            now = _kept({name: tree[name] for name in topic.names if name in tree})
         if before is None and now is None:
             return ()
-        old = None if before is None else _unpacked(before)
+        self._read.clear()
+        old = None if before is None else self._record(number, key)
         old_value = None if old is None else self._value(old, topic.source.fields)
         value = None if now is None else self._value(now, topic.source.fields)
+        if (
+            old is not None
+            and now is not None
+            and old_value == value
+            and all(
+                self._value(old, fields) == self._value(now, fields)
+                for fields in self._child_fields[number]
+            )
+        ):
+            return self._replace(number, key, now, change.txid)
         touched: dict[ViewGroup, None] = {}
-        gone = list(self._rows(number, key)) if old is not None else []
+        gone = self._rows(number, (key,)) if old is not None else []
         if value != old_value and not topic.own.keys(value):
             # The parents' rows without a record of this topic end: the record completes them.
             gone += self._rows_above(number, value)
         for row in gone:
             touched[self.groups.retract(self.groups.member(self._message(row), row))] = None
         self._store(number, key, old, now)
-        came = list(self._rows(number, key)) if now is not None else []
+        came = self._rows(number, (key,)) if now is not None else []
         if value != old_value and not topic.own.keys(old_value):
             came += self._rows_above(number, old_value)
         for row in came:
@@ -159,6 +221,42 @@ class JoinFold:
         self.groups.settle(touched)
         return tuple(touched)
 
+    def _replace(
+        self, number: int, key: bytes, now: dict[str, Any], txid: int
+    ) -> tuple[ViewGroup, ...]:
+        """Folds a change of a record that stays joined to the same records: each of its rows
+        stays, with other fields."""
+        groups, name, topic = self.groups, self._names[number], self._topics[number]
+        left: dict[ViewGroup, None] = {}
+        touched: dict[ViewGroup, None] = {}
+        rows = self._rows(number, (key,))
+        if groups.counts_keys_alone:
+            came = [
+                (at, values.scalar(values.follow(now, steps)))
+                for at, steps in self._plain_steps[number]
+            ]
+            for row in rows:
+                touched[groups.patch(texts_of(row), came, txid)] = None
+            rows = []
+        for row in rows:
+            message = self._message(row)
+            after = {**message, name: now}
+            before, member = groups.member(message, row), groups.member(after, row)
+            if before.texts == member.texts:
+                group = groups.replace(before, member)
+            else:
+                left[groups.retract(before)] = None
+                group = groups.add(member)
+            groups.latest(group, after, txid)
+            touched[group] = None
+        self.records_bytes -= len(topic.records[key])
+        packed = topic.records[key] = _packed(now)
+        self.records_bytes += len(packed)
+        # The groups that rows have left come first.
+        left.update(touched)
+        groups.settle(left)
+        return tuple(left)
+
     def _value(self, record: Tree, fields: Sequence[Steps]) -> JoinedValue | None:
         """Returns the value by which a record is joined; None: it is joined to none."""
         found = tuple(values.text(values.follow(record, steps)) for steps in fields)
@@ -166,14 +264,18 @@ class JoinFold:
             return None
         return found
 
-    def _store(self, number: int, key: bytes, old: Tree | None, now: Tree | None) -> None:
+    def _store(
+        self, number: int, key: bytes, old: dict[str, Any] | None, now: dict[str, Any] | None
+    ) -> None:
         topic = self._topics[number]
         if old is not None:
             topic.own.remove(self._value(old, topic.source.fields), key)
             self.records_bytes -= len(topic.records[key])
+        self._read.pop((number, key), None)
         if now is None:
             del topic.records[key]
         else:
+            self._read[number, key] = now
             row = topic.records[key] = _packed(now)
             self.records_bytes += len(row)
             topic.own.add(self._value(now, topic.source.fields), key)
@@ -186,63 +288,61 @@ class JoinFold:
                 below.of_parent.add(self._value(now, fields), key)
 
     # -- rows ----------------------------------------------------------------------------------
-    def _rows(self, number: int, key: bytes) -> Iterator[JoinedRow]:
-        """Yields the rows that hold a record, each from the root of the joins down: the records
-        above that it is joined to, and the records of the other topics that are joined to these."""
-        found: list[dict[int, bytes | None]] = [{number: key}]
-        at = number
-        while self._topics[at].source.parent >= 0:
-            topic = self._topics[at]
-            parent = topic.source.parent
-            found = [
-                {**row, parent: above}
-                for row in found
-                for above in topic.of_parent.keys(self._own_value(at, row[at]))
-            ]
-            at = parent
-        for row in found:
-            yield from self._completed(row)
+    def _record(self, number: int, key: bytes) -> dict[str, Any]:
+        """Returns the kept fields of a record, read once a change."""
+        found = self._read.get((number, key))
+        if found is None:
+            record = self._topics[number].records[key]
+            found = self._read[number, key] = _unpacked(record)
+        return found
+
+    def _rows(self, number: int, keys: Iterable[bytes]) -> list[JoinedRow]:
+        """Returns the rows that hold one of a topic's records: the records above that it is joined
+        to, and the records of the other topics that are joined to these."""
+        topics = self._topics
+        rows: list[list[bytes | None]] = []
+        for key in keys:
+            row: list[bytes | None] = [None] * len(topics)
+            row[number] = key
+            rows.append(row)
+        for source, target, is_up in self._walks[number]:
+            longer: list[list[bytes | None]] = []
+            below = topics[source if is_up else target]
+            for row in rows:
+                held = row[source]
+                found: Collection[bytes | None] = ()
+                if held is not None:
+                    record = self._record(source, held)
+                    if is_up:
+                        found = below.of_parent.keys(self._value(record, below.source.fields))
+                    else:
+                        found = below.own.keys(self._value(record, below.source.parent_fields))
+                if len(found) == 1:
+                    (row[target],) = found
+                    longer.append(row)
+                elif found:
+                    for each in found:
+                        copy = row.copy()
+                        copy[target] = each
+                        longer.append(copy)
+                elif not is_up:
+                    longer.append(row)
+            rows = longer
+        return [tuple(row) for row in rows]
 
     def _rows_above(self, number: int, value: JoinedValue | None) -> list[JoinedRow]:
         """Returns the rows of the parent topic's records with this joined value, which no record of
         the topic fits at present."""
-        parent = self._topics[number].source.parent
-        return [
-            row
-            for above in self._topics[number].of_parent.keys(value)
-            for row in self._rows(parent, above)
-        ]
-
-    def _completed(self, row: dict[int, bytes | None]) -> Iterator[JoinedRow]:
-        """Yields the rows that have these records, filled with the records of the other topics
-        that are joined to them."""
-        found = [row]
-        for number, topic in enumerate(self._topics):
-            if number in row:
-                continue
-            longer = []
-            for each in found:
-                above = each[topic.source.parent]
-                keys: Sequence[bytes | None] = ()
-                if above is not None:
-                    record = _unpacked(self._topics[topic.source.parent].records[above])
-                    keys = topic.own.keys(self._value(record, topic.source.parent_fields))
-                longer += [{**each, number: key} for key in keys or (None,)]
-            found = longer
-        for each in found:
-            yield tuple(each[number] for number in range(len(self._topics)))
-
-    def _own_value(self, number: int, key: bytes | None) -> JoinedValue | None:
-        assert key is not None, "a row goes up from a record"
         topic = self._topics[number]
-        return self._value(_unpacked(topic.records[key]), topic.source.fields)
+        return self._rows(topic.source.parent, topic.of_parent.keys(value))
 
     def _message(self, row: JoinedRow) -> Tree:
         """Returns the fields of a row as one message: the fields of each topic are below the
         topic's number."""
+        read = self._record
         return {
-            str(number): {} if key is None else _unpacked(topic.records[key])
-            for number, (topic, key) in enumerate(zip(self._topics, row, strict=True))
+            name: {} if key is None else read(number, key)
+            for number, (name, key) in enumerate(zip(self._names, row, strict=True))
         }
 
     @property
@@ -254,12 +354,24 @@ class JoinFold:
 
 def _packed(record: Tree) -> bytes:
     """Returns the kept fields of a record as bytes, which cost no garbage collection."""
-    try:
-        found: bytes = _pack(record)
-    except (OverflowError, TypeError, ValueError):
-        # An integer of more than 64 bits, which an installed message type may give.
-        found = _pack(_plain(record))
+    found: bytes = _pack(record)
     return found
+
+
+def _kept(record: Tree) -> dict[str, Any]:
+    """Returns fields as they are read again from bytes: of an integer of more than 64 bits, which
+    an installed message type may give, the double."""
+    if any(map(_is_wide, record.values())):
+        found: dict[str, Any] = _plain(record)
+        return found
+    return record
+
+
+def _is_wide(value: Any) -> bool:
+    """Returns whether a value may hold an integer of more than 64 bits."""
+    if value.__class__ is int:
+        return not values.INTEGER_MIN <= value <= values.INTEGER_MAX
+    return value.__class__ is dict or value.__class__ is list
 
 
 def _plain(value: Any) -> Any:

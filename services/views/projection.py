@@ -73,11 +73,15 @@ class _Field(NamedTuple):
 
     Attributes:
         optional: whether the field is left out where its value is NULL.
+        plain, result: number of the field outside of aggregates or of the result that it shows as
+            it is; -1: it is computed.
     """
 
     path: FieldPath
     evaluate: Evaluation
     optional: bool
+    plain: int = -1
+    result: int = -1
 
 
 class ViewProjection:
@@ -144,13 +148,17 @@ class ViewProjection:
             tallies: the group's tallies, in the order of the attribute `tallies`.
             fields: the values of the fields in the attribute `fields`, in its order.
         """
-        message = {
-            _FIELDS: fields,
-            _RESULTS: [result(tallies[number]) for number, result in self._results],
-        }
+        results = [result(tallies[number]) for number, result in self._results]
+        message = {_FIELDS: fields, _RESULTS: results}
         made: Tree = {}
         for field in self._projected:
-            value = values.scalar(field.evaluate(message, NO_CONTEXT))
+            # Most fields are results as they are.
+            if field.result >= 0:
+                value = results[field.result]
+            elif field.plain >= 0:
+                value = fields[field.plain]
+            else:
+                value = values.scalar(field.evaluate(message, NO_CONTEXT))
             if value is None:
                 if field.optional:
                     continue
@@ -196,7 +204,8 @@ class _FieldReader:
             self._destinations.add(found.destination)
             if isinstance(found.value, tree.Identifier):
                 self.copies.setdefault(found.value.steps[self._skipped :], found.destination)
-            evaluate = compiled_value(tree.replaced(found.value, self._of_group), self._effort)
+            of_group = tree.replaced(found.value, self._of_group)
+            evaluate = compiled_value(of_group, self._effort)
         except RecursionError:
             raise ExpressionError("it is nested too deeply: make it shorter", 1, text) from None
         except ExpressionError as error:
@@ -208,7 +217,16 @@ class _FieldReader:
                 found.column,
                 text,
             )
-        return _Field(found.destination, evaluate, "OPTIONAL" in found.hints)
+        shown = {_FIELDS: -1, _RESULTS: -1}
+        if isinstance(of_group, tree.Identifier):
+            shown[str(of_group.steps[0])] = int(of_group.steps[1])
+        return _Field(
+            found.destination,
+            evaluate,
+            "OPTIONAL" in found.hints,
+            shown[_FIELDS],
+            shown[_RESULTS],
+        )
 
     def _of_group(self, node: tree.ExpressionNode) -> tree.ExpressionNode | None:
         """Returns the node that takes the place of a field or an aggregate, and reads its value

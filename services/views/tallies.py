@@ -90,6 +90,22 @@ class NumberTally:
         """Takes a value out again that was added."""
         self._change(value, -1)
 
+    def replace(self, old: Value, new: Value) -> None:
+        """Takes a value out and counts another; None: there is none."""
+        if (
+            old.__class__ is float
+            and new.__class__ is float
+            and not self._has_squares
+            and SMALLEST <= abs(old) <= LARGEST
+            and SMALLEST <= abs(new) <= LARGEST
+        ):
+            self._scaled += int(new * _SCALE) - int(old * _SCALE)
+            return
+        if old is not None:
+            self._change(old, -1)
+        if new is not None:
+            self._change(new, 1)
+
     def _change(self, value: Value, sign: int) -> None:
         self.count += sign
         number: Any = parsed(value) if value.__class__ is str else value
@@ -220,6 +236,13 @@ class OrderTally:
                 self._doubles -= 1
             self._numbers.remove(value)
 
+    def replace(self, old: Value, new: Value) -> None:
+        """Takes a value out and counts another; None: there is none."""
+        if old is not None:
+            self.retract(old)
+        if new is not None:
+            self.add(new)
+
     def least(self) -> Value:
         """Returns the first value: NULL where there is none, NaN where one is NaN. ANY is this one,
         too, so that it does not depend on the order of changes."""
@@ -293,6 +316,13 @@ class DistinctTally:
             _counted(self._numbers, value, -1)
             if value.__class__ is float:
                 _counted(self._doubles, value, -1)
+
+    def replace(self, old: Value, new: Value) -> None:
+        """Takes a value out and counts another; None: there is none."""
+        if old is not None:
+            self.retract(old)
+        if new is not None:
+            self.add(new)
 
     def distinct(self) -> int:
         """Returns the number of different values; all NaN count as one."""

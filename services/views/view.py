@@ -8,9 +8,7 @@ topic.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
-
-from xxhash import xxh3_64_intdigest as checksum64
+from typing import NamedTuple
 
 from raylay.services.errors import ExpressionError, MessageTypeError
 from raylay.services.expressions.expression import Expression, ExpressionUse, expression, nodes
@@ -24,12 +22,13 @@ from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.base import MessageType, MessageTypeTable
 from raylay.services.messages.types.trees import Tree
 from raylay.services.sow.definition import SowTopicDefinition
-from raylay.services.sow.records import NEVER, SowRecord
-from raylay.services.sow.state import SowRules, SowState
+from raylay.services.sow.records import SowRecord
+from raylay.services.sow.state import RecordChange, SowRules, SowState
 from raylay.services.sow.topic import SowChange, SowTopic
 from raylay.services.views.definition import ViewDefinition
 from raylay.services.views.group_fold import GroupFold, SourceChange
-from raylay.services.views.groups import ViewGroup
+from raylay.services.views.group_records import GroupRecords
+from raylay.services.views.groups import GroupTable, GroupWatcher, ViewGroup
 from raylay.services.views.join_fold import JoinFold
 from raylay.services.views.projection import ViewProjection
 from raylay.services.views.sources import (
@@ -44,9 +43,6 @@ FORBIDDEN_KINDS = frozenset(("binary", "protobuf", "struct", "composite-global")
 """Message types that a view cannot have."""
 WEIGHED_EVERY = 256
 """Number of changes after which the memory of a view is looked at."""
-RECORD_BYTES = 300
-"""Approximate memory of a record of a view, besides its body."""
-_SEQUENCE_BITS = 63
 
 
 class ViewPlan(NamedTuple):
@@ -139,7 +135,7 @@ def _grouping_steps(text: str, sources: ViewSources, functions: Functions) -> St
     return found.steps if sources.is_join else found.steps[1:]
 
 
-class View:
+class View(GroupWatcher):
     """See the file's docstring.
 
     Owner: the instance's loop. Lifecycle: one life of the instance.
@@ -152,11 +148,12 @@ class View:
     Attributes:
         topic: the view's records, as a topic that can be queried and followed.
         under: the topics under it.
-        given: number of changes of groups that were published.
-        inserted, deleted: how many of these brought a record and how many removed one.
+        given: number of changes of groups, whether anybody followed them or not.
+        is_followed: whether somebody needs the changes: `flush` returns none otherwise.
     """
 
     def __init__(self, plan: ViewPlan, kinds: MessageTypeTable, under: Sequence[SowTopic]) -> None:
+        self._plan = plan
         definition = self.definition = plan.definition
         kind: MessageType = kinds[definition.message_type]
         own = SowTopicDefinition(
@@ -167,9 +164,9 @@ class View:
             transient=True,
             hash_indexes=definition.hash_indexes,
         )
-        self.topic = SowTopic(own, kind, SowState(SowRules(), kept=False))
         self.under = tuple(under)
-        self.given = self.inserted = self.deleted = 0
+        self.given = 0
+        self.is_followed = True
         domain = definition.key_domain or definition.name
         passes = None if plan.filter is None else plan.filter.matches
         self._single: GroupFold | None = None
@@ -181,22 +178,31 @@ class View:
                 domain,
                 plan.sources,
                 null_equals=definition.null_equals,
+                watcher=self,
             )
             names = self._joined.names
-            self.groups = self._joined.groups
+            groups = self._joined.groups
         else:
-            self._single = GroupFold(plan.projection, plan.grouping, domain, passes)
+            self._single = GroupFold(plan.projection, plan.grouping, domain, passes, self)
             names = (_names_of(plan),)
-            self.groups = self._single.groups
+            groups = self._single.groups
+        self._records = GroupRecords(groups, kind)
+        self.topic = SowTopic(own, kind, SowState(SowRules(), self._records, kept=False))
+        # There are no records yet: the indexes get each change.
+        self.topic.index()
+        indexes = self.topic.indexes
+        self._has_indexes = indexes is not None and indexes.need_bodies
+        self._groups = groups
         self._parsers = tuple(
             topic.type.parser_of(each) for topic, each in zip(self.under, names, strict=True)
         )
         self._memory_bytes_max = definition.memory_bytes_max
         self._takes = 0
-        self._body_bytes = 0
-        self._changed: dict[ViewGroup, tuple[int, int]] = {}
-        """Groups that have changed and are not given yet, each with the transaction and the time of
-        its last change."""
+        self._before: dict[bytes, SowRecord | None] = {}
+        """Records of groups as they were before a change that is not given yet, by key; None: there
+        was none."""
+        self._changed: dict[bytes, ViewGroup] = {}
+        """Groups that have changed and are not given yet, by key."""
 
     # -- folding -------------------------------------------------------------------------------
     def take(
@@ -219,16 +225,39 @@ class View:
                 "allow it more with memory_bytes_max"
             )
             return
+        topic = self.topic
+        needs_records = self.is_followed or self._has_indexes or topic.state.is_watched
+        self._groups.is_watched = needs_records
         change = SourceChange(key, self._tree(number, record), txid)
         if self._single is not None:
             touched = self._single.change(change)
         else:
             assert self._joined is not None
             touched = self._joined.change(number, change)
+        topic.state.count = len(self._groups.by_key)
+        topic.state.seen(txid)
         for group in touched:
-            # Changes are given in the order of each group's last change.
-            self._changed.pop(group, None)
-            self._changed[group] = txid, at_us
+            group.txid, group.at_us = txid, at_us
+            if needs_records or self.definition.inline:
+                # Changes are given in the order of each group's last change.
+                self._changed.pop(group.key, None)
+                self._changed[group.key] = group
+            else:
+                self.given += 1
+
+    def began(self, group: ViewGroup) -> None:
+        """Notes the texts of a new group in the indexes."""
+        if self.topic.indexes is not None:
+            self.topic.indexes.key_texts(group.texts)
+
+    def touching(self, group: ViewGroup) -> None:
+        """Keeps the record of a group that is about to change."""
+        key = group.key
+        if key in self._before:
+            return
+        previous = self._records.of(group) if group.members else None
+        self._before[key] = previous
+        self.topic.state.changing(key, previous)
 
     def close(self, refusal: str) -> None:
         """Takes the view out of service, because its records would be wrong from now on.
@@ -242,7 +271,10 @@ class View:
         topic.state = SowState(SowRules(), kept=False)
         topic.indexes = None
         self._changed.clear()
+        self._before.clear()
         self._single = self._joined = None
+        self._groups = GroupTable(self._plan.projection, (), "")
+        self._records = GroupRecords(self._groups, topic.type)
 
     def _tree(self, number: int, record: SowRecord | None) -> Tree | None:
         if record is None:
@@ -256,49 +288,43 @@ class View:
     def flush(self) -> list[SowChange]:
         """Returns the changes of the view's records, in order, since the last call."""
         changed, self._changed = self._changed, {}
+        before, self._before = self._before, {}
+        if not self.is_followed and not self._has_indexes:
+            self.given += len(changed)
+            return []
         found = []
-        for group, (txid, at_us) in changed.items():
-            change = self._given(group, txid, at_us)
-            if change is not None:
-                found.append(change)
-        self.given += len(found)
+        for key, group in changed.items():
+            change = self._change(before.get(key), group)
+            if change is None:
+                continue
+            self.given += 1
+            if self.topic.indexes is not None:
+                self.topic.indexes.changed(change)
+            if self.is_followed:
+                found.append(SowChange(self.topic, self.topic.name, change, None))
         return found
 
-    def _given(self, group: ViewGroup, txid: int, at_us: int) -> SowChange | None:
-        topic, state = self.topic, self.topic.state
-        if not group.members:
-            if self.groups.by_key.get(group.key) is not None:
-                # The group was empty for a while, and a new one with the same key replaces it.
-                return None
-            change = state.delete(group.key, txid, at_us)
-            if change is None:
-                return None
-            self.deleted += 1
-        else:
-            body = _body_of(topic.type, self.groups.fields_of(group))
-            sequence = checksum64(body) >> (64 - _SEQUENCE_BITS)
-            change = state.put_computed(
-                SowRecord(group.key, txid, 0, sequence, at_us, NEVER, body, at_us)
-            )
-        if change.previous is None:
-            self.inserted += 1
-        for sign, each in ((-1, change.previous), (1, change.current)):
-            if each is not None:
-                self._body_bytes += sign * len(each.body or b"")
-        if topic.indexes is not None:
-            topic.indexes.changed(change)
-        return SowChange(topic, topic.name, change, None)
+    def _change(self, previous: SowRecord | None, group: ViewGroup) -> RecordChange | None:
+        """Returns the change of a group; None: it came and went."""
+        if group.members:
+            current = self._records.of(group)
+            reason = "inserted" if previous is None else "updated"
+            return RecordChange(group.key, previous, current, reason)
+        if previous is None:
+            return None
+        return RecordChange(group.key, previous, None, "deleted")
 
     # -- beginning -----------------------------------------------------------------------------
     def build(self) -> None:
         """Computes the view from the present records of the topics under it."""
+        followed, self.is_followed = self.is_followed, False
         for number, topic in enumerate(self.under):
             for record in topic.state.records():
                 self.take(number, record, record.key, record.txid, record.updated_us)
-        self.flush()
-        if not self.topic.refusal:
-            self.topic.index()
-        self.given = self.inserted = self._takes = 0
+                self.flush()
+        self.is_followed = followed
+        self.given = self._takes = 0
+        self._groups.inserted = self._groups.deleted = 0
 
     # -- status --------------------------------------------------------------------------------
     @property
@@ -307,17 +333,18 @@ class View:
         fold = self._single or self._joined
         if fold is None:
             return 0
-        return fold.memory_bytes + self._body_bytes + self.topic.state.count * RECORD_BYTES
+        return fold.memory_bytes
 
     def status(self) -> dict[str, int]:
         """Returns the view's part of the instance's status."""
+        groups = self._groups
         return {
             "records": self.topic.state.count,
             "taken": self._takes,
             "updates": self.given,
-            "inserted": self.inserted,
-            "updated": self.given - self.inserted - self.deleted,
-            "deleted": self.deleted,
+            "inserted": groups.inserted,
+            "updated": max(0, self.given - groups.inserted - groups.deleted),
+            "deleted": groups.deleted,
             "memory_bytes": self.memory_bytes,
         }
 
@@ -328,22 +355,3 @@ def _names_of(plan: ViewPlan) -> frozenset[str]:
     if plan.filter is not None:
         steps |= {each.steps for each in nodes(plan.filter.tree) if isinstance(each, Identifier)}
     return frozenset(str(each[0]) for each in steps)
-
-
-def _body_of(kind: MessageType, fields: Tree) -> bytes:
-    """Returns the body of a record. A value that messages of the type cannot have, such as bytes of
-    a FIX message that are no UTF-8 in JSON, is NULL there."""
-    try:
-        return kind.serialize(fields)
-    except MessageTypeError:
-        return kind.serialize({name: _writable(kind, name, fields[name]) for name in fields})
-
-
-def _writable(kind: MessageType, name: str, value: Any) -> Any:
-    try:
-        kind.serialize({name: value})
-    except MessageTypeError:
-        if isinstance(value, dict):
-            return {inner: _writable(kind, inner, value[inner]) for inner in value}
-        return kind.empty
-    return value

@@ -33,6 +33,7 @@ from raylay.storage.sow import LmdbSowStore
 if TYPE_CHECKING:
     # Most instances have no SOW topics, and need not load the parsers of message types.
     from raylay.services.core.conflation import ConflationFeature
+    from raylay.services.core.views import ViewFeature
     from raylay.services.sow.book import SowBook
     from raylay.services.sow.topic import SowChange, SowTopic
     from raylay.services.subscriptions.follow_terms import AggregationTerms
@@ -121,8 +122,29 @@ class SowManager:
 
         return SowBook() if self.feature is None else self.feature.book
 
+    def _follow_by(self, views: ViewFeature, follows: Callable[[bytes, bytes], bool]) -> None:
+        """Makes the records of views only where somebody needs them."""
+        conflated = frozenset(each.under for each in self._stored.conflated)
+
+        def is_followed(topic: SowTopic) -> bool:
+            aggregated = self._aggregated
+            return (
+                topic in conflated
+                or follows(topic.name, topic.type_name)
+                or (aggregated is not None and aggregated.is_over(topic))
+            )
+
+        views.follow_by(is_followed)
+
     # -- beginning -----------------------------------------------------------------------------
-    def serve(self) -> None:
+    def serve(self, follows: Callable[[bytes, bytes], bool]) -> None:
+        """Begins to fold.
+
+        Args:
+            follows: returns whether a subscription follows a topic, by its name and message type.
+        """
+        if self.views is not None:
+            self._follow_by(self.views, follows)
         if self.feature is not None:
             from raylay.services.core.fold_backlog import PART_RECORDS, weight
             from raylay.services.sow.delete_scan import FINDINGS_AT_ONCE, may_ask

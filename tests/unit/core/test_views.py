@@ -19,6 +19,7 @@ from raylay.services.plugins.views import view_problems, with_views
 from raylay.services.sow.book import SowBook
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.keys import key_of
+from raylay.services.sow.records import body_of
 from raylay.services.sow.topic import SowChange
 from raylay.services.subscriptions.matching import topic_filter
 from raylay.services.views import view
@@ -259,3 +260,64 @@ def test_a_definition_that_contradicts_itself_is_refused(
         ViewDefinition(
             **{"name": "v", "message_type": "json", "projection": ("/a AS /a",), **values}
         )
+
+
+@pytest.mark.parametrize("definition", [SUMS, replace(SUMS, inline=True)])
+def test_records_are_made_only_where_somebody_needs_them(definition: ViewDefinition) -> None:
+    at, wanted = Views(definition), [True]
+    at.views.follow_by(lambda topic: wanted[0])
+    at.publish({"id": 1, "customer": 1, "price": 5}, {"id": 2, "customer": 2, "price": 5})
+    (view,) = at.views.views
+    table = view._groups
+    assert all(each.record is not None for each in table.by_key.values())
+    wanted[0] = False
+    assert at.publish({"id": 1, "customer": 2, "price": 6}, {"id": 3, "customer": 3}) == []
+    assert [each.record for each in table.by_key.values()] == [None, None]
+    assert table.records_bytes == 0
+    status = view.status()
+    assert (status["records"], status["inserted"], status["deleted"]) == (2, 3, 1)
+    assert at.records() == at.rebuilt()
+    wanted[0] = True
+    # What a group was is made before the change, if it was not made yet.
+    assert shown(at.publish({"id": 3, "customer": 3, "price": 1}), "sums") == [
+        ("updated", {"customer": 3, "sum": 1, "count": 1})
+    ]
+    assert [each.record is not None for each in table.by_key.values()] == [True, True]
+
+
+@pytest.mark.parametrize("is_followed", [True, False])
+def test_a_query_has_the_records_as_they_were_when_it_began(is_followed: bool) -> None:
+    at = Views(SUMS)
+    at.views.follow_by(lambda topic: is_followed)
+    orders = [{"id": number, "customer": number, "price": number} for number in range(40)]
+    at.publish(*orders)
+    before = at.records()["sums"]
+    (view,) = at.views.views
+    scan, keys = view.topic.state.query(), view.topic.state.query_keys(sorted(before)[:3])
+    found = [(key[1:], body_of(value)) for key, value in scan.take(7)]
+    at.publish(*({**each, "price": 100} for each in orders), {"id": 50, "customer": 50})
+    at.delete(39)
+    at.publish({"id": 0, "customer": 1, "price": 1})
+    while not scan.done:
+        found += [(key[1:], body_of(value)) for key, value in scan.take(7)]
+    assert dict(found) == before and len(found) == 40
+    few = {key[1:]: body_of(value) for key, value in keys.take(9)}
+    assert few == {key: before[key] for key in sorted(before)[:3]}
+    assert at.records() == at.rebuilt() and view.topic.state.get(b"nothing") is None
+
+
+def test_indexes_of_a_view_get_the_changes_that_nobody_follows() -> None:
+    at = Views(replace(SUMS, hash_indexes=(("/sum",),)), replace(SUMS, name="keyed"))
+    at.views.follow_by(lambda topic: False)
+    at.publish({"id": 1, "customer": "05", "price": 5}, {"id": 2, "customer": 2, "price": 7})
+    at.publish({"id": 2, "customer": 2, "price": 8})
+    hashed, keyed = (each.topic.indexes for each in at.views.views)
+    assert hashed is not None and keyed is not None
+    (key,) = hashed.candidates({("sum",): (8,)}) or ()
+    assert json.loads(at.records()["sums"][key] or b"") == {"customer": 2, "sum": 8, "count": 1}
+    assert hashed.candidates({("sum",): (7,)}) == set()
+    # 05 is no usual spelling of a number: from now on numbers are not looked up by key.
+    assert keyed.candidates({("customer",): (5,)}) is None
+    assert key_of({"customer": "05"}, ("/customer",), "keyed") in (
+        keyed.candidates({("customer",): ("05",)}) or ()
+    )
