@@ -71,7 +71,9 @@ class KeyRule:
             try:
                 # Bytes that are no UTF-8 have the key of the text as which expressions read them.
                 text = (
-                    value.encode("utf-8", "surrogateescape") if type(value) is str else _text(value)
+                    value.encode("utf-8", "surrogateescape")
+                    if type(value) is str
+                    else key_text(value)
                 )
             except UnicodeEncodeError:
                 text = value.encode("utf-8", "surrogatepass")
@@ -131,7 +133,7 @@ def _counted(text: bytes) -> bytes:
     return _LENGTH.pack(len(text)) + text
 
 
-def _text(value: Any) -> bytes:
+def key_text(value: Any) -> bytes:
     """Returns a value as text, equal where expressions compare values as equal: 1, 1.0 and true;
     b"" for NULL. XML and FIX have texts only, so the text of a number gives the same key as the
     number."""

@@ -313,7 +313,7 @@ class AudienceTable:
             found: the subscription's compiled filter; None: it has none.
             payer: pays for the filter's work; None: the work is not limited.
         """
-        key = _key_of(subscription)
+        key = group_key_of(subscription)
         group = self._groups.get(key)
         if group is None:
             self._number += 1
@@ -489,7 +489,9 @@ class AudienceTable:
         group.joined_in.clear()
 
 
-def _key_of(subscription: LiveSubscription) -> GroupKey:
+def group_key_of(subscription: LiveSubscription) -> GroupKey:
+    """Returns the topics that a subscription wants, as a value that is equal for all that want the
+    same."""
     wanted = subscription.filter
     is_pattern = wanted.pattern is not None
     # The readable topics depend on the session.

@@ -27,6 +27,11 @@ class ConflatedChange(NamedTuple, Generic[Content]):
             state.
         now: the content at the end; None: the key is gone.
         reason: reason of the last change, such as `deleted`.
+        received_us: receive time of the first change; 0: unknown.
+        first_join, last_join: numbers of the newest subscribers at the first and at the last
+            change.
+        seen: contents that subscribers found who joined between two changes, in order, each with
+            the number of the newest of them.
     """
 
     key: bytes
@@ -34,16 +39,44 @@ class ConflatedChange(NamedTuple, Generic[Content]):
     before: Content | None
     now: Content | None
     reason: str
+    received_us: int = 0
+    first_join: int = 0
+    last_join: int = 0
+    seen: tuple[tuple[int, Content | None], ...] = ()
+
+    def known_to(self, number: int) -> Content | None:
+        """Returns the content that a subscriber knows, one that joined before the last change.
+
+        Args:
+            number: number with which it joined.
+        """
+        if number <= self.first_join:
+            return self.before
+        return next(content for last, content in self.seen if number <= last)
 
 
 class _PendingKey(Generic[Content]):
-    __slots__ = ("before", "first_us", "now", "reason")
+    __slots__ = (
+        "before",
+        "first_join",
+        "first_us",
+        "last_join",
+        "now",
+        "reason",
+        "received_us",
+        "seen",
+    )
 
-    def __init__(self, first_us: int, before: Content | None) -> None:
+    def __init__(
+        self, first_us: int, before: Content | None, received_us: int, first_join: int
+    ) -> None:
         self.first_us = first_us
         self.before = before
         self.now: Content | None = None
         self.reason = ""
+        self.received_us = received_us
+        self.first_join = self.last_join = first_join
+        self.seen: tuple[tuple[int, Content | None], ...] = ()
 
 
 class Conflator(Generic[Content]):
@@ -52,6 +85,10 @@ class Conflator(Generic[Content]):
 
     The content of a key before its first change is the content that subscribers were given last,
     because no change of the key was pending. So nothing is kept of a key between two intervals.
+
+    A subscriber may join while changes are pending: it has the records as they are then. It is told
+    of a key only if the key changes after that, and what it knows of the key is the content that it
+    found.
 
     Owner: the subscriptions of an instance. Lifecycle: as long as it has a subscriber.
 
@@ -69,11 +106,21 @@ class Conflator(Generic[Content]):
         self._size_of = size_of
         self._pending: dict[bytes, _PendingKey[Content]] = {}
         self._order: deque[bytes] = deque()
+        self._joins = 0
+        """Number of the newest subscriber."""
         self.pending_bytes = 0
         self.replaced = 0
 
     def __len__(self) -> int:
         return len(self._pending)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._pending
+
+    def join(self) -> int:
+        """Returns the number of a subscriber that joins now."""
+        self._joins += 1
+        return self._joins
 
     def change(
         self,
@@ -82,6 +129,7 @@ class Conflator(Generic[Content]):
         now: Content | None,
         now_us: int,
         reason: str = "",
+        received_us: int = 0,
     ) -> None:
         """Takes a change of a key.
 
@@ -90,15 +138,22 @@ class Conflator(Generic[Content]):
                 filter, or the topic has no state.
             now: content after it; None: the key is gone.
             now_us: time by a clock that is never set back.
+            received_us: receive time of the change.
         """
         entry = self._pending.get(key)
+        joins = self._joins
         if entry is None:
-            entry = self._pending[key] = _PendingKey(now_us, before)
+            entry = self._pending[key] = _PendingKey(now_us, before, received_us, joins)
             self._order.append(key)
             self.pending_bytes += self._bytes(before)
         else:
             self.replaced += 1
-            self.pending_bytes -= self._bytes(entry.now)
+            if entry.last_join == joins:
+                self.pending_bytes -= self._bytes(entry.now)
+            else:
+                # Those that joined meanwhile have found this content.
+                entry.seen += ((joins, entry.now),)
+                entry.last_join = joins
         entry.now = now
         entry.reason = reason
         self.pending_bytes += self._bytes(now)
@@ -134,16 +189,35 @@ class Conflator(Generic[Content]):
     def _taken(self, key: bytes) -> Iterator[ConflatedChange[Content]]:
         self._order.popleft()
         entry = self._pending.pop(key)
-        self.pending_bytes -= self._bytes(entry.before) + self._bytes(entry.now)
-        if entry.before is None and entry.now is None:
+        found = _change_of(key, entry)
+        contents = (entry.before, entry.now, *[content for _, content in entry.seen])
+        self.pending_bytes -= sum(map(self._bytes, contents))
+        if all(content is None for content in contents):
             self.replaced += 1
             return
-        yield ConflatedChange(key, entry.first_us, entry.before, entry.now, entry.reason)
+        yield found
 
     def pending(self, key: bytes) -> ConflatedChange[Content] | None:
         """Returns the pending change of a key; None: there is none, so the topic has the content
         that subscribers were given last."""
         entry = self._pending.get(key)
-        if entry is None:
-            return None
-        return ConflatedChange(key, entry.first_us, entry.before, entry.now, entry.reason)
+        return None if entry is None else _change_of(key, entry)
+
+    def changes(self) -> Iterator[ConflatedChange[Content]]:
+        """Yields all pending changes, which stay pending."""
+        for key, entry in self._pending.items():
+            yield _change_of(key, entry)
+
+
+def _change_of(key: bytes, entry: _PendingKey[Content]) -> ConflatedChange[Content]:
+    return ConflatedChange(
+        key,
+        entry.first_us,
+        entry.before,
+        entry.now,
+        entry.reason,
+        entry.received_us,
+        entry.first_join,
+        entry.last_join,
+        entry.seen,
+    )
