@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from raylay.services.messages.types.registry import MessageTypes
     from raylay.services.sow.book import SowBook
     from raylay.services.sow.query.query_parser import QueryParser
+    from raylay.services.subscriptions.conflated_subscriptions import ConflatedSubscriptions
     from raylay.services.subscriptions.filtered import FilteredSubscriptions
     from raylay.services.subscriptions.matching import FilterOwner
     from raylay.services.subscriptions.pages import PagedSubscriptions, PageOrder, TopicFinder
@@ -127,6 +128,45 @@ def paged_subscriptions(
 
     language = _language(definitions, instance)
     return PagedSubscriptions(*language, topics, instance, group, asker, full, order_bytes_max)
+
+
+def conflated_subscriptions(
+    definitions: Iterable[TypeDefinition],
+    book: SowBook,
+    instance: str,
+    group: str,
+    *,
+    now_us: Callable[[], int],
+    wake: Callable[[int], None],
+    takes: Callable[[int], bool],
+    charge: Callable[[int, int], None],
+    asker: Callable[[int], FilterOwner],
+) -> ConflatedSubscriptions:
+    """Returns the table of an instance's conflated subscriptions. Arguments are those of
+    `ConflatedSubscriptions`, and of `following_subscriptions`.
+
+    Args:
+        book: the SOW topics and views.
+
+    Raises:
+        RemoteProtocolError: as of `filtered_subscriptions`.
+    """
+    from raylay.services.subscriptions.conflated_subscriptions import (
+        ConflatedSources,
+        ConflatedSubscriptions,
+    )
+
+    return ConflatedSubscriptions(
+        *_language(definitions, instance),
+        ConflatedSources(book.find, book.matching),
+        instance,
+        group,
+        now_us,
+        wake,
+        takes,
+        charge,
+        asker,
+    )
 
 
 def sow_query_parser(book: SowBook, instance: str, group: str, held_bytes_max: int) -> QueryParser:

@@ -360,6 +360,13 @@ class ConflatedSubscriptions:
         """
         conflation = terms.conflation
         assert conflation is not None
+        if terms.aggregation is not None:
+            if conflation.key:
+                raise RemoteProtocolError(
+                    "an aggregated subscription has its groups as keys: leave conflation_key out",
+                    "not_supported",
+                )
+            return ()
         topics = self._sources.wanted(wanted)
         name = wanted.topic[:200].decode("utf-8", "replace")
         if not conflation.key:

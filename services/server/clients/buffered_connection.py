@@ -114,6 +114,8 @@ class BufferedConnection(FramedConnection):
         self._kept_bytes = 0
         """Bytes in the chunks and in the frames behind them."""
         self._handed_bytes = 0
+        self._shared_bytes = 0
+        """The connection's share of memory that its subscriptions have together with others."""
         self._is_paused = False
         self._buffer: OfflineBuffer
         self._frames: OfflineFrames | None = None
@@ -133,11 +135,11 @@ class BufferedConnection(FramedConnection):
         collected_bytes, frames, behind = self._collected_bytes, self._frames, self.behind
         here_bytes = collected_bytes + self._in_socket() + self._kept_bytes
         sent_bytes = self._handed_bytes + collected_bytes
-        query_bytes = 0
+        query_bytes = self._shared_bytes
         if behind is not None:
             here_bytes += behind.held_bytes
             sent_bytes += behind.held_bytes
-            query_bytes = behind.query_bytes
+            query_bytes += behind.query_bytes
         if frames is None:
             return ClientHolding(here_bytes + query_bytes, 0, here_bytes, sent_bytes)
         return ClientHolding(
@@ -160,6 +162,19 @@ class BufferedConnection(FramedConnection):
         if frames is None:
             return self.may_write
         return frames.moving_bytes + self._kept_bytes < WRITE_HIGH_BYTES
+
+    @property
+    def takes_all(self) -> bool:
+        """Returns whether the other side takes all that it is sent, and no query's rows go
+        first."""
+        return self.may_write and self.behind is None and self._in_socket() <= UNWEIGHED_BYTES
+
+    def charge(self, difference_bytes: int) -> None:
+        """Changes the connection's share of memory that its subscriptions have together with
+        others."""
+        self._shared_bytes += difference_bytes
+        if difference_bytes > 0:
+            self.weigh()
 
     def weigh(self) -> None:
         """Has the pool count the connection anew, after more has been kept for it elsewhere."""

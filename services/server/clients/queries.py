@@ -173,6 +173,7 @@ class QueryRunner:
         sow: the SOW topics of the instance.
         live: the subscriptions without a bookmark.
         unsubscribe: ends a subscription.
+        replaced: ends a subscription in whose place another one begins.
         asker: returns the client and the filter budget of a session.
         rewinding: the queries with a bookmark, whose replay follows the rows.
         pages: the paginated subscriptions.
@@ -184,6 +185,7 @@ class QueryRunner:
         sow: SowManager,
         live: LiveSubscriptions,
         unsubscribe: Callable[[LiveSubscription | BookmarkSubscription], None],
+        replaced: Callable[[LiveSubscription | BookmarkSubscription], None],
         asker: Callable[[int], FilterOwner],
         rewinding: HistoricalQueries,
         pages: ClientPages,
@@ -192,6 +194,7 @@ class QueryRunner:
         self._sow = sow
         self._live = live
         self._unsubscribe = unsubscribe
+        self._replaced = replaced
         self._asker = asker
         self._rewinding = rewinding
         self._pages = pages
@@ -593,7 +596,7 @@ class QueryRunner:
                 query.page.release()
             query = query._replace(claim=None, preparation=None, page=None)
             if before is not None:
-                self._unsubscribe(before)
+                self._replaced(before)
             connection.subscriptions[name] = made
             connection.resolving.pop(name, None)
             connection.began(made, replaces=before is not None)

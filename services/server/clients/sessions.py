@@ -42,6 +42,7 @@ from raylay.services.security.retained_bytes import (
 )
 from raylay.services.server.clients.admission import ClientAdmission
 from raylay.services.server.clients.client_occurrences import UNSUBSCRIBE, ClientOccurrences
+from raylay.services.server.clients.conflated_deliveries import ConflatedDeliveries
 from raylay.services.server.clients.connection_limit import ConnectionLimit, SessionShares
 from raylay.services.server.clients.historical_queries import HistoricalQueries
 from raylay.services.server.clients.pages import ClientPages
@@ -115,6 +116,13 @@ class ClientSession(QueryingClient, Protocol):
     def is_offline(self) -> bool:
         """Returns whether what the client does not take goes to the disk."""
 
+    @property
+    def takes_all(self) -> bool:
+        """Returns whether the client takes all that it is sent, and no query of it runs."""
+
+    def charge(self, difference_bytes: int) -> None:
+        """Changes the bytes of shared memory that the client is charged. May end it, later."""
+
     def holding(self) -> ClientHolding:
         """Returns how many bytes the client holds now, and where."""
 
@@ -176,7 +184,11 @@ class ClientSessions:
             self._deliver,
             folds.enlist,
             self._filtered,
-            {FollowKind.RECORDS: self._following, FollowKind.PAGES: lambda: self.pages.table},
+            {
+                FollowKind.RECORDS: self._following,
+                FollowKind.CONFLATED: lambda: self.conflated.table(),
+                FollowKind.PAGES: lambda: self.pages.table,
+            },
             self._tell_left,
             self._weigh_by,
             counted.subscriptions,
@@ -186,11 +198,15 @@ class ClientSessions:
         """The subscriptions without a bookmark."""
         self.pages = ClientPages(runtime, self._paged, lambda: self.live.look_on(FollowKind.PAGES))
         """The paginated ones of them."""
+        self.conflated = ConflatedDeliveries(
+            runtime, sow, self.live.give, self._takes_all, self.charge, self._asker
+        )
         self.queries = QueryRunner(
             runtime,
             sow,
             self.live,
             self.unsubscribe,
+            self.replaced,
             self._asker,
             HistoricalQueries(runtime, instance, reading, folds, replays),
             self.pages,
@@ -339,6 +355,24 @@ class ClientSessions:
             self.live.remove(subscription)
         else:
             self.replays.remove(subscription)
+
+    def replaced(self, subscription: LiveSubscription | BookmarkSubscription) -> None:
+        """Ends a subscription in whose place another one of its client begins: it is given what is
+        pending for it."""
+        if isinstance(subscription, LiveSubscription):
+            self.conflated.flush(subscription)
+        self.unsubscribe(subscription)
+
+    def charge(self, session: int, difference_bytes: int) -> None:
+        """Changes the bytes of shared memory, such as pending changes, that a session's client is
+        charged. May end the client, later."""
+        client = self.sessions.get(session)
+        if client is not None:
+            client.charge(difference_bytes)
+
+    def _takes_all(self, session: int) -> bool:
+        client = self.sessions.get(session)
+        return client is None or client.takes_all
 
     def unsubscribed_queue(self, client: ClientSession, name: str, reason: str) -> None:
         """Tells the listeners that a queue subscription is about to end, if there is one with

@@ -118,13 +118,13 @@ class ClientSubscriptions:
             if wanted.events:
                 self._clients.events.check(wanted)
             if command.bookmark:
+                self._refuse_unbuilt(command)
                 self._subscribe_bookmark(command, wanted)
                 return
             subscription = LiveSubscription(connection.number, name, wanted, command.filter)
             # To a view come changes of its records, and no messages.
             computed = self._clients.computes_any(wanted)
-            self._refuse_unbuilt(command)
-            if command.oof or command.delta or command.select or computed:
+            if command.oof or command.delta or command.select or command.conflation or computed:
                 subscription.following = FollowTerms(
                     command.select,
                     command.oof,
@@ -132,6 +132,7 @@ class ClientSubscriptions:
                     command.no_empties,
                     command.no_sowkey,
                     keeps_back=connection.keeps_back(wanted),
+                    conflation=command.conflation,
                 )
             before = connection.subscriptions.get(name)
             if before is not None:
@@ -141,7 +142,7 @@ class ClientSubscriptions:
             self._acknowledge("processed", command.command_id, error.reason, str(error), sub=name)
             return
         if before is not None:
-            self._clients.unsubscribe(before)
+            self._clients.replaced(before)
         connection.subscriptions[name] = subscription
         connection.began(subscription, replaces=before is not None)
         if "processed" in command.acks or not command.acks:
@@ -154,6 +155,12 @@ class ClientSubscriptions:
     def _subscribe_queue(self, command: Subscribe, frontend: QueueFrontend) -> None:
         connection, name, queued = self._connection, command.subscription, self._clients.queued
         try:
+            if command.conflation is not None:
+                raise RemoteProtocolError(
+                    f"{command.topic[:200]!r} is a queue, whose messages are given one by one: "
+                    "leave conflation out",
+                    "not_supported",
+                )
             if not queued.has(connection, name):
                 self._check_name(name, replaces=False)
             elif not command.replace:
@@ -208,7 +215,8 @@ class ClientSubscriptions:
                     return
             if subscribe is not None:
                 _check_page(sow, subscribe)
-                self._refuse_unbuilt(subscribe)
+                if subscribe.bookmark:
+                    self._refuse_unbuilt(subscribe)
             replaces = subscribe is not None and subscribe.replace
             self._check_name(name, replaces, subscribe is not None)
             if subscribe is None:

@@ -30,7 +30,7 @@ from raylay.services.subscriptions.conflated_subscriptions import (
     ConflatedSources,
     ConflatedSubscriptions,
 )
-from raylay.services.subscriptions.follow_terms import FollowTerms
+from raylay.services.subscriptions.follow_terms import AggregationTerms, FollowTerms
 from raylay.services.subscriptions.matching import FilterOwner, LiveSubscription, topic_filter
 
 pytestmark = pytest.mark.covers("Views", "conflated subscriptions")
@@ -432,6 +432,15 @@ def test_what_cannot_be_conflated_is_refused(wishes: Any, reason: str, says: str
         instance.follow("bad", **wishes)
     assert refused.value.reason == reason
     assert len(instance.table) == 0 and instance.table.status()["definitions"] == 0
+
+
+def test_an_aggregation_has_its_groups_as_keys() -> None:
+    instance = Instance()
+    aggregation = AggregationTerms("orders", "json", "", ("COUNT(/id) AS /n",), ())
+    instance.follow("groups", topic="unnamed", aggregation=aggregation, oof=True)
+    with pytest.raises(RemoteProtocolError, match="has its groups as keys") as refused:
+        instance.follow("bad", topic="unnamed", aggregation=aggregation, key=("/n",))
+    assert refused.value.reason == "not_supported"
 
 
 def test_commands_and_other_topics_are_passed_over() -> None:

@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 
-from raylay.services.capacity.pool import Policy
+from raylay.services.capacity.pool import ClientHolding, Policy
 from raylay.services.net.framed import WRITE_HIGH_BYTES, WRITE_LOW_BYTES, WriteQueue
 from raylay.services.protocol.frames import FrameReader
 from raylay.services.server.clients.buffered_connection import (
     CHUNK_BYTES,
     FRAME_BYTES,
     MOVING_BYTES,
+    UNWEIGHED_BYTES,
     BufferedConnection,
 )
+from raylay.services.subscriptions.deferred_deliveries import DeferredDeliveries
 
 pytestmark = pytest.mark.covers(
     "Clients and protocol", "however much waits when a client goes offline"
@@ -30,10 +32,10 @@ class Pool:
     """Decides nothing."""
 
     def __init__(self) -> None:
-        self.back = 0
+        self.back = self.weighed = 0
 
     def weigh(self, connection: BufferedConnection) -> None:
-        pass
+        self.weighed += 1
 
     def came_back(self, connection: BufferedConnection) -> None:
         self.back += 1
@@ -334,5 +336,36 @@ def test_all_comes_once_and_in_order(seed: int) -> None:
         assert was_offline and client.pool.back == was_offline
         assert disk.drops == was_offline, "each time begins with nothing of the one before"
         assert connection.may_write and not any(connection.holding()[:3])
+
+    with_client(visit)
+
+
+def test_a_share_of_common_memory_is_held_but_not_unsent() -> None:
+    def visit(client: Client) -> None:
+        connection = client.connection
+        connection.charge(5_000)
+        connection.charge(-2_000)
+        assert connection.holding() == ClientHolding(3_000)
+        assert client.pool.weighed == 1, "less needs no decision"
+        connection.behind = DeferredDeliveries()
+        connection.behind.query_bytes = 10
+        assert connection.holding().memory_bytes == 3_010
+
+    with_client(visit)
+
+
+def test_a_client_takes_all_unless_something_waits_for_it() -> None:
+    def visit(client: Client) -> None:
+        connection = client.connection
+        assert connection.takes_all
+        connection.behind = DeferredDeliveries()
+        assert not connection.takes_all, "the rows of a query go first"
+        connection.behind = None
+        client.send(bytes(UNWEIGHED_BYTES + 1))
+        assert connection.may_write and not connection.takes_all
+        client.socket.read(1)
+        assert connection.takes_all
+        client.stall()
+        assert not connection.takes_all
 
     with_client(visit)

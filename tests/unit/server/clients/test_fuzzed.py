@@ -72,6 +72,8 @@ OPTIONS = st.fixed_dictionaries(
         "top_n": st.integers(-1, 5), "skip_n": st.integers(-1, 5), "as_of": TEXTS,
         "start_s": st.sampled_from([0.01, 5, -1, "x"]), "keys": st.lists(st.binary(max_size=4)),
         "non_regex_topic": st.booleans(), "fully_durable": st.booleans(),
+        "conflation": st.sampled_from(["10ms", "auto", "none", "1ns", "x", 7]),
+        "conflation_key": st.one_of(VALUES, st.just(["/id"]), st.just(["/a", "/b"])),
     },
 )  # fmt: skip
 HEADERS = st.fixed_dictionaries(
