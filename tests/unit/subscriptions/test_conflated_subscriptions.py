@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -332,7 +332,7 @@ def test_a_costly_filter_is_of_its_own_payers() -> None:
             return None
 
     budgets = {1: Budget(), 2: Budget()}
-    instance = Instance(lambda session: FilterOwner(budget=budgets[session]))  # type: ignore[arg-type]
+    instance = Instance(lambda session: FilterOwner(budget=cast(Any, budgets[session])))
     made = [instance.follow(f"s{n}", "/p > 0", session=n) for n in (1, 2)]
     assert instance.table.status()["definitions"] == 1
     index = next(iter(instance.table._audiences._groups.values())).filters
@@ -348,7 +348,7 @@ def test_a_costly_filter_is_of_its_own_payers() -> None:
 # -- keys --------------------------------------------------------------------------------------
 def test_messages_of_a_topic_without_sow_are_conflated_by_their_fields() -> None:
     instance = Instance()
-    instance.follow("quotes", "/p > 0", topic="quotes", key=("/s", "/of/x"), select="[-/,+/s,+/p]")
+    instance.follow("quotes", "/p > 0", "quotes", key=("/s", "/of/x"), select="[-/,+/s,+/p]")
     instance.publish(b'{"s":"A","p":1}', b'{"s":"A","p":2}', b'{"s":"B","p":3}', topic="quotes")
     instance.publish(b'{"s":"A","p":0}', b'{"s":1,"p":4}', b'{"s":1.0,"p":5}', topic="quotes")
     instance.publish(b'{"s":"A","of":{"x":1},"p":6}', b'{"p":7}', topic="quotes")
