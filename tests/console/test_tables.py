@@ -14,6 +14,7 @@ TABS = (
 )
 PAGES = (
     *("clients", "client/billing", "topics", "topic/orders", "queues", "queue/orders_to_bill"),
+    *("views", "view/delays", "view/delays%2Fslow"),
     *("events", "check", "drills", "history", "automation"),
     *(f"instance/NewYork-1/{tab}" for tab in TABS),
 )

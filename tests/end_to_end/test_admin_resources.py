@@ -217,6 +217,14 @@ async def the_views(session: ClientSession, found: Any) -> None:
     assert 'raylay_conflated_updates_total{instance="north",topic="json/slow"} 2.0' in metrics
     for place in ("views/json%2Fsums/queue_depth", "conflated_topics/json%2Fslow/total_time"):
         assert (await get(session, f"/amps/instance/{place}.csv")).splitlines()
+    text = await get(session, "/raylay/messages?topic=sums&source=sow&order=/id DESC&limit=1")
+    row = json.loads(text.splitlines()[0])["row"]
+    assert json.loads(row["body"]) == {"id": 1, "count": 1} and row["sow_key"]
+    fabric = await get(session, "/raylay/fabric.json")
+    assert {each["name"]: each["level"] for each in fabric["views"]} == {
+        "sums": "ready",
+        "slow": "ready",
+    }
     summary = await get(session, "/raylay/summary.json")
     topics = [each for each in summary["topics"] if each["sow"]]
     assert {each["name"] for each in topics} == {"prices", "sums", "slow"}

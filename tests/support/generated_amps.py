@@ -96,8 +96,8 @@ def tree_of(fabric: GeneratedFabric, name: str) -> dict[str, Any]:
             "queues": _queues(view),
             "replication": _replication(view),
             "sow": _sow(view),
-            "views": [],
-            "conflated_topics": [],
+            "views": _views(view, "view"),
+            "conflated_topics": _views(view, "conflated"),
             "message_types": [{"id": each, "name": each} for each in ("json", "fix", "nvfix")],
             "processors": [
                 {
@@ -308,6 +308,47 @@ def _sow(view: _View) -> Any:
         }
         for each in view.told["topics"]
         if each["sow"]
+    ]
+
+
+def _views(view: _View, kind: str) -> Any:
+    definition = (
+        {
+            "projection": (
+                "/carrier AS /carrier, COUNT(/delay) AS /flights, MAX(/delay, 'a,b') AS /worst"
+            ),
+            "grouping": "/carrier,/airport",
+            "conflation": "inline",
+        }
+        if kind == "view"
+        else {"interval": "5s", "filter": "", "pattern": "", "topic_format": ""}
+    )
+    return [
+        {
+            "id": f"{each['message_type']}/{each['name']}",
+            "topic": each["name"],
+            "message_type": each["message_type"],
+            "underlying_topic": each["under"],
+            **definition,
+            "conflation_ratio": 2.9,
+            "queue_depth": each["waiting"],
+            "raylay": {
+                "filter": "/status = 'landed'",
+                "joins": "",
+                "memory_bytes_max": 536_870_912,
+                "memory_bytes": each["memory_bytes"],
+                "pending": 12,
+                "pending_bytes": 4_096,
+                "records": each["records"],
+                "taken_per_sec": each["taken_per_sec"],
+                "updates_per_sec": each["updates_per_sec"],
+                "subscriptions": each["subscribers"],
+                "in_service": each["level"] != "act",
+                "reason": each["instances"][0]["why"],
+            },
+        }
+        for each in view.told["views"]
+        if each["kind"] == kind
     ]
 
 
@@ -636,6 +677,19 @@ def row_of(fabric: GeneratedFabric, at: int, topic: str) -> dict[str, Any]:
     }
 
 
+def view_row(fabric: GeneratedFabric, at: int, topic: str) -> dict[str, Any]:
+    """Returns a record of a generated view. One of its fields changes each second."""
+    body = {
+        "carrier": HOSTILE if fabric.hostile and at == 2 else f"C{at % 7}",
+        "airport": ["JFK", "LHR", "HND"][at % 3],
+        "flights": 9_007_199_254_740_993 + at,
+        "worst": 40 + at + (fabric.tick if at == 0 else 0),
+        "more": {"gates": ["A1", "B2"]},
+    }
+    row = row_of(fabric, at, topic)
+    return {**row, "body": json.dumps(body), "sow_key": f"{at:04x}"}
+
+
 async def messages(request: web.Request, fabric: GeneratedFabric) -> web.StreamResponse:
     """Streams `/raylay/messages`."""
     query = request.query
@@ -646,6 +700,14 @@ async def messages(request: web.Request, fabric: GeneratedFabric) -> web.StreamR
         await response.write(json.dumps(told).encode() + b"\n")
 
     topic, limit = query.get("topic", "orders"), min(int(query.get("limit", 100)), 10_000)
+    if topic.startswith("delays") and query.get("source") == "sow":
+        if "no filter" in query.get("filter", ""):
+            await say({"error": "the filter 'no filter' is none: expected an operator"})
+            return response
+        for at in range(3):
+            await say({"row": view_row(fabric, at, topic)})
+        await say({"end": {"why": "end"}})
+        return response
     try:
         for at in range(limit):
             await say({"row": row_of(fabric, at, topic)})

@@ -307,6 +307,7 @@ class GeneratedFabric:
             "links": links,
             "queues": queues,
             "topics": topics,
+            "views": self._views(),
             "actions": [
                 {
                     "instance": name,
@@ -547,6 +548,36 @@ class GeneratedFabric:
             }
             for at, name in enumerate(names)
         ]
+
+    def _views(self) -> list[dict[str, Any]]:
+        names = [("delays", "view"), ("delays/named", "view"), ("delays/slow", "conflated")]
+        if self.hostile:
+            names.append((HOSTILE, "view"))
+        there = [each for each in self.instances if not self.is_away(each)]
+        mixed = self.scenario == "mixed"
+        found = []
+        for at, (name, kind) in enumerate(names):
+            closed, growing = mixed and at == 1, mixed and at == 0
+            entry: dict[str, Any] = {
+                "records": 1_204 * (at + 1),
+                "taken_per_sec": round(self.wave(f"view/{name}/in", 900), 1),
+                "updates_per_sec": round(self.wave(f"view/{name}", 310), 1),
+                "memory_bytes": 41_204_112 // (at + 1),
+                "waiting": 1_204 + 40 * self.tick if growing else 0,
+                "trend": "growing" if growing else "steady",
+                "subscribers": 3 + at,
+                "level": "act" if closed else "ready",
+                "built_percent": None,
+            }
+            why = f"view {name} would take more than 536,870,912 bytes" if closed else ""
+            found.append(
+                {
+                    **{"name": name, "message_type": "json", "kind": kind, **entry},
+                    "under": "flights" if at == 0 else "delays, carriers" if at == 1 else "delays",
+                    "instances": [{"name": each, "why": why, **entry} for each in there],
+                }
+            )
+        return found
 
     def _problems(self, instances: list[Any], links: list[Any]) -> list[dict[str, Any]]:
         found = []

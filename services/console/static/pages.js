@@ -6,6 +6,7 @@ export const pages = {
   links: { title: 'Links', key: 'l', nav: true, load: () => import('./pages/links.js') },
   topics: { title: 'Topics', key: 't', nav: true, load: () => import('./pages/topics.js') },
   queues: { title: 'Queues', key: 'q', nav: true, load: () => import('./pages/queues.js') },
+  views: { title: 'Views', key: 'v', nav: true, load: () => import('./pages/views.js') },
   clients: { title: 'Clients', key: 'c', nav: true, load: () => import('./pages/clients.js') },
   automation: { title: 'Actions', key: 'a', nav: true, load: () => import('./pages/automation.js') },
   messages: { title: 'Messages', key: 'm', nav: true, load: () => import('./pages/messages.js') },
@@ -17,6 +18,7 @@ export const pages = {
   link: { title: 'Link', under: 'links', load: () => import('./pages/links.js') },
   topic: { title: 'Topic', under: 'topics', load: () => import('./pages/topics.js') },
   queue: { title: 'Queue', under: 'queues', load: () => import('./pages/queues.js') },
+  view: { title: 'View', under: 'views', load: () => import('./pages/views.js') },
   client: { title: 'Client', under: 'clients', load: () => import('./pages/clients.js') },
   message: { title: 'Message', under: 'messages', load: () => import('./pages/messages.js') },
 };

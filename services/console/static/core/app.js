@@ -37,7 +37,7 @@ function Badge({ name }) {
   const found = fabric.value;
   if (!found) return null;
   const bad = (each) => each.level === 'act' || each.level === 'attention';
-  const lists = { '': found.problems, instances: found.instances, links: found.links, queues: found.queues };
+  const lists = { '': found.problems, instances: found.instances, links: found.links, queues: found.queues, views: found.views };
   const number = (lists[name] ?? []).filter(bad).length;
   if (!number) return null;
   const level = lists[name].some((each) => each.level === 'act') ? 'act' : 'attention';

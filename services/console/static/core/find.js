@@ -1,4 +1,4 @@
-// Ctrl-K: a page, instance, link, queue or topic by a part of its name.
+// Ctrl-K: a page, instance, link, queue, view or topic by a part of its name.
 import { html, useEffect, useMemo, useRef, useState } from './html.js';
 import { Dialog } from './dialog.js';
 import { fabric } from './fabric.js';
@@ -18,6 +18,8 @@ function places(found) {
       { kind: 'link', text: `${from} → ${destination}`, level, href: href('link', [id]) })),
     ...(found?.queues ?? []).map(({ name, level }) => (
       { kind: 'queue', text: name, level, href: href('queue', [name]) })),
+    ...(found?.views ?? []).map(({ name, level }) => (
+      { kind: 'view', text: name, level, href: href('view', [name]) })),
     ...(found?.topics ?? []).map(({ name }) => (
       { kind: 'topic', text: name, href: href('topic', [name]) })),
   ];
@@ -54,7 +56,7 @@ export function Find({ onClose }) {
   return html`<${Dialog} title="Find" onClose=${onClose} class="find">
     <input type="text" role="combobox" aria-expanded="true" aria-controls="found" data-focus
       aria-activedescendant=${shown.length ? `found-${at}` : undefined} aria-autocomplete="list"
-      aria-label="page, instance, link, queue or topic" placeholder="page, instance, link, queue, topic"
+      aria-label="page, instance, link, queue, view or topic" placeholder="page, instance, link, queue, view, topic"
       value=${words} spellcheck="false" autocomplete="off" onKeyDown=${onKeyDown}
       onInput=${(event) => {
         setWords(event.target.value);

@@ -10,7 +10,7 @@ let gAtMs = -Infinity;
 export const KEYS = [
   ['?', 'this help'],
   ['/', 'filter the table'],
-  ['Ctrl K', 'find a page, instance, link, queue or topic'],
+  ['Ctrl K', 'find a page, instance, link, queue, view or topic'],
   ['j  k', 'next and previous row; Enter opens it'],
   ['.', 'actions of what is shown'],
   ['p', 'pause and go on'],

@@ -105,6 +105,7 @@ const column = {
     cell: (row) => html`<a href=${href('topic', [row.topic])}>${row.topic}</a>`,
   },
   filter: { key: 'filter', title: 'Filter', value: (row) => row.filter, text: (row) => row.filter || UNKNOWN, wide: true },
+  options: { key: 'options', title: 'Options', value: (row) => row.options, text: (row) => row.options || UNKNOWN, wide: true },
   subscription: { key: 'subscription', title: 'Subscription', value: (row) => row.subscription, text: (row) => row.subscription },
   lag: {
     key: 'lag', title: 'Behind', numeric: true, value: lagOrder,

@@ -334,7 +334,7 @@ function SowTab({ name }) {
       { ...numeric('expired', 'Expired', name, 'raylay/expired', exact), minor: 'tablet' },
       { key: 'actions', title: 'Actions', unsorted: true, value: () => '', text: () => '', cell: (row) => html`<span class="actions">
         <a class="button button-small" href=${href('messages', [], { source: 'sow', topic: row.topic ?? row.id, at: name })}>look inside</a>
-        <${Action} instance=${name} path=${actionPath('sow', row.id, 'compact')} label=${`compact ${row.id}`} text="compact" risk="Queries and publishes of this topic are slower meanwhile." />
+        ${!isTrue(leaf(row, 'raylay/computed')) && html`<${Action} instance=${name} path=${actionPath('sow', row.id, 'compact')} label=${`compact ${row.id}`} text="compact" risk="Queries and publishes of this topic are slower meanwhile." />`}
       </span>` },
     ];
     return html`<${Table} id="instance-sow" columns=${columns} rows=${rows} sort="-records" caption=${`SOW topics of ${name}`}

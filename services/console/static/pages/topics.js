@@ -1,7 +1,7 @@
 // Topics of the whole fabric, and one topic: its rate, publishers, subscribers and records.
 import { html, useMemo } from '../core/html.js';
 import { Action, actionPath } from '../core/action.js';
-import { leaf, num, step, useFabricAmps } from '../core/amps.js';
+import { isTrue, leaf, num, step, useFabricAmps } from '../core/amps.js';
 import { fabric } from '../core/fabric.js';
 import { bytes, count, exact, rate, UNKNOWN } from '../core/format.js';
 import { Number } from '../core/history_link.js';
@@ -88,6 +88,7 @@ function TopicPage({ name }) {
       <a class="button" href=${href('messages', [], { topic: name, source: 'live', follow: '1' })}>Follow live</a>
       <a class="button" href=${href('messages', [], { topic: name, source: 'replay' })}>Replay from a time</a>
       ${(topic?.sow || rows.length > 0) && html`<a class="button" href=${href('messages', [], { topic: name, source: 'sow' })}>Look into its SOW</a>`}
+      ${fabric.value?.views?.some((each) => each.name === name) && html`<a class="button" href=${href('view', [name])}>Its definition and its rows</a>`}
     </p>
   </${PageHead}>`;
   if (!fabric.value) return html`${head}<${Loading} text="asking for the fabric" />`;
@@ -111,7 +112,7 @@ function TopicPage({ name }) {
         number('updates', 'Updates', 'updates_per_sec', rate),
         number('deletes', 'Deletes', 'deletes_per_sec', rate),
         number('bytes', 'Stored', 'stored_bytes', bytes),
-        { key: 'actions', title: 'Actions', unsorted: true, value: () => '', text: () => '', cell: (row) => html`<span data-actions><${Action} instance=${row.instance}
+        { key: 'actions', title: 'Actions', unsorted: true, value: () => '', text: () => '', cell: (row) => !isTrue(leaf(row, 'raylay/computed')) && html`<span data-actions><${Action} instance=${row.instance}
           path=${actionPath('sow', row.id, 'compact')} label=${`compact ${row.id}`} text="compact" risk="Queries and publishes of this topic are slower meanwhile." /></span>` },
       ]} />`}
     <h2>Subscribers</h2>
