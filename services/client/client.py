@@ -647,7 +647,7 @@ class Client:
             top_n, skip_n: the subscription is a page: a window of `top_n` rows behind the first
                 `skip_n`, in the order `order_by`, which the server keeps. Changes come only of
                 rows in the window. A row that comes into it is sent; of one that leaves it, the
-                consumer hears with `oof`.
+                consumer hears with `oof`. `Subscription.replace` turns the page.
             projection, grouping: the subscription follows groups of records, as a view does; see
                 `sow`.
             conflation, conflation_key: as in `subscribe`; the rows of the query are not conflated.

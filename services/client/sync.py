@@ -103,10 +103,20 @@ class SyncSubscription:
         self._subscription.count_handed_out(0)
         return batch
 
-    def replace(self, *, filter: str = "", keys: Sequence[bytes] | None = None) -> None:
-        """Replaces the filter and the keys of the subscription (`Subscription.replace`)."""
+    def replace(
+        self,
+        *,
+        filter: str = "",
+        keys: Sequence[bytes] | None = None,
+        order_by: str | None = None,
+        top_n: int | None = None,
+        skip_n: int | None = None,
+    ) -> None:
+        """Replaces the filter, the keys and the page of the subscription
+        (`Subscription.replace`)."""
         (one,) = _of((self,))
-        self._client._run(one.replace(filter=filter, keys=keys))
+        asked = one.replace(filter=filter, keys=keys, order_by=order_by, top_n=top_n, skip_n=skip_n)
+        self._client._run(asked)
 
     def discard(self, message: Message) -> None:
         """Counts one message as received (`explicit_discard`)."""

@@ -211,9 +211,17 @@ class Subscription:
             self._messages = batch.messages()
             self._handed_out = 0
 
-    async def replace(self, *, filter: str = "", keys: Sequence[bytes] | None = None) -> None:
-        """Replaces the filter and the keys of the subscription; everything else of it stays. The
-        new ones also hold at each later server.
+    async def replace(
+        self,
+        *,
+        filter: str = "",
+        keys: Sequence[bytes] | None = None,
+        order_by: str | None = None,
+        top_n: int | None = None,
+        skip_n: int | None = None,
+    ) -> None:
+        """Replaces the filter and the keys of the subscription, and the place and the order of its
+        page; everything else of it stays. The new ones also hold at each later server.
 
         For a `sow_and_subscribe`, the records that are new in the focus come next, as messages of
         kind `sow`, and, if it was subscribed with `oof`, those that left it, with the reason
@@ -228,6 +236,9 @@ class Subscription:
             filter: only messages that pass this filter are delivered (docs/filters.md); empty: all.
             keys: only the records with these SOW keys are delivered; None: all. For
                 `sow_and_subscribe` only.
+            order_by, top_n, skip_n: another order and another window of a subscription that is a
+                page, as in `sow_and_subscribe`; None: as before. The filter is not kept: a page
+                that is turned gives it again.
 
         Raises:
             CommandFailed: the server refused (`bad_filter`, …): the subscription goes on as it was.
@@ -237,6 +248,8 @@ class Subscription:
         listed = sow_keys(keys)
         if listed is not None:
             focus["keys"] = listed
+        page = {"order_by": order_by, "top_n": top_n, "skip_n": skip_n}
+        focus |= {name: value for name, value in page.items() if value is not None}
         if self._replace is None:
             raise LocalProtocolError(
                 f"{self.id!r} can be given no other filter: {self._resumption.irreplaceable}"

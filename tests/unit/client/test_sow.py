@@ -311,7 +311,9 @@ async def test_another_filter_holds_at_the_next_instance_too() -> None:
         ]  # fmt: skip
         first.subscribe_refusal = "bad_filter"
         with pytest.raises(CommandFailed, match="refused"):
-            await found.replace(filter="/a >")
+            await found.replace(filter="/a >", order_by="/a", top_n=5, skip_n=0)
+        refused = first.session.commands("sow_and_subscribe")[2]["o"]
+        assert (refused["order_by"], refused["top_n"], refused["skip_n"]) == ("/a", 5, 0)
         assert found.group_end.is_set(), "no rows come"
         await first.stop()
         await second.wait(lambda: second.sessions and second.session.commands("sow_and_subscribe"))

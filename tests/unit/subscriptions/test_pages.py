@@ -28,7 +28,7 @@ from raylay.services.subscriptions.follow_terms import FollowTerms, PageTerms
 from raylay.services.subscriptions.matching import FilterOwner, LiveSubscription, topic_filter
 from raylay.services.subscriptions.pages import PagedSubscriptions, PageOrder, PageUse
 
-pytestmark = pytest.mark.covers("Views", "paginated subscriptions")
+pytestmark = pytest.mark.covers("Views", "paginated subscriptions: who applies")
 
 TYPES = MessageTypes()
 S = 1_000_000

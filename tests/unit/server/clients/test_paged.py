@@ -17,7 +17,7 @@ from raylay.services.messages.records import Command
 from raylay.services.protocol.frames import encode_frame
 from raylay.services.server.clients import pages as pages_module
 
-pytestmark = pytest.mark.covers("Views", "paginated subscriptions")
+pytestmark = pytest.mark.covers("Views", "paginated subscriptions: who applies")
 
 PAGE: dict[str, Any] = {"top_n": 3, "skip_n": 0, "order_by": "/p DESC, /id", "oof": True}
 
