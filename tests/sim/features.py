@@ -61,8 +61,8 @@ class State:
         self._instance = instance
 
     def fold(self, batch: CommitBatch) -> None:
-        """Values are committed."""
-        if self._instance.alive:
+        """Values are committed. What a conflated topic gives has none."""
+        if self._instance.alive and batch.runs:
             self._instance.state.fold(batch)
             folded(self._instance, self.name, batch.last_txid)
 

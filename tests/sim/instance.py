@@ -113,7 +113,7 @@ from raylay.services.verification.history import (
 )
 from raylay.storage.queue import MemoryQueueStore
 from raylay.storage.sow import MemorySowStore
-from sim import queues, sow, stateful
+from sim import queues, sow, stateful, views
 from sim.connections import AdmittedLink, EnteringClient, Session, SetUpLink
 from sim.features import Replays, State, Writes, follow_everything
 from sim.filtering import DigitContent
@@ -617,6 +617,7 @@ class Instance:
 
     def _open_features(self) -> None:
         self.sow = self._opened_sow()
+        self.views = views.SimViews(self, self.sow.book.topics) if self.world.views else None
         self.queues = self.world.machines.queues.manager(self, self.world.queues)
 
     def _opened_sow(self) -> SowFeature:
@@ -644,6 +645,8 @@ class Instance:
         if world.sow:
             self.log_sow()
             self.folds.enlist(self.sow, True)
+            if self.views is not None:
+                self.views.begin()
             world.after(SOW_US, self._write_sow)
         if world.stateful:
             self.folds.enlist(State(self), True)

@@ -79,7 +79,7 @@ from raylay.storage import front_entries
 from raylay.storage.journal import DiskWaitTask
 from raylay.storage.memory_front import MemoryFront
 from raylay.storage.memory_journal import MemoryJournal
-from sim import commit_mistakes, plans, queue_mistakes, sow_mistakes
+from sim import commit_mistakes, plans, queue_mistakes, sow_mistakes, view_mistakes
 from sim.client import SimStore
 from sim.stateful import BEHIND, NOTHING, LastOfTopic
 from sim.world import Machines
@@ -1389,6 +1389,9 @@ MISTAKES: dict[str, Machines] = {
     "SOW deletes what is folded": Machines(sow_staging=sow_mistakes.DeletesWhatIsFolded),
     "SOW deletes what passed": Machines(sow_staging=sow_mistakes.DeletesWhatPassed),
     "SOW keeps what failed": Machines(sow_staging=sow_mistakes.KeepsWhatFailed),
+    **{name: Machines(views=each) for name, each in view_mistakes.VIEWS.items()},
+    **{name: Machines(view=each) for name, each in view_mistakes.VIEW.items()},
+    **{name: Machines(conflated=each) for name, each in view_mistakes.CONFLATED.items()},
     "forgets what failed": Machines(author=ForgetsWhatFailed),
     "acts before the commit": Machines(author=ActsAtOnce),
     "sends what is beside": Machines(link=SendsWhatIsBeside),
@@ -1531,6 +1534,7 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
             "SOW deletes what is folded",
             "SOW deletes what passed",
             "SOW keeps what failed",
+            *view_mistakes.MISTAKES,
         ),
         frozenset(("sow",)),
     ),
@@ -1645,6 +1649,9 @@ DELETES = frozenset(
     )
 )
 """Mistakes that show only where records of SOW topics are merged and deleted."""
+
+VIEWS = frozenset(view_mistakes.MISTAKES)
+"""Mistakes that show only where there are views."""
 
 STATEFUL = frozenset(
     (

@@ -87,6 +87,8 @@ PROBES = (
     "admission by hand refused",
     "admitted by hand",
     "asked before all was folded",
+    "conflated topic given",
+    "views built from records",
     "asked behind an ack",
     "asked for what is held there",
     "asked for what went unmarked",
@@ -204,6 +206,12 @@ def has_direct_links(seed: int) -> bool:
     return seed % 3 == 0
 
 
+def has_views(seed: int) -> bool:
+    """Returns whether its instances have views: in few, as all that they hold is computed again
+    with each fold."""
+    return seed % 11 == 5
+
+
 def execute(plan: plans.Plan, seed: int, machines: Machines | None = None) -> World:
     """Runs a plan: safety first, with faults, then liveness, without."""
     world = World(
@@ -224,6 +232,7 @@ def execute(plan: plans.Plan, seed: int, machines: Machines | None = None) -> Wo
         direct_links=has_direct_links(seed),
         sow=True,
         deletes=plan.deletes,
+        views=has_views(seed),
         queues=plan.queues,
     )
     for name, servers, group, topic in plan.clients:

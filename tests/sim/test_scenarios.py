@@ -95,6 +95,7 @@ class Play:
         commits_here: bool = False,
         stateful: tuple[TopicRule, ...] = (),
         sow: bool = False,
+        views: bool = False,
         journaled: tuple[TopicRule, ...] = (TopicRule(".*"),),
     ) -> None:
         """
@@ -115,6 +116,7 @@ class Play:
             slow_commit_ns=SLOW_COMMIT_NS if commits_here else 0,
             stateful=stateful,
             sow=sow,
+            views=views,
             journaled=journaled,
         )
 

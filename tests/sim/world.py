@@ -26,11 +26,13 @@ from raylay.services.client.machine import ClientMachine
 from raylay.services.client.publishing.outbox import PublishOutbox
 from raylay.services.core.commit_cycle import CommitCycle
 from raylay.services.core.compose import FeatureClasses
+from raylay.services.core.conflation import ConflationFeature
 from raylay.services.core.connection_order import LinkSetup, UpstreamCycle
 from raylay.services.core.effect_loop import EffectLoop
 from raylay.services.core.feature import FeatureRegistry
 from raylay.services.core.queues import Queues
 from raylay.services.core.sow import SowFeature
+from raylay.services.core.views import ViewFeature
 from raylay.services.messages.records import Run, iterate_records
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import (
@@ -66,6 +68,8 @@ from raylay.services.verification.history import (
     RunHistory,
     Topology,
 )
+from raylay.services.views.conflated_topic import ConflatedTopic
+from raylay.services.views.view import View
 from raylay.storage.memory_front import MemoryFront
 from raylay.storage.memory_journal import MemoryJournal
 from sim import filtering
@@ -144,6 +148,10 @@ class Machines:
     sow: type[SowFeature] = SowFeature
     sow_state: type[SowState] = SowState
     sow_staging: type[SowStaging] = SowStaging
+    view: type[View] = View
+    views: type[ViewFeature] = ViewFeature
+    conflated: type[ConflatedTopic] = ConflatedTopic
+    conflation: type[ConflationFeature] = ConflationFeature
     queues: QueueMachines = field(default_factory=QueueMachines)
     folds: type[FeatureRegistry] = FeatureRegistry
     steps: type[EffectLoop] = EffectLoop
@@ -195,6 +203,7 @@ class World:
         direct_links: bool = False,
         sow: bool = False,
         deletes: bool = False,
+        views: bool = False,
         queues: SimQueues | None = None,
     ) -> None:
         self._begin_drawing(seed)
@@ -207,6 +216,8 @@ class World:
         self.has_slow_folds = seed // 4 % 2 == 1  # Each of their records takes a turn.
         self.deletes = deletes
         """Whether clients delete records of them."""
+        self.views = views
+        """Whether instances have views and conflated topics over their SOW topics."""
         self.direct_links = direct_links
         self.topology = topology
         self.sees_contents = topology.passes is not None
@@ -609,6 +620,8 @@ class World:
         for instance in instances.values():
             if self.sow and isinstance(instance, Instance) and instance.alive:
                 instance.log_sow()
+                if instance.views is not None:
+                    instance.views.end()
         for client in self.clients.values():
             if client.failed:
                 continue  # Another one bears its name.
