@@ -409,16 +409,19 @@ class AggregatedViews:
 
     def _take_some(self, shared: AggregatedView, scan: PresentScan) -> None:
         view = shared.view
-        # Nobody follows the view before it is built.
+        # The changes before the view is built are told to nobody.
         view.is_followed = False
         try:
             for key, value in scan.take(TAKEN_AT_ONCE):
                 record = decoded(key[1:], value)
                 view.take(0, record, record.key, record.txid, record.updated_us)
+            view.flush()
         except (StorageError, CorruptRecord) as error:
             self._close(shared, f"{view.definition.name} cannot be read: {error}")
             return
-        view.flush()
+        except Exception as error:
+            self._failed(shared, error)
+            return
         if scan.done:
             shared.scan = None
         shared.takes += TAKEN_AT_ONCE
@@ -443,11 +446,24 @@ class AggregatedViews:
         assert told is not None, "a change has a record before or after it"
         view = shared.view
         view.is_followed = shared.scan is None
-        view.take(0, current, change.change.key, batch.last_txid, told.updated_us)
-        batch.changes += view.flush()
+        try:
+            view.take(0, current, change.change.key, batch.last_txid, told.updated_us)
+            batch.changes += view.flush()
+        except Exception as error:
+            self._failed(shared, error)
+            return
         shared.takes += 1
         if shared.takes % WEIGHED_EVERY == 0 or shared.effort.is_stopped:
             self._look_at(shared)
+
+    def _failed(self, shared: AggregatedView, error: Exception) -> None:
+        """Ends an aggregation after an unforeseen error. What a client asks for must not end the
+        instance, as a fold that fails would."""
+        self._close(
+            shared,
+            f"the aggregation of {shared.view.definition.name} failed "
+            f"({type(error).__name__}: {str(error)[:200]}): this is a fault of the instance",
+        )
 
     def _look_at(self, shared: AggregatedView) -> None:
         """Takes a view out of service that needs too much."""

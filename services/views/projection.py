@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from raylay.services.errors import ExpressionError
+from raylay.services.errors import ExpressionError, MessageTypeError
 from raylay.services.expressions import tree, values
 from raylay.services.expressions.compiler import Evaluation, compiled_value
 from raylay.services.expressions.expression import ExpressionUse, check_functions, nodes
@@ -134,6 +134,12 @@ class ViewProjection:
         reader = _FieldReader(sources, effort)
         self._empty = kind.empty
         self._projected = tuple(reader.field(text, functions) for text in texts)
+        for text, field in zip(texts, self._projected, strict=True):
+            _check_fields(kind, [field.path], text)
+        _check_fields(kind, [each.path for each in self._projected], texts[-1])
+        # A record may have no other fields than these.
+        required = [each.path for each in self._projected if not each.optional]
+        _check_fields(kind, required, texts[0])
         self.arguments = tuple(reader.arguments)
         self.tallies = tuple(reader.tallies)
         self.fields = tuple(reader.fields)
@@ -169,6 +175,27 @@ class ViewProjection:
             else:
                 made = with_value(made, path, value)
         return made
+
+
+def _check_fields(kind: MessageType, paths: Sequence[FieldPath], text: str) -> None:
+    """Refuses fields that messages of the view's type cannot have.
+
+    Args:
+        text: the field of the projection that the refusal shows.
+
+    Raises:
+        ExpressionError: a message cannot have these fields and no others.
+    """
+    made: Tree = {}
+    for path in paths:
+        made = with_value(made, path, kind.empty)
+    try:
+        kind.serialize(made)
+    except MessageTypeError as error:
+        shown = ", ".join("/" + "/".join(path) for path in paths) or "no field"
+        raise ExpressionError(
+            f"a view of this type cannot have messages with {shown}: {error}", 1, text
+        ) from None
 
 
 class _FieldReader:

@@ -282,6 +282,44 @@ def test_topics_that_cannot_be_aggregated_are_refused() -> None:
         assert caught.value.reason == "not_supported"
 
 
+@pytest.mark.covers("Views", "aggregations: what they refuse")
+@pytest.mark.parametrize(
+    ("kind", "projection"),
+    [
+        ("fix", ("/1 AS /price",)),
+        ("nvfix", ("/id AS /a/b",)),
+        ("xml", ("/m/id AS /1a",)),
+        ("xml", ("/m/id AS /a", "/m/id AS /b")),
+        ("xml", ("/m/id AS /a/b HINT OPTIONAL",)),
+    ],
+)
+def test_fields_that_messages_of_the_type_cannot_have_are_refused(
+    kind: str, projection: tuple[str, ...]
+) -> None:
+    at = Aggregations(SowTopicDefinition("orders", kind, keys=("/1",)))
+    with pytest.raises(RemoteProtocolError, match="cannot have messages with") as caught:
+        at.views.use(AggregationTerms("orders", kind, "", projection), NOBODY)
+    assert caught.value.reason == "bad_projection"
+
+
+@pytest.mark.parametrize("is_built", [True, False])
+def test_an_unforeseen_error_ends_the_aggregation_and_not_the_fold(
+    is_built: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = Aggregations()
+    at.publish({"id": 1, "customer": 1, "price": 1})
+    use, other = at.use(), at.use("/price > 0")
+    if is_built:
+        at.views.build(never)
+    (shared, _) = at.views._shared.values()
+    monkeypatch.setattr(shared.view, "take", lambda *_: 1 / 0)
+    at.views.build(never)
+    at.publish({"id": 2, "customer": 1, "price": 1})
+    at.views.build(never)
+    assert "ZeroDivisionError" in use.topic.refusal and not other.topic.refusal
+    assert sums(other) == [{"customer": 1, "sum": 2, "count": 2}]
+
+
 def test_a_filter_may_read_the_client_that_it_belongs_to() -> None:
     at = Aggregations()
     at.publish({"id": 1, "customer": "ann", "price": 1}, {"id": 2, "customer": "bob", "price": 2})
