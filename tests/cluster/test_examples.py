@@ -88,6 +88,16 @@ def test_automation(capsys: pytest.CaptureFixture[str]) -> None:
     assert said("automation.py", capsys) == expected
 
 
+@pytest.mark.covers("Views", "a board of the demo's flights")
+def test_a_departures_board(capsys: pytest.CaptureFixture[str]) -> None:
+    """The instance where the board is is killed with SIGKILL, amid the flights."""
+    moved, board, waited = said("delay_board.py", capsys)
+    found = re.match(r"the board went from (NewYork-[12]) to (NewYork-[12]),", moved)
+    assert found is not None and found[1] != found[2]
+    assert board == "the board has the 10 worst of 10,000 flights: ok"
+    assert waited == "ORD, FLL, MCO waited longest: ok"
+
+
 @pytest.mark.covers("Replication", "without an address")
 def test_a_pair_across_a_firewall(capsys: pytest.CaptureFixture[str]) -> None:
     """`web` has no address of `inside`, and the link that holds their connection is killed."""
