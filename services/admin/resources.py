@@ -20,6 +20,12 @@ from raylay.services.admin.computed_topics import (
 from raylay.services.admin.rates import CounterRates
 from raylay.services.admin.requests import format_time
 from raylay.services.admin.snapshot_pages import COUNTERS
+from raylay.services.admin.subscription_branches import (
+    aggregations_branch,
+    conflation_branch,
+    paginations_branch,
+    subscriptions_branch,
+)
 from raylay.services.admin.tree import Branch, Collection, Node
 
 Snapshot = Mapping[str, Any]
@@ -61,7 +67,7 @@ def instance_branch(snapshot: Snapshot, rates: CounterRates, time_us: int) -> Br
         ),
         "lifetimes": Collection("lifetime", _lifetimes(snapshot)),
         "logging": _logging(configuration.get("log", {})),
-        "subscriptions": Collection("subscription", _subscriptions(snapshot)),
+        "subscriptions": Collection("subscription", subscriptions_branch(snapshot)),
         "memory": _memory(snapshot),
         "message_types": Collection(
             "message_type", _message_types(snapshot.get("message_types", ()), configuration)
@@ -84,6 +90,8 @@ def instance_branch(snapshot: Snapshot, rates: CounterRates, time_us: int) -> Br
                 ("own",),
                 {name: snapshot[name] for name in _OWN_COUNTERS if name in snapshot},
             ),
+            "aggregations": Collection("aggregation", aggregations_branch(snapshot, rated)),
+            "conflated_subscriptions": conflation_branch(snapshot, rated),
             "pools": Collection("pool", _pools(snapshot)),
             "processes": Collection("process", _processes(snapshot)),
             "topics": Collection("topic", _topics(snapshot, rated)),
@@ -158,34 +166,6 @@ def _clients(snapshot: Snapshot) -> dict[str, Branch]:
     return found
 
 
-def _subscriptions(snapshot: Snapshot) -> dict[str, Branch]:
-    found: dict[str, Branch] = {}
-    clients = {each["number"]: each for each in snapshot.get("client_connections", ())}
-    for each in snapshot.get("subscribers", ()):
-        client = clients[each["number"]]
-        found[f"{each['number']}/{each['subscription']}"] = {
-            "client_id": each["client"],
-            "sub_id": each["subscription"],
-            "topic": each["topic"],
-            "message_type": each["message_types"],
-            "filter": each["filter"],
-            "options": each["options"],
-            "bookmark": each["kind"] == "bookmark",
-            "backlog": client["unsent_bytes"],
-            "seconds_behind": each.get("seconds_behind"),
-            "raylay": {
-                "kind": each["kind"],
-                "client_number": each["number"],
-                "delivered": each["delivered"],
-                "cursor_txid": each["cursor_txid"],
-                "transactions_behind": each.get("behind"),
-                "age_ms": client["age_ms"],
-                "trend": each.get("trend"),
-            },
-        }
-    return found
-
-
 def _lifetimes(snapshot: Snapshot) -> dict[str, Branch]:
     return {
         str(time_us): {"timestamp": format_time(time_us), "event": event, "version": version}
@@ -221,7 +201,11 @@ def _memory(snapshot: Snapshot) -> Branch:
         ("sow", sum(each["pending_bytes"] for each in snapshot.get("sow_topics", {}).values())),
     ):
         caches[name] = {"name": name, "size": size}
-    return {**process, "caches": Collection("cache", caches)}
+    return {
+        **process,
+        "caches": Collection("cache", caches),
+        "paginations": Collection("pagination", paginations_branch(snapshot)),
+    }
 
 
 def _message_types(names: Iterable[str], configuration: Mapping[str, Any]) -> dict[str, Branch]:

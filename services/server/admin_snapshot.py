@@ -33,6 +33,7 @@ from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.status import InstanceStatus
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
+from raylay.services.subscriptions.follow_terms import FollowTerms
 from raylay.services.subscriptions.matching import LiveSubscription
 from raylay.services.telemetry.metrics import LatencyHistogram, ValueHistogram
 
@@ -85,6 +86,8 @@ SUBSCRIPTION_FIELDS = (
     "kind",
     "delivered",
     "cursor_txid",
+    "order_by",
+    "pagination",
 )
 
 
@@ -335,13 +338,17 @@ class AdminSnapshots:
     def _subscription_row(self, found: LiveSubscription | BookmarkSubscription) -> list[Any]:
         wanted = found.filter
         types = b",".join(sorted(wanted.message_types)) if wanted.message_types else b""
+        order_by, pagination = "", None
         if isinstance(found, BookmarkSubscription):
             text = found.content.text if found.content is not None else ""
             options, kind = self._replays.options_of(found), "bookmark"
             cursor_txid = None if found.ended else found.cursor
         else:
-            text, kind, cursor_txid = found.written_filter, "live", None
+            text, kind, cursor_txid = found.written_filter, _kind_of(found.following), None
             options = found.options
+            if found.following is not None and found.following.page is not None:
+                order_by = found.following.page.order_by
+                pagination = self._clients.pages.number(found)
         return [
             found.id,
             wanted.written.decode("utf-8", "replace"),
@@ -351,6 +358,8 @@ class AdminSnapshots:
             kind,
             found.delivered,
             cursor_txid,
+            order_by,
+            pagination,
         ]
 
     def _queue_rows(self, client: ClientSession) -> Iterator[list[Any]]:
@@ -367,6 +376,8 @@ class AdminSnapshots:
                 f"max_backlog={backlog}",
                 "queue",
                 None,
+                None,
+                "",
                 None,
             ]
 
@@ -392,6 +403,18 @@ class InstanceFiles:
             "archive_directory": config.journal.archive_directory or "",
             "configuration": self._shown[1],
         }
+
+
+def _kind_of(terms: FollowTerms | None) -> str:
+    """Returns the kind of a live subscription: `live`, or what it is instead, by all that it is."""
+    if terms is None:
+        return "live"
+    kinds = (
+        ("aggregated", terms.aggregation),
+        ("paginated", terms.page),
+        ("conflated", terms.conflation),
+    )
+    return ", ".join(name for name, asked in kinds if asked is not None) or "live"
 
 
 def _histogram(found: ValueHistogram) -> dict[str, Any]:

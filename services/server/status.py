@@ -215,6 +215,8 @@ class InstanceStatus:
             **self._clients.pools.status(),
             sessions=len(self._clients.sessions),
             subscriptions=len(self._clients.live),
+            conflated_subscriptions=self._clients.conflated.status(),
+            paginations=self._clients.pages.status(),
             event_topics=self._clients.events.status(),
             bookmark_subscriptions=len(self._replays),
             topics_of_others=self._runtime.topic_counts.others,
@@ -341,6 +343,7 @@ class InstanceStatus:
             else buffer_bytes,
             "clients": len(self._clients.sessions),
             "subscriptions": len(self._clients.live) + len(self._replays),
+            **self._shared_by_subscriptions(),
             "front_log_failed": int(bool(self._instance.journal.front_log_failure)),
             "disk_waits_ms": self._commits.disk_waits_ms,
             "commit_latency": self._commits.latency,
@@ -352,6 +355,16 @@ class InstanceStatus:
             },
             **self._clients.pools.snapshot(),
             **self._sow.snapshot(),
+        }
+
+    def _shared_by_subscriptions(self) -> dict[str, Any]:
+        """Returns the sizes of what conflated, paginated and aggregated subscriptions share."""
+        conflated = self._clients.conflated.status()
+        return {
+            "subscriptions_conflated": conflated.get("subscriptions", 0),
+            "conflation_pending_bytes": conflated.get("pending_bytes", 0),
+            **self._sow.aggregated_sizes(),
+            "pagination_bytes": self._clients.pages.memory_bytes,
         }
 
 

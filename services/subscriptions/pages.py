@@ -78,11 +78,15 @@ class PageOrder:
         users: number of subscriptions, and of queries before them, by session.
         memory_bytes: approximate memory of the order.
         waiting: functions that are called when it is built or has failed.
+        number: names the order for people, among those of one life of the instance.
+        written: the filter and the order, as its first user wrote them.
     """
 
     def __init__(
         self, key: OrderKey, topic: SowTopic, filter_: Expression | None, instance: str, group: str
     ) -> None:
+        self.number = 0
+        self.written = ("", "")
         self.key = key
         self.topic = topic
         self.filter = filter_
@@ -363,6 +367,7 @@ class PagedSubscriptions:
         "_functions",
         "_group",
         "_instance",
+        "_made",
         "_of",
         "_open",
         "_orders",
@@ -392,6 +397,8 @@ class PagedSubscriptions:
         self._full = full
         self.order_bytes_max = order_bytes_max
         self._orders: dict[OrderKey, PageOrder] = {}
+        self._made = 0
+        """Number of orders that were ever begun."""
         self._over: dict[SowTopic, dict[PageOrder, None]] = {}
         """The orders of each topic."""
         self._of: dict[LiveSubscription, PageUse] = {}
@@ -441,6 +448,8 @@ class PagedSubscriptions:
         if order is None:
             own = None if found is None else found.own()
             order = PageOrder(key, topic, own, self._instance, self._group)
+            self._made += 1
+            order.number, order.written = self._made, (content, page.order_by)
             order.begin()
             self._orders[key] = order
             self._over.setdefault(topic, {})[order] = None
@@ -518,6 +527,30 @@ class PagedSubscriptions:
     def topic(self, subscription: LiveSubscription) -> SowTopic:
         """Returns the topic whose records a subscription shows."""
         return self._of[subscription].order.topic
+
+    def number(self, subscription: LiveSubscription) -> int | None:
+        """Returns the number of a subscription's order; None: the table does not have the
+        subscription."""
+        use = self._of.get(subscription)
+        return None if use is None else use.order.number
+
+    def status(self) -> list[dict[str, object]]:
+        """Returns the state of each order, for the instance's status."""
+        return [
+            {
+                "number": order.number,
+                "topic": (order.topic.shown_as or order.topic.name).decode("utf-8", "replace"),
+                "message_type": order.topic.definition.message_type,
+                "filter": order.written[0],
+                "order_by": order.written[1],
+                "records": len(order.rows.places),
+                "windows": len(order.members),
+                "subscriptions": sum(map(len, order.members.values())),
+                "memory_bytes": order.memory_bytes,
+                "is_built": order.is_built,
+            }
+            for order in self._orders.values()
+        ]
 
     def members(self, order: PageOrder) -> list[LiveSubscription]:
         """Returns the subscriptions of an order."""

@@ -14,6 +14,8 @@ The snapshot is a flat dict; a key that is missing is left out of the scrape:
     offline_bytes, clients_offline, client_age_ms         now
     disk_waits_ms                                         now
     slow_clients                                          counter
+    subscriptions_conflated, conflation_pending_bytes,
+    aggregations, aggregation_bytes, pagination_bytes     now
     commit_latency                                        a LatencyHistogram
     destinations                                          {name: {...}} with
         sent, persisted_sent                              counters
@@ -218,6 +220,25 @@ _OF_INSTANCE = (
     ),
     _MetricDescription("clients", "clients", "", "clients connected"),
     _MetricDescription("subscriptions", "subscriptions", "", "subscriptions open"),
+    _MetricDescription(
+        "subscriptions_conflated", "subscriptions_conflated", "", "conflated subscriptions open"
+    ),
+    _MetricDescription(
+        "conflation_pending_bytes",
+        "conflation_pending",
+        "By",
+        "changes that wait for conflated subscriptions",
+    ),
+    _MetricDescription(
+        "aggregations", "aggregations", "", "views that aggregated subscriptions and queries share"
+    ),
+    _MetricDescription("aggregation_bytes", "aggregations_memory", "By", "memory of these views"),
+    _MetricDescription(
+        "pagination_bytes",
+        "paginations_memory",
+        "By",
+        "memory of the orders of paginated subscriptions",
+    ),
     _MetricDescription(
         "front_log_failed", "front_log_failed", "", ("1 while the front log is not in full use")
     ),

@@ -129,6 +129,20 @@ class ClientPages:
             () if before is None else table.keys(before),
         )
 
+    @property
+    def memory_bytes(self) -> int:
+        """Returns the approximate memory of all orders."""
+        return 0 if self._table is None else self._table.memory_bytes
+
+    def status(self) -> list[dict[str, object]]:
+        """Returns the state of each order; empty: there never was a page."""
+        return [] if self._table is None else self._table.status()
+
+    def number(self, subscription: LiveSubscription) -> int | None:
+        """Returns the number of the order that a subscription shows a page of; None: it is no
+        paginated subscription, or its query has not begun."""
+        return None if self._table is None else self._table.number(subscription)
+
     def check(self) -> None:
         """Called now and then. Lets builds go on that waited because their users' filters worked
         too much."""

@@ -473,6 +473,14 @@ class SowManager:
             for kind, feature in features.items()
         }
 
+    def aggregated_sizes(self) -> dict[str, int]:
+        """Returns the number of the views of aggregations, and their memory in bytes."""
+        views = self._aggregated
+        return {
+            "aggregations": 0 if views is None else len(views),
+            "aggregation_bytes": 0 if views is None else views.memory_bytes,
+        }
+
     def snapshot(self) -> dict[str, Any]:
         if self.feature is None:
             return {}

@@ -108,6 +108,59 @@ def test_clients_and_subscriptions_are_told_with_all_that_is_documented(tmp_path
 
 
 @pytest.mark.covers("Administration", "an instance tells its values at most once a second,")
+def test_what_subscriptions_share_is_told_with_their_kinds(tmp_path: Path) -> None:
+    topics = (SowTopicDefinition("prices", "json", keys=("/id",)),)
+
+    async def visit(server: InstanceServer) -> None:
+        async with Client("desk", [server.runtime.client_address]) as desk:
+            for each in range(5):
+                await desk.publish("prices", b'{"id":%d,"price":%d}' % (each, each % 3))
+            await desk.flush()
+            found = await snapshots(server).take()
+            assert (found["paginations"], found["aggregations"]) == ([], [])
+            assert found["conflated_subscriptions"] == {}
+            assert found["metrics"]["aggregations"] == found["metrics"]["pagination_bytes"] == 0
+            await desk.subscribe("prices", conflation="10s")
+            for skip in (0, 2):
+                page = await desk.sow_and_subscribe(
+                    "prices", order_by="/price DESC", top_n=2, skip_n=skip
+                )
+                await anext(aiter(page))
+            groups = await desk.sow_and_subscribe(
+                "prices", filter="/id < 4", grouping=["/price"],
+                projection=["/price AS /price", "COUNT(/id) AS /ids"],
+            )  # fmt: skip
+            await anext(aiter(groups))
+            plain = await desk.subscribe("prices")
+            await desk.publish("prices", b'{"id":1,"price":7}')
+            # Whoever follows the messages gets them behind the views, in one fold with the others.
+            await anext(aiter(plain))
+            found = await whole(server)
+        rows = {each["kind"]: each for each in found["subscribers"]}
+        assert set(rows) == {"conflated", "paginated", "aggregated", "live"}
+        assert rows["conflated"]["options"] == "conflation=10000ms"
+        assert (rows["paginated"]["order_by"], rows["paginated"]["pagination"]) == (
+            "/price DESC",
+            1,
+        )
+        assert rows["aggregated"]["topic"] == "prices"
+        (order,) = found["paginations"]
+        assert (order["number"], order["topic"], order["order_by"]) == (1, "prices", "/price DESC")
+        assert (order["records"], order["windows"], order["subscriptions"]) == (5, 2, 2)
+        assert order["is_built"] and order["memory_bytes"] > 0
+        (shared,) = found["aggregations"]
+        assert (shared["topic"], shared["users"], shared["records"]) == ("prices", 1, 3)
+        conflated = found["conflated_subscriptions"]
+        assert (conflated["subscriptions"], conflated["pending"]) == (1, 1)
+        metrics = found["metrics"]
+        assert (metrics["subscriptions_conflated"], metrics["aggregations"]) == (1, 1)
+        assert metrics["pagination_bytes"] == order["memory_bytes"]
+        assert metrics["aggregation_bytes"] > 0 < metrics["conflation_pending_bytes"]
+
+    in_instance(tmp_path / "data", visit, InstanceConfig("A", "g", first=True, sow=topics))
+
+
+@pytest.mark.covers("Administration", "an instance tells its values at most once a second,")
 def test_a_snapshot_is_taken_once_however_many_ask(tmp_path: Path) -> None:
     async def visit(server: InstanceServer) -> None:
         made = snapshots(server)
