@@ -114,6 +114,8 @@ class PeriodicChecks:
             self._instance.perform(self._instance.machine.tick(now_us))
             self._maintenance.check()
         self._sow.check()
+        for session, difference_bytes in self._sow.aggregation_charges():
+            self._clients.charge(session, difference_bytes)
         for topic in self._sow.newly_refused():
             ended = self._clients.end_followers(topic)
             runtime.report(

@@ -59,6 +59,8 @@ TAKEN_AT_ONCE = 64
 WEIGHED_EVERY = 256
 """Number of folded changes after which the memory is looked at."""
 Ready = Callable[[str], None]
+Charge = tuple[int, int]
+"""A session, and the difference of the bytes that it is charged."""
 
 
 class AggregatedBatch(Protocol):
@@ -124,16 +126,40 @@ class AggregatedView:
 class AggregatedUse:
     """The use of a view by one query or subscription. A query waits until it is ready.
 
+    Args:
+        owner: the user for whom the view is counted, by identity; None: nobody.
+
     Attributes:
         terms: the aggregation as the client asked for it.
+        session: the client's session.
+        follows: whether it is a subscription.
+        charged_bytes: memory that the client is charged for it.
     """
 
-    __slots__ = ("_of", "_owner", "_ready", "_views", "terms")
+    __slots__ = (
+        "_of",
+        "_owner",
+        "_ready",
+        "_views",
+        "charged_bytes",
+        "follows",
+        "session",
+        "terms",
+    )
 
     def __init__(
-        self, views: AggregatedViews, of: AggregatedView, terms: AggregationTerms, owner: object
+        self,
+        views: AggregatedViews,
+        of: AggregatedView,
+        terms: AggregationTerms,
+        owner: object,
+        session: int,
+        follows: bool,
     ) -> None:
         self.terms = terms
+        self.session = session
+        self.follows = follows
+        self.charged_bytes = 0
         self._views = views
         self._of = of
         self._owner = owner
@@ -156,11 +182,6 @@ class AggregatedUse:
     def owner(self) -> object:
         """Returns the user for whom the view is counted, by identity; None: nobody."""
         return self._owner
-
-    @property
-    def memory_bytes(self) -> int:
-        """Returns this user's part of the view's approximate memory."""
-        return self._of.view.memory_bytes // max(1, len(self._of.users))
 
     @property
     def is_ready(self) -> bool:
@@ -223,6 +244,7 @@ class AggregatedViews:
         """The views over a topic, by its id."""
         self._building: list[AggregatedView] = []
         self._refused: list[SowTopic] = []
+        self._returned: list[Charge] = []
         self._number = 0
 
     def __len__(self) -> int:
@@ -230,8 +252,19 @@ class AggregatedViews:
         return len(self._shared)
 
     # -- using a view ----------------------------------------------------------------------------
-    def use(self, terms: AggregationTerms, asker: FilterOwner) -> AggregatedUse:
+    def use(
+        self,
+        terms: AggregationTerms,
+        asker: FilterOwner,
+        session: int = 0,
+        *,
+        follows: bool = True,
+    ) -> AggregatedUse:
         """Returns the use of the view that a client asks for. It may have to be built first.
+
+        Args:
+            session: the client's session.
+            follows: whether it asks for a subscription.
 
         Raises:
             RemoteProtocolError: the view cannot be had: `no_sow`, `bad_filter`, `bad_projection`,
@@ -260,7 +293,7 @@ class AggregatedViews:
             shared = self._made(key, source, found, asker)
         elif asker.budget is not None and asker.budget not in shared.effort.payers:
             shared.effort.payers.append(asker.budget)
-        use = AggregatedUse(self, shared, terms, asker.budget)
+        use = AggregatedUse(self, shared, terms, asker.budget, session, follows)
         shared.users[use] = None
         return use
 
@@ -358,6 +391,8 @@ class AggregatedViews:
         if use not in shared.users:
             return
         del shared.users[use]
+        if use.charged_bytes:
+            self._returned.append((use.session, -use.charged_bytes))
         if use.owner is not None and all(each.owner is not use.owner for each in shared.users):
             shared.effort.payers[:] = [
                 each for each in shared.effort.payers if each is not use.owner
@@ -445,7 +480,7 @@ class AggregatedViews:
         told = current or previous
         assert told is not None, "a change has a record before or after it"
         view = shared.view
-        view.is_followed = shared.scan is None
+        view.is_followed = shared.scan is None and any(use.follows for use in shared.users)
         try:
             view.take(0, current, change.change.key, batch.last_txid, told.updated_us)
             batch.changes += view.flush()
@@ -498,6 +533,18 @@ class AggregatedViews:
             return 0
         source = self._find(run.topic, run.message_type)
         return 0 if source is None else len(over.get(id(source), ()))
+
+    def charges(self) -> list[Charge]:
+        """Returns the differences of what sessions are charged since the last call: the memory of a
+        view is shared out to its users."""
+        found, self._returned = self._returned, []
+        for shared in self._shared.values():
+            share = shared.view.memory_bytes // max(1, len(shared.users))
+            for use in shared.users:
+                if use.charged_bytes != share:
+                    found.append((use.session, share - use.charged_bytes))
+                    use.charged_bytes = share
+        return found
 
     # -- status --------------------------------------------------------------------------------
     @property

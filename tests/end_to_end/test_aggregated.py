@@ -183,6 +183,51 @@ def test_who_leaves_while_it_is_built_leaves_nothing_behind(
     asyncio.run(run())
 
 
+@pytest.mark.covers("Views", "aggregated subscriptions: followed")
+def test_a_page_of_groups_is_kept_and_turned(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Instance(tmp_path) as at:
+            await at.publish("orders", *({"id": n, "customer": n, "price": n} for n in range(1, 7)))
+            page = await at.client.sow_and_subscribe(
+                "orders", order_by="/sum DESC", top_n=2, skip_n=0, oof=True, **BY_CUSTOMER
+            )
+            assert [body["customer"] for _, body in await given(page, 2)] == [6, 5]
+            await at.publish("orders", {"id": 1, "customer": 1, "price": 10})
+            changed = await given(page, 2)
+            assert {(kind, body["customer"]) for kind, body in changed} == {
+                ("publish", 1),
+                ("oof", 5),
+            }
+            await page.replace(top_n=2, skip_n=1)
+            turned = await given(page, 2)
+            assert {(kind, body["customer"]) for kind, body in turned} == {("sow", 5), ("oof", 1)}
+            (shared,) = at.server.parts.sow.status()["aggregations"]
+            assert shared["users"] == 1
+            with pytest.raises(CommandFailed, match="leaves filter") as caught:
+                await page.replace(filter="/price > 1", top_n=2, skip_n=1)
+            assert caught.value.reason == "not_supported"
+            await at.publish("orders", {"id": 6, "customer": 6, "price": 1})
+            assert {body["customer"] for _, body in await given(page, 2)} == {6, 4}
+
+    asyncio.run(run())
+
+
+@pytest.mark.covers("Views", "aggregated subscriptions: followed")
+def test_groups_are_conflated(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Instance(tmp_path) as at:
+            slow = await at.client.sow_and_subscribe("orders", conflation="100ms", **BY_CUSTOMER)
+            for price in range(1, 31):
+                await at.publish("orders", {"id": 1, "customer": 1, "price": price})
+            found: list[int] = []
+            while not found or found[-1] != 30:
+                ((_, body),) = await given(slow, 1)
+                found.append(body["sum"])
+            assert found == sorted(found)
+
+    asyncio.run(run())
+
+
 @pytest.mark.covers("Views", "aggregations: what they refuse")
 def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     async def run() -> None:
@@ -209,7 +254,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
             assert caught.value.reason == "not_supported"
             assert at.server.parts.sow.status()["aggregations"] == []
             subscription = await client.sow_and_subscribe("orders", **BY_CUSTOMER)
-            with pytest.raises(CommandFailed, match="not another projection"):
+            with pytest.raises(CommandFailed, match="another page, and this one has none"):
                 await subscription.replace(filter="/price > 1")
             # It goes on.
             await at.publish("orders", {"id": 1, "customer": 1, "price": 10})

@@ -95,11 +95,11 @@ def read_sow_and_subscribe(header: Header, body: bytes) -> SowAndSubscribe:
             "not_supported",
             "as_of is of sow alone: a sow_and_subscribe says by its bookmark `bm` of when it is",
         )
-    if query.projection and options.get("replace"):
+    if query.projection and options.get("replace") and query.top_n is None:
         raise BadValue(
             "not_supported",
-            "replace gives a subscription another filter, and not another projection: unsubscribe, "
-            "and send sow_and_subscribe again",
+            "replace gives an aggregated subscription another page, and this one has none: "
+            "unsubscribe, and send sow_and_subscribe again",
         )
     return SowAndSubscribe(query, _read_subscribe(header, options, body))
 

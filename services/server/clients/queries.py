@@ -441,7 +441,8 @@ class QueryRunner:
         from raylay.services.sow.query.query_parser import QueryRequest
 
         terms = aggregation_terms(sow, wanted, self._sow.book.matching(wanted))
-        use = self._sow.aggregate(terms, self._asker(connection.number))
+        number = connection.number
+        use = self._sow.aggregate(terms, self._asker(number), number, follows=subscribe is not None)
         question = QueryRequest(
             wanted,
             order_by=sow.order_by,

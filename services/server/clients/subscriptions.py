@@ -359,16 +359,14 @@ class ClientSubscriptions:
                 "not_supported",
             )
         had = before.filter
-        if had.shown_as:
-            raise RemoteProtocolError(
-                "an aggregated subscription is not replaced: unsubscribe, and send "
-                "sow_and_subscribe again",
-                "not_supported",
-            )
-        if (had.topic, had.message_types, had.pattern is None) != (
-            wanted.topic, wanted.message_types, wanted.pattern is None
+        self._check_aggregation(before, sow)
+        types = (
+            wanted.message_types if wanted.message_types or not had.shown_as else had.message_types
+        )
+        if (had.written, had.message_types, had.pattern is None) != (
+            wanted.topic, types, wanted.pattern is None
         ):  # fmt: skip
-            topic = had.topic.decode("utf-8", "replace")
+            topic = had.written.decode("utf-8", "replace")
             raise RemoteProtocolError(
                 f"replace gives a subscription another filter, not another topic or message type: "
                 f"this one has {topic[:200]!r}",
@@ -382,6 +380,22 @@ class ClientSubscriptions:
                 "replace gives a page another place, filter or order, and this subscription "
                 f"{what} top_n and skip_n in a sow_and_subscribe, or unsubscribe first",
                 "bad_command",
+            )
+
+    def _check_aggregation(self, before: LiveSubscription, sow: SowCommand | None) -> None:
+        """Refuses a replacement that aggregates otherwise than the subscription before it."""
+        had = None if before.following is None else before.following.aggregation
+        asked = () if sow is None else (sow.projection, sow.grouping)
+        if had is None and not any(asked):
+            return
+        if had is None or sow is None or (*asked, sow.filter) != (
+            had.projection, had.grouping, had.filter
+        ):  # fmt: skip
+            raise RemoteProtocolError(
+                "replace gives an aggregated subscription another page, and leaves filter, "
+                "projection and grouping as they are: repeat them, or unsubscribe, and send "
+                "sow_and_subscribe again",
+                "not_supported",
             )
 
     def _subscribe_bookmark(self, command: Subscribe, filter_: TopicFilter) -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from raylay.services.sow.topic import SowChange, SowTopic
     from raylay.services.subscriptions.follow_terms import AggregationTerms
     from raylay.services.subscriptions.matching import FilterOwner
-    from raylay.services.views.aggregated import AggregatedUse, AggregatedViews
+    from raylay.services.views.aggregated import AggregatedUse, AggregatedViews, Charge
 
 WRITE_INTERVAL_S = 1.0
 IDLE_INTERVAL_S = 10.0
@@ -172,8 +172,14 @@ class SowManager:
                 self._begin_write()
 
     # -- aggregations ----------------------------------------------------------------------------
-    def aggregate(self, terms: AggregationTerms, asker: FilterOwner) -> AggregatedUse:
+    def aggregate(
+        self, terms: AggregationTerms, asker: FilterOwner, session: int, *, follows: bool
+    ) -> AggregatedUse:
         """Returns the use of the view that a client asks for, which may have to be built first.
+
+        Args:
+            session: the client's session.
+            follows: whether it asks for a subscription.
 
         Raises:
             RemoteProtocolError: it cannot be had.
@@ -185,7 +191,12 @@ class SowManager:
                 self.book, self._runtime.config.type_definitions, self._enlist, self._wake_building
             )
             self._folds.weigh_by(made.weigh)
-        return self._aggregated.use(terms, asker)
+        return self._aggregated.use(terms, asker, session, follows=follows)
+
+    def aggregation_charges(self) -> list[Charge]:
+        """Returns the differences, since the last call, of the memory of aggregations that sessions
+        are charged."""
+        return [] if self._aggregated is None else self._aggregated.charges()
 
     def _enlist(self, is_used: bool) -> None:
         assert self._aggregated is not None

@@ -185,7 +185,6 @@ def test_equal_terms_share_a_view_which_ends_with_its_last_user() -> None:
     assert not at.views.build(never)
     assert sums(one) == [{"customer": 1, "sum": 15, "count": 2}]
     assert sums(other) == [{"customer": 1, "sum": 10, "count": 1}]
-    assert one.memory_bytes == same.memory_bytes < other.memory_bytes * 2
     one.release()
     one.release()
     assert [change.name for change in at.publish({"id": 2, "customer": 1, "price": 6})] == [
@@ -195,6 +194,36 @@ def test_equal_terms_share_a_view_which_ends_with_its_last_user() -> None:
     assert at.publish({"id": 2, "customer": 1, "price": 7}) == []
     other.release()
     assert at.enlisted == [True, False] and len(at.views) == 0
+
+
+@pytest.mark.covers("Views", "aggregations: what they refuse")
+def test_what_is_shared_is_charged_in_equal_parts() -> None:
+    at = Aggregations()
+    at.publish({"id": 1, "customer": 1, "price": 10}, {"id": 2, "customer": 1, "price": 5})
+    one = at.views.use(terms(), NOBODY, 1)
+    at.views.build(never)
+    whole = at.views.memory_bytes
+    assert at.views.charges() == [(1, whole)] and at.views.charges() == []
+    two = at.views.use(terms(), NOBODY, 2, follows=False)
+    assert at.views.charges() == [(1, whole // 2 - whole), (2, whole // 2)]
+    one.release()
+    one.release()
+    assert at.views.charges() == [(1, -(whole // 2)), (2, whole - whole // 2)]
+    two.release()
+    assert at.views.charges() == [(2, -whole)]
+
+
+def test_changes_are_made_only_where_somebody_follows() -> None:
+    at = Aggregations()
+    query = at.views.use(terms(), NOBODY, follows=False)
+    at.views.build(never)
+    assert at.publish({"id": 1, "customer": 1, "price": 10}) == []
+    assert sums(query) == [{"customer": 1, "sum": 10, "count": 1}]
+    follower = at.use()
+    assert len(at.publish({"id": 1, "customer": 1, "price": 11})) == 1
+    follower.release()
+    assert at.publish({"id": 1, "customer": 1, "price": 12}) == []
+    assert sums(query) == [{"customer": 1, "sum": 12, "count": 1}]
 
 
 def test_records_carry_the_name_of_the_topic_and_are_found_by_no_other() -> None:
