@@ -128,6 +128,61 @@ def test_the_view_is_the_survivors_and_nothing_comes_twice(
     assert_equal_journals(first, second)
 
 
+@pytest.mark.covers("Views", "aggregated subscriptions: followed", note="over a kill")
+def test_groups_are_the_survivors(servers: Servers, tmp_path: Path) -> None:
+    first, second = pair(
+        servers, tmp_path, sow=(SowTopicDefinition("rows", "json", keys=("/id",)),)
+    )
+    asked: dict[str, Any] = {
+        "filter": "/v < 1000",
+        "projection": ["/v AS /v", "COUNT(/id) AS /count", "MAX(/id) AS /last"],
+        "grouping": ["/v"],
+    }
+
+    async def follow(client: Client, groups: dict[bytes, bytes], kinds: set[str]) -> None:
+        async for message in await client.sow_and_subscribe("rows", oof=True, **asked):
+            kinds.add(message.kind)
+            if message.kind == "oof":
+                assert groups.pop(message.key, None) is not None, "it was not held"
+            else:
+                groups[message.key] = message.body
+
+    async def work() -> None:
+        addresses = [first.address, second.address]
+        groups: dict[bytes, bytes] = {}
+        kinds: set[str] = set()
+        async with (
+            asyncio.timeout(DEADLINE_S),
+            Client("publisher", addresses, failover="any") as publisher,
+            Client("follower", addresses, failover="any") as follower,
+        ):
+            for number in range(ROWS):
+                await publisher.publish("rows", orjson.dumps({"id": number, "v": 0}))
+            following = asyncio.create_task(follow(follower, groups, kinds))
+            for round_ in range(1, ROUNDS + 1):
+                if round_ == KILLED_AFTER:
+                    await publisher.flush(DEADLINE_S)
+                    await asyncio.to_thread(first.kill)
+                    await asyncio.to_thread(first.start)
+                for number in range(round_ % 3, ROWS, 3):
+                    value = 1_000 if (number + round_) % 5 == 0 else round_ - number % 4
+                    await publisher.publish("rows", orjson.dumps({"id": number, "v": value}))
+                await publisher.sow_delete("rows", filter=f"/id % 50 = {round_ % 50}")
+            await publisher.flush(DEADLINE_S)
+            rows = await follower.sow("rows", **asked).all()
+            expected = {row.key: row.body for row in rows}
+            assert len(expected) > 1
+            while groups != expected:
+                if following.done():
+                    following.result()
+                await asyncio.sleep(0.02)
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        assert kinds == {"sow", "publish", "oof"}
+
+    asyncio.run(work())
+
+
 @pytest.mark.covers("SOW", "`sow_and_subscribe` of the past", note="over failovers and restarts")
 def test_rows_of_then_and_every_message_since_over_a_kill(servers: Servers, tmp_path: Path) -> None:
     definition = SowTopicDefinition(
