@@ -272,7 +272,13 @@ def _views(settings: FabricSettings, instance: InstanceSettings) -> Iterator[Top
                 f"{placed.where}: there is a SOW topic of this name: give the view another one",
             )
         yield from placed.told(
-            partial(view_problems, topics=topics, before=tuple(before), types=types)
+            partial(
+                view_problems,
+                topics=topics,
+                before=tuple(before),
+                types=types,
+                queues=settings.queues_of(instance),
+            )
         )
         before.append(view)
 

@@ -22,7 +22,9 @@ from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.views.definition import ConflatedTopicDefinition, ViewDefinition
 
 if TYPE_CHECKING:
+    from raylay.services.core.queue_source import QueueSource
     from raylay.services.core.views import ViewFeature
+    from raylay.services.queues.definition import QueueDefinition
     from raylay.services.sow.topic import SowTopic
     from raylay.services.views.aggregated import AggregatedViews
     from raylay.services.views.conflated_topic import ConflatedTopic
@@ -34,6 +36,7 @@ def view_problems(
     topics: Iterable[SowTopicDefinition],
     before: Iterable[ViewDefinition],
     types: Iterable[TypeDefinition] = (),
+    queues: Iterable[QueueDefinition] = (),
 ) -> list[DefinitionProblem]:
     """Returns the problems of a view beyond contradictions between its values; empty: none.
 
@@ -41,6 +44,7 @@ def view_problems(
         topics: the SOW topics of the instance.
         before: the views that are defined before this one.
         types: message types that the configuration defines.
+        queues: the queues of the instance.
 
     Raises:
         ConfigurationError: what is installed beside Raylay cannot be used.
@@ -51,6 +55,7 @@ def view_problems(
 
     known = [SourceTopic(each.message_type, each.name) for each in topics if not each.pattern]
     known += [SourceTopic(each.message_type, each.name) for each in before]
+    known += [SourceTopic(each.message_type, each.name) for each in queues]
     try:
         view_plan(definition, installed_types(types), known, functions())
     except ExpressionError as error:
@@ -61,19 +66,24 @@ def view_problems(
 
 
 def with_views(
-    book: SowBook, definitions: Sequence[ViewDefinition], types: Iterable[TypeDefinition]
-) -> tuple[SowBook, ViewFeature]:
-    """Returns the topics of an instance with its views among them, and the views as a feature of
-    the folds.
+    book: SowBook,
+    definitions: Sequence[ViewDefinition],
+    types: Iterable[TypeDefinition],
+    queues: Iterable[QueueDefinition] = (),
+) -> tuple[SowBook, ViewFeature, dict[str, QueueSource]]:
+    """Returns the topics of an instance with its views among them, the views as a feature of the
+    folds, and the queues that views are over, by `QueueDefinition.stored_as`.
 
     Args:
         book: the SOW topics.
         definitions: the views, each behind those that it is over.
         types: message types of the configuration.
+        queues: the queues.
 
     Raises:
         ConfigurationError: a definition cannot be used; names the view.
     """
+    from raylay.services.core.queue_source import QueueSource
     from raylay.services.core.views import ViewFeature
     from raylay.services.plugins.functions import functions
     from raylay.services.views.sources import SourceTopic
@@ -81,20 +91,29 @@ def with_views(
 
     kinds = installed_types(types)
     known = _by_name(book.topics)
+    of_queues = {SourceTopic(each.message_type, each.name): each for each in queues}
+    sources: dict[str, QueueSource] = {}
     views: list[View] = []
     for definition in definitions:
         try:
-            plan = view_plan(definition, kinds, known, functions())
+            plan = view_plan(definition, kinds, {**of_queues, **known}, functions())
         except ExpressionError as error:
             raise ConfigurationError(
                 f"view {definition.name}: {error.expression[:200]!r}, {error}"
             ) from None
         except MessageTypeError as error:
             raise ConfigurationError(f"view {definition.name}: {error}") from None
+        for each in plan.sources.joined:
+            if each.topic not in known:
+                queue = of_queues[each.topic]
+                source = QueueSource(queue, kinds[queue.message_type])
+                sources[queue.stored_as] = source
+                known[each.topic] = source.topic
         view = View(plan, kinds, [known[each.topic] for each in plan.sources.joined])
         known[SourceTopic(definition.message_type, definition.name)] = view.topic
         views.append(view)
-    return SowBook(book.topics, [view.topic for view in views]), ViewFeature(views)
+    made = SowBook(book.topics, [view.topic for view in views])
+    return made, ViewFeature(views), sources
 
 
 def aggregated_views(

@@ -11,6 +11,7 @@ puts it there, `displace` takes it out.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from raylay.services.errors import MessageTypeError, RemoteProtocolError
@@ -128,6 +129,7 @@ class ReplicatedQueueState:
         "drafts",
         "expirations",
         "fence_txid",
+        "followed",
         "history",
         "is_ready",
         "is_serving",
@@ -205,6 +207,9 @@ class ReplicatedQueueState:
         self.is_ready = False
         self._tells_names = False
         self.decisions: list[Decision] = []
+        self.followed: deque[QueuedMessage] | None = None
+        """Messages that have come to the queue or have left it for good (`GONE`), for views, in
+        order; None: nobody follows them."""
         self.now_us = 0
         self.clock_steps = ClockSteps()
         self._watch = watch
@@ -258,6 +263,8 @@ class ReplicatedQueueState:
             for txid, sequence in enumerate(plain, run.first_txid)
         ]
         known.update(zip(plain, messages, strict=True))
+        if self.followed is not None:
+            self.followed += messages
         if register.owner == self.name:
             self.dispatcher.add_all(messages)
         else:
@@ -299,6 +306,8 @@ class ReplicatedQueueState:
             )
             arrival.live += 1
             self.counts["came"] += 1
+            if self.followed is not None:
+                self.followed.append(message)
             if coming.expires_us:
                 self.expirations.note(message, coming.expires_us)
             if not register.owner:
@@ -457,6 +466,8 @@ class ReplicatedQueueState:
         for consumer, there in done.items():
             self.leases.end_all(consumer, there)
             self.counts["left"] += len(there)
+        if self.followed is not None:
+            self.followed += messages
 
     def _leave(self, message: QueuedMessage, txid: int, reason: str) -> None:
         held, state = message.held, message.state

@@ -142,18 +142,7 @@ class InstanceParts:
             runtime, instance, commits.cycle, is_restored=recovered.is_restored
         )
         deliveries = QueueDeliveries(runtime, instance, tables.sessions)
-        self.queues = queues = QueueManager(
-            runtime,
-            instance,
-            recovered.queues,
-            recovered.queue_controls,
-            folds,
-            commits,
-            partial(starts.queue_owner, instance.identity),
-            links=tables.links,
-            requests=QueueRequestRouter(config.group, tables.links),
-            deliveries=deliveries,
-        )
+        self.queues = queues = self._made_queues(recovered, tables, starts, deliveries)
         slowed = SlowedPublishers(runtime, queues)
         self.sow = SowManager(
             runtime, instance, recovered.sow, folds, commits.cycle.hold, queues.removable
@@ -211,6 +200,29 @@ class InstanceParts:
             sow=self.sow,
             upstreams=self.upstreams,
             endings=endings,
+        )
+
+    def _made_queues(
+        self,
+        recovered: RecoveredState,
+        tables: SharedTables,
+        starts: ChildStarts,
+        deliveries: QueueDeliveries,
+    ) -> QueueManager:
+        instance = self.instance
+        return QueueManager(
+            self._runtime,
+            instance,
+            recovered.queues,
+            recovered.queue_controls,
+            instance.folds,
+            self.commits,
+            partial(starts.queue_owner, instance.identity),
+            links=tables.links,
+            requests=QueueRequestRouter(self._runtime.config.group, tables.links),
+            deliveries=deliveries,
+            sources=recovered.sow.sources,
+            changed=lambda changes: self.sow.take_changes(changes),
         )
 
     def _made_upstreams(

@@ -116,7 +116,7 @@ def _sources_of(definition: ViewDefinition, types: Mapping[str, Sequence[str]]) 
         message_type = known[0]
     if message_type not in known:
         raise ExpressionError(
-            f"there is no SOW topic or view {message_type}/{definition.topic}, which view "
+            f"there is no SOW topic, view or queue {message_type}/{definition.topic}, which view "
             f"{definition.name} is over: define it before the view",
             1,
             definition.topic,

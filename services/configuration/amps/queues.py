@@ -4,6 +4,7 @@ settings, and the errors in it."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from pydantic import ValidationError
@@ -14,6 +15,7 @@ from raylay.services.configuration.amps.sow import GroupLocalQueue, LocalQueue, 
 from raylay.services.configuration.builder import explain
 from raylay.services.configuration.queues import QueueSettings
 from raylay.services.plugins.queue_checks import queue_problems
+from raylay.services.queues.definition import QueueDefinition
 
 MILLISECOND_NS = 1_000_000
 _ELEMENTS = {
@@ -73,6 +75,16 @@ def queue_settings(queue: Queue) -> dict[str, Any]:
         made |= {"kind": "group_local", "initial_owner": queue.initial_owner}
         made["domain"] = queue.domain or ""
     return made
+
+
+def defined_queues(config: AmpsConfig) -> list[QueueDefinition]:
+    """Returns the queues of a configuration whose settings are right, for the views over them."""
+    found = []
+    sow = config.sow
+    for queue in () if sow is None else sow.all_queues:
+        with suppress(ValidationError):
+            found.append(QueueSettings.model_validate(queue_settings(queue)).definition())
+    return found
 
 
 def queue_texts(queue: Queue, config: AmpsConfig) -> Iterator[tuple[tuple[str, ...], str]]:

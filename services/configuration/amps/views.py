@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from raylay.services.configuration.amps.message_types import definitions
 from raylay.services.configuration.amps.model import AmpsConfig
+from raylay.services.configuration.amps.queues import defined_queues
 from raylay.services.configuration.amps.sow import ConflatedTopicStanza, ViewStanza
 from raylay.services.configuration.amps.sow_topics import not_running, settings_of
 from raylay.services.configuration.builder import explain
@@ -128,6 +129,7 @@ class _Judge:
         every: list[SowTopicDefinition],
     ) -> None:
         self._types = definitions(config)
+        self._queues = defined_queues(config)
         self._running = running
         self._every = every
         self._views: list[ViewDefinition] = []
@@ -142,8 +144,9 @@ class _Judge:
         except ValidationError as error:
             self._contradicts(kind, number, name, settings, *explain(error, ViewSettings)[0])
             return
-        problems = view_problems(definition, self._running, self._views, self._types)
-        wrong = problems and view_problems(definition, self._every, self._written, self._types)
+        queues, types = self._queues, self._types
+        problems = view_problems(definition, self._running, self._views, types, queues)
+        wrong = problems and view_problems(definition, self._every, self._written, types, queues)
         self._written.append(definition)
         if not problems:
             self._views.append(definition)

@@ -23,6 +23,7 @@ from raylay.services.plugins.filters import queue_language
 from raylay.services.processes.child_program import ChildProgram, InstanceSocket
 from raylay.services.processes.queue_owner.bodies import DELIVERY_BYTES, Bodies
 from raylay.services.processes.queue_owner.ended_messages import EndedMessages
+from raylay.services.processes.queue_owner.followed_messages import FollowedMessages
 from raylay.services.processes.queue_owner.letters import Letters
 from raylay.services.processes.queue_owner.queries import QueueQueries
 from raylay.services.processes.queue_owner.recovery import (
@@ -74,6 +75,9 @@ class OwnerServer:
         self._ended: EndedMessages | None = None
         """Messages that have left the queue, on their way to the instance's actions; None: no
         action wants them."""
+        self._followed: FollowedMessages | None = None
+        """Messages that come and leave, on their way to the instance's views; None: no view is over
+        the queue."""
         self._tracing = start_tracing(config.process_name, config.tracing)
         self._traces: QueueTraces
         self._steady_base_us = 0
@@ -234,6 +238,9 @@ class OwnerServer:
         self._tells_expired = begin.tells_expired
         if begin.tells_expired or begin.tells_acknowledged:
             self._ended = EndedMessages(self._bodies, self._instance)
+        if begin.tells_messages:
+            found = FollowedMessages(self._bodies, self._instance, begin.committed_txid)
+            self._followed, state.followed = found, found.waiting
         if definition.dead_letters:
             self._letters = Letters(state.drafts, self._bodies, self._instance)
         self._answering = QueueQueries(
@@ -277,6 +284,9 @@ class OwnerServer:
             if self._ended is not None:
                 self._ended.send()
                 decided |= bool(len(self._ended))
+            if self._followed is not None:
+                self._followed.send(self._folded_txid)
+                decided |= bool(len(self._followed))
         self._outbox.flush()
         return decided
 

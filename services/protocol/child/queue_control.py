@@ -261,6 +261,35 @@ def ended_unread(reason: str, publisher: int, sequence: int) -> bytes:
     return encode_frame({"c": "ended", "why": reason, "publisher": publisher, "sequence": sequence})
 
 
+def came(records: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
+    """Encodes messages that have come to the queue. Returns the pieces, and their length in
+    bytes."""
+    size_bytes = sum(map(len, records))
+    front = encode_front({"c": "came"}, size_bytes)
+    return (front, *records), len(front) + size_bytes
+
+
+def gone(keys: Keys) -> bytes:
+    """Encodes messages that have left the queue for good."""
+    flat = {publisher: [*chain.from_iterable(ranges)] for publisher, ranges in keys.items()}
+    return encode_frame({"c": "gone"}, _pack(flat))
+
+
+def read_gone(body: bytes) -> Keys:
+    """Decodes a `gone` frame.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    return read_keys(body)
+
+
+def all_came() -> bytes:
+    """Encodes that the instance has been told of all messages that the queue had when its owner
+    began."""
+    return encode_frame({"c": "all_came"})
+
+
 def request(said: TransferRequest, asker: str = "") -> bytes:
     """Encodes a request for messages that other instances own.
 
@@ -399,6 +428,8 @@ class OwnerBegin(NamedTuple):
             `ClockSteps.all`.
         tells_expired, tells_acknowledged: whether the instance wants the records of messages that
             leave the queue undone, and of those that leave it acknowledged.
+        tells_messages: whether the instance wants to know of each message that comes to the queue
+            and of each that leaves it, because views are over the queue.
     """
 
     fence_txid: int
@@ -411,6 +442,7 @@ class OwnerBegin(NamedTuple):
     clock_steps: Sequence[tuple[int, int]] = ()
     tells_expired: bool = False
     tells_acknowledged: bool = False
+    tells_messages: bool = False
 
 
 def begin(said: OwnerBegin) -> bytes:
@@ -422,6 +454,7 @@ def begin(said: OwnerBegin) -> bytes:
     header: Header = {"c": "begin", "fence": said.fence_txid, "tx": said.committed_txid}
     header |= {"serves": said.serves, "steady": said.steady_base_us}
     header |= {"expired": said.tells_expired, "acked": said.tells_acknowledged}
+    header["messages"] = said.tells_messages
     return encode_frame(
         header, _pack([leases, consumers, dict(said.names), list(said.clock_steps)])
     )
@@ -453,6 +486,7 @@ def read_begin(header: Header, body: bytes) -> OwnerBegin:
             [(_u64(after_txid), int(offset_us)) for after_txid, offset_us in steps],
             bool(header.get("expired")),
             bool(header.get("acked")),
+            bool(header.get("messages")),
         )
     except (TypeError, ValueError):
         raise _wrong("a beginning that is none") from None

@@ -20,6 +20,7 @@ from raylay.services.config.instance import InstanceConfig
 from raylay.services.core.commit_cycle import PROBE_S
 from raylay.services.core.feature import CommitBatch, FeatureRegistry
 from raylay.services.errors import ConfigurationError, RaylayError, RemoteProtocolError
+from raylay.services.messages.records import iterate_records
 from raylay.services.messages.topics import TopicMatcher, TopicRule
 from raylay.services.net.framed import FramedConnection
 from raylay.services.protocol.frames import Header
@@ -40,6 +41,7 @@ from raylay.services.server.runtime import InstanceRuntime
 
 if TYPE_CHECKING:
     # Most instances have no queues.
+    from raylay.services.core.queue_source import QueueSource
     from raylay.services.core.queues import Queues
     from raylay.services.protocol.child.queue_control import (
         QueueAnswer,
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from raylay.services.queues.definition import QueueDefinition
     from raylay.services.queues.frontend import QueueFrontend, RoutedRequest
     from raylay.services.queues.records import Acknowledgment, Keys
+    from raylay.services.sow.topic import SowChange
 
 ANNOUNCED_KEY = "herald/"
 """Prefix of the entries of the state store that hold the incarnation whose instance name the
@@ -151,6 +154,7 @@ class QueueControl:
             self._manager.clock_steps.all(),
             runtime.occurrences.wanted(EXPIRED),
             runtime.occurrences.wanted(DELETED),
+            self._manager.follows(self.name),
         )
         connection.send(self._control.begin(said))
         waiting, self._waiting = self._waiting, []
@@ -211,6 +215,12 @@ class QueueControl:
                 )
         elif command == "ended":
             self._ended(header, body)
+        elif command == "came":
+            manager.came(self.name, body)
+        elif command == "gone":
+            manager.gone(self.name, control.read_gone(body))
+        elif command == "all_came":
+            manager.all_came(self.name)
         elif command == "counts":
             self.counts = dict(header.get("counts") or {})
             self.frontend.early_size = int(self.counts.get("deferred_ack_ranges") or 0)
@@ -374,6 +384,8 @@ class QueueManager:
         links: the instance's links, by destination.
         requests: carries requests for messages to other instances.
         deliveries: sends messages to clients.
+        sources: the queues that views are over, by `QueueDefinition.stored_as`.
+        changed: takes the changes of their messages.
     """
 
     name = "queues"
@@ -392,6 +404,8 @@ class QueueManager:
         links: Mapping[str, ReachableLink],
         requests: QueueRequestRouter,
         deliveries: QueueDeliveries,
+        sources: Mapping[str, QueueSource],
+        changed: Callable[[list[SowChange]], None],
     ) -> None:
         self.runtime = runtime
         self.instance = instance
@@ -399,6 +413,8 @@ class QueueManager:
         self.deliveries = deliveries
         self._links = links
         self._requests = requests
+        self._sources = sources
+        self._changed = changed
         self.queues = queues
         """The queues; None: the instance has none."""
         self.controls = controls
@@ -462,6 +478,33 @@ class QueueManager:
         that was started last."""
         found = self.controls.get(str(header.get("queue")))
         return found if found is not None and found.greeted(connection, header) else None
+
+    # -- the messages that views are over --------------------------------------------------------
+    def follows(self, queue: str) -> bool:
+        """Returns whether views are over a queue, whose owner begins now."""
+        source = self._sources.get(queue)
+        if source is not None:
+            source.begin()
+        return source is not None
+
+    def came(self, queue: str, records: bytes) -> None:
+        """Takes messages that have come to a queue, as the journal has them."""
+        source = self._sources.get(queue)
+        if source is not None:
+            found = iterate_records(records)
+            self._changed(source.came(found, self.folded_txid(), self.runtime.now_us()))
+
+    def gone(self, queue: str, keys: Keys) -> None:
+        """Takes messages that have left a queue for good."""
+        source = self._sources.get(queue)
+        if source is not None:
+            self._changed(source.gone(keys, self.folded_txid(), self.runtime.now_us()))
+
+    def all_came(self, queue: str) -> None:
+        """Notes that a queue's owner has told of all messages since it began."""
+        source = self._sources.get(queue)
+        if source is not None:
+            self._changed(source.complete(self.folded_txid(), self.runtime.now_us()))
 
     # -- a feature, for the folds --------------------------------------------------------------
     def fold(self, batch: CommitBatch) -> None:

@@ -338,6 +338,11 @@ class SowManager:
         if changes:
             self._fold_changes(changes)
 
+    def take_changes(self, changes: list[SowChange]) -> None:
+        """Takes changes of the messages of queues that views are over."""
+        if changes and self._runtime.is_serving and not self._is_folding:
+            self._fold_changes(changes)
+
     def _fold_changes(self, changes: list[SowChange]) -> None:
         """Gives changes of records that no commit made to subscribers, and to the views and
         conflated topics over their topics."""

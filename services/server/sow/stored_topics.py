@@ -20,6 +20,7 @@ from raylay.storage.sow import LmdbSowStore, MemorySowStore, SowStore
 
 if TYPE_CHECKING:
     # Most instances have no SOW topics, and need not load the parsers of message types.
+    from raylay.services.core.queue_source import QueueSource
     from raylay.services.core.sow import SowFeature
     from raylay.services.core.views import ViewFeature
     from raylay.services.views.conflated_topic import ConflatedTopic
@@ -51,6 +52,7 @@ class StoredSowTopics:
         feature: the SOW topics as a feature of the folds; None: there are no SOW topics.
         views: the views over them, as a feature of the folds; None: there are none.
         conflated: the conflated topics over them.
+        sources: the messages of the queues that views are over, by `QueueDefinition.stored_as`.
         store: the store on disk; None: no topic is on disk, or the store is closed.
         failure: reason why the store cannot be written; empty: the store can be written.
         is_full: whether the store cannot be written because the disk is full.
@@ -71,7 +73,8 @@ class StoredSowTopics:
         self.feature: SowFeature | None = None
         self.views: ViewFeature | None = None
         self.conflated: tuple[ConflatedTopic, ...] = ()
-        if runtime.config.sow:
+        self.sources: dict[str, QueueSource] = {}
+        if runtime.config.sow or runtime.config.views:
             try:
                 self.feature = self._open()
             except BaseException:
@@ -112,7 +115,10 @@ class StoredSowTopics:
         if config.views:
             from raylay.services.plugins.views import with_views
 
-            book, self.views = with_views(book, config.views, config.type_definitions)
+            queues = config.queue_definitions
+            book, self.views, self.sources = with_views(
+                book, config.views, config.type_definitions, queues
+            )
         if config.conflated_topics:
             from raylay.services.plugins.views import with_conflated_topics
 

@@ -51,7 +51,7 @@ def test_a_fabric_in_python_takes_what_its_file_has() -> None:
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        (SUMS.replace("orders", "trades"), "there is no SOW topic or view json/trades"),
+        (SUMS.replace("orders", "trades"), "there is no SOW topic, view or queue json/trades"),
         (SUMS.replace("SUM(/n)", "SUM(MAX(/n))"), "a view of a view"),
         (SUMS.replace("SUM(/n) AS /n", ""), "projection"),
         (SUMS.replace("topic: orders", "filter: /a"), "give the topic under it, or the joins"),
@@ -70,6 +70,17 @@ def test_what_cannot_be_is_told_with_its_line(entry: str, words: str) -> None:
 def test_a_view_needs_the_topics_under_it_at_each_instance() -> None:
     with pytest.raises(ConfigurationError, match="define it before the view"):
         parse(FILE % SUMS + "instances: {A-2: {sow_topics: []}}\n")
+
+
+WORK = "queues: [{name: work, message_type: json, underlying: orders}]\n"
+
+
+def test_a_view_may_be_over_a_queue() -> None:
+    made = SUMS.replace("topic: orders", "topic: work")
+    settings = parse(FILE % made + WORK)
+    assert settings.views_of(settings.instances[0])[0].topic == "work"
+    with pytest.raises(ConfigurationError, match="SOW topic, view or queue json/work"):
+        parse(FILE % made + WORK.replace("work", "other"))
 
 
 SLOW = "conflated_topics: [{name: slow, message_type: json, topic: %s%s}]\n"

@@ -51,7 +51,7 @@ class Views:
 
     def __init__(self, *definitions: ViewDefinition) -> None:
         self.definitions = definitions
-        self.book, self.views = with_views(book(), definitions, ())
+        self.book, self.views, _ = with_views(book(), definitions, ())
         self.sow = SowFeature(self.book)
         self.txid = 0
 
@@ -78,7 +78,7 @@ class Views:
 
     def rebuilt(self) -> dict[str, dict[bytes, bytes | None]]:
         """The views as an instance computes them when it begins."""
-        _, again = with_views(SowBook(self.book.topics), self.definitions, ())
+        _, again, _ = with_views(SowBook(self.book.topics), self.definitions, ())
         again.build()
         return self.records(again)
 
@@ -149,7 +149,7 @@ def test_a_record_that_cannot_be_read_counts_as_gone() -> None:
         "count", "json", topic="raw", projection=("COUNT(/a) AS /n",), grouping=("/none",)
     )
     at = Views()
-    at.book, at.views = with_views(book(given), (definition,), ())
+    at.book, at.views, _ = with_views(book(given), (definition,), ())
     at.sow = SowFeature(at.book)
     changes = at.commit(put(1, b'{"a":1}', topic="raw", key=b"k"))
     assert shown(changes, "count") == [("inserted", {"n": 1})]
@@ -168,7 +168,7 @@ def test_a_value_that_the_views_type_cannot_have_is_null() -> None:
         grouping=("/a",),
     )
     at = Views()
-    at.book, at.views = with_views(book(raw), (definition,), ())
+    at.book, at.views, _ = with_views(book(raw), (definition,), ())
     at.sow = SowFeature(at.book)
     at.commit(put(1, b"id=1\x01a=\xff\x01", b"id=2\x01a=b\x01", topic="raw", kind="nvfix"))
     bodies = [json.loads(each or b"") for each in at.records()["json"].values()]
@@ -219,7 +219,7 @@ def test_views_have_no_part_in_what_the_journal_keeps() -> None:
         ({"message_type": "binary"}, "cannot have messages of type binary"),
         ({"message_type": "nothing"}, "no message type is called"),
         ({"topic": "nowhere"}, "define it before the view"),
-        ({"topic_type": "fix"}, "there is no SOW topic or view fix/orders"),
+        ({"topic_type": "fix"}, "there is no SOW topic, view or queue fix/orders"),
         ({"filter": "/a >"}, "expected"),
         ({"filter": "UNIX_TIMESTAMP() > 1"}, "something else each time"),
         ({"grouping": ("1 + 2",)}, "a grouping is a field"),

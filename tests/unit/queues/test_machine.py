@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
+from collections import deque
 from collections.abc import Iterable, Sequence
 from types import FrameType
 from typing import Any
@@ -30,7 +32,7 @@ from raylay.services.queues.decisions import (
 )
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.machine import QueueMachine
-from raylay.services.queues.message import RangeFinder
+from raylay.services.queues.message import GONE, RangeFinder
 from raylay.services.queues.records import (
     Acknowledgment,
     OwnershipChange,
@@ -1411,3 +1413,74 @@ def test_who_was_sent_a_barrier_and_acknowledges_it_takes_it_from_nobody() -> No
     here.publish(2, 2, bodies=[{"b": 1}])
     here.ack(2, how="expire")
     assert here.machine.state.depth == 0
+
+
+# -- views over a queue ------------------------------------------------------------------------
+def followed(found: Instance) -> tuple[list[int], list[int]]:
+    """What the views would be told now: sequences that have come, and that have left."""
+    waiting = found.machine.state.followed
+    assert waiting is not None
+    told = list(waiting)
+    waiting.clear()
+    return (
+        [each.sequence for each in told if each.state != GONE],
+        [each.sequence for each in told if each.state == GONE],
+    )
+
+
+@pytest.mark.covers("Views", "views over queues")
+def test_views_are_told_what_comes_and_what_leaves_for_good() -> None:
+    found = Instance()
+    assert found.machine.state.followed is None, "nobody follows by default"
+    found.machine.state.followed = deque()
+    found.ack(2)
+    found.publish(1, 4, path=(B,))
+    assert followed(found) == ([1, 3, 4], []), "2 was done before it came"
+    found.machine.subscribed(ConsumerSubscription(ONE, "c", "", 2))
+    found.machine.serves()
+    found.move(1, 1, "A")
+    (decision,) = [each for each in found.take() if isinstance(each, DeliverLeased)]
+    assert decision.messages[0].key == (P, 1)
+    found.move(4, 1, "C")
+    assert followed(found) == ([], []), "a lease and a transfer change nothing"
+    found.ack(1)
+    found.removal(3, "time_limit")
+    found.publish(5, path=(B,))
+    found.ack(5)
+    assert followed(found) == ([], [1, 3, 5, 5]), "who came and left meanwhile is told as gone"
+    assert {key for known in found.machine.state.known.values() for key in known} == {4}
+
+
+@pytest.mark.covers("Views", "views over queues")
+@pytest.mark.parametrize("seed", range(20))
+def test_who_applies_what_is_told_has_the_messages_of_the_queue(seed: int) -> None:
+    """Whatever comes in whatever order; a queue that is rebuilt tells of all its messages."""
+    drawn = random.Random(seed)
+    changes = drawn.choice(({}, {"filter": "/n > 3"}, {"at_most_once": True, "lease_us": 0}))
+    found = Instance(queue(**changes))
+    found.machine.state.followed = deque()
+    holds: set[int] = set()
+    for at in range(1, 60):
+        if drawn.random() < 0.6:
+            path = drawn.choice(((), (B,), (C,)))
+            found.publish(2 * at, 2 * at + 1, path=path, bodies=[{"n": at % 7}, {"n": 1 + at % 5}])
+        first = drawn.randrange(2, 2 * at + 9)
+        if drawn.random() < 0.4:
+            found.ack(first, first + drawn.randrange(3), how=drawn.choice(("ack", "expire")))
+        if drawn.random() < 0.3:
+            found.move(first, drawn.randrange(1, 4), drawn.choice("ABC"))
+        if drawn.random() < 0.2:
+            found.removal(first, drawn.choice(("time_limit", "sent")))
+        found.write(found.take())
+        if drawn.random() < 0.5:
+            came, gone = followed(found)
+            holds = (holds | set(came)) - set(gone)
+    came, gone = followed(found)
+    holds = (holds | set(came)) - set(gone)
+    assert holds == {key for known in found.machine.state.known.values() for key in known}
+    assert holds
+    machine = found.restart(snapshot=QueueCheckpoint(names=NAMES))
+    machine.state.followed = deque()
+    machine.fold(found.runs, found.now_us)
+    came, gone = followed(found)
+    assert set(came) == holds and not holds.intersection(gone)

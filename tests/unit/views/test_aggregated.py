@@ -99,7 +99,7 @@ class Aggregations:
             "orders", "json", topic="orders", projection=asked.projection,
             grouping=asked.grouping, filter=asked.filter,
         )  # fmt: skip
-        _, views = with_views(self.book, [definition], ())
+        _, views, _ = with_views(self.book, [definition], ())
         views.build()
         return rows_of(views.views[0].topic)
 
@@ -438,7 +438,7 @@ def test_an_aggregation_whose_users_have_no_budget_left_ends() -> None:
 def test_an_aggregation_of_a_view_out_of_service_is_out_of_service() -> None:
     at = Aggregations()
     definition = ViewDefinition("sums", "json", topic="orders", projection=SUMS, grouping=("/id",))
-    at.book, views = with_views(at.book, [definition], ())
+    at.book, views, _ = with_views(at.book, [definition], ())
     of_view = terms("", ("SUM(/sum) AS /all",), ())._replace(topic="sums")
     use = at.views.use(of_view, FilterOwner())
     at.views.build(never)

@@ -301,6 +301,21 @@ def test_a_view_that_cannot_be_is_refused_with_its_line(old: str, new: str, word
     assert "f.xml:" in str(caught.value)
 
 
+@pytest.mark.covers("Views", "`SOW/View` of AMPSConfig")
+@pytest.mark.parametrize("kind", ["Queue", "LocalQueue"])
+def test_a_view_may_be_over_a_queue(kind: str) -> None:
+    queue = (
+        f"<{kind}><Name>work</Name><MessageType>json</MessageType>"
+        f"<UnderlyingTopic>orders</UnderlyingTopic></{kind}>"
+    )
+    over = VIEW.replace("<UnderlyingTopic>orders<", "<UnderlyingTopic>work<", 1)
+    found = document(FILE.replace("</SOW>", queue + over))
+    settings = fabric_of([found])
+    assert settings.views_of(settings.instances[0])[0].topic == "work"
+    with pytest.raises(ConfigurationError, match="SOW topic, view or queue json/work"):
+        document(FILE.replace("</SOW>", over))
+
+
 def test_a_view_over_a_topic_that_does_not_run_does_not_run() -> None:
     without = FILE.replace("</SOW>", VIEW).replace("<Name>orders</Name>", "<Name>x</Name>", 1)
     try:

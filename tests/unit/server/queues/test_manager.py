@@ -14,6 +14,7 @@ import pytest
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.core.compose import folding
 from raylay.services.core.feature import CommitBatch
+from raylay.services.core.queue_source import QueueSource
 from raylay.services.errors import ConfigurationError, RemoteProtocolError, StorageError
 from raylay.services.messages.records import (
     Command,
@@ -25,6 +26,7 @@ from raylay.services.messages.records import (
     scan,
 )
 from raylay.services.messages.topics import TopicRule
+from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.protocol.child import queue_control as control
 from raylay.services.protocol.child.queue_requests import QueueRequest, read_queue_request
 from raylay.services.protocol.client.codec import NativeCodec
@@ -60,6 +62,7 @@ from raylay.services.server.queues.manager import (
     opened_queues,
 )
 from raylay.services.server.queues.request_router import QueueRequestRouter
+from raylay.services.sow.topic import SowChange
 from raylay.services.telemetry.tracing import NoTracing, TracingOptions, derived, new_context
 
 pytestmark = pytest.mark.covers("Queues", "subscribing, deliveries with the lease")
@@ -180,6 +183,9 @@ class Bench:
             cast(Any, self.runtime), cast(Any, self.instance), self.sessions
         )
         controls: dict[str, QueueControl] = {}
+        self.sources: dict[str, QueueSource] = {}
+        self.changes: list[SowChange] = []
+        """Changes of messages that views would get."""
         self.manager = QueueManager(
             cast(Any, self.runtime),
             cast(Any, self.instance),
@@ -191,6 +197,8 @@ class Bench:
             links=self.links,
             requests=QueueRequestRouter("g", self.links),
             deliveries=deliveries,
+            sources=self.sources,
+            changed=self.changes.extend,
         )
         self.clients = QueueClients(
             cast(Any, self.runtime), self.manager, deliveries, SessionShares()
@@ -319,6 +327,8 @@ def test_without_queues_there_is_nothing() -> None:
         links={},
         requests=nothing,
         deliveries=nothing,
+        sources={},
+        changed=lambda changes: None,
     )
     assert manager.queues is None
     assert journaled_topics(bench.runtime.config) == bench.runtime.config.topics
@@ -1018,3 +1028,35 @@ def test_of_acknowledgments_what_a_client_holds() -> None:
     # Of no queue nothing is held, and it is refused by who takes it.
     other = run("other")
     assert bench.clients.held_only(other).runs == (other,)
+
+
+@pytest.mark.covers("Views", "views over queues")
+def test_what_the_owner_tells_of_messages_goes_to_the_views() -> None:
+    bench = Bench()
+    bench.sources["json/other"] = QueueSource(
+        QueueDefinition("other", "json", underlying="orders"), MessageTypes()["json"]
+    )
+
+    def told() -> list[tuple[bytes, str]]:
+        """The owner tells of two messages, and that one of them has left."""
+        bench.says(b"".join(control.came(RECORDS[:2])[0]))
+        bench.says(control.gone({7: [(1, 1)]}))
+        bench.says(control.all_came())
+        found = [(each.change.key, each.change.reason) for each in bench.changes]
+        bench.changes.clear()
+        return found
+
+    (begin,) = bench.owner().said("begin")
+    assert not control.read_begin(*begin).tells_messages
+    assert told() == [], "no view is over the queue"
+    bench = Bench()
+    source = bench.sources["json/work"] = QueueSource(
+        bench.work.frontend.definition, MessageTypes()["json"]
+    )
+    (begin,) = bench.owner().said("begin")
+    assert control.read_begin(*begin).tells_messages
+    assert told() == [(b"7|1|", "inserted"), (b"7|2|", "inserted"), (b"7|1|", "deleted")]
+    assert bench.manager.follows("json/work"), "another owner begins"
+    bench.says(control.all_came())
+    assert [each.change.key for each in bench.changes] == [b"7|2|"], "the next owner has it not"
+    assert source.is_complete
