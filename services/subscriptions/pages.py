@@ -52,6 +52,11 @@ ORDER_BYTES_MAX = 1024 * 1024 * 1024
 WINDOWS_IN_WEIGHT = 8
 """Number of windows that take as long, together, as the rest of a message."""
 
+ORDERS_MAX = 1_000
+"""Number of different orders at an instance. One user has half of them at most."""
+PAGES_OF_USER_MAX = 2_000
+"""Number of pages of one user, with those that share an order."""
+
 TopicFinder = Callable[[QueryWish], Sequence[SowTopic]]
 OrderKey = tuple[bytes, bytes, bytes, str, "tuple[SortTerm, ...]", "frozenset[bytes] | None"]
 """Topic and message type of an order, the topic that was asked for, the filter with the client's
@@ -76,6 +81,7 @@ class PageOrder:
         rows: the places of the records, and the windows.
         members: the subscriptions of each window.
         users: number of subscriptions, and of queries before them, by session.
+        payers: the same by the budget of their user, which pays for a part of the filter's work.
         memory_bytes: approximate memory of the order.
         waiting: functions that are called when it is built or has failed.
         number: names the order for people, among those of one life of the instance.
@@ -93,6 +99,7 @@ class PageOrder:
         self.rows = OrderedRows()
         self.members: dict[RowWindow, dict[LiveSubscription, None]] = {}
         self.users: Counter[int] = Counter()
+        self.payers: Counter[FilterBudget] = Counter()
         self.memory_bytes = 0
         self.waiting: list[Callable[[], None]] = []
         self.is_built = False
@@ -101,7 +108,6 @@ class PageOrder:
         _, _, asked, _, terms, self._keys = key
         self._logical = asked if topic.definition.pattern and asked != topic.name else b""
         self._place = placing(terms)
-        self._payers: Counter[FilterBudget] = Counter()
         self._parse = None
         self._asks_around = filter_ is not None and filter_.asks_around
         if filter_ is not None or terms:
@@ -186,7 +192,8 @@ class PageOrder:
     def must_wait(self) -> bool:
         """Returns whether the build waits, because the filters of all its users have used too much
         work."""
-        return bool(self._payers) and all(payer.is_low for payer in self._payers)
+        payers = self.payers
+        return self.filter is not None and bool(payers) and all(each.is_low for each in payers)
 
     def answer(self) -> None:
         """Calls the functions that wait."""
@@ -224,20 +231,21 @@ class PageOrder:
     # -- users ---------------------------------------------------------------------------------
     def used_by(self, session: int, payer: FilterBudget | None) -> None:
         self.users[session] += 1
-        if payer is not None and self.filter is not None:
-            if not self._payers[payer]:
+        if payer is not None:
+            if not self.payers[payer] and self.filter is not None:
                 self.filter.effort.payers.append(payer)
-            self._payers[payer] += 1
+            self.payers[payer] += 1
 
     def left_by(self, session: int, payer: FilterBudget | None) -> None:
         self.users[session] -= 1
         if not self.users[session]:
             del self.users[session]
-        if payer is not None and self.filter is not None:
-            self._payers[payer] -= 1
-            if not self._payers[payer]:
-                del self._payers[payer]
-                self.filter.effort.payers.remove(payer)
+        if payer is not None:
+            self.payers[payer] -= 1
+            if not self.payers[payer]:
+                del self.payers[payer]
+                if self.filter is not None:
+                    self.filter.effort.payers.remove(payer)
 
     # -- records -------------------------------------------------------------------------------
     def wants(self, name: bytes) -> bool:
@@ -429,7 +437,7 @@ class PagedSubscriptions:
 
         Raises:
             RemoteProtocolError: the subscription cannot have a page: `no_sow`, `not_supported`,
-                `bad_message_type`, `bad_filter`, `bad_order_by` or `bad_select`.
+                `bad_message_type`, `bad_filter`, `bad_order_by`, `bad_select` or `too_many`.
         """
         page = wishes.page
         assert page is not None
@@ -445,6 +453,7 @@ class PagedSubscriptions:
         text = "" if found is None else found.text
         key = topic.name, topic.type_name, wanted.topic, text, terms, wishes.keys
         order = self._orders.get(key)
+        self._check_count(order, asker.budget)
         if order is None:
             own = None if found is None else found.own()
             order = PageOrder(key, topic, own, self._instance, self._group)
@@ -454,6 +463,28 @@ class PagedSubscriptions:
             self._orders[key] = order
             self._over.setdefault(topic, {})[order] = None
         return PageUse(order, session, found, asker.budget, self._forget)
+
+    def _check_count(self, order: PageOrder | None, payer: FilterBudget | None) -> None:
+        """Checks the number of pages, and of different orders: each change costs time for each.
+
+        Args:
+            order: the order that is about to be used; None: a new one.
+        """
+        problem = ""
+        if payer is not None:
+            counts = [each.payers[payer] for each in self._orders.values() if payer in each.payers]
+            if sum(counts) >= PAGES_OF_USER_MAX:
+                problem = f"this user has {PAGES_OF_USER_MAX:,} pages"
+            elif order is None and len(counts) >= ORDERS_MAX // 2:
+                problem = f"this user has pages in {ORDERS_MAX // 2:,} different orders"
+        if order is None and len(self._orders) >= ORDERS_MAX:
+            problem = f"there are pages in {ORDERS_MAX:,} different orders"
+        if problem:
+            raise RemoteProtocolError(
+                f"{problem} at {self._instance}: unsubscribe some, or ask for the same topic, filter "
+                "and order as other subscriptions",
+                "too_many",
+            )
 
     def _topic_of(self, wanted: TopicFilter) -> SowTopic:
         if wanted.shown_as:
@@ -480,7 +511,14 @@ class PagedSubscriptions:
                 "records of one: name the message type",
                 "bad_message_type",
             )
-        return found[0]
+        (topic,) = found
+        if topic.definition.pattern and topic.name == wanted.topic and wanted.readable is not None:
+            raise RemoteProtocolError(
+                f"{name!r} has records of many topics, of which permissions may close some: name "
+                "one of its topics, or leave out top_n",
+                "not_supported",
+            )
+        return topic
 
     def _forget(self, order: PageOrder) -> None:
         del self._orders[order.key]
@@ -556,14 +594,15 @@ class PagedSubscriptions:
         """Returns the subscriptions of an order."""
         return [each for members in order.members.values() for each in members]
 
-    def kept_bytes(self, session: int) -> int:
-        """Returns a session's part of the memory of its orders, which it shares with the other
+    def kept_bytes(self) -> Counter[int]:
+        """Returns each session's part of the memory of its orders, which it shares with the other
         users of each."""
-        return sum(
-            order.memory_bytes * order.users[session] // order.users.total()
-            for order in self._orders.values()
-            if session in order.users
-        )
+        found: Counter[int] = Counter()
+        for order in self._orders.values():
+            each_bytes = order.memory_bytes // order.users.total()
+            for session, count in order.users.items():
+                found[session] += each_bytes * count
+        return found
 
     @property
     def memory_bytes(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -66,6 +66,7 @@ class ClientPages:
         make: makes the table of paginated subscriptions, when the first one comes.
         look_on: called when an order is begun or dropped: the table gets each commit's changes as
             long as it has one.
+        charge: changes the bytes that a session's client is charged.
     """
 
     def __init__(
@@ -73,10 +74,14 @@ class ClientPages:
         runtime: InstanceRuntime,
         make: Callable[[], PagedSubscriptions],
         look_on: Callable[[], None],
+        charge: Callable[[int, int], None],
     ) -> None:
         self._runtime = runtime
         self._make = make
         self._look_on = look_on
+        self._charge = charge
+        self._charged: Counter[int] = Counter()
+        """Bytes that each session is charged."""
         self._table: PagedSubscriptions | None = None
         self._building: deque[PageOrder] = deque()
         self._turns = SpacedTurns(runtime, self._turn)
@@ -144,10 +149,19 @@ class ClientPages:
         return None if self._table is None else self._table.number(subscription)
 
     def check(self) -> None:
-        """Called now and then. Lets builds go on that waited because their users' filters worked
-        too much."""
+        """Called now and then. Charges the clients for what their orders take, and lets builds go
+        on that waited because their users' filters worked too much."""
         if self._building:
             self._turns.schedule()
+        if self._table is not None:
+            self._charge_all(self._table)
+
+    def _charge_all(self, table: PagedSubscriptions) -> None:
+        before, self._charged = self._charged, table.kept_bytes()
+        for session in before.keys() | self._charged.keys():
+            difference_bytes = self._charged[session] - before[session]
+            if difference_bytes:
+                self._charge(session, difference_bytes)
 
     def _turn(self) -> bool:
         """Reads records of each order that is being built, until the time is over. Returns whether
@@ -168,6 +182,7 @@ class ClientPages:
                 if order.is_built or order.refusal is not None:
                     self._building.popleft()
                     order.answer()
+        self._charge_all(self.table)
         can_go_on = bool(self._building)
         self._building.extend(waiting)
         return can_go_on
