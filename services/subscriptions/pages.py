@@ -481,8 +481,8 @@ class PagedSubscriptions:
             problem = f"there are pages in {ORDERS_MAX:,} different orders"
         if problem:
             raise RemoteProtocolError(
-                f"{problem} at {self._instance}: unsubscribe some, or ask for the same topic, filter "
-                "and order as other subscriptions",
+                f"{problem} at {self._instance}: unsubscribe some, or ask for the same topic, "
+                "filter and order as other subscriptions",
                 "too_many",
             )
 

@@ -118,6 +118,42 @@ def test_pages_of_views_conflated_topics_and_aggregations(tmp_path: Path, delta:
     asyncio.run(run())
 
 
+@pytest.mark.covers("Views", "`replace` of a page")
+def test_a_page_of_groups_is_turned_and_not_aggregated_anew(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Instance(tmp_path) as at:
+            await at.publish("orders", *({"id": n, "customer": n, "price": n} for n in range(1, 9)))
+            sums = ["/customer AS /customer", "SUM(/price) AS /sum"]
+            grouped: dict[str, Any] = {"projection": sums, "grouping": ["/customer"]}
+            subscription = await at.client.sow_and_subscribe(
+                "orders", order_by="/sum DESC", top_n=2, oof=True, **grouped
+            )
+            page = Page(subscription, "sum")
+            await page.until([8, 7])
+            await subscription.replace(skip_n=2)
+            await page.until([6, 5])
+            await at.publish("orders", {"id": 1, "customer": 1, "price": 50})
+            await page.until([7, 6])
+            await subscription.replace(order_by="/sum", skip_n=0)
+            await page.until([3, 2])
+            with pytest.raises(CommandFailed) as refused:
+                await subscription.replace(filter="/price > 3")
+            assert refused.value.reason == "not_supported"
+            await at.publish("orders", {"id": 1, "customer": 1, "price": 0.5})
+            await page.until([2, 0.5])
+            plain = await at.client.sow_and_subscribe("orders", **grouped)
+            with pytest.raises(CommandFailed) as refused:
+                await plain.replace(top_n=3)
+            assert refused.value.reason == "not_supported"
+            for each in (subscription, plain):
+                each.unsubscribe()
+            assert (await at.rows("orders", keys=[b"none"])) == []
+            assert at.server.parts.sow.status()["aggregations"] == []
+            assert not len(at.server.parts.clients.pages.table)
+
+    asyncio.run(run())
+
+
 def test_a_row_that_expires_or_is_deleted_leaves_the_page_with_its_reason(tmp_path: Path) -> None:
     async def run() -> None:
         async with Instance(tmp_path) as at:

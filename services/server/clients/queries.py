@@ -630,8 +630,12 @@ class QueryRunner:
         replaced = before if isinstance(before, LiveSubscription) else None
         if terms.page is not None:
             self._live.add(made)
-            rows = self._pages.rows(made, replaced)
-            return made, parser.begin_page(query.asked, now_us, rows)
+            try:
+                rows = self._pages.rows(made, replaced)
+                return made, parser.begin_page(query.asked, now_us, rows)
+            except Exception:
+                self._live.remove(made)
+                raise
         instead_of = None if replaced is None else _instead_of(replaced)
         running = parser.begin(query.asked, now_us, instead_of)
         try:

@@ -196,7 +196,12 @@ class ClientSessions:
             self.events.changed,
         )
         """The subscriptions without a bookmark."""
-        self.pages = ClientPages(runtime, self._paged, lambda: self.live.look_on(FollowKind.PAGES))
+        self.pages = ClientPages(
+            runtime,
+            self._paged,
+            lambda: self.live.look_on(FollowKind.PAGES),
+            self.charge,
+        )
         """The paginated ones of them."""
         self.conflated = ConflatedDeliveries(
             runtime, sow, self.live.give, self._takes_all, self.charge, self._asker

@@ -15,6 +15,7 @@ from unit.test_doors import Door
 
 from raylay.services.messages.records import Command
 from raylay.services.protocol.frames import encode_frame
+from raylay.services.security.permissions import read_permissions
 from raylay.services.server.clients import pages as pages_module
 
 pytestmark = pytest.mark.covers("Views", "paginated subscriptions: who applies")
@@ -190,6 +191,69 @@ def test_an_order_is_built_in_turns_while_others_publish(
         await house.publish(other, "p", {"id": 58, "p": 0})
         assert [each["id"] for each in await shown.settled(house)] == [3, 57, 56]
         assert len(clients.pages.table) == 1 and len(clients.live) == 1
+
+    in_house(tmp_path, visit)
+
+
+def test_clients_are_charged_for_the_orders_that_they_share(tmp_path: Path) -> None:
+    async def visit(house: House) -> None:
+        doors = [await house.client(f"c{number}") for number in range(2)]
+        other = await house.client("p")
+        await house.publish(other, "p", *({"id": n, "p": n} for n in range(500)))
+        await house.folded()
+        clients = house.server.parts.clients
+
+        def held() -> list[int]:
+            clients.queries.check()
+            return [each.connection.holding().memory_bytes for each in doors]
+
+        assert held() == [0, 0]
+        doors[0].send(page())
+        await Shown(doors[0]).began()
+        alone = clients.pages.table.memory_bytes
+        assert held() == [alone, 0] and alone > 500 * 260
+        doors[1].send(page(skip_n=7))
+        await Shown(doors[1]).began()
+        assert held() == [alone // 2, alone // 2]
+        doors[0].send(encode_frame({"c": "unsubscribe", "sub": "page", "cid": "u"}))
+        await doors[0].answer_to("u")
+        assert held() == [0, alone]
+        doors[1].connection.connection_lost(None)
+        assert clients.pages.table.memory_bytes == 0
+        assert held()[0] == 0
+
+    in_house(tmp_path, visit)
+
+
+def test_a_page_has_what_a_row_filter_lets_its_client_see(tmp_path: Path) -> None:
+    """The filter of the permissions is a part of the page's: what it hides is not counted, takes no
+    place, and is shown as it was when it comes to be hidden."""
+    limited = {"topic": [{"topic": "orders", "read": "/s = 'fx'"}]}
+    cut = {"topic": [{"topic": "orders", "read": True, "select": "-/p"}]}
+
+    async def visit(house: House) -> None:
+        door, other = await house.client("c"), await house.client("p")
+        trees = ({"id": n, "p": n, "s": "fx" if n % 2 else "other"} for n in range(20))
+        await house.publish(other, "p", *trees)
+        await house.folded()
+        door.connection.permissions = read_permissions(limited, "test")
+        shown = Shown(door)
+        door.send(page(filter="/p < 18"))
+        end = await shown.began()
+        assert ([each["id"] for each in shown.now], end["matches"]) == ([17, 15, 13], 9)
+        changed = ({"id": 17, "p": 17, "s": "secret"}, {"id": 16, "p": 16, "s": "fx"})
+        await house.publish(other, "p", *changed)
+        assert [each["id"] for each in await shown.settled(house)] == [16, 15, 13]
+        assert {"id": 17, "p": 17, "s": "fx"} in [body for _, body in shown.came]
+        assert not any(body["s"] == "secret" for _, body in shown.came)
+        door.connection.permissions = read_permissions(cut, "test")
+        door.send(page("other"))
+        refused = await door.answer_to("other")
+        assert refused["reason"] == "not_entitled", "an order would tell of a field that is closed"
+        door.send(page("other", order_by=""))
+        found = Shown(door, "other")
+        await found.began()
+        assert [set(each) for each in found.rows.values()] == [{"id", "s"}] * 3
 
     in_house(tmp_path, visit)
 
