@@ -144,7 +144,7 @@ def test_a_page_of_groups_is_turned_and_not_aggregated_anew(tmp_path: Path) -> N
             plain = await at.client.sow_and_subscribe("orders", **grouped)
             with pytest.raises(CommandFailed) as refused:
                 await plain.replace(top_n=3)
-            assert refused.value.reason == "not_supported"
+            assert refused.value.reason == "bad_command"
             for each in (subscription, plain):
                 each.unsubscribe()
             assert (await at.rows("orders", keys=[b"none"])) == []
