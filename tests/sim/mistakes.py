@@ -1392,6 +1392,12 @@ MISTAKES: dict[str, Machines] = {
     **{name: Machines(views=each) for name, each in view_mistakes.VIEWS.items()},
     **{name: Machines(view=each) for name, each in view_mistakes.VIEW.items()},
     **{name: Machines(conflated=each) for name, each in view_mistakes.CONFLATED.items()},
+    **{
+        name: Machines(conflated_subscriptions=each)
+        for name, each in view_mistakes.CONFLATED_SUBSCRIPTIONS.items()
+    },
+    **{name: Machines(pages=each) for name, each in view_mistakes.PAGES.items()},
+    **{name: Machines(aggregated=each) for name, each in view_mistakes.AGGREGATED.items()},
     "forgets what failed": Machines(author=ForgetsWhatFailed),
     "acts before the commit": Machines(author=ActsAtOnce),
     "sends what is beside": Machines(link=SendsWhatIsBeside),

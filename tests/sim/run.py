@@ -87,6 +87,7 @@ PROBES = (
     "admission by hand refused",
     "admitted by hand",
     "asked before all was folded",
+    "aggregation built",
     "conflated topic given",
     "views built from records",
     "asked behind an ack",
@@ -209,7 +210,7 @@ def has_direct_links(seed: int) -> bool:
 def has_views(seed: int) -> bool:
     """Returns whether its instances have views: in few, as all that they hold is computed again
     with each fold."""
-    return seed % 11 == 5
+    return seed % 23 == 5
 
 
 def execute(plan: plans.Plan, seed: int, machines: Machines | None = None) -> World:

@@ -155,7 +155,7 @@ class Socket:
         """Asyncio hands to the socket first what that takes."""
         before = len(self._waits)
         self._waits += data
-        if self._client.takes_all:
+        if self._client.reads_all:
             self.take(len(self._waits))
         if before <= self._high < len(self._waits):
             self._client.pause_writing()
@@ -206,7 +206,7 @@ class SimClient(BufferedConnection):
         self.world = world
         self.number = number
         self.client_name = f"c{number}"
-        self.takes_all = False
+        self.reads_all = False
         self.is_paused = False
         self.wanted = bytearray()
         """All that it is to have."""
@@ -476,7 +476,7 @@ class SlowWorld:
         policy = Policy(limits.client_share, limits.message_age_ms_max)
         client = SimClient(self, number, policy)
         # The first reads all the time: nothing ever happens to it.
-        client.takes_all = number == 1 or self._rng.random() < 0.2
+        client.reads_all = number == 1 or self._rng.random() < 0.2
         self.clients.append(client)
 
     def _frames(self, count: int, size_bytes: int) -> list[bytes]:
@@ -497,8 +497,8 @@ class SlowWorld:
             if chance < 0.3:
                 client.socket.take(rng.choice([100, 50_000, 500_000]))
             elif chance < 0.33:
-                client.takes_all = not client.takes_all
-                if client.takes_all:
+                client.reads_all = not client.reads_all
+                if client.reads_all:
                     client.socket.take(1 << 40)
             elif chance < 0.34:
                 self.met.add("left offline" if client.is_offline else "left")
@@ -549,7 +549,7 @@ class SlowWorld:
         self.is_disk_full = False
         for client in self.clients:
             if client.is_open:
-                client.takes_all = True
+                client.reads_all = True
                 client.socket.take(1 << 40)
         for _ in range(300):
             self.loop.run(self.loop.now_s + CHECK_S)
@@ -611,7 +611,7 @@ class SlowWorld:
     def _check_reason(self, client: SimClient, limit: str, text: str) -> None:
         limits = self.limits
         own = client.untaken_bytes
-        if client.takes_all and client.number == 1:
+        if client.reads_all and client.number == 1:
             self.wrong("reason", f"{client.client_name} reads all the time: {text}")
         if limit == "buffer":
             is_so = client.client_name in self._lost or "the disk is full" in text

@@ -84,5 +84,39 @@ def test_a_conflated_topic_has_the_last_value_when_its_interval_is_over(planted:
     assert totals and (slower == totals) == (not planted)
 
 
-def test_some_seeds_have_views() -> None:
-    assert 0 < sum(map(run.has_views, range(100))) < 15
+@pytest.mark.covers("Views", "windows into ordered rows")
+@pytest.mark.parametrize("planted", ["", "page: gap not filled", "page: pushed out untold"])
+def test_who_follows_a_page_holds_the_slice_of_a_sort(planted: str) -> None:
+    assert laws(followed(planted)) == ({"sow"} if planted else set())
+
+
+@pytest.mark.parametrize(
+    "planted",
+    ["", "conflated: delta of the last", "conflated: freed with the first"],
+)
+def test_conflated_subscribers_end_with_the_topic(planted: str) -> None:
+    assert laws(followed(planted)) == ({"sow"} if planted else set())
+
+
+@pytest.mark.parametrize(
+    "planted", ["", "aggregated: leaves to the scan", "aggregated: ends with the first"]
+)
+def test_an_aggregation_is_built_while_its_topic_changes(planted: str) -> None:
+    play = followed(planted)
+    assert laws(play) == ({"sow"} if planted else set())
+    assert play.world.probes["aggregation built"] > 1
+
+
+def followed(planted: str) -> Play:
+    """Messages over several intervals, so that all kinds of followers are given some."""
+    play = play_with(planted)
+    client = play.client("p", "m1")
+    play.until(50)
+    for _ in range(60):
+        client.publish([sow.ARRIVAL, sow.LAST_WRITER, sow.ARRIVAL])
+        play.until(play.world.now_us // 1000 + 13)
+    return play
+
+
+def test_few_seeds_have_views() -> None:
+    assert 0 < sum(map(run.has_views, range(100))) < 10

@@ -10,9 +10,15 @@ from raylay.services.core.feature import CommitBatch
 from raylay.services.core.views import ViewFeature
 from raylay.services.sow.records import SowRecord
 from raylay.services.sow.topic import SowChange
+from raylay.services.subscriptions.conflated_subscriptions import ConflatedSubscriptions
 from raylay.services.subscriptions.conflation import ConflatedChange, Conflator
+from raylay.services.subscriptions.matching import LiveSubscription
+from raylay.services.subscriptions.pages import PagedSubscriptions
+from raylay.services.subscriptions.windows import WindowChange
+from raylay.services.views.aggregated import AggregatedUse, AggregatedView, AggregatedViews
 from raylay.services.views.conflated_topic import ConflatedTopic
 from raylay.services.views.view import View
+from sim.view_followers import SimAggregated
 
 
 # -- views ---------------------------------------------------------------------------------------
@@ -72,12 +78,11 @@ class GoneUntold(View):
         return [each for each in super().flush() if each.change.current is not None]
 
 
-class RecordsOfTheSlice(View):
-    """The side that changed last sees the others as they were before the slice: what came to them
-    meanwhile is joined to nothing."""
+class KeepsWhatWasJoined(View):
+    """A record that is gone stays joined to those of the first topic."""
 
     def take(self, number: int, record: SowRecord | None, *of: Any) -> None:
-        if self._joined is None or number == 0 or record is None or not self._changed:
+        if number == 0 or record is not None:
             super().take(number, record, *of)
 
 
@@ -161,6 +166,112 @@ class LeavesTheFilter(ConflatedTopic):
             super().take(change, now_us)
 
 
+# -- subscriptions ---------------------------------------------------------------------------------
+class DeltaOfTheLast(ConflatedSubscriptions):
+    """A delta is made from the message before, which was not given."""
+
+    def _change(self, shared: Any, key: bytes, before: Any, now: Any, *of: Any) -> None:
+        super()._change(shared, key, before, now, *of)
+        if key in shared.conflator:
+            shared.conflator._pending[key].before = before
+
+
+class TellsOfWhatNobodyKnew(ConflatedSubscriptions):
+    """A record that comes and goes within an interval is told of as gone."""
+
+    def _change(self, shared: Any, key: bytes, before: Any, now: Any, *of: Any) -> None:
+        super()._change(shared, key, before, now, *of)
+        if now is None and key in shared.conflator:
+            entry = shared.conflator._pending[key]
+            entry.before = entry.before or before
+
+
+class RestartsSubscriptions(ConflatedSubscriptions):
+    """Each change begins the interval of its key anew."""
+
+    def _change(self, shared: Any, key: bytes, before: Any, now: Any, *of: Any) -> None:
+        super()._change(shared, key, before, now, *of)
+        conflator = shared.conflator
+        if key in conflator:
+            conflator._pending[key].first_us = of[0]
+            conflator._order.remove(key)
+            conflator._order.append(key)
+
+
+class FreedWithTheFirst(ConflatedSubscriptions):
+    """What several share ends with the first one who leaves."""
+
+    def remove(self, subscription: LiveSubscription) -> None:
+        shared, _ = self._members[subscription]
+        super().remove(subscription)
+        shared.members.clear()
+        shared.classes.clear()
+
+
+class GapNotFilled(PagedSubscriptions):
+    """A row that is pushed into a window is not given."""
+
+    def _given(self, order: Any, window: WindowChange, rows: Any, received_us: int) -> Any:
+        if window.came != rows._change.change.key:
+            window = window._replace(came=None)
+        return super()._given(order, window, rows, received_us)
+
+
+class PushedOutUntold(PagedSubscriptions):
+    """Nobody is told of a row that is pushed out of a window."""
+
+    def _given(self, order: Any, window: WindowChange, rows: Any, received_us: int) -> Any:
+        if window.left != rows._change.change.key:
+            window = window._replace(left=None)
+        return super()._given(order, window, rows, received_us)
+
+
+class MoverUntold(PagedSubscriptions):
+    """A row that moves and stays in its window is not given."""
+
+    def _given(self, order: Any, window: WindowChange, rows: Any, received_us: int) -> Any:
+        if window.came is None and window.left is None:
+            return iter(())
+        return super()._given(order, window, rows, received_us)
+
+
+class LeavesToTheScan(SimAggregated):
+    """What changes while an aggregation is built is left to the scan, which does not come there
+    any more."""
+
+    def _take(self, shared: AggregatedView, change: SowChange, batch: Any) -> None:
+        if shared.scan is None:
+            super()._take(shared, change, batch)
+
+
+class EndsWithTheFirst(SimAggregated):
+    """An aggregation ends with the first of its users."""
+
+    def released(self, shared: AggregatedView, use: AggregatedUse) -> None:
+        super().released(shared, use)
+        if shared.users:
+            shared.takes = -1_000_000
+
+    def _take(self, shared: AggregatedView, change: SowChange, batch: Any) -> None:
+        if shared.takes >= 0:
+            super()._take(shared, change, batch)
+
+
+CONFLATED_SUBSCRIPTIONS: dict[str, type[ConflatedSubscriptions]] = {
+    "conflated: delta of the last": DeltaOfTheLast,
+    "conflated: tells of what nobody knew": TellsOfWhatNobodyKnew,
+    "conflated: restarts for subscribers": RestartsSubscriptions,
+    "conflated: freed with the first": FreedWithTheFirst,
+}
+PAGES: dict[str, type[PagedSubscriptions]] = {
+    "page: gap not filled": GapNotFilled,
+    "page: pushed out untold": PushedOutUntold,
+    "page: mover untold": MoverUntold,
+}
+AGGREGATED: dict[str, type[AggregatedViews]] = {
+    "aggregated: leaves to the scan": LeavesToTheScan,
+    "aggregated: ends with the first": EndsWithTheFirst,
+}
 VIEWS: dict[str, type[ViewFeature]] = {
     "views: not built": NotBuilt,
     "views: upper first": UpperFirst,
@@ -170,7 +281,7 @@ VIEWS: dict[str, type[ViewFeature]] = {
 }
 VIEW: dict[str, type[View]] = {
     "view: gone untold": GoneUntold,
-    "view: joins the slice": RecordsOfTheSlice,
+    "view: keeps what was joined": KeepsWhatWasJoined,
 }
 CONFLATED: dict[str, type[ConflatedTopic]] = {
     "conflated: restarts": Restarts,
@@ -180,4 +291,4 @@ CONFLATED: dict[str, type[ConflatedTopic]] = {
     "conflated: gives at once": GivesAtOnce,
     "conflated: leaves the filter": LeavesTheFilter,
 }
-MISTAKES = (*VIEWS, *VIEW, *CONFLATED)
+MISTAKES = (*VIEWS, *VIEW, *CONFLATED, *CONFLATED_SUBSCRIPTIONS, *PAGES, *AGGREGATED)

@@ -10,27 +10,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from raylay.services.core.conflation import ConflationFeature
 from raylay.services.core.feature import CommitBatch
-from raylay.services.core.live import LiveSubscriptions
 from raylay.services.core.views import ViewFeature
-from raylay.services.expressions.functions import BUILT_IN
-from raylay.services.messages.records import Command, iterate_records
 from raylay.services.messages.types.json import Json
 from raylay.services.sow.book import SowBook
 from raylay.services.sow.topic import SowTopic
-from raylay.services.subscriptions.delivery import DeliveryContent
-from raylay.services.subscriptions.follow_terms import FollowKind, FollowTerms
-from raylay.services.subscriptions.matching import LiveSubscription, topic_filter
-from raylay.services.subscriptions.sow_subscriptions import SowSubscriptions
 from raylay.services.verification.history import SowDiffers
-from raylay.services.views.conflated_topic import ConflatedTopic, conflated_filter
+from raylay.services.views.conflated_topic import conflated_filter
 from raylay.services.views.definition import ConflatedTopicDefinition, ViewDefinition
 from raylay.services.views.sources import SourceTopic
 from raylay.services.views.view import view_plan
 from sim import sow
+from sim.view_followers import Followed, shown
 
 if TYPE_CHECKING:
     from sim.instance import Instance
@@ -95,10 +89,6 @@ KINDS = {"json": sow.Words("json"), "fields": Json("fields")}
 
 
 # -- for the machines --------------------------------------------------------------------------
-def _no_filters() -> NoReturn:
-    raise AssertionError("nobody filters by content here")
-
-
 class SimViews:
     """The views and conflated topics of one life of an instance, beside production's code for them.
 
@@ -106,6 +96,7 @@ class SimViews:
         topics: the SOW topics.
     """
 
+    kinds = KINDS
     name = "replays"
     """Behind everything that folds records."""
     may_be_ahead = False
@@ -132,7 +123,8 @@ class SimViews:
         self.conflation: ConflationFeature = machines.conflation(
             conflated, lambda: instance.world.now_us, self._wake
         )
-        self.followed = Followed(self)
+        self.followed = Followed(self, instance)
+        self.views.follow_by(self.followed.follows)
         self._folds = 0
 
     @property
@@ -152,7 +144,7 @@ class SimViews:
             each.build()
         for feature in (self.views, self.conflation, self):
             self._instance.folds.enlist(feature, True)
-        self.followed.begin(self._instance)
+        self.followed.begin()
         self._tell(differences(self))
         self._instance.world.probes["views built from records"] += bool(
             sum(each.topic.state.count for each in self.views.views)
@@ -174,13 +166,16 @@ class SimViews:
         """Judges what the fold of a slice has made."""
         if not batch.changes or not self._instance.alive:
             return
-        now_us = self._instance.world.now_us
-        self._tell(self.followed.given(batch, now_us))
-        self._tell(self.followed.late(now_us))
+        self._tell(self.followed.given(batch, self._instance.world.now_us))
+        self.judge_pace()
         self._folds += 1
         if self._folds % JUDGED_EVERY == 0:
             self._tell(differences(self))
             self._tell(self.followed.differences())
+
+    def judge_pace(self) -> None:
+        """Judges what is conflated: each time that something changes or is given."""
+        self._tell(self.followed.late(self._instance.world.now_us))
 
     def failed(self, committed_txid: int) -> None:
         """Nothing of it was folded."""
@@ -189,7 +184,7 @@ class SimViews:
         """Judges it in the end."""
         self._tell(differences(self))
         self._tell(self.followed.differences())
-        self._tell(self.followed.late(self._instance.world.now_us))
+        self.judge_pace()
 
     def _tell(self, found: Iterable[str]) -> None:
         world = self._instance.world
@@ -198,11 +193,6 @@ class SimViews:
 
 
 # -- for the checkers --------------------------------------------------------------------------
-def shown(tree: dict[str, Any]) -> str:
-    """Fields in value and type, in any order."""
-    return repr(sorted(tree.items()))
-
-
 def held(topic: SowTopic) -> list[str]:
     """What an instance says that a view holds."""
     return sorted(shown(json.loads(each.body or b"")) for each in topic.state.records())
@@ -293,130 +283,3 @@ def differences(views: SimViews) -> Iterator[str]:
             yield f"view {name} holds {found}, its records say {there}"
         if view.topic.state.count != len(there):
             yield f"view {name} counts {view.topic.state.count} records of {len(there)}"
-
-
-class _Follower:
-    """One who applies what comes. `rows`: what it holds, by SOW key."""
-
-    def __init__(self, topic: SowTopic, terms: FollowTerms) -> None:
-        self.topic = topic
-        definition = topic.definition
-        self.subscription = LiveSubscription(
-            0,
-            f"{definition.name} {terms.text}",
-            topic_filter(definition.name, definition.message_type, literal=True),
-            following=terms,
-        )
-        self.rows = {each.key: each.body or b"" for each in topic.state.records()}
-        self.wrong: list[str] = []
-
-    def changed(self, delivery: DeliveryContent) -> None:
-        for record in iterate_records(b"".join(delivery.bodies)):
-            body = record.body
-            if record.command == Command.DELTA_PUBLISH:
-                if record.key not in self.rows:
-                    self.wrong.append(f"a delta to {record.key!r}, which it does not have")
-                    continue
-                before = json.loads(self.rows[record.key])
-                body = json.dumps(before | json.loads(body)).encode()
-            self.rows[record.key] = body
-
-    def left(self, delivery: DeliveryContent) -> None:
-        for record in iterate_records(b"".join(delivery.bodies)):
-            if self.rows.pop(record.key, None) is None:
-                self.wrong.append(f"the end of {record.key!r}, which it does not have")
-
-    def differs(self) -> bool:
-        there = {each.key: each.body or b"" for each in self.topic.state.records()}
-        if there == self.rows:
-            return False
-        return there.keys() != self.rows.keys() or any(
-            self.topic.type_name == b"json"
-            or shown(json.loads(body)) != shown(json.loads(self.rows[key]))
-            for key, body in there.items()
-            if body != self.rows[key]
-        )
-
-
-class Followed:
-    """Those who follow views and conflated topics, and what these owe them."""
-
-    def __init__(self, views: SimViews) -> None:
-        self._views = views
-        self._followers: dict[str, _Follower] = {}
-        self._given_us: dict[tuple[str, bytes], int] = {}
-        self._differs_us: dict[tuple[str, bytes], int] = {}
-        self._conflated = {each.topic: each for each in views.conflation.topics}
-
-    def begin(self, instance: Instance) -> None:
-        """All have asked for the rows, and go on with what comes."""
-        names = {each.name for each in self._views.topics.values()}
-        member = instance.disk.member
-        live = LiveSubscriptions(
-            lambda subscriptions, delivery: self._changed(subscriptions, delivery),
-            instance.folds.enlist,
-            _no_filters,
-            {
-                FollowKind.RECORDS: lambda: SowSubscriptions(
-                    KINDS, BUILT_IN, lambda name, _: name in names, instance.name, member.group
-                )
-            },
-            lambda subscription, _, left: self._followers[subscription.id].left(left),
-        )
-        for name, topic in self._views.topics.items():
-            # Words have no deltas.
-            delta = name in (PAIRS, TOPS, SLOWER)
-            follower = _Follower(topic, FollowTerms(oof=True, delta=delta, began_with_rows=True))
-            self._followers[follower.subscription.id] = follower
-            live.add(follower.subscription)
-
-    def _changed(
-        self, subscriptions: tuple[LiveSubscription, ...], delivery: DeliveryContent
-    ) -> None:
-        for each in subscriptions:
-            self._followers[each.id].changed(delivery)
-
-    def given(self, batch: CommitBatch, now_us: int) -> Iterator[str]:
-        """What a conflated topic gives too early."""
-        for change in batch.changes:
-            conflated = self._conflated.get(change.topic)
-            if conflated is None:
-                continue
-            place = conflated.definition.name, change.change.key
-            before_us = self._given_us.get(place)
-            if before_us is not None and now_us < before_us + conflated.definition.interval_us:
-                yield f"{place} is given {now_us - before_us} us after it was given"
-            self._given_us[place] = now_us
-
-    def differences(self) -> Iterator[str]:
-        """Who holds something else than what he follows."""
-        for follower in self._followers.values():
-            if follower.differs():
-                yield f"follower {follower.subscription.id} does not hold what there is"
-            told, follower.wrong = follower.wrong, []
-            for text in told:
-                yield f"follower {follower.subscription.id} is told of {text}"
-
-    def late(self, now_us: int) -> Iterator[str]:
-        """What conflated topics have not given in time."""
-        for conflated in self._conflated.values():
-            yield from self._late(conflated, now_us)
-
-    def _late(self, conflated: ConflatedTopic, now_us: int) -> Iterator[str]:
-        name = conflated.definition.name
-        sorted_out = name == SLOW
-        under = {
-            each.key: each.body
-            for each in conflated.under.state.records()
-            if not sorted_out or 1 in map(sow.sort_of, (each.body or b"").split())
-        }
-        there = {each.key: each.body for each in conflated.topic.state.records()}
-        before = [key for topic, key in self._differs_us if topic == name]
-        for key in sorted({*under, *there, *before}):
-            place = name, key
-            if under.get(key) == there.get(key):
-                self._differs_us.pop(place, None)
-                continue
-            since_us = self._differs_us.setdefault(place, now_us)
-            if now_us - since_us > conflated.definition.interval_us:
-                yield f"{place} has waited {now_us - since_us} us"

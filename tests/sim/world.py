@@ -57,7 +57,9 @@ from raylay.services.sow.book import SowBook
 from raylay.services.sow.staging import SowStaging
 from raylay.services.sow.state import SowState
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
+from raylay.services.subscriptions.conflated_subscriptions import ConflatedSubscriptions
 from raylay.services.subscriptions.durability import PendingMessages
+from raylay.services.subscriptions.pages import PagedSubscriptions
 from raylay.services.verification.history import (
     DestinationDebt,
     FinalLog,
@@ -68,6 +70,7 @@ from raylay.services.verification.history import (
     RunHistory,
     Topology,
 )
+from raylay.services.views.aggregated import AggregatedViews
 from raylay.services.views.conflated_topic import ConflatedTopic
 from raylay.services.views.view import View
 from raylay.storage.memory_front import MemoryFront
@@ -80,6 +83,7 @@ from sim.network import Connection
 from sim.queues import QueueMachines, SimQueues
 from sim.salvage import SalvagedDisk
 from sim.stateful import LastOfTopic, behind
+from sim.view_followers import SimAggregated
 
 
 @dataclass(slots=True)
@@ -152,6 +156,9 @@ class Machines:
     views: type[ViewFeature] = ViewFeature
     conflated: type[ConflatedTopic] = ConflatedTopic
     conflation: type[ConflationFeature] = ConflationFeature
+    conflated_subscriptions: type[ConflatedSubscriptions] = ConflatedSubscriptions
+    pages: type[PagedSubscriptions] = PagedSubscriptions
+    aggregated: type[AggregatedViews] = SimAggregated
     queues: QueueMachines = field(default_factory=QueueMachines)
     folds: type[FeatureRegistry] = FeatureRegistry
     steps: type[EffectLoop] = EffectLoop
