@@ -135,7 +135,9 @@ def _fold(views: ViewFeature, slices: list[list[SowChange]], give: Give | None =
 
 
 def _views(*definitions: ViewDefinition) -> tuple[ViewFeature, list[SowTopic]]:
-    book, views = with_views(sow_book((_FLIGHTS, _PLANES), (), MemorySowStore()), definitions, ())
+    book, views, _ = with_views(
+        sow_book((_FLIGHTS, _PLANES), (), MemorySowStore()), definitions, ()
+    )
     return views, list(book.topics)
 
 

@@ -82,7 +82,6 @@ class Composition:
         suspects: messages during which earlier processes crashed.
         names: owners of publisher ids, as far as earlier processes wrote them down.
         sow: SOW topics; None: there are none. Their `Stateful` objects are in `topics`.
-        compute: makes the topics that are computed from them; called when they have recovered.
         sow_folded: called after each part of the journal that is folded into them, to write it
             down.
     """
@@ -101,7 +100,6 @@ class Composition:
     suspects: Suspects | None = None
     names: PublisherNames | None = None
     sow: SowFeature | None = None
-    compute: Callable[[], None] = lambda: None
     sow_folded: Callable[[], None] = lambda: None
 
 
@@ -199,5 +197,4 @@ def compose(
         after_txid = headers[-1].last_txid
     if composition.sow is not None:
         composition.sow.recover_from(journal, last_txid, composition.sow_folded)
-        composition.compute()
     return InstanceCore(machine, recovery)

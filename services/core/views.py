@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from raylay.services.core.feature import CommitBatch
 from raylay.services.sow.topic import SowChange, SowTopic
+from raylay.services.views.building import TopicBuild
 from raylay.services.views.view import View
 
 
@@ -46,10 +47,17 @@ class ViewFeature:
         self._is_followed = is_followed
 
     def build(self) -> None:
-        """Computes all views from the present records, when the SOW topics have recovered."""
+        """Computes all views at once from the present records."""
+        build = TopicBuild(self.views)
+        while not build.is_done:
+            build.take(lambda: False)
         for view in self.views:
-            view.build()
+            self.began(view)
+
+    def began(self, view: View) -> list[SowChange]:
+        """Notes that a view is built. Returns the changes that its followers have missed."""
         self._close_over()
+        return view.began()
 
     def fold(self, batch: CommitBatch) -> None:
         """Folds a commit's changes, and appends those of the views."""
@@ -57,7 +65,10 @@ class ViewFeature:
         if not changes:
             return
         for view in self.views:
-            view.is_followed = id(view.topic) in self._over or self._is_followed(view.topic)
+            topic = view.topic
+            is_followed = self._is_followed(topic)
+            view.is_missed = is_followed and not topic.is_built
+            view.is_followed = topic.is_built and (is_followed or id(topic) in self._over)
         at = 0
         while True:
             while at < len(changes):

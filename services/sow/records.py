@@ -12,6 +12,7 @@ from raylay.services.errors import SowDamaged
 NEVER = 0
 """Expiration time of a record that never expires."""
 _RECORD = struct.Struct("<QQQQQQBH")
+_TXID, _UPDATED = struct.Struct("<Q"), struct.Struct("<24xQ")
 _TOMBSTONE = struct.Struct("<QQQQQQQ")
 
 
@@ -103,6 +104,11 @@ def bodies_of(values: Iterable[bytes]) -> list[bytes]:
     head = _RECORD.size
     low, high = head - 2, head - 1
     return [body_of(value) if value[low] or value[high] else value[head:] for value in values]
+
+
+def arrival_of(value: bytes) -> tuple[int, int]:
+    """Returns the transaction and the receive time of a record."""
+    return _TXID.unpack_from(value)[0], _UPDATED.unpack_from(value)[0]
 
 
 def decoded(key: bytes, value: bytes) -> SowRecord:

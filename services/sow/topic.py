@@ -71,6 +71,8 @@ class SowTopic:
         preprocess, enrich: compute fields before a message is journaled; None: there are none.
         around: context that is set for each message before that; None: nothing reads it.
         staging: prepares messages before the append; None: nothing is prepared.
+        is_built: whether the topic has all its records; one that is computed lacks some while it is
+            built.
         refusal: reason why the topic can be neither queried nor followed; empty: it can be.
         shown_as: topic that its records carry to clients, where it is not the name by which they
             are found; empty: it is.
@@ -90,6 +92,7 @@ class SowTopic:
         "definition",
         "enrich",
         "indexes",
+        "is_built",
         "name",
         "preprocess",
         "refusal",
@@ -117,6 +120,7 @@ class SowTopic:
         self.enrich: Enrich | None = None
         self.around: EvalContext | None = None
         self.staging: TopicStaging | None = None
+        self.is_built = True
         self.refusal = ""
         self.shown_as = b""
         self._generate = generate

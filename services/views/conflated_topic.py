@@ -16,10 +16,12 @@ from raylay.services.expressions.functions.registry import NO_CONTEXT, Functions
 from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.base import MessageType, MessageTypeTable
 from raylay.services.sow.definition import SowTopicDefinition
-from raylay.services.sow.records import SowRecord
+from raylay.services.sow.query.record_scan import Entries
+from raylay.services.sow.records import SowRecord, decoded
 from raylay.services.sow.state import RecordChange, SowRules, SowState
 from raylay.services.sow.topic import SowChange, SowTopic
 from raylay.services.subscriptions.conflation import Conflator
+from raylay.services.views.building import TopicBuild
 from raylay.services.views.definition import ConflatedTopicDefinition
 from raylay.services.views.sources import SourceTopic
 from raylay.services.views.view import VIEW_FILTER
@@ -92,6 +94,8 @@ class ConflatedTopic:
         self._kind: MessageType = under.type
         self._passes = passes
         self.topic = SowTopic(own, under.type, SowState(SowRules(), kept=False))
+        # There are no records yet: the indexes get each change.
+        self.topic.index()
         self._conflator: Conflator[SowRecord] = Conflator(definition.interval_us, _size_of)
         self.taken = self.inserted = self.updated = self.deleted = 0
         self.executions = self.spent_us = 0
@@ -159,14 +163,30 @@ class ConflatedTopic:
         return found
 
     def build(self) -> None:
-        """Takes the present records of the topic under it."""
+        """Takes all present records of the topic under it at once."""
+        TopicBuild((self,)).take(lambda: False)
+
+    @property
+    def sources(self) -> tuple[SowTopic, ...]:
+        """Returns the topic under it."""
+        return (self.under,)
+
+    def load(self, number: int, entries: Entries) -> None:
+        """Takes present records of the topic under it.
+
+        Raises:
+            SowDamaged: an entry is no record.
+        """
         self.look_under()
         if self.topic.refusal:
             return
-        for record in self.under.state.records():
-            if self._passing(record) is not None:
-                self.topic.state.put_computed(record)
-        self.topic.index()
+        for key, value in entries:
+            record = decoded(key[1:], value)
+            if self._passing(record) is None:
+                continue
+            change = self.topic.state.put_computed(record)
+            if self.topic.indexes is not None:
+                self.topic.indexes.changed(change)
 
     def status(self) -> Mapping[str, int]:
         """Returns the topic's part of the instance's status."""

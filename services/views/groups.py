@@ -93,7 +93,7 @@ class ViewGroup:
 class GroupWatcher:
     """Is told of the groups of a table. This one does nothing."""
 
-    def began(self, group: ViewGroup) -> None:
+    def came(self, group: ViewGroup) -> None:
         """Takes a new group, which has no member yet."""
 
     def touching(self, group: ViewGroup) -> None:
@@ -188,7 +188,7 @@ class GroupTable:
             self._by_texts[member.texts] = self.by_key[group.key] = group
             self._texts_bytes += _size_of(group)
             self.inserted += 1
-            self._watcher.began(group)
+            self._watcher.came(group)
         if self.is_watched:
             self._watcher.touching(group)
         self._count(group, member.kinds, 1)

@@ -22,7 +22,8 @@ from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.base import MessageType, MessageTypeTable
 from raylay.services.messages.types.trees import Tree
 from raylay.services.sow.definition import SowTopicDefinition
-from raylay.services.sow.records import SowRecord
+from raylay.services.sow.query.record_scan import Entries
+from raylay.services.sow.records import SowRecord, arrival_of, bodies_of
 from raylay.services.sow.state import RecordChange, SowRules, SowState
 from raylay.services.sow.topic import SowChange, SowTopic
 from raylay.services.views.definition import ViewDefinition
@@ -150,6 +151,8 @@ class View(GroupWatcher):
         under: the topics under it.
         given: number of changes of groups, whether anybody followed them or not.
         is_followed: whether somebody needs the changes: `flush` returns none otherwise.
+        is_missed: whether somebody follows the view while it is built, who is given what changes
+            meanwhile when it is built.
     """
 
     def __init__(self, plan: ViewPlan, kinds: MessageTypeTable, under: Sequence[SowTopic]) -> None:
@@ -166,7 +169,7 @@ class View(GroupWatcher):
         )
         self.under = tuple(under)
         self.given = 0
-        self.is_followed = True
+        self.is_followed, self.is_missed = True, False
         domain = definition.key_domain or definition.name
         passes = None if plan.filter is None else plan.filter.matches
         self._single: GroupFold | None = None
@@ -197,7 +200,12 @@ class View(GroupWatcher):
             topic.type.parser_of(each) for topic, each in zip(self.under, names, strict=True)
         )
         self._memory_bytes_max = definition.memory_bytes_max
+        self._readers = tuple(
+            topic.type.reader_of(each) for topic, each in zip(self.under, names, strict=True)
+        )
         self._takes = 0
+        self._missed: dict[bytes, None] = {}
+        """Groups that have changed while the view is built and followed, by key."""
         self._before: dict[bytes, SowRecord | None] = {}
         """Records of groups as they were before a change that is not given yet, by key; None: there
         was none."""
@@ -217,24 +225,37 @@ class View(GroupWatcher):
         """
         if self.topic.refusal:
             return
-        self._takes += 1
-        if self._takes % WEIGHED_EVERY == 0 and self.memory_bytes > self._memory_bytes_max:
-            self.close(
-                f"view {self.definition.name} would take more than {self._memory_bytes_max:,} "
-                "bytes and is out of service until the next start: group by fewer values, or "
-                "allow it more with memory_bytes_max"
-            )
+        if self._is_too_large():
             return
+        for group in self._fold(number, SourceChange(key, self._tree(number, record), txid), at_us):
+            if self.is_missed:
+                self._missed[group.key] = None
+
+    def _is_too_large(self) -> bool:
+        """Counts a change. Returns whether the view takes too much memory: it is then out of
+        service."""
+        self._takes += 1
+        if self._takes % WEIGHED_EVERY or self.memory_bytes <= self._memory_bytes_max:
+            return False
+        self.close(
+            f"view {self.definition.name} would take more than {self._memory_bytes_max:,} "
+            "bytes and is out of service until the next start: group by fewer values, or "
+            "allow it more with memory_bytes_max"
+        )
+        return True
+
+    def _fold(self, number: int, change: SourceChange, at_us: int) -> tuple[ViewGroup, ...]:
+        """Folds a change of a record under the view. Returns the groups that it touched."""
         topic = self.topic
         needs_records = self.is_followed or self._has_indexes or topic.state.is_watched
         self._groups.is_watched = needs_records
-        change = SourceChange(key, self._tree(number, record), txid)
         if self._single is not None:
             touched = self._single.change(change)
         else:
             assert self._joined is not None
             touched = self._joined.change(number, change)
         topic.state.count = len(self._groups.by_key)
+        txid = change.txid
         topic.state.seen(txid)
         for group in touched:
             group.txid, group.at_us = txid, at_us
@@ -244,8 +265,9 @@ class View(GroupWatcher):
                 self._changed[group.key] = group
             else:
                 self.given += 1
+        return touched
 
-    def began(self, group: ViewGroup) -> None:
+    def came(self, group: ViewGroup) -> None:
         """Notes the texts of a new group in the indexes."""
         if self.topic.indexes is not None:
             self.topic.indexes.key_texts(group.texts)
@@ -315,16 +337,38 @@ class View(GroupWatcher):
         return RecordChange(group.key, previous, None, "deleted")
 
     # -- beginning -----------------------------------------------------------------------------
-    def build(self) -> None:
-        """Computes the view from the present records of the topics under it."""
-        followed, self.is_followed = self.is_followed, False
-        for number, topic in enumerate(self.under):
-            for record in topic.state.records():
-                self.take(number, record, record.key, record.txid, record.updated_us)
-                self.flush()
-        self.is_followed = followed
+    @property
+    def sources(self) -> tuple[SowTopic, ...]:
+        """Returns the topics under the view."""
+        return self.under
+
+    def load(self, number: int, entries: Entries) -> None:
+        """Takes present records of a topic under the view, while the view is built."""
+        if self.topic.refusal:
+            return
+        self.is_followed = False
+        trees = self._readers[number](bodies_of(value for _, value in entries))
+        for (key, value), tree in zip(entries, trees, strict=True):
+            if self._is_too_large():
+                return
+            txid, at_us = arrival_of(value)
+            self._fold(number, SourceChange(key[1:], tree, txid), at_us)
+        self.flush()
+
+    def began(self) -> list[SowChange]:
+        """Notes that the view is built. Returns the records of groups that changed meanwhile, for
+        those who follow the view already: to them each of these is new."""
         self.given = self._takes = 0
-        self._groups.inserted = self._groups.deleted = 0
+        groups = self._groups
+        groups.inserted = groups.deleted = 0
+        missed, self._missed = self._missed, {}
+        found = []
+        for key in missed:
+            group = groups.by_key.get(key)
+            if group is not None:
+                change = RecordChange(key, None, self._records.of(group), "inserted")
+                found.append(SowChange(self.topic, self.topic.name, change, None))
+        return found
 
     # -- status --------------------------------------------------------------------------------
     @property

@@ -29,6 +29,7 @@ from raylay.services.security.retained_bytes import RetainedClaim
 from raylay.services.server.clients.historical_queries import HistoricalQueries, HistoricalQuery
 from raylay.services.server.clients.pages import ClientPages, PagePreparation
 from raylay.services.server.clients.replay_members import ReplayClient
+from raylay.services.server.clients.unbuilt_queries import UnbuiltQueries, UnbuiltQuery
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.manager import SowManager
 from raylay.services.server.turns import SpacedTurns
@@ -200,6 +201,8 @@ class QueryRunner:
         self._pages = pages
         self._historical: dict[HistoricalQuery, tuple[QueryingClient, _Query]] = {}
         """Historical queries that cannot begin yet, because their bookmark is being looked up."""
+        self._unbuilt = UnbuiltQueries(self.ask)
+        sow.when_built(self._unbuilt.go_on)
         self._preparing: dict[Preparation, tuple[QueryingClient, _Query]] = {}
         """Queries that cannot begin yet, because something is made for them."""
         self._parser: QueryParser | None = None
@@ -213,7 +216,7 @@ class QueryRunner:
 
     def __len__(self) -> int:
         """The number of queries that run or wait, with those that are being prepared."""
-        waiting = len(self._historical) + len(self._preparing)
+        waiting = len(self._historical) + len(self._preparing) + len(self._unbuilt)
         return sum(map(len, self._sessions.values())) + waiting
 
     def names(self, connection: QueryingClient, name: str) -> bool:
@@ -224,7 +227,7 @@ class QueryRunner:
         return any(
             asking is connection and query.sow.query == name
             for asking, query in self._preparing.values()
-        )
+        ) or self._unbuilt.names(connection, name)
 
     def running(self, shown_max: int) -> list[dict[str, object]]:
         """Returns the queries that run or wait, those that run first in each session.
@@ -275,11 +278,16 @@ class QueryRunner:
         """
         session = self._session(connection)
         try:
-            if len(session) >= QUERIES_MAX:
+            if len(session) + self._unbuilt.number_of(connection) >= QUERIES_MAX:
                 raise RemoteProtocolError(
                     f"{QUERIES_MAX} queries of this connection wait: read their rows first",
                     "too_many",
                 )
+            if self._sow.is_building and self._sow.is_unbuilt(_wanted(connection, sow)):
+                self._unbuilt.add(
+                    UnbuiltQuery(connection, sow, subscribe, position, content, claim)
+                )
+                return
             query = self._accepted(connection, sow, subscribe)._replace(claim=claim)
         except Exception:
             if claim is not None:
@@ -398,14 +406,7 @@ class QueryRunner:
         from raylay.services.sow.query.query_parser import QueryRequest
         from raylay.services.subscriptions.filtered import surroundings_of
 
-        wanted = topic_filter(
-            sow.topic,
-            sow.message_type,
-            literal=sow.non_regex_topic,
-            allowed=connection.message_types,
-            readable=connection.readable,
-            rows=connection.rows,
-        )
+        wanted = _wanted(connection, sow)
         as_of_us = _as_of_us(sow.as_of) if sow.as_of else 0
         asker = self._asker(connection.number)
         if sow.projection:
@@ -490,6 +491,7 @@ class QueryRunner:
         names = frozenset(names)
         self._forget_historical(connection, names)
         self._forget_preparing(connection, names)
+        self._unbuilt.forget(connection, names)
         session = self._sessions.get(connection.number)
         if session is None:
             return
@@ -508,6 +510,7 @@ class QueryRunner:
     def forget_all(self, connection: QueryingClient) -> None:
         self._forget_historical(connection)
         self._forget_preparing(connection)
+        self._unbuilt.forget(connection)
         session = self._sessions.get(connection.number)
         if session is not None:
             for each in session.waiting:
@@ -521,6 +524,7 @@ class QueryRunner:
     def gone(self, connection: QueryingClient) -> None:
         self._forget_historical(connection)
         self._forget_preparing(connection)
+        self._unbuilt.forget(connection)
         session = self._sessions.pop(connection.number, None)
         if session is not None:
             for each in session.waiting:
@@ -850,6 +854,17 @@ def _follow_terms(
         connection.keeps_back(wanted),
         subscribe.conflation,
         None if sow.top_n is None else PageTerms(sow.skip_n, sow.top_n, sow.order_by),
+    )
+
+
+def _wanted(connection: QueryingClient, sow: SowCommand) -> TopicFilter:
+    return topic_filter(
+        sow.topic,
+        sow.message_type,
+        literal=sow.non_regex_topic,
+        allowed=connection.message_types,
+        readable=connection.readable,
+        rows=connection.rows,
     )
 
 

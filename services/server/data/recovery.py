@@ -215,7 +215,6 @@ class InstanceRecovery:
             suspects=None if note is None else Suspects(note, note.left),
             names=PublisherNames((publisher_of(key), name) for key, name in state.items(NAME_KEYS)),
             sow=feature,
-            compute=sow.compute,
             sow_folded=(lambda: None) if feature is None else partial(sow.folded, feature),
         )
         machine, log = compose(

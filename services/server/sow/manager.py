@@ -8,6 +8,7 @@ second; changes lost in a crash are folded from the journal again.
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -34,11 +35,12 @@ if TYPE_CHECKING:
     # Most instances have no SOW topics, and need not load the parsers of message types.
     from raylay.services.core.conflation import ConflationFeature
     from raylay.services.core.views import ViewFeature
-    from raylay.services.sow.book import SowBook
+    from raylay.services.sow.book import QueryWish, SowBook
     from raylay.services.sow.topic import SowChange, SowTopic
     from raylay.services.subscriptions.follow_terms import AggregationTerms
     from raylay.services.subscriptions.matching import FilterOwner
     from raylay.services.views.aggregated import AggregatedUse, AggregatedViews, Charge
+    from raylay.services.views.building import TopicBuild
 
 WRITE_INTERVAL_S = 1.0
 IDLE_INTERVAL_S = 10.0
@@ -106,6 +108,9 @@ class SowManager:
         self._aggregated: AggregatedViews | None = None
         """The views of aggregated queries and subscriptions; None: there never was one."""
         self._building = SpacedTurns(runtime, self._build)
+        self._topics_build: TopicBuild | None = None
+        """The building of views and conflated topics; None: all are built."""
+        self._when_built: Callable[[], None] = lambda: None
         self._refused: set[SowTopic] = set()
         """The topics that were reported as out of service."""
         if stored.conflated:
@@ -167,9 +172,45 @@ class SowManager:
             self._folds.enlist(self, True)
             for each in self._computing:
                 self._folds.enlist(each, True)
+            self._begin_building()
             self.feature.begin_counting()
             if self.feature.floor_txid is not None:
                 self._begin_write()
+
+    # -- building --------------------------------------------------------------------------------
+    def _begin_building(self) -> None:
+        """Begins to make the records of views and conflated topics from those under them."""
+        views = () if self.views is None else self.views.views
+        if views or self._stored.conflated:
+            from raylay.services.views.building import TopicBuild
+
+            self._topics_build = TopicBuild((*views, *self._stored.conflated))
+            self._building.schedule()
+
+    @property
+    def is_building(self) -> bool:
+        """Returns whether a view or conflated topic is not built yet."""
+        return self._topics_build is not None
+
+    def is_unbuilt(self, wanted: QueryWish) -> bool:
+        """Returns whether a query asks for a topic that is still built."""
+        return any(not each.is_built for each in self.book.matching(wanted))
+
+    def when_built(self, call: Callable[[], None]) -> None:
+        """Sets a function that is called each time that a topic is built; set once."""
+        self._when_built = call
+
+    def _build_topics(self, build: TopicBuild, until_s: float) -> None:
+        for each in build.take(lambda: time.perf_counter() >= until_s):
+            if self.views is not None and each in self.views.views:
+                changes = self.views.began(each)
+                if changes:
+                    self._fold_changes(changes)
+            self._when_built()
+        if build.is_done:
+            self._topics_build = None
+            # The new objects are many, and stay: a garbage collection need not look at them.
+            gc.freeze()
 
     # -- aggregations ----------------------------------------------------------------------------
     def aggregate(
@@ -206,11 +247,16 @@ class SowManager:
         self._building.schedule()
 
     def _build(self) -> bool:
-        """Builds views of aggregations in a turn of the loop. Returns whether any are left."""
-        if self._aggregated is None or not self._runtime.is_serving or self._is_folding:
+        """Builds views in a turn of the loop. Returns whether any are left."""
+        if not self._runtime.is_serving or self._is_folding:
             return False
         until_s = time.perf_counter() + TURN_S
-        return self._aggregated.build(lambda: time.perf_counter() >= until_s)
+        if self._topics_build is not None:
+            self._build_topics(self._topics_build, until_s)
+        is_left = self._topics_build is not None
+        if self._aggregated is not None:
+            is_left |= self._aggregated.build(lambda: time.perf_counter() >= until_s)
+        return is_left
 
     # -- a feature, for the folds ----------------------------------------------------------------
     def fold(self, batch: CommitBatch) -> None:
@@ -269,6 +315,8 @@ class SowManager:
             )
         if self._is_folding:
             return
+        if self._topics_build is not None:
+            self._building.schedule()
         self._look_at_memory()
         if self._turn is None:
             self._tidy()
@@ -469,6 +517,11 @@ class SowManager:
         """Returns the status of the views and the conflated topics."""
         committed_txid = self._instance.machine.committed_txid
         unfolded = committed_txid - self._folds.folded_txid(committed_txid)
+        percent = 0 if self._topics_build is None else self._topics_build.percent
+        built = {
+            each.stored_as: {} if each.is_built else {"built_percent": percent}
+            for each in self.book.computed
+        }
         refusals = {each.stored_as: each.refusal for each in self.book.computed}
         features = {"views": self.views, "conflated_topics": self._conflation}
         views = () if self.views is None else self.views.views
@@ -483,6 +536,7 @@ class SowManager:
                     "under": [each.stored_as for each in under[name]],
                     "in_service": not refusals[name],
                     "refusal": refusals[name],
+                    **built[name],
                 }
                 for name, values in ({} if feature is None else feature.status()).items()
             }

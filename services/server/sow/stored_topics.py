@@ -134,13 +134,6 @@ class StoredSowTopics:
             self._runtime.report(each.event, topic=each.topic, text=each.text)
         return feature
 
-    def compute(self) -> None:
-        """Makes the records of views and conflated topics, from those of the recovered topics."""
-        if self.views is not None:
-            self.views.build()
-        for each in self.conflated:
-            each.build()
-
     def _match(self, store: SowStore) -> dict[str, int]:
         """Drops the stored records of topics whose configuration has changed. Returns, by topic,
         the time since when its history is complete."""

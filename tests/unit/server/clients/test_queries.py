@@ -981,3 +981,67 @@ def test_a_long_frame_is_prepared_in_turns(tmp_path: Path) -> None:
         assert [each["cid"] for each in acks if "cid" in each] == ["f"]
 
     in_house(tmp_path, visit)
+
+
+@pytest.mark.covers("Views", "views: queried")
+def test_who_asks_a_view_that_is_built_waits_and_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from raylay.services.views.building import TopicBuild
+    from raylay.services.views.definition import ViewDefinition
+
+    view = ViewDefinition(
+        "counts",
+        "json",
+        topic="orders",
+        projection=("/customer AS /customer", "COUNT(/id) AS /n"),
+        grouping=("/customer",),
+    )
+    may_go_on: list[bool] = []
+    take = TopicBuild.take
+
+    def held(build: TopicBuild, is_over: Callable[[], bool]) -> Any:
+        return take(build, is_over) if may_go_on else []
+
+    monkeypatch.setattr(TopicBuild, "take", held)
+
+    async def visit(house: House) -> None:
+        door = await house.client("asking")
+        for name in ("one", "dropped", "wrong"):
+            text = "/n > 'a' AND" if name == "wrong" else "/n > 0"
+            door.send(ask(name, topic="counts", filter=text))
+        door.send(ask("following", topic="counts", command="sow_and_subscribe"))
+        other = await house.client("other")
+        await house.publish(other, "other", {"id": 1, "customer": 5}, {"id": 2, "customer": 5})
+        other.send(ask("orders"))
+        rows, _ = await group(other, "orders")
+        assert sorted(each["id"] for each in rows) == [1, 2]
+        queries = house.server.parts.clients.queries
+        assert len(queries) == 4 and not door.transport.take()
+        door.send(encode_frame({"c": "unsubscribe", "sub": "dropped", "cid": "u"}))
+        await door.answer_to("u")
+        gone = await house.client("gone")
+        gone.send(ask("lost", topic="counts"))
+        await turns(lambda: len(queries) == 4)
+        gone.connection.connection_lost(None)
+        await turns(lambda: len(queries) == 3)
+        (status,) = house.server.parts.sow.status()["views"].values()
+        assert status["built_percent"] == 0
+        may_go_on.append(True)
+        found = await frames_until(
+            door, lambda each: each.get("a") == "completed" and each["cid"] == "following"
+        )
+        refused = [each for each, _ in found if each.get("cid") == "wrong"]
+        assert [each["reason"] for each in refused] == ["bad_filter"]
+        bodies = [orjson.loads(each.body) for _, records in found for each in records]
+        assert bodies == [{"customer": 5, "n": 2}] * 2
+        assert "built_percent" not in next(iter(house.server.parts.sow.status()["views"].values()))
+        await house.publish(other, "other", {"id": 3, "customer": 5})
+        (*_, (_, (change,))) = await frames_until(door, lambda each: each["c"] == "p")
+        assert orjson.loads(change.body) == {"customer": 5, "n": 3}
+
+    async def turns(is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            await asyncio.sleep(0)
+
+    in_house(tmp_path, visit, replace(CONFIG, views=(view,)))
