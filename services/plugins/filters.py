@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from raylay.services.sow.query.query_parser import QueryParser
     from raylay.services.subscriptions.conflated_subscriptions import ConflatedSubscriptions
     from raylay.services.subscriptions.filtered import FilteredSubscriptions
-    from raylay.services.subscriptions.matching import FilterOwner
+    from raylay.services.subscriptions.follow_terms import FollowTerms
+    from raylay.services.subscriptions.matching import FilterOwner, TopicFilter
     from raylay.services.subscriptions.pages import PagedSubscriptions, PageOrder, TopicFinder
+    from raylay.services.subscriptions.replay_conflation import ReplayConflation
     from raylay.services.subscriptions.replay_filters import ReplayFilters
     from raylay.services.subscriptions.sow_subscriptions import SowSubscriptions
 
@@ -167,6 +169,34 @@ def conflated_subscriptions(
         charge,
         asker,
     )
+
+
+def conflated_replay(
+    definitions: Iterable[TypeDefinition],
+    book: SowBook | None,
+    instance: str,
+    wanted: TopicFilter,
+    terms: FollowTerms,
+    steady_us: Callable[[], int],
+    resumes: bool,
+) -> ReplayConflation:
+    """Returns the conflation of a bookmark subscription.
+
+    Args:
+        book: the SOW topics and views; None: there are none.
+        terms: its options.
+        steady_us: returns the time by a clock that is never set back.
+        resumes: whether the client has messages of the replay.
+
+    Raises:
+        RemoteProtocolError: as of `filtered_subscriptions`, and of `replay_conflation`.
+    """
+    from raylay.services.sow.book import SowBook
+    from raylay.services.subscriptions.replay_conflation import replay_conflation
+
+    book = book or SowBook()
+    types, _ = _language(definitions, instance)
+    return replay_conflation(types, book.find, book.matching, wanted, terms, steady_us, resumes)
 
 
 def sow_query_parser(book: SowBook, instance: str, group: str, held_bytes_max: int) -> QueryParser:

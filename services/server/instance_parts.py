@@ -22,6 +22,7 @@ from raylay.services.server.children.child_connection import ChildConnection, Ch
 from raylay.services.server.children.starts import ChildStarts
 from raylay.services.server.children.supervisor import Supervisor
 from raylay.services.server.clients.admission import ClientAdmission
+from raylay.services.server.clients.conflated_replays import ConflatedReplays
 from raylay.services.server.clients.connection import ClientConnection
 from raylay.services.server.clients.connection_limit import (
     ConnectionLimit,
@@ -134,7 +135,14 @@ class InstanceParts:
         self.injections = FaultInjection(runtime, tables.links, pools.narrow)
         self.placements = PlacementKeeper(runtime, instance)
         self.maintenance = Maintenance(runtime, instance, reading)
-        self.replays = ReplayPump(runtime, instance, reading, folds, tables.counted)
+        self.replays = ReplayPump(
+            runtime,
+            instance,
+            reading,
+            folds,
+            tables.counted,
+            ConflatedReplays(runtime, recovered.sow),
+        )
         self.commits = commits = Commits(
             runtime, instance, tables.links, folds, config.staged_bytes_max, tables.disk
         )

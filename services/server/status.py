@@ -129,7 +129,11 @@ class InstanceStatus:
     @property
     def delivered(self) -> int:
         clients = self._clients
-        return clients.delivered + self._deliveries.delivered + self._replays.delivered
+        return clients.delivered + self._deliveries.delivered + self._replayed
+
+    @property
+    def _replayed(self) -> int:
+        return self._replays.delivered + self._replays.conflated.delivered
 
     def measure(self) -> None:
         """Called each second. Updates the rates."""
@@ -205,7 +209,7 @@ class InstanceStatus:
             delivered=self.delivered,
             deliveries={
                 "live": self._clients.delivered,
-                "bookmark": self._replays.delivered,
+                "bookmark": self._replayed,
                 "queue": self._deliveries.delivered,
                 "rows": self._clients.queries.rows,
             },

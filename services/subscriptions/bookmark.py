@@ -12,17 +12,21 @@ were delivered or passed over and are durable here.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.bookmarks import Point, Position
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
-from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.messages.readable import readable_records
+from raylay.services.messages.records import Flag, Kind, Record, Run, decode_record
 from raylay.services.subscriptions.delivery import DeliveryContent, deliveries_of, prefix_of
 from raylay.services.subscriptions.durability import DurabilityView, first_pending_in
 from raylay.services.subscriptions.matching import TopicFilter
+
+PASSED_TOGETHER = 4096
+"""Number of transactions whose messages a conflated subscription tells of together, at most."""
 
 
 class LogLookup(Protocol):
@@ -68,6 +72,32 @@ class RememberedLookup:
     def look_up(self, points: Iterable[Point], position: Position) -> None:
         for point in points:
             _begin_of(point, position.includes(point), self, 0)
+
+
+class ReplayedConflation(Protocol):
+    """The pending messages of a conflated replay (replay_conflation.py)."""
+
+    @property
+    def pending_bytes(self) -> int:
+        """Returns the memory of all that is pending."""
+
+    @property
+    def oldest_txid(self) -> int | None:
+        """Returns the transaction before which no message is pending; None: none is at all."""
+
+    def take(self, run: Run, records: Iterable[tuple[Record, bool]]) -> list[DeliveryContent]:
+        """Takes messages of a run, each with whether the client has it already. Returns the
+        deliveries of what became due before them."""
+
+    def due(self, wall_us: int) -> list[DeliveryContent]:
+        """Returns the deliveries of what is due at the end of the log, a limited number."""
+
+    @property
+    def wait_us(self) -> int | None:
+        """Returns how long it takes until more is due; None: nothing is pending."""
+
+    def all(self) -> list[DeliveryContent]:
+        """Returns the deliveries of all that is pending."""
 
 
 class ReplayContent(Protocol):
@@ -275,6 +305,7 @@ class BookmarkSubscription:
         committed_txid: last committed transaction id at that time.
         content: the content filter. Messages that do not pass count as passed over, like those of
             other topics; None: all pass.
+        conflation: the pending messages, where the subscription is conflated; None: it is not.
     """
 
     __slots__ = (
@@ -285,6 +316,7 @@ class BookmarkSubscription:
         "_start",
         "_summaries",
         "completed",
+        "conflation",
         "considered",
         "content",
         "cursor",
@@ -309,11 +341,13 @@ class BookmarkSubscription:
         held: PublisherRanges,
         have: PublisherRanges | None = None,
         content: ReplayContent | None = None,
+        conflation: ReplayedConflation | None = None,
     ) -> None:
         self.session = session
         self.id = subscription_id
         self.filter = topic_filter
         self.content = content
+        self.conflation = conflation
         self.replay_to = committed_txid
         self.completed = False
         self.ended = False
@@ -501,6 +535,11 @@ class BookmarkSubscription:
             return
         self.considered += run.count
         held = self._have.get(run.publisher) if self._have is not None else None
+        if self.conflation is not None:
+            for delivery in self.conflation.take(run, self._passing(run, held)):
+                self.delivered += delivery.count
+                found.append(delivery)
+            return
         if self.content is not None:
             self._deliver_passing(self.content, run, held, found)
             return
@@ -533,6 +572,16 @@ class BookmarkSubscription:
                 found.append(DeliveryContent(txid, run.receive_time_us))
             found[-1].add_one(payload[begin:end], traced)
 
+    def _passing(self, run: Run, held: SequenceSet | None) -> Iterator[tuple[Record, bool]]:
+        """Yields the records of a run that pass, each with whether the client has it."""
+        if self.content is None:
+            for _, record in readable_records(run):
+                yield record, held is not None and record.sequence in held
+            return
+        for _, begin, _, sequence in self.content.passing(run):
+            record = decode_record(run.payload, begin, verify=False)
+            yield record, held is not None and sequence in held
+
     def _pass(self, run: Run) -> None:
         if run.kind != Kind.RECORDS:
             return
@@ -548,7 +597,12 @@ class BookmarkSubscription:
             # A publisher's stream stays one entry, however long the ack takes.
             last_txid, publisher, before = passed[-1]
             first, last = before[-1]
-            if ranges[0][0] == last + 1 and run.last_txid - last_txid < 4096:
+            # Messages of a conflated subscription wait: an entry is told only as a whole.
+            is_far = (
+                self.conflation is not None
+                and run.last_txid // PASSED_TOGETHER != last_txid // PASSED_TOGETHER
+            )
+            if ranges[0][0] == last + 1 and run.last_txid - last_txid < 4096 and not is_far:
                 before[-1] = (first, ranges[0][1])
                 before.extend(ranges[1:])
                 passed[-1] = (run.last_txid, publisher, before)
@@ -579,8 +633,12 @@ class BookmarkSubscription:
         passed over, up to the first one that is not durable; None: there are none."""
         passed = self._passed
         found = PublisherRanges()
+        waits_txid = None if self.conflation is None else self.conflation.oldest_txid
         while passed:
             last_txid, publisher, ranges = passed[0]
+            if waits_txid is not None and last_txid >= waits_txid:
+                # A message that a later one replaces is seen once that one was given.
+                break
             pending = first_pending_in(durability, publisher, ranges)
             if pending is None:
                 found.add_ranges(publisher, ranges)

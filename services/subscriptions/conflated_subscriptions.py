@@ -15,19 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from raylay.services.errors import MessageTypeError, RemoteProtocolError
-from raylay.services.expressions import values
+from raylay.services.errors import MessageTypeError
 from raylay.services.expressions.expression import Expression, filter_of
 from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext, Functions
 from raylay.services.expressions.work import FilterPayer
 from raylay.services.messages.readable import readable_records
 from raylay.services.messages.records import Flag, Kind, Record, Run
-from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.base import MessageType, MessageTypeTable
-from raylay.services.messages.types.trees import FieldPath, Tree, field_path
-from raylay.services.sow.keys import key_text
+from raylay.services.messages.types.trees import FieldPath, Tree
 from raylay.services.sow.query.planning import FOLLOWING, around_record
 from raylay.services.sow.query.projection import check_select
 from raylay.services.sow.state import RecordChange, SowRecord
@@ -40,6 +37,7 @@ from raylay.services.subscriptions.audiences import (
 )
 from raylay.services.subscriptions.changed_records import ChangedRecords, ChangeForms
 from raylay.services.subscriptions.conflation import FLUSHED_AT_ONCE, ConflatedChange, Conflator
+from raylay.services.subscriptions.conflation_keys import conflation_key, key_in, key_paths
 from raylay.services.subscriptions.costly import Efforts
 from raylay.services.subscriptions.delivery import DeliveryContent, Given
 from raylay.services.subscriptions.filtered import around, surroundings_of
@@ -63,8 +61,6 @@ CHARGED_BYTES = 64 * 1024
 """Growth of a subscription's share of the pending bytes, after which its client is charged anew."""
 ENTRY_BYTES = 400
 """Approximate memory of a pending content, besides its bytes."""
-_NULL = b"\xff\xff\xff\xff"
-"""Mark of a key field without a value, in the place of a text's length."""
 
 
 class ConflatedSources(NamedTuple):
@@ -173,20 +169,7 @@ class _SharedConflator:
 
     def key_in(self, name: bytes, message_type: bytes, key: bytes) -> bytes:
         """Returns a key that no record of another topic has."""
-        return b"\0".join((name, message_type, key)) if self.has_pattern else key
-
-    def key_of(self, tree: Tree) -> bytes:
-        """Returns the key of a message, made of the texts of its key fields."""
-        parts: list[bytes] = []
-        for path in self.paths:
-            value: Any = values.scalar(values.follow(tree, path))
-            text = (
-                value.encode("utf-8", "surrogatepass")
-                if value.__class__ is str
-                else key_text(value)
-            )
-            parts.append(len(text).to_bytes(4, "little") + text if text else _NULL)
-        return b"".join(parts)
+        return key_in(name, message_type, key) if self.has_pattern else key
 
     def is_by_record(self, topic: SowTopic) -> bool:
         """Returns whether the records of a SOW topic are conflated by SOW key."""
@@ -275,7 +258,7 @@ class ConflatedSubscriptions:
         self._takes = takes
         self._charge = charge
         self._asker = asker
-        self._audiences = AudienceTable()
+        self._audiences = AudienceTable(FOLLOWING)
         self._shared: dict[_Definition, _SharedConflator] = {}
         self._members: dict[LiveSubscription, tuple[_SharedConflator, FilterPayer | None]] = {}
         self._led: dict[LiveSubscription, _SharedConflator] = {}
@@ -316,7 +299,7 @@ class ConflatedSubscriptions:
         found = self._filter_of(subscription, asker)
         if terms.select:
             check_select(terms.select)
-        paths = self._paths_of(subscription.filter, terms)
+        paths = key_paths(self._sources.wanted, subscription.filter, terms)
         definition = _Definition(
             group_key_of(subscription),
             "" if found is None else found.text,
@@ -351,51 +334,6 @@ class ConflatedSubscriptions:
         if not text:
             return None
         return filter_of(text, FOLLOWING, self._functions, surroundings_of(asker), asker.budget)
-
-    def _paths_of(self, wanted: TopicFilter, terms: FollowTerms) -> tuple[FieldPath, ...]:
-        """Returns the paths of the key fields; none: SOW keys are meant.
-
-        Raises:
-            RemoteProtocolError: the topic needs a key, or another one.
-        """
-        conflation = terms.conflation
-        assert conflation is not None
-        if terms.aggregation is not None:
-            if conflation.key:
-                raise RemoteProtocolError(
-                    "an aggregated subscription has its groups as keys: leave conflation_key out",
-                    "not_supported",
-                )
-            return ()
-        topics = self._sources.wanted(wanted)
-        name = wanted.topic[:200].decode("utf-8", "replace")
-        if not conflation.key:
-            if not topics and wanted.pattern is None:
-                raise RemoteProtocolError(
-                    f"topic {name!r} has no SOW keys by which messages could be conflated: give "
-                    "conflation_key with the fields that tell messages apart, such as [/symbol]",
-                    "bad_command",
-                )
-            return ()
-        for topic in topics:
-            keys = topic.definition.keys
-            if (terms.oof or terms.delta) and conflation.key != keys:
-                option = "oof" if terms.oof else "delta"
-                raise RemoteProtocolError(
-                    f"{option} needs the key of the topic, and conflation_key is another one than "
-                    f"that of {topic.definition.name}: leave conflation_key out",
-                    "bad_command",
-                )
-            if wanted.pattern is None and Ability.FIELDS in topic.type.lacks:
-                raise RemoteProtocolError(
-                    f"messages of type {topic.type.name} have no fields for conflation_key: leave "
-                    "it out",
-                    "bad_command",
-                )
-        try:
-            return tuple(field_path(each) for each in conflation.key)
-        except MessageTypeError as error:
-            raise RemoteProtocolError(f"conflation_key: {error}", "bad_command") from None
 
     def remove(self, subscription: LiveSubscription) -> None:
         """Takes out a subscription. What is pending for it alone is forgotten."""
@@ -477,7 +415,7 @@ class ConflatedSubscriptions:
                     )
                     self._give(shared, change, at_once=True)
                     continue
-                key = shared.key_in(run.topic, run.message_type, shared.key_of(tree))
+                key = shared.key_in(run.topic, run.message_type, conflation_key(tree, shared.paths))
                 self._change(shared, key, None, message, now_us, "", run.receive_time_us)
 
     def _take_change(self, change: SowChange, now_us: int) -> None:
@@ -507,7 +445,7 @@ class ConflatedSubscriptions:
                     single = ConflatedChange[_Pending](b"", now_us, None, now, "", received_us)
                     self._give(shared, single, at_once=True)
                     continue
-                key, looks_back = shared.key_of(tree), False
+                key, looks_back = conflation_key(tree, shared.paths), False
             key = shared.key_in(name, topic.type_name, key)
             told = was if was_there and looks_back else None
             self._change(shared, key, told, now, now_us, changed.reason, received_us)

@@ -105,7 +105,8 @@ class Conflator(Generic[Content]):
         self.interval_us = interval_us
         self._size_of = size_of
         self._pending: dict[bytes, _PendingKey[Content]] = {}
-        self._order: deque[bytes] = deque()
+        self._order: deque[tuple[bytes, _PendingKey[Content]]] = deque()
+        """The pending keys by the begin of their intervals, with some that were dropped."""
         self._joins = 0
         """Number of the newest subscriber."""
         self.pending_bytes = 0
@@ -144,7 +145,7 @@ class Conflator(Generic[Content]):
         joins = self._joins
         if entry is None:
             entry = self._pending[key] = _PendingKey(now_us, before, received_us, joins)
-            self._order.append(key)
+            self._order.append((key, entry))
             self.pending_bytes += self._bytes(before)
         else:
             self.replaced += 1
@@ -161,41 +162,59 @@ class Conflator(Generic[Content]):
     def _bytes(self, content: Content | None) -> int:
         return 0 if content is None else self._size_of(content)
 
+    def drop(self, key: bytes) -> None:
+        """Forgets the pending change of a key."""
+        self.replaced += 1
+        self._forget(self._pending.pop(key))
+
+    def _forget(self, entry: _PendingKey[Content]) -> tuple[Content | None, ...]:
+        """Stops counting the contents of an entry, and returns them."""
+        contents = (entry.before, entry.now, *[content for _, content in entry.seen])
+        self.pending_bytes -= sum(map(self._bytes, contents))
+        return contents
+
+    def _first(self) -> tuple[bytes, _PendingKey[Content]] | None:
+        """Returns the key whose interval began first; None: none is pending."""
+        order, pending = self._order, self._pending
+        while order:
+            key, entry = order[0]
+            if pending.get(key) is entry:
+                return key, entry
+            order.popleft()
+        return None
+
     @property
     def next_due_us(self) -> int | None:
         """Returns the time at which the next key is due; None: none is pending."""
-        if not self._order:
-            return None
-        return self._pending[self._order[0]].first_us + self.interval_us
+        first = self._first()
+        return None if first is None else first[1].first_us + self.interval_us
 
     def due(self, now_us: int, most: int = FLUSHED_AT_ONCE) -> list[ConflatedChange[Content]]:
         """Returns keys whose interval has ended, and forgets them. A key that came and went within
         its interval is not among them: nobody knew it."""
         found: list[ConflatedChange[Content]] = []
-        while self._order and len(found) < most:
-            key = self._order[0]
-            if self._pending[key].first_us + self.interval_us > now_us:
+        while len(found) < most:
+            first = self._first()
+            if first is None or first[1].first_us + self.interval_us > now_us:
                 break
-            found += self._taken(key)
+            found += self._taken(*first)
         return found
 
     def all(self) -> list[ConflatedChange[Content]]:
         """Returns all keys that are pending, whether they are due or not, and forgets them."""
         found: list[ConflatedChange[Content]] = []
-        while self._order:
-            found += self._taken(self._order[0])
+        while (first := self._first()) is not None:
+            found += self._taken(*first)
         return found
 
-    def _taken(self, key: bytes) -> Iterator[ConflatedChange[Content]]:
+    def _taken(self, key: bytes, entry: _PendingKey[Content]) -> Iterator[ConflatedChange[Content]]:
         self._order.popleft()
-        entry = self._pending.pop(key)
-        found = _change_of(key, entry)
-        contents = (entry.before, entry.now, *[content for _, content in entry.seen])
-        self.pending_bytes -= sum(map(self._bytes, contents))
+        del self._pending[key]
+        contents = self._forget(entry)
         if all(content is None for content in contents):
             self.replaced += 1
             return
-        yield found
+        yield _change_of(key, entry)
 
     def pending(self, key: bytes) -> ConflatedChange[Content] | None:
         """Returns the pending change of a key; None: there is none, so the topic has the content

@@ -81,9 +81,11 @@ class ReplayGroup:
 
     @property
     def judges(self) -> bool:
-        """Returns whether a member has a content filter: then messages are parsed, and one call of
-        `take` should get only a short turn's worth."""
-        return any(member.content is not None for member in self.members)
+        """Returns whether a member has a content filter, or is conflated: then messages are parsed,
+        and one call of `take` should get only a short turn's worth."""
+        return any(
+            member.content is not None or member.conflation is not None for member in self.members
+        )
 
     @property
     def ended(self) -> bool:

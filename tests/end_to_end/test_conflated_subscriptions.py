@@ -12,7 +12,7 @@ import pytest
 from end_to_end.test_views import Instance
 from support.one_instance import in_instance
 
-from raylay.services.client import Client, Message, Subscription
+from raylay.services.client import EPOCH, NOW, Client, Message, Subscription
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.errors import CommandFailed
 from raylay.services.messages.topics import TopicRule
@@ -203,3 +203,53 @@ def test_computed_records_are_conflated_like_those_of_topics(
             assert orjson.loads(held.body)["sum"] == 9 and held.topic == topic
 
     asyncio.run(run())
+
+
+@pytest.mark.covers("Views", "conflated replays")
+def test_a_replay_is_conflated_along_its_timeline_and_goes_on_live(tmp_path: Path) -> None:
+    async def visit(client: Client, server: InstanceServer) -> None:
+        for value in range(5):
+            await publish(client, "quotes", {"s": "A", "p": value}, {"s": "B", "p": value})
+            await publish(client, "rows", {"id": value % 2, "p": value})
+        past = f"[{EPOCH}:{NOW}]"
+        whole = await client.subscribe(
+            "quotes", bookmark=past, conflation=LONG, conflation_key=["/s"]
+        )
+        assert [await changes(whole, 1) for _ in range(2)] == [
+            [("publish", "", {"s": "A", "p": 4})],
+            [("publish", "", {"s": "B", "p": 4})],
+        ], "the range ends within the interval"
+        rows = await client.sow_and_subscribe("rows", bookmark=NOW, conflation="100ms")
+        live = await client.subscribe(
+            "rows|quotes", bookmark=EPOCH, conflation="100ms", conflation_key=["/id", "/s"]
+        )
+        await publish(client, "rows", {"id": 0, "p": 9}, {"id": 1, "p": 10})
+        last: dict[str, int] = {}
+        while last != {"0": 9, "1": 10, "A": 4, "B": 4}:
+            ((_, _, body),) = await changes(live, 1)
+            last[str(body.get("s", body.get("id")))] = body["p"]
+        held: dict[int, int] = {}
+        while held != {0: 9, 1: 10}:
+            message = await anext(rows)
+            if message.body:
+                _, _, body = said(message)
+                held[body["id"]] = body["p"]
+        with pytest.raises(CommandFailed, match="no conflation=auto"):
+            await client.subscribe("rows", bookmark=EPOCH, conflation="auto")
+        with pytest.raises(CommandFailed, match="live delivers messages as they come"):
+            await client.subscribe("rows", bookmark=EPOCH, conflation="1s", live=True)
+        with pytest.raises(CommandFailed, match="give conflation_key"):
+            await client.subscribe("quotes", bookmark=EPOCH, conflation="1s")
+        replays = server.parts.replays
+        (session,) = server.parts.clients.sessions.values()
+        options = [replays.options_of(each) for each in session.subscriptions.values()]
+        assert any("conflation=100ms,conflation_key=[/id,/s]" in each for each in options)
+        pending = await client.subscribe("rows", bookmark=NOW, conflation=LONG)
+        await publish(client, "rows", {"id": 2, "p": 1})
+        while not session.holding().memory_bytes:
+            await asyncio.sleep(0.01)
+        pending.unsubscribe()
+        while session.holding().memory_bytes:
+            await asyncio.sleep(0.01)
+
+    with_client(tmp_path, visit)

@@ -35,6 +35,7 @@ from raylay.services.net.framed import WRITE_HIGH_BYTES
 from raylay.services.protocol.client.answers import OVERTAKEN
 from raylay.services.protocol.client.commands import Subscribe
 from raylay.services.security.retained_bytes import RetainedClaim
+from raylay.services.server.clients.conflated_replays import ConflatedReplays
 from raylay.services.server.clients.connection_limit import SessionShares
 from raylay.services.server.clients.replay_members import Replay, ReplayClient, ReplayMember
 from raylay.services.server.data.journal_reads import JournalReads
@@ -78,6 +79,7 @@ class ReplayPump:
     Args:
         folds: the registry in which the pump enlists while there is any replay.
         counted: the user or connection that each subscription is counted for.
+        conflated: the conflated ones of the subscriptions.
     """
 
     name = "replays"
@@ -90,6 +92,7 @@ class ReplayPump:
         reading: JournalReads,
         folds: FeatureRegistry,
         counted: SessionShares,
+        conflated: ConflatedReplays,
     ) -> None:
         self._runtime = runtime
         self._instance = instance
@@ -113,6 +116,7 @@ class ReplayPump:
         has not begun."""
         self._durability: PendingMessages | None = None
         self._counted = counted
+        self.conflated = conflated
 
     def options_of(self, subscription: BookmarkSubscription) -> str:
         """Returns the options of a subscription as a client would write them; empty: it has
@@ -124,6 +128,8 @@ class ReplayPump:
         found = [f"bookmark={terms.bookmark}"]
         if rate is not None:
             found.append(f"rate={rate.per_s:g} {rate.unit}/s")
+        if member.conflation is not None:
+            found.append(member.conflation.text)
         for option, is_set in (
             ("live", member.is_live),
             ("fully_durable", terms.fully_durable),
@@ -228,6 +234,7 @@ class ReplayPump:
             held=held,
             have=command.have,
             content=content,
+            conflation=self.conflated.made(command, topic_filter),
         )
         member = ReplayMember(connection, subscription, command, claim=claim)
         self._admit(member)
@@ -293,6 +300,7 @@ class ReplayPump:
             committed_txid=machine.committed_txid,
             held=machine.held(),
             content=content,
+            conflation=self.conflated.made(command, topic_filter),
         )
         self._admit(ReplayMember(connection, subscription, command, ready))
         return subscription
@@ -317,6 +325,8 @@ class ReplayPump:
 
     def remove(self, subscription: BookmarkSubscription) -> None:
         member = self._members.pop(subscription, None)
+        if subscription.conflation is not None:
+            self.conflated.left(subscription)
         self._counted.subscriptions.remove(subscription)
         if member is not None and member.claim is not None:
             member.claim.release()
@@ -714,6 +724,8 @@ class ReplayPump:
             connection.sink.deliver(subscription.id, delivery)
             self.delivered += delivery.count
         for member in replay.members.values():
+            if member.subscription.conflation is not None:
+                self.conflated.give(member, self._limit_txid())
             if member.subscription.take_completed():
                 self._complete(member)
 

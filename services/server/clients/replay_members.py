@@ -53,6 +53,9 @@ class ReplayClient(Protocol):
     def unsent_bytes(self) -> int:
         """The bytes sent to the client that its socket has not taken."""
 
+    def charge(self, difference_bytes: int) -> None:
+        """Changes the bytes of pending messages that the client is charged. May end it, later."""
+
     def send(self, frame: bytes) -> None:
         """Sends a frame at the end of the turn."""
 
@@ -70,6 +73,7 @@ class ReplayMember:
         "acks",
         "claim",
         "command_id",
+        "conflation",
         "connection",
         "is_behind",
         "is_live",
@@ -95,6 +99,8 @@ class ReplayMember:
         self.acks = command.acks
         self.command_id = command.command_id
         self.terms = ReplayTerms(command.bookmark, command.rate, command.fully_durable)
+        self.conflation = command.conflation
+        """Options of its conflation; None: it is not conflated."""
         self.is_live = command.live
         self.is_paused = command.paused
         self.is_behind = ready is not None

@@ -120,9 +120,6 @@ class ClientSession(QueryingClient, Protocol):
     def takes_all(self) -> bool:
         """Returns whether the client takes all that it is sent, and no query of it runs."""
 
-    def charge(self, difference_bytes: int) -> None:
-        """Changes the bytes of shared memory that the client is charged. May end it, later."""
-
     def holding(self) -> ClientHolding:
         """Returns how many bytes the client holds now, and where."""
 

@@ -118,7 +118,6 @@ class ClientSubscriptions:
             if wanted.events:
                 self._clients.events.check(wanted)
             if command.bookmark:
-                self._refuse_unbuilt(command)
                 self._subscribe_bookmark(command, wanted)
                 return
             subscription = LiveSubscription(connection.number, name, wanted, command.filter)
@@ -215,8 +214,6 @@ class ClientSubscriptions:
                     return
             if subscribe is not None:
                 _check_page(sow, subscribe)
-                if subscribe.bookmark:
-                    self._refuse_unbuilt(subscribe)
             replaces = subscribe is not None and subscribe.replace
             self._check_name(name, replaces, subscribe is not None)
             if subscribe is None:
@@ -250,10 +247,6 @@ class ClientSubscriptions:
                 error,
             )
             self._acknowledge("processed", sow.command_id, error.reason, str(error), sub=name)
-
-    def _refuse_unbuilt(self, command: Subscribe) -> None:
-        if command.conflation is not None:
-            raise RemoteProtocolError("conflation is not spoken yet", "not_supported")
 
     def _claim(self, sow: SowCommand) -> RetainedClaim | None:
         keys = sow.keys
@@ -427,6 +420,7 @@ class ClientSubscriptions:
                 f"{instance.identity.name}: a bookmark subscription needs one that is",
                 "not_journaled",
             )
+        self._clients.replays.conflated.check(command, filter_)
         content = self._clients.replay_content(self._connection, filter_, command.filter)
         return parse_position(command.bookmark), content
 

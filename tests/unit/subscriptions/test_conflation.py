@@ -95,3 +95,28 @@ def test_all_that_is_pending_can_be_taken_before_it_is_due() -> None:
     assert conflator.all() == [ConflatedChange(b"a", 0, None, b"2", "updated")]
     assert conflator.replaced == 3
     assert not conflator
+
+
+def test_a_key_that_is_dropped_is_not_given() -> None:
+    conflator: Conflator[bytes] = Conflator(INTERVAL_US, len)
+    conflator.change(b"a", None, b"1", 0)
+    conflator.change(b"b", None, b"1", 1)
+    conflator.drop(b"a")
+    assert conflator.next_due_us == 1 + INTERVAL_US and b"a" not in conflator
+    conflator.change(b"a", None, b"2", 2)
+    assert [each.key for each in conflator.due(1 + INTERVAL_US)] == [b"b"]
+    assert conflator.all() == [ConflatedChange(b"a", 2, None, b"2", "")]
+    assert conflator.replaced == 1 and not conflator.pending_bytes
+
+
+def test_who_joins_between_two_changes_knows_what_it_found() -> None:
+    conflator: Conflator[bytes] = Conflator(INTERVAL_US)
+    first = conflator.join()
+    conflator.change(b"a", b"0", b"1", 0)
+    second = conflator.join()
+    conflator.change(b"a", b"1", None, 1)
+    third = conflator.join()
+    (found,) = conflator.changes()
+    assert [found.known_to(each) for each in (first, second)] == [b"0", b"1"]
+    assert third > found.last_join, "it is not told of the key"
+    assert len(conflator) == 1
