@@ -49,7 +49,7 @@ ROW_BYTES = 260
 """Approximate memory of a row in an order, in addition to its key and the texts of its place."""
 ORDER_BYTES_MAX = 1024 * 1024 * 1024
 """Limit on the memory of one order, unless another one is given."""
-WINDOWS_IN_WEIGHT = 8
+WINDOWS_IN_WEIGHT = 2
 """Number of windows that take as long, together, as the rest of a message."""
 
 ORDERS_MAX = 1_000

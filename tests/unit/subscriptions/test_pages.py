@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -17,6 +18,7 @@ from raylay.services.core.feature import CommitBatch
 from raylay.services.core.sow import SowFeature
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.expressions.functions import BUILT_IN
+from raylay.services.expressions.work import NEWS
 from raylay.services.messages.records import Command, Record, Run, iterate_records
 from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.security.connection_shares import ShareHolder
@@ -26,7 +28,12 @@ from raylay.services.sow.state import SowRules
 from raylay.services.subscriptions import pages
 from raylay.services.subscriptions.costly import filter_budgets
 from raylay.services.subscriptions.follow_terms import FollowTerms, PageTerms
-from raylay.services.subscriptions.matching import FilterOwner, LiveSubscription, topic_filter
+from raylay.services.subscriptions.matching import (
+    FilterOwner,
+    LiveSubscription,
+    TopicFilter,
+    topic_filter,
+)
 from raylay.services.subscriptions.pages import PagedSubscriptions, PageOrder, PageUse
 
 pytestmark = pytest.mark.covers("Views", "paginated subscriptions: who applies")
@@ -244,6 +251,8 @@ def test_without_an_order_rows_are_in_the_order_of_their_keys() -> None:
     assert house.pages.count(other) == 2
     found = house.put({"id": 20})
     assert {name for name, _, _ in found} <= {"page", "part"} and house.pages.count(other) == 3
+    assert {name for name, _, _ in house.put({"id": 21})} <= {"page"}
+    assert house.pages.count(other) == 3
 
 
 def test_unreadable_records_are_ordered_like_those_without_fields() -> None:
@@ -346,7 +355,7 @@ def test_equal_pages_share_an_order_and_its_memory() -> None:
     assert set(kept_bytes) == {1, 2}
     assert abs(kept_bytes[1] - size_bytes // 3) < 200
     assert abs(kept_bytes[2] - (size_bytes * 2 // 3 + size_bytes)) < 200
-    assert house.pages.weight(b"orders", b"json") == 2
+    assert house.pages.weight(b"orders", b"json") == 3
     assert house.pages.weight(b"market/a", b"json") == 0
     assert house.pages.unknown_us(b"orders", b"json") == 0
     text = house.follow("e", order_by="/s")
@@ -412,6 +421,88 @@ def test_an_order_that_takes_too_much_memory_fails() -> None:
     with pytest.raises(RemoteProtocolError):
         house.follow("other")
     assert not len(house.pages)
+
+
+GROWING = "/id"
+for _ in range(20):
+    GROWING = f"REGEXP_REPLACE({GROWING}, '7', '77')"
+GROWING += " = 'page'"
+"""More than an evaluation may do where the id is 7, little elsewhere."""
+
+
+def test_a_build_ends_early_behind_a_costly_record_and_is_refused_behind_too_costly_a_one() -> None:
+    house = House()
+    house.put(*({"id": number, "p": number} for number in range(4)))
+    use = house.hold(house.made("page", content="REGEXP_REPLACE(/p, '9', 'x') != 'y'"))
+    assert use.order.filter is not None
+    matches, effort = use.order.filter.matches, use.order.filter.effort
+
+    def costly(tree: Any, around: Any) -> bool:
+        effort.steps += 1
+        return matches(tree, around)
+
+    use.order.filter = replace(use.order.filter, matches=costly)
+    placed = []
+    while not use.order.is_built:
+        use.order.build(3)
+        placed.append(len(use.order.rows.places))
+    assert placed == [1, 2, 3, 4], "one at a time"
+    use.release()
+    house.put({"id": 7, "p": 7})
+    with pytest.raises(RemoteProtocolError) as refused:
+        house.follow("page", content=GROWING)
+    assert refused.value.reason == "filter_too_costly"
+    assert not len(house.pages)
+    NEWS.take()
+
+
+def test_an_order_waits_for_its_users_and_is_refused_when_its_filter_is_stopped() -> None:
+    house = House()
+    every = filter_budgets(lambda ends: None)
+    budgets = [every.of(ShareHolder(name, "")) for name in ("ann", "bob")]
+    house.owners = {1: FilterOwner(budget=budgets[0]), 2: FilterOwner(budget=budgets[1])}
+    page = house.made("page", content="/p > 0", session=1)
+    plain = house.hold(house.made("plain", session=1))
+    use = house.hold(page)
+    assert not use.order.must_wait
+    budgets[0].spend(1 << 50)
+    assert use.order.must_wait, "nobody can pay"
+    assert not plain.order.must_wait, "there is nothing to pay for"
+    other = house.hold(house.made("other", content="/p > 0", session=2))
+    assert not other.order.must_wait, "it is the same order, and another user can pay"
+    assert use.order.filter is not None
+    use.order.filter.effort.stop()
+    with pytest.raises(RemoteProtocolError) as refused:
+        house.pages.add(page)
+    assert refused.value.reason == "filter_too_costly"
+
+
+def test_an_order_of_what_is_out_of_service_is_refused() -> None:
+    house = House()
+    house.book.topics[0].refusal = "view orders is too large"
+    with pytest.raises(RemoteProtocolError, match="too large") as refused:
+        house.follow("page")
+    assert refused.value.reason == "view_full"
+
+
+def test_a_page_of_records_that_are_found_by_no_name() -> None:
+    """The records of an aggregation: the query before the subscription brings the topic."""
+    house = House()
+    house.put({"id": 1, "p": 1})
+    page = house.made("page")
+    page.filter = TopicFilter(b"orders", frozenset((b"json",)), shown_as=b"elsewhere")
+    assert page.following is not None
+    topic = house.book.topics[0]
+    topic.shown_as = b"elsewhere"
+    use = house.pages.hold(1, page.filter, "", page.following, topic)
+    house.pages.add(page)
+    use.release()
+    assert house.pages.keys(page) == [key(1)]
+    told = house.put({"id": 2, "p": 0})
+    assert {each.topic for _, _, each in told} == {"elsewhere"}
+    (status,) = house.pages.status()
+    assert (status["topic"], house.pages.number(page)) == ("elsewhere", status["number"])
+    assert house.pages.number(house.made("none")) is None
 
 
 def test_large_rows_come_in_several_deliveries() -> None:

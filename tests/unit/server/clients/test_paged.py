@@ -13,6 +13,7 @@ import pytest
 from unit.server.clients.test_queries import CONFIG, House, ask, frames_until, group, in_house
 from unit.test_doors import Door
 
+from raylay.services.expressions.budgets import BURST_STEPS
 from raylay.services.messages.records import Command
 from raylay.services.protocol.frames import encode_frame
 from raylay.services.security.permissions import read_permissions
@@ -191,6 +192,32 @@ def test_an_order_is_built_in_turns_while_others_publish(
         await house.publish(other, "p", {"id": 58, "p": 0})
         assert [each["id"] for each in await shown.settled(house)] == [3, 57, 56]
         assert len(clients.pages.table) == 1 and len(clients.live) == 1
+
+    in_house(tmp_path, visit)
+
+
+def test_a_build_waits_while_its_user_has_worked_too_much(tmp_path: Path) -> None:
+    async def visit(house: House) -> None:
+        door, other = await house.client("c"), await house.client("p")
+        await house.publish(other, "p", *({"id": n, "p": n} for n in range(5)))
+        await house.folded()
+        clients = house.server.parts.clients
+        budget = clients._asker(door.connection.number).budget
+        assert budget is not None
+        # So much that no real time makes up for it while the test runs.
+        budget.spend(1_000 * BURST_STEPS)
+        door.send(page(filter="/p > 1"))
+        door.send(page("free"))
+        await Shown(door, "free").began()
+        assert clients.queries.names(door.connection, "page"), "its filter cannot be paid for"
+        later_us = house.server.runtime.steady_us()
+        while budget.is_low:
+            later_us += 60_000_000
+            clients.budgets.recover(later_us)
+        clients.queries.check()
+        shown = Shown(door)
+        await shown.began()
+        assert [each["p"] for each in shown.now] == [4, 3, 2]
 
     in_house(tmp_path, visit)
 
