@@ -105,7 +105,8 @@ def subscribers(
     \b
     topic      as it was asked for: a name, or an expression
     reads      log: it reads the log at its own pace; new: it gets what is
-               published while it is connected
+               published while it is connected; conflated, paginated,
+               aggregated: it gets less of that, as it asked
     delivered  messages that it was given since it connected
     behind     entries of the log, of any topic, not looked at for it yet
     unsent     bytes that its client has not taken: many, and for long, are
@@ -133,7 +134,7 @@ def subscribers(
                 row["instance"],
                 row["client"],
                 row["topic"],
-                "log" if row["bookmark"] else "new",
+                ", ".join(("log" if row["bookmark"] else "new", *filter(None, (row.get("kind"),)))),
                 f"{row['delivered']:,}",
                 f"{row['behind']:,}" if row["bookmark"] else "",
                 f"{row['unsent_bytes']:,}" if row["unsent_bytes"] else "",

@@ -33,7 +33,6 @@ from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.status import InstanceStatus
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
-from raylay.services.subscriptions.follow_terms import FollowTerms
 from raylay.services.subscriptions.matching import LiveSubscription
 from raylay.services.telemetry.metrics import LatencyHistogram, ValueHistogram
 
@@ -344,11 +343,13 @@ class AdminSnapshots:
             options, kind = self._replays.options_of(found), "bookmark"
             cursor_txid = None if found.ended else found.cursor
         else:
-            text, kind, cursor_txid = found.written_filter, _kind_of(found.following), None
-            options = found.options
-            if found.following is not None and found.following.page is not None:
-                order_by = found.following.page.order_by
-                pagination = self._clients.pages.number(found)
+            text, kind, cursor_txid = found.written_filter, "live", None
+            options, following = found.options, found.following
+            if following is not None:
+                kind = following.kind_words or kind
+                if following.page is not None:
+                    order_by = following.page.order_by
+                    pagination = self._clients.pages.number(found)
         return [
             found.id,
             wanted.written.decode("utf-8", "replace"),
@@ -403,18 +404,6 @@ class InstanceFiles:
             "archive_directory": config.journal.archive_directory or "",
             "configuration": self._shown[1],
         }
-
-
-def _kind_of(terms: FollowTerms | None) -> str:
-    """Returns the kind of a live subscription: `live`, or what it is instead, by all that it is."""
-    if terms is None:
-        return "live"
-    kinds = (
-        ("aggregated", terms.aggregation),
-        ("paginated", terms.page),
-        ("conflated", terms.conflation),
-    )
-    return ", ".join(name for name, asked in kinds if asked is not None) or "live"
 
 
 def _histogram(found: ValueHistogram) -> dict[str, Any]:

@@ -96,6 +96,17 @@ class FollowTerms:
         return FollowKind.RECORDS if self.conflation is None else FollowKind.CONFLATED
 
     @property
+    def kind_words(self) -> str:
+        """Returns the kinds of the subscription for people, such as `aggregated, paginated`; empty:
+        it follows records as they are."""
+        kinds = (
+            ("aggregated", self.aggregation),
+            ("paginated", self.page),
+            ("conflated", self.conflation),
+        )
+        return ", ".join(name for name, asked in kinds if asked is not None)
+
+    @property
     def text(self) -> str:
         """Returns the options as a client would write them."""
         names = ("oof", "delta", "no_empties", "no_sowkey")

@@ -32,6 +32,7 @@ def subscription_status(
     - `filter`: the content filter, where there is one;
     - `bookmark`: whether the subscription reads the log, at its own pace; otherwise it gets
       messages as they are published;
+    - `kind`: `aggregated`, `paginated`, `conflated`, or several of them, where it is one;
     - `delivered`: number of messages delivered in this session;
     - `behind`: number of entries of the log, of any topic, that the subscription has not reached;
       None where it does not read the log;
@@ -48,6 +49,7 @@ def subscription_status(
                 for message_type in found.filter.message_types
             ),
             **({"filter": text} if (text := _content(found)) else {}),
+            **({"kind": kind} if (kind := _kind(found)) else {}),
             "bookmark": isinstance(found, BookmarkSubscription),
             "delivered": found.delivered,
             "behind": (
@@ -67,3 +69,8 @@ def _content(found: LiveSubscription | BookmarkSubscription) -> str:
     if isinstance(found, LiveSubscription):
         return found.written_filter
     return found.content.text if found.content is not None else ""
+
+
+def _kind(found: LiveSubscription | BookmarkSubscription) -> str:
+    following = found.following if isinstance(found, LiveSubscription) else None
+    return "" if following is None else following.kind_words

@@ -127,7 +127,9 @@ def test_the_csv_is_what_is_shown(browser: Browser) -> None:
             console.page.click("#clients-subscribers button:has-text('CSV')")
         text = found.value.path().read_text(encoding="utf-8")
         lines = text.splitlines()
-        assert lines[0] == "Client,Behind,Topic,Instance,Messages,Backlog,Waits,Delivered,Filter"
+        assert (
+            lines[0] == "Client,Behind,Topic,Instance,Messages,Backlog,Waits,Delivered,Kind,Filter"
+        )
         assert len(lines) == 2
         assert lines[1].startswith(f"{HOSTILE},")
 

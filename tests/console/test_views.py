@@ -87,3 +87,21 @@ def test_without_views_the_page_says_what_they_are(browser: Browser) -> None:
         console.page.wait_for_selector("main .state-box:has-text('No view is configured')")
         console.open("#/view/nothing")
         console.page.wait_for_selector("main .state-box:has-text('There is no view nothing')")
+
+
+@pytest.mark.covers("Administration", "the console's views: what each is made of, what it")
+def test_subscriptions_say_what_they_are_and_what_they_share(browser: Browser) -> None:
+    with browser.console(GeneratedFabric(scenario="healthy")) as console:
+        console.open("#/instance/NewYork-1/clients")
+        console.page.wait_for_selector("#aggregations tbody tr")
+        console.page.wait_for_selector("#paginations tbody tr")
+        (order,) = rows(console, "paginations")
+        assert (order[0], order[2], order[4:7]) == ("delays", "/worst DESC", ["1,204", "2", "3"])
+        (groups,) = rows(console, "aggregations")
+        assert groups[0] == "flights" and groups[1].endswith("being built")
+        assert "Changes that wait" in console.text("main .card:has-text('Conflated')")
+        console.open("#/client/risk")
+        console.page.wait_for_selector("#client-subscriptions tbody tr")
+        first = rows(console, "client-subscriptions")[0]
+        assert first[1] == "paginated"
+        assert first[6] == "oof, top_n=50, skip_n=0, order by /worst DESC"

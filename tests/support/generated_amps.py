@@ -22,6 +22,12 @@ HISTORY_POINTS_MAX = 720
 HOSTILE = "<script>alert(1)</script>"
 JSON = "application/json"
 NAMES = ("billing", "gate-42", "web-7", "risk", "loader", "mirror")
+SHARED_KINDS = {
+    1: ("conflated", "conflation=1000ms"),
+    3: ("paginated", "oof,top_n=50,skip_n=0"),
+    5: ("aggregated", "projection=[/carrier,MAX(/delay) AS /worst],grouping=[/carrier]"),
+}
+"""Kind and options of some clients' subscriptions, by the client's number."""
 TRENDS = ("growing", "steady", "shrinking")
 
 
@@ -109,7 +115,26 @@ def tree_of(fabric: GeneratedFabric, name: str) -> dict[str, Any]:
                     "matches_found_per_sec": view.instance["out_per_sec"],
                 }
             ],
-            "memory": {"rss": round(view.wave(f"{name}/rss", 412e6)), "vmsize": 2_140_000_000},
+            "memory": {
+                "rss": round(view.wave(f"{name}/rss", 412e6)),
+                "vmsize": 2_140_000_000,
+                "paginations": [
+                    {
+                        "id": "3",
+                        "name": "delays",
+                        "size": 412_000,
+                        "raylay": {
+                            "message_type": "json",
+                            "filter": "",
+                            "order_by": "/worst DESC",
+                            "records": 1_204,
+                            "windows": 2,
+                            "subscriptions": 3,
+                            "is_built": True,
+                        },
+                    }
+                ],
+            },
             "transaction_log": _transaction_log(view),
             "transports": _transports(view),
             "raylay": _raylay(view),
@@ -210,9 +235,13 @@ def _subscriptions(view: _View) -> Any:
             "message_type": "json",
             "filter": "/price > 100" if at % 2 else "",
             "bookmark": at % 2 == 0,
+            "options": SHARED_KINDS.get(at, ("", ""))[1],
+            "pagination_id": 3 if at == 3 else None,
             "backlog": 41_204_112 // (1 + at) if at < view.slow else 0,
             "seconds_behind": _behind_s(view, at),
             "raylay": {
+                "kind": SHARED_KINDS.get(at, ("live" if at % 2 else "bookmark", ""))[0],
+                "order_by": "/worst DESC" if at == 3 else "",
                 "delivered": 312_000 + at,
                 "transactions_behind": 90_112 // (1 + at) if at < view.slow else 0,
                 "age_ms": (41 - at) * 1_000 if at < view.slow else 0,
@@ -431,6 +460,29 @@ def _raylay(view: _View) -> Any:
         "persisted_per_sec": view.instance["acks_per_sec"],
         "disk_full_in_s": 86_400 * 12,
         "min_sync_destinations": 1,
+        "conflated_subscriptions": {
+            "subscriptions": 1,
+            "definitions": 1,
+            "pending": 12,
+            "pending_bytes": 4_096,
+            "given_per_sec": 40.5,
+            "conflated_per_sec": 810.0,
+        },
+        "aggregations": [
+            {
+                "id": "0a1b2c3d4e5f",
+                "topic": "flights",
+                "message_type": "json",
+                "filter": "/status = 'landed'",
+                "projection": "/carrier, MAX(/delay) AS /worst",
+                "grouping": "/carrier",
+                "users": 2,
+                "is_built": False,
+                "records": 31,
+                "memory_bytes": 204_000,
+                "updates_per_sec": 12.0,
+            }
+        ],
         "topics": [
             {
                 "id": f"{each['name']}!{each['message_type']}",

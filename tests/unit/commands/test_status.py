@@ -31,7 +31,8 @@ SUBSCRIBERS = {
         },
         {
             "client": "screen", "subscription": "1", "topic": "fx", "message_types": [],
-            "bookmark": False, "delivered": 7, "behind": None, "unsent_bytes": 0,
+            "kind": "paginated", "bookmark": False, "delivered": 7, "behind": None,
+            "unsent_bytes": 0,
         },
     ]
 }  # fmt: skip
@@ -222,7 +223,7 @@ def test_subscribers_are_shown_with_how_far_behind_they_are(place: Path) -> None
     rows = [line.split() for line in shown.stdout.splitlines() if line.strip()][3:]
     assert rows == [
         ["orders-1", "desk", "^fx/", "log", "1,200", "34,000", "5"],
-        ["orders-1", "screen", "fx", "new", "7"],
+        ["orders-1", "screen", "fx", "new,", "paginated", "7"],
     ]
     told = [json.loads(line) for line in raylay("subscribers", "--json").stdout.splitlines()]
     assert [each["behind"] for each in told] == [34_000, None]

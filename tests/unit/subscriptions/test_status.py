@@ -5,9 +5,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from raylay.services.messages.conflation_terms import ConflationTerms
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.subscriptions import status as standing_module
 from raylay.services.subscriptions.bookmark import BookmarkSubscription, ReplayStart
+from raylay.services.subscriptions.follow_terms import (
+    AggregationTerms,
+    FollowTerms,
+    PageTerms,
+)
 from raylay.services.subscriptions.matching import LiveSubscription, topic_filter
 from raylay.services.subscriptions.status import subscription_status
 
@@ -67,3 +73,21 @@ def test_a_filter_is_told_of_both_kinds() -> None:
     plain = reading("plain", 1)
     found = subscription_status([client("desk", replay, live, plain)], 100)
     assert [each.get("filter") for each in found] == ["/n = 1", "/n = 2", None]
+
+
+def test_what_a_subscription_is_besides_is_told() -> None:
+    terms = FollowTerms(
+        conflation=ConflationTerms(1_000_000),
+        page=PageTerms(0, 50),
+        aggregation=AggregationTerms("a", "json", "", ("/a",)),
+    )
+    wanted = topic_filter("a", "")
+    every = LiveSubscription(1, "every", wanted, following=terms)
+    page = LiveSubscription(1, "page", wanted, following=FollowTerms(page=PageTerms(0, 50)))
+    plain = LiveSubscription(1, "plain", wanted, following=FollowTerms(oof=True))
+    found = subscription_status([client("desk", every, page, plain)], 100)
+    assert [each.get("kind") for each in found] == [
+        "aggregated, paginated, conflated",
+        "paginated",
+        None,
+    ]

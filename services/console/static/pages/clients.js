@@ -14,6 +14,7 @@ import { Table } from '../core/table.js';
 
 const CLIENTS = 'instance/clients';
 const SUBSCRIPTIONS = 'instance/subscriptions';
+const KIND_WORDS = { live: 'live', bookmark: 'log', queue: 'queue' };
 const TRENDS = { growing: 3, steady: 2, shrinking: 1 };
 
 // -- rows ------------------------------------------------------------------------------------
@@ -28,6 +29,9 @@ export function subscriberRows(instance, node) {
     filter: each.filter ?? '',
     bookmark: each.bookmark ?? '',
     options: each.options ?? '',
+    kind: leaf(each, 'raylay/kind'),
+    orderBy: leaf(each, 'raylay/order_by'),
+    pagination: each.pagination_id ?? '',
     seconds: num(each.seconds_behind),
     trend: leaf(each, 'raylay/trend'),
     messages: num(leaf(each, 'raylay/transactions_behind')),
@@ -105,7 +109,10 @@ const column = {
     cell: (row) => html`<a href=${href('topic', [row.topic])}>${row.topic}</a>`,
   },
   filter: { key: 'filter', title: 'Filter', value: (row) => row.filter, text: (row) => row.filter || UNKNOWN, wide: true },
-  options: { key: 'options', title: 'Options', value: (row) => row.options, text: (row) => row.options || UNKNOWN, wide: true },
+  kind: { key: 'kind', title: 'Kind', value: (row) => row.kind, text: (row) => KIND_WORDS[row.kind] ?? (row.kind || UNKNOWN), minor: 'tablet' },
+  options: {
+    key: 'options', title: 'Options', wide: true, wraps: true, value: (row) => optionsOf(row), text: (row) => optionsOf(row) || UNKNOWN,
+  },
   subscription: { key: 'subscription', title: 'Subscription', value: (row) => row.subscription, text: (row) => row.subscription },
   lag: {
     key: 'lag', title: 'Behind', numeric: true, value: lagOrder,
@@ -176,6 +183,10 @@ const column = {
   },
 };
 
+// The options that the client gave, with the order of a page, which is none of them. They may wrap
+// between two options.
+const optionsOf = (row) => [row.options.replace(/,(?![^[]*\])/g, ', '), row.orderBy && `order by ${row.orderBy}`].filter(Boolean).join(', ');
+
 const stateLevel = (row) => {
   if (/offline|slow|paused/.test(row.state)) return 'attention';
   if (/closing|disconnect/.test(row.state)) return 'act';
@@ -183,7 +194,7 @@ const stateLevel = (row) => {
 };
 
 const VIEWS = {
-  subscribers: [column.client, column.lag, column.topic, column.instance, column.messages, column.backlog, column.waits, column.delivered, column.filter],
+  subscribers: [column.client, column.lag, column.topic, column.instance, column.messages, column.backlog, column.waits, column.delivered, column.kind, column.filter],
   publishers: [column.client, column.unacknowledged, column.oldest, column.sequence, column.instance, column.in, column.user, column.address],
   all: [
     column.client, column.state, column.lag, column.instance, column.out, column.in, column.backlog, column.waits, column.offline,
@@ -299,7 +310,7 @@ function ClientPage({ name }) {
     <${Charts} subs=${subs} />
     ${[...own].sort((a, b) => (lagOrder(b) ?? -1) - (lagOrder(a) ?? -1)).map((each) => html`<${Connection} key=${`${each.instance}/${each.id}`} row=${each} />`)}
     <h2>Subscriptions</h2>
-    <${Table} id="client-subscriptions" columns=${[column.topic, column.lag, column.messages, column.backlog, column.delivered, column.filter, column.subscription, column.instance]}
+    <${Table} id="client-subscriptions" columns=${[column.topic, column.kind, column.lag, column.messages, column.backlog, column.delivered, column.options, column.filter, column.subscription, column.instance]}
       rows=${subs} sort="-lag" rowKey=${(row) => `${row.instance}/${row.id}`} caption=${`Subscriptions of ${name}, furthest behind first`}
       empty=${html`<${Empty} title="It subscribes to nothing" text="It publishes only, or has not subscribed yet." />`} />
     <p class="links-row"><a href=${href('events', [], { q: name })}>Events of this client</a></p>`;

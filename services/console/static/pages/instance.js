@@ -14,6 +14,7 @@ import { Empty, Loading, Problem } from '../core/states.js';
 import { Status } from '../core/status.js';
 import { Table } from '../core/table.js';
 import { ClientTables, clientRows, subscriberRows } from './clients.js';
+import { SharedBySubscriptions } from './shared.js';
 
 const TABS = [
   ['now', 'Now', NowTab],
@@ -286,7 +287,8 @@ function ClientsTab({ name }) {
   const rows = useMemo(() => clientRows(name, clients.node, subscribers), [name, clients.node, subscribers]);
   if (subscriptions.loading) return html`<${Loading} text=${`asking ${name}`} />`;
   return html`<${Resource} polled=${clients} name=${name}>${() => html`<${ClientTables} id=${`clients-of-${name}`}
-    clients=${rows} subscribers=${subscribers} isOneInstance />`}</${Resource}>`;
+    clients=${rows} subscribers=${subscribers} isOneInstance />
+    <${SharedBySubscriptions} name=${name} />`}</${Resource}>`;
 }
 
 // -- queues ----------------------------------------------------------------------------------

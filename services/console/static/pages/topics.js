@@ -118,7 +118,7 @@ function TopicPage({ name }) {
     <h2>Subscribers</h2>
     ${subscriptions.loading ? html`<${Loading} text="asking every instance for subscribers" />` : html`<${Table} key=${String(subscriptions.isFirst)} id="topic-subscribers" rows=${subscribers} sort="-lag" rowKey=${(row) => `${row.instance}/${row.id}`}
       rowHref=${(row) => href('client', [row.client])} caption=${`Subscribers of ${name}, furthest behind first`}
-      columns=${['client', 'lag', 'instance', 'messages', 'backlog', 'delivered', 'filter'].map((each) => clientColumns[each])}
+      columns=${['client', 'lag', 'instance', 'kind', 'messages', 'backlog', 'delivered', 'filter'].map((each) => clientColumns[each])}
       empty=${html`<${Empty} title="Nobody subscribes to it" text="Messages are journaled and replicated all the same." command=${`raylay subscribe --topic ${JSON.stringify(name)}`} />`} />`}`;
 }
 

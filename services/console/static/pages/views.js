@@ -133,7 +133,7 @@ function ViewPage({ name }) {
     <h2>Followers</h2>
     <${Table} key=${String(subscriptions.isFirst)} id="view-followers" prefix="followers" rows=${followers} sort="-lag" rowKey=${(row) => `${row.instance}/${row.id}`}
       rowHref=${(row) => href('client', [row.client])} caption=${`Followers of ${name}, furthest behind first`}
-      columns=${['client', 'lag', 'instance', 'backlog', 'delivered', 'options', 'filter'].map((each) => clientColumns[each])}
+      columns=${['client', 'kind', 'lag', 'instance', 'backlog', 'delivered', 'options', 'filter'].map((each) => clientColumns[each])}
       empty=${html`<${Empty} title="Nobody follows it" text="It is computed all the same, and queries read it." command=${`raylay sow ${JSON.stringify(name)}`} />`} />`;
 }
 
