@@ -82,6 +82,8 @@ class ConflatedTopicSettings(Section):
     """Content filter of the records that it has. Empty: all."""
     hash_indexes: tuple[Index, ...] = ()
     """Hash indexes, each the identifiers of fields that queries ask for by exact value."""
+    enrichment: tuple[Expression, ...] = ()
+    """Fields that are computed when a record is given, each as `expression AS /field`."""
 
     def definition(self) -> ConflatedTopicDefinition:
         """Returns the definition that an instance reads."""

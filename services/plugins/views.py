@@ -169,7 +169,7 @@ def conflated_problems(
         ConfigurationError: what is installed beside Raylay cannot be used.
     """
     from raylay.services.plugins.functions import functions
-    from raylay.services.views.conflated_topic import conflated_filter
+    from raylay.services.views.conflated_topic import conflated_plan
     from raylay.services.views.sources import SourceTopic
 
     known = [
@@ -178,7 +178,7 @@ def conflated_problems(
         if not isinstance(each, SowTopicDefinition) or not each.pattern
     ]
     try:
-        conflated_filter(definition, installed_types(types), known, functions())
+        conflated_plan(definition, installed_types(types), known, functions())
     except ExpressionError as error:
         return [DefinitionProblem((), f"{error.expression[:200]!r}: {error}")]
     except MessageTypeError as error:
@@ -202,7 +202,7 @@ def with_conflated_topics(
         ConfigurationError: a definition cannot be used; names the topic.
     """
     from raylay.services.plugins.functions import functions
-    from raylay.services.views.conflated_topic import ConflatedTopic, conflated_filter
+    from raylay.services.views.conflated_topic import ConflatedTopic, conflated_plan
     from raylay.services.views.sources import SourceTopic
 
     kinds = installed_types(types)
@@ -210,11 +210,11 @@ def with_conflated_topics(
     made: list[ConflatedTopic] = []
     for definition in definitions:
         try:
-            passes = conflated_filter(definition, kinds, known, functions())
+            plan = conflated_plan(definition, kinds, known, functions())
         except (ExpressionError, MessageTypeError) as error:
             raise ConfigurationError(f"conflated topic {definition.name}: {error}") from None
         under = known[SourceTopic(definition.message_type, definition.topic)]
-        topic = ConflatedTopic(definition, under, passes)
+        topic = ConflatedTopic(plan, under)
         known[SourceTopic(definition.message_type, definition.name)] = topic.topic
         made.append(topic)
     computed = [*book.computed, *(each.topic for each in made)]

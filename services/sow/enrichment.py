@@ -54,7 +54,7 @@ class Enrichment:
         texts: `expression AS /field`, as configured.
         kind: the type of the messages.
         functions: the functions that the expressions may use.
-        use: `PREPROCESSING` or `ENRICHMENT`.
+        use: `PREPROCESSING`, `ENRICHMENT`, or another place, where there is no previous message.
         around: the context of each message while it is computed (set by `tell`).
 
     Raises:
@@ -138,8 +138,8 @@ def _read(text: str, kind: MessageType, functions: Functions, use: ExpressionUse
     try:
         found = parse_assignment(text, functions, _MESSAGES)
         check_functions(found.value, use)
-        if use is PREPROCESSING:
-            _check_no_previous(found.value)
+        if use is not ENRICHMENT:
+            _check_no_previous(found.value, use)
         wrong = _unwritable(kind, found.destination)
         if wrong:
             raise ExpressionError(wrong, found.column)
@@ -159,14 +159,16 @@ def _read(text: str, kind: MessageType, functions: Functions, use: ExpressionUse
     )
 
 
-def _check_no_previous(node: tree.ExpressionNode) -> None:
+def _check_no_previous(node: tree.ExpressionNode, use: ExpressionUse) -> None:
+    text = f"{use.what} knows no PREVIOUS message: write the field alone"
+    if use is PREPROCESSING:
+        text = (
+            "preprocessing makes the key, so it knows no PREVIOUS message yet: do this in "
+            "enrichment"
+        )
     for each in nodes(node):
         if isinstance(each, tree.Identifier) and each.steps[0] == _PREVIOUS:
-            raise ExpressionError(
-                "preprocessing makes the key, so it knows no PREVIOUS message yet: do this in "
-                "enrichment",
-                each.column,
-            )
+            raise ExpressionError(text, each.column)
 
 
 def _unwritable(kind: MessageType, path: FieldPath) -> str:

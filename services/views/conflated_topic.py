@@ -8,14 +8,17 @@ as it was; then it takes the value that the topic underneath has.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from raylay.services.errors import ExpressionError, MessageTypeError
-from raylay.services.expressions.expression import Expression, expression
+from raylay.services.expressions.expression import Expression, ExpressionUse, expression
 from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.expressions.functions.registry import NO_CONTEXT, Functions
 from raylay.services.messages.types.abilities import Ability
-from raylay.services.messages.types.base import MessageType, MessageTypeTable
+from raylay.services.messages.types.base import MessageType, MessageTypeTable, ParsedBody
+from raylay.services.messages.types.trees import field_path
 from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.sow.enrichment import Enrichment, written
 from raylay.services.sow.query.record_scan import Entries
 from raylay.services.sow.records import SowRecord, decoded
 from raylay.services.sow.state import RecordChange, SowRules, SowState
@@ -26,21 +29,39 @@ from raylay.services.views.definition import ConflatedTopicDefinition
 from raylay.services.views.sources import SourceTopic
 from raylay.services.views.view import VIEW_FILTER
 
+CONFLATED_ENRICHMENT = ExpressionUse(
+    "the enrichment of a conflated topic", frozenset(), deterministic=True
+)
 
-def conflated_filter(
+
+class ConflatedPlan(NamedTuple):
+    """A conflated topic as it is compiled, before any topic is opened.
+
+    Attributes:
+        filter: filter of the records of the topic under it; None: all count.
+        enrichment: sets fields of the records that pass, when they are given; None: none.
+    """
+
+    definition: ConflatedTopicDefinition
+    filter: Expression | None
+    enrichment: Enrichment | None
+
+
+def conflated_plan(
     definition: ConflatedTopicDefinition,
     kinds: MessageTypeTable,
     known: Iterable[SourceTopic],
     functions: Functions = BUILT_IN,
-) -> Expression | None:
-    """Checks a conflated topic, and compiles its filter; None: it has none.
+) -> ConflatedPlan:
+    """Compiles a conflated topic.
 
     Args:
         known: the topics that may be under it: SOW topics, views, and conflated topics before it.
 
     Raises:
-        ExpressionError: the filter cannot be read, or there is no such topic.
-        MessageTypeError: messages of the type have no fields that could be filtered.
+        ExpressionError: one of its expressions cannot be read, or there is no such topic.
+        MessageTypeError: messages of the type have no fields that could be filtered, or cannot be
+            written so.
     """
     under = SourceTopic(definition.message_type, definition.topic)
     if under not in set(known):
@@ -50,10 +71,14 @@ def conflated_filter(
             1,
             definition.topic,
         )
-    if not definition.filter:
-        return None
-    kinds[definition.message_type].require(Ability.FIELDS)
-    return expression(definition.filter, VIEW_FILTER, functions)
+    kind = kinds[definition.message_type]
+    passes = enrichment = None
+    if definition.filter:
+        kind.require(Ability.FIELDS)
+        passes = expression(definition.filter, VIEW_FILTER, functions)
+    if definition.enrichment:
+        enrichment = Enrichment(definition.enrichment, kind, functions, CONFLATED_ENRICHMENT)
+    return ConflatedPlan(definition, passes, enrichment)
 
 
 class ConflatedTopic:
@@ -62,8 +87,8 @@ class ConflatedTopic:
     Owner: the instance's loop. Lifecycle: one life of the instance.
 
     Args:
+        plan: the compiled topic.
         under: the topic under it.
-        passes: its filter; None: there is none.
 
     Attributes:
         topic: the conflated records, as a topic that can be queried and followed.
@@ -73,26 +98,25 @@ class ConflatedTopic:
         spent_us: time that giving them took, in microseconds.
     """
 
-    def __init__(
-        self,
-        definition: ConflatedTopicDefinition,
-        under: SowTopic,
-        passes: Expression | None,
-    ) -> None:
-        self.definition = definition
+    def __init__(self, plan: ConflatedPlan, under: SowTopic) -> None:
+        definition = self.definition = plan.definition
         self.under = under
         below = under.definition
+        set_here = set() if plan.enrichment is None else set(plan.enrichment.paths)
+        # Keys cannot be made from fields that the enrichment sets.
+        keys = () if set_here.intersection(map(field_path, below.keys)) else below.keys
         own = SowTopicDefinition(
             definition.name,
             definition.message_type,
-            keys=below.keys,
+            keys=keys,
             # The keys are those of the topic under it.
-            key_domain=(below.key_domain or below.name) if below.keys else "",
+            key_domain=(below.key_domain or below.name) if keys else "",
             transient=True,
             hash_indexes=definition.hash_indexes,
         )
         self._kind: MessageType = under.type
-        self._passes = passes
+        self._passes = plan.filter
+        self._enrichment = plan.enrichment
         self.topic = SowTopic(own, under.type, SowState(SowRules(), kept=False))
         # There are no records yet: the indexes get each change.
         self.topic.index()
@@ -109,6 +133,19 @@ class ConflatedTopic:
         except MessageTypeError:
             return None
         return record if self._passes.matches(tree, NO_CONTEXT) else None
+
+    def _enriched(self, record: SowRecord) -> SowRecord:
+        """Returns a record as it is given: with the computed fields. One that cannot be read stays
+        as it is."""
+        if self._enrichment is None:
+            return record
+        body = record.body or b""
+        try:
+            tree = self._kind.parse(body)
+            made = written(self._kind, ParsedBody(body, tree), self._enrichment(tree))
+        except MessageTypeError:
+            return record
+        return record._replace(body=made)
 
     def take(self, change: RecordChange, now_us: int) -> None:
         """Takes a change of the topic under it.
@@ -146,7 +183,7 @@ class ConflatedTopic:
             if each.now is None:
                 change = self.topic.state.delete(each.key, 0, 0, _gone(each.reason))
             else:
-                change = self.topic.state.put_computed(each.now)
+                change = self.topic.state.put_computed(self._enriched(each.now))
             if change is None:
                 continue
             if self.topic.indexes is not None:
@@ -184,7 +221,7 @@ class ConflatedTopic:
             record = decoded(key[1:], value)
             if self._passing(record) is None:
                 continue
-            change = self.topic.state.put_computed(record)
+            change = self.topic.state.put_computed(self._enriched(record))
             if self.topic.indexes is not None:
                 self.topic.indexes.changed(change)
 

@@ -80,6 +80,7 @@ class ConflatedTopicDefinition:
         interval_us: time between two values of a key, in microseconds.
         filter: content filter of the records that it has; empty: all.
         hash_indexes: identifiers of each index for exact matches.
+        enrichment: `expression AS /field` of each field that is computed when a record is given.
 
     Raises:
         ValueError: the interval is too short.
@@ -91,6 +92,7 @@ class ConflatedTopicDefinition:
     interval_us: int = INTERVAL_US_DEFAULT
     filter: str = ""
     hash_indexes: tuple[tuple[str, ...], ...] = ()
+    enrichment: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.interval_us < INTERVAL_US_MIN:

@@ -19,7 +19,7 @@ from raylay.services.messages.types.json import Json
 from raylay.services.sow.book import SowBook
 from raylay.services.sow.topic import SowTopic
 from raylay.services.verification.history import SowDiffers
-from raylay.services.views.conflated_topic import conflated_filter
+from raylay.services.views.conflated_topic import conflated_plan
 from raylay.services.views.definition import ConflatedTopicDefinition, ViewDefinition
 from raylay.services.views.sources import SourceTopic
 from raylay.services.views.view import view_plan
@@ -117,9 +117,9 @@ class SimViews:
         self.views: ViewFeature = machines.views(made)
         conflated = []
         for each in CONFLATED:
-            passes = conflated_filter(each, KINDS, known)
+            plan = conflated_plan(each, KINDS, known)
             under = known[SourceTopic(each.message_type, each.topic)]
-            conflated.append(machines.conflated(each, under, passes))
+            conflated.append(machines.conflated(plan, under))
         self.conflation: ConflationFeature = machines.conflation(
             conflated, lambda: instance.world.now_us, self._wake
         )

@@ -143,6 +143,7 @@ RUNS = frozenset(
             f"SOW/ConflatedTopic/{name}"
             for name in (
                 *("Name", "UnderlyingTopic", "MessageType", "Interval", "Filter", "HashIndex"),
+                "Enrichment",
             )
         ),
         "Bootstrap/Topic/Name",

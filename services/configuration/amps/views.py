@@ -33,6 +33,7 @@ _ELEMENTS = {
     "grouping": "Grouping",
     "filter": "Filter",
     "hash_indexes": "HashIndex",
+    "enrichment": "Enrichment",
 }
 """Elements that stand for a value of the settings."""
 
@@ -63,6 +64,7 @@ def conflated_settings(topic: ConflatedTopicStanza) -> dict[str, Any]:
         "interval": f"{-(-topic.interval_ns // MILLISECOND_NS)}ms",
         "filter": topic.filter or "",
         "hash_indexes": tuple(index.keys for index in topic.hash_indexes),
+        "enrichment": topic.enrichment.fields_ if topic.enrichment else (),
     }
 
 

@@ -100,6 +100,8 @@ def test_a_conflated_topic_is_declared_over_topics_and_views() -> None:
         ("trades", "", "there is no SOW topic or view json/trades"),
         ("orders", ", interval: 99ms", "interval"),
         ("orders", ", filter: /a >", "expected"),
+        ("orders", ", enrichment: [/a OF PREVIOUS AS /b]", "knows no PREVIOUS message"),
+        ("orders", ", enrichment: [UNIX_TIMESTAMP() AS /b]", "something else each time"),
         ("slow", "", "define it before"),
     ],
 )

@@ -122,6 +122,57 @@ def test_the_last_value_is_given_at_the_end_of_the_interval_and_not_before() -> 
     at.feature.failed(0)
 
 
+def test_a_record_is_enriched_when_it_is_given() -> None:
+    """Behind the filter, and under its key; what is over the topic sees the computed fields."""
+    at = Conflated()
+    twice = ConflatedTopicDefinition(
+        "slow", "json", "orders", INTERVAL_US, "/n > 0", (("/twice",),),
+        ("2 * /n AS /twice", "/gone AS /none HINT OPTIONAL"),
+    )  # fmt: skip
+    over = ConflatedTopicDefinition("slower", "json", "slow", INTERVAL_US, "/twice > 10")
+    renamed = ConflatedTopicDefinition(
+        "renamed", "json", "orders", INTERVAL_US, enrichment=("'x' AS /id",)
+    )
+    at.book, topics = with_conflated_topics(book(), (twice, over, renamed), ())
+    at.sow = SowFeature(at.book)
+    at.feature = ConflationFeature(topics, lambda: at.now_us, at.awake)
+    for topic in topics:
+        topic.build()
+    at.publish(1, 5)
+    at.publish(2, 6)
+    at.publish(3, -6)
+    at.wait(9 * INTERVAL_US)
+
+    def bodies(name: bytes) -> list[Any]:
+        return sorted((json.loads(each or b"") for each in at.records(name).values()), key=str)
+
+    assert bodies(b"slow") == [{"id": 1, "n": 5, "twice": 10}, {"id": 2, "n": 6, "twice": 12}]
+    assert bodies(b"slower") == [{"id": 2, "n": 6, "twice": 12}]
+    assert at.records(b"slow").keys() < at.records(b"orders").keys()
+    indexes = topics[0].topic.indexes
+    assert indexes is not None and len(indexes.candidates({("twice",): (12,)}) or ()) == 1
+    assert topics[0].topic.definition.keys == ("/id",)
+    assert topics[2].topic.definition.keys == (), "its keys say nothing of the field any more"
+    assert {each["id"] for each in bodies(b"renamed")} == {"x"} and len(bodies(b"renamed")) == 3
+    fresh, again = with_conflated_topics(at.book.__class__(at.book.topics), (twice,), ())
+    again[0].build()
+    assert {e.key: e.body for e in fresh.computed[0].state.records()} == at.records(b"slow")
+
+
+def test_a_record_that_cannot_be_read_is_not_enriched() -> None:
+    raw = SowTopicDefinition("raw", "json")
+    definition = ConflatedTopicDefinition(
+        "slow", "json", "raw", INTERVAL_US, enrichment=("1 AS /a",)
+    )
+    at = Conflated()
+    at.book, topics = with_conflated_topics(book(raw), (definition,), ())
+    at.sow = SowFeature(at.book)
+    at.feature = ConflationFeature(topics, lambda: at.now_us, at.awake)
+    at.commit(put(1, b"{", topic="raw", key=b"k"))
+    at.wait(INTERVAL_US)
+    assert list(at.records(b"slow").values()) == [b"{"]
+
+
 def test_a_body_that_cannot_be_read_passes_no_filter() -> None:
     raw = SowTopicDefinition("raw", "json")
     definition = ConflatedTopicDefinition("slow", "json", "raw", INTERVAL_US, filter="/n > 0")
@@ -140,11 +191,15 @@ def test_a_body_that_cannot_be_read_passes_no_filter() -> None:
         ({"topic": "nowhere"}, "define it before"),
         ({"filter": "/a >"}, "expected"),
         ({"topic": "raw", "message_type": "binary", "filter": "/a > 1"}, "binary"),
+        ({"topic": "raw", "message_type": "binary", "enrichment": ("1 AS /b",)}, "binary"),
+        ({"enrichment": ("/a OF PREVIOUS AS /b",)}, "knows no PREVIOUS message"),
+        ({"enrichment": ("UNIX_TIMESTAMP() AS /b",)}, "something else each time"),
+        ({"enrichment": ("/a",)}, "AS"),
     ],
 )
-def test_a_conflated_topic_that_cannot_be_is_refused(values: dict[str, str], words: str) -> None:
+def test_a_conflated_topic_that_cannot_be_is_refused(values: dict[str, Any], words: str) -> None:
     given = {"name": "c", "message_type": "json", "topic": "orders", **values}
-    definition = ConflatedTopicDefinition(**given)  # type: ignore[arg-type]
+    definition = ConflatedTopicDefinition(**given)
     there = book(*(each.definition for each in book().topics), SowTopicDefinition("raw", "binary"))
     (problem,) = conflated_problems(definition, [each.definition for each in there.topics])
     assert words in problem.text

@@ -332,6 +332,7 @@ CONFLATED = """<ConflatedTopic>
   <UnderlyingTopic>orders</UnderlyingTopic>
   <Interval>2s</Interval>
   <Filter>/n > 1</Filter>
+  <Enrichment><Field>/n + 1 AS /next</Field></Enrichment>
 </ConflatedTopic>
 </SOW>"""
 
@@ -342,7 +343,9 @@ def test_conflated_topics_are_translated() -> None:
     assert not [each for each in findings(found) if each.refuses]
     settings = fabric_of([found])
     assert settings.conflated_of(settings.instances[0]) == (
-        ConflatedTopicDefinition("slow", "json", "orders", 2_000_000, "/n > 1"),
+        ConflatedTopicDefinition(
+            "slow", "json", "orders", 2_000_000, "/n > 1", enrichment=("/n + 1 AS /next",)
+        ),
     )
 
 
@@ -353,6 +356,7 @@ def test_conflated_topics_are_translated() -> None:
         ("/n > 1", "/n >", "expected"),
         (">orders<", ">trades<", "trades"),
         ("2s", "2ms", "100ms"),
+        ("/n + 1 AS", "/n OF PREVIOUS AS", "knows no PREVIOUS message"),
     ],
 )
 def test_a_conflated_topic_that_cannot_be_is_refused(old: str, new: str, words: str) -> None:
