@@ -57,6 +57,9 @@ ORDERS_MAX = 1_000
 PAGES_OF_USER_MAX = 2_000
 """Number of pages of one user, with those that share an order."""
 
+PAGE_ROWS_MAX = 10_000
+"""Number of rows of a page: they are looked up at once, in some milliseconds."""
+
 TopicFinder = Callable[[QueryWish], Sequence[SowTopic]]
 OrderKey = tuple[bytes, bytes, bytes, str, "tuple[SortTerm, ...]", "frozenset[bytes] | None"]
 """Topic and message type of an order, the topic that was asked for, the filter with the client's
@@ -437,10 +440,17 @@ class PagedSubscriptions:
 
         Raises:
             RemoteProtocolError: the subscription cannot have a page: `no_sow`, `not_supported`,
-                `bad_message_type`, `bad_filter`, `bad_order_by`, `bad_select` or `too_many`.
+                `bad_message_type`, `bad_filter`, `bad_order_by`, `bad_select`, `too_many`
+                or `too_large`.
         """
         page = wishes.page
         assert page is not None
+        if page.most > PAGE_ROWS_MAX:
+            raise RemoteProtocolError(
+                f"a page has at most {PAGE_ROWS_MAX:,} rows, and top_n is {page.most}: ask for "
+                "fewer, or follow all records without top_n",
+                "too_large",
+            )
         asker = self._asker(session)
         topic = topic or self._topic_of(wanted)
         found = None

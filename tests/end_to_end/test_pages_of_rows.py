@@ -161,9 +161,10 @@ def test_a_row_that_expires_or_is_deleted_leaves_the_page_with_its_reason(tmp_pa
                 "orders", order_by="/price DESC", top_n=2, oof=True
             )
             page = Page(subscription)
+            await at.publish("orders", {"id": 2, "price": 7}, {"id": 3, "price": 8})
+            await page.until([8, 7])
             body = json.dumps({"id": 1, "price": 9}).encode()
             await at.client.publish("orders", body, expiration_s=1)
-            await at.publish("orders", {"id": 2, "price": 7}, {"id": 3, "price": 8})
             await page.until([9, 8])
             await page.until([8, 7])
             assert ("oof", "expired") in page.kinds

@@ -18,6 +18,7 @@ from raylay.services.messages.records import Command
 from raylay.services.protocol.frames import encode_frame
 from raylay.services.security.permissions import read_permissions
 from raylay.services.server.clients import pages as pages_module
+from raylay.services.subscriptions import pages as pages_of
 
 pytestmark = pytest.mark.covers("Views", "paginated subscriptions: who applies")
 
@@ -155,6 +156,7 @@ def test_what_can_be_no_page_is_refused_and_leaves_nothing(tmp_path: Path) -> No
             ({"select": "p"}, "bad_select"),
             ({"conflation": "1s"}, "not_supported"),
             ({"top_n": 0}, "bad_command"),
+            ({"top_n": pages_of.PAGE_ROWS_MAX + 1}, "too_large"),
         ):
             door.send(page(**more))
             assert (await door.answer_to("page"))["reason"] == reason, more
