@@ -44,6 +44,7 @@ async def ended(at: Instance, subscription: Subscription) -> None:
 
 
 @pytest.mark.covers("Views", "aggregated queries: groups")
+@pytest.mark.covers("Views and conflation, title by title", "projection and")
 def test_a_query_returns_groups(tmp_path: Path) -> None:
     async def run() -> None:
         async with Instance(tmp_path) as at:
@@ -77,6 +78,7 @@ def test_a_query_returns_groups(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("Views", "aggregated subscriptions: followed")
+@pytest.mark.covers("Views and conflation, title by title", "projection and")
 def test_subscriptions_follow_the_groups(tmp_path: Path) -> None:
     async def run() -> None:
         async with Instance(tmp_path) as at:
@@ -229,6 +231,7 @@ def test_groups_are_conflated(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("Views", "aggregations: what they refuse")
+@pytest.mark.covers("Views and conflation, title by title", "no select list")
 def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     async def run() -> None:
         async with Instance(tmp_path) as at:
@@ -264,6 +267,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("Views", "aggregations: what they refuse")
+@pytest.mark.covers("Views and conflation, title by title", "equal ones are")
 def test_an_aggregation_beyond_its_limit_ends_and_publishing_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

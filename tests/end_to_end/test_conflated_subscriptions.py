@@ -64,6 +64,7 @@ async def changes(subscription: Subscription, count: int) -> list[tuple[str, str
     return found
 
 
+@pytest.mark.covers("Views and conflation, title by title", "the first change")
 def test_a_record_comes_once_an_interval_with_its_last_value(tmp_path: Path) -> None:
     async def visit(client: Client, server: InstanceServer) -> None:
         await publish(client, "rows", {"id": 1, "p": 0})
@@ -116,6 +117,7 @@ def test_a_replaced_subscription_gets_what_is_pending_first(tmp_path: Path) -> N
     with_client(tmp_path, visit)
 
 
+@pytest.mark.covers("Views and conflation, title by title", "`conflation_key`")
 def test_messages_of_a_topic_without_sow_need_a_key(tmp_path: Path) -> None:
     async def visit(client: Client, server: InstanceServer) -> None:
         with pytest.raises(CommandFailed, match="give conflation_key") as refused:
@@ -135,6 +137,7 @@ def test_messages_of_a_topic_without_sow_need_a_key(tmp_path: Path) -> None:
     with_client(tmp_path, visit)
 
 
+@pytest.mark.covers("Views and conflation, title by title", "`auto`: nothing")
 def test_auto_gives_at_once_what_the_client_takes(tmp_path: Path) -> None:
     async def visit(client: Client, _: InstanceServer) -> None:
         auto = await client.sow_and_subscribe("rows", conflation="auto", oof=True)
@@ -183,6 +186,7 @@ def test_equal_subscriptions_of_several_clients_share_what_is_pending(tmp_path: 
     ],
     ids=["view", "conflated topic", "aggregation"],
 )
+@pytest.mark.covers("Views and conflation, title by title", "a view and a")
 def test_computed_records_are_conflated_like_those_of_topics(
     tmp_path: Path, topic: str, options: dict[str, Any]
 ) -> None:
@@ -206,6 +210,7 @@ def test_computed_records_are_conflated_like_those_of_topics(
 
 
 @pytest.mark.covers("Views", "conflated replays")
+@pytest.mark.covers("Views and conflation, title by title", "a replay is conflated")
 def test_a_replay_is_conflated_along_its_timeline_and_goes_on_live(tmp_path: Path) -> None:
     async def visit(client: Client, server: InstanceServer) -> None:
         for value in range(5):

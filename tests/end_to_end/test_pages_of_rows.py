@@ -49,6 +49,7 @@ class Page:
 
 
 @pytest.mark.covers("Views", "`replace` of a page")
+@pytest.mark.covers("Views and conflation, title by title", "`replace` shows")
 def test_a_consumer_turns_its_page(tmp_path: Path) -> None:
     async def run() -> None:
         async with Instance(tmp_path) as at:
@@ -80,6 +81,7 @@ def test_a_consumer_turns_its_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("delta", [False, True])
+@pytest.mark.covers("Views and conflation, title by title", "a view and a")
 def test_pages_of_views_conflated_topics_and_aggregations(tmp_path: Path, delta: bool) -> None:
     async def run() -> None:
         async with Instance(tmp_path) as at:
@@ -119,6 +121,7 @@ def test_pages_of_views_conflated_topics_and_aggregations(tmp_path: Path, delta:
 
 
 @pytest.mark.covers("Views", "`replace` of a page")
+@pytest.mark.covers("Views and conflation, title by title", "no select list")
 def test_a_page_of_groups_is_turned_and_not_aggregated_anew(tmp_path: Path) -> None:
     async def run() -> None:
         async with Instance(tmp_path) as at:

@@ -89,6 +89,9 @@ def server(directory: Path) -> InstanceServer:
 
 
 @pytest.mark.covers("Views", "the documented examples")
+@pytest.mark.covers("Views and conflation, title by title", "which message")
+@pytest.mark.covers("Views and conflation, title by title", "the documented")
+@pytest.mark.covers("Views and conflation, title by title", "each element runs, `Topic`")
 def test_the_documented_examples(tmp_path: Path) -> None:
     async def run() -> None:
         desk = server(tmp_path)

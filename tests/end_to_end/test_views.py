@@ -79,6 +79,7 @@ class Instance:
 
 
 @pytest.mark.covers("Views", "views: queried, filtered and ordered")
+@pytest.mark.covers("Views and conflation, title by title", "a view is queried")
 def test_views_are_queried_and_the_same_after_a_restart(tmp_path: Path) -> None:
     async def check(at: Instance) -> None:
         assert await at.rows("sums") == [
@@ -120,6 +121,7 @@ def test_views_are_queried_and_the_same_after_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("Views", "views: followed with deltas and out-of-focus notices")
+@pytest.mark.covers("Views and conflation, title by title", "a view is queried")
 def test_followers_of_a_view_get_its_changes(tmp_path: Path) -> None:
     async def run() -> None:
         async with Instance(tmp_path) as at:
@@ -152,6 +154,7 @@ def test_followers_of_a_view_get_its_changes(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("Views", "views: what they refuse")
+@pytest.mark.covers("Views and conflation, title by title", "no client publishes")
 def test_nobody_publishes_to_a_view_or_replays_it(tmp_path: Path) -> None:
     async def run() -> None:
         async with Instance(tmp_path) as at:
@@ -195,6 +198,7 @@ def test_a_view_beyond_its_limit_ends_its_followers_and_nothing_else(
 
 
 @pytest.mark.covers("Views", "conflated topics: a follower gets each record")
+@pytest.mark.covers("Views and conflation, title by title", "a copy of a topic")
 def test_a_conflated_topic_gives_the_last_value_of_an_interval(tmp_path: Path) -> None:
     async def run() -> None:
         async with Instance(tmp_path) as at:

@@ -40,6 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     made.kill()
 
 
+@pytest.mark.covers("Views and conflation, title by title", "the documented")
 def test_the_page(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     typist = Typist(PAGE, server.address, tmp_path, monkeypatch, left_out=STARTS)
     typist.type()

@@ -61,6 +61,7 @@ def test_a_fabric_in_python_takes_what_its_file_has() -> None:
         (f"{SUMS}\n  - {SUMS}", "is defined twice"),
     ],
 )
+@pytest.mark.covers("Views and conflation, title by title", "which message")
 def test_what_cannot_be_is_told_with_its_line(entry: str, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words) as caught:
         parse(FILE % entry, "f.yaml")
@@ -86,6 +87,7 @@ def test_a_view_may_be_over_a_queue() -> None:
 SLOW = "conflated_topics: [{name: slow, message_type: json, topic: %s%s}]\n"
 
 
+@pytest.mark.covers("Views and conflation, title by title", "a copy of a topic")
 def test_a_conflated_topic_is_declared_over_topics_and_views() -> None:
     for under in ("orders", "sums"):
         settings = parse(FILE % SUMS + SLOW % (under, ", interval: 1s"))

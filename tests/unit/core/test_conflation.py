@@ -80,6 +80,7 @@ def shown(changes: list[SowChange]) -> list[tuple[bytes, str, int]]:
 
 
 @pytest.mark.parametrize("seed", range(10))
+@pytest.mark.covers("Views and conflation, title by title", "a copy of a topic")
 def test_in_the_end_a_conflated_topic_has_what_the_topic_under_it_has(seed: int) -> None:
     rng, at = random.Random(seed), Conflated()
     for _ in range(80):
@@ -101,6 +102,7 @@ def test_in_the_end_a_conflated_topic_has_what_the_topic_under_it_has(seed: int)
     assert {each.key: each.body for each in fresh.computed[0].state.records()} == expected
 
 
+@pytest.mark.covers("Views and conflation, title by title", "a record that")
 def test_a_key_that_came_and_went_within_its_interval_is_told_to_nobody() -> None:
     at = Conflated()
     at.publish(1, 5)

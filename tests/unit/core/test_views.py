@@ -94,6 +94,7 @@ def shown(changes: list[SowChange], name: str) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("seed", range(20))
+@pytest.mark.covers("Views and conflation, title by title", "each update under")
 def test_behind_each_commit_views_equal_a_fresh_computation(seed: int) -> None:
     rng, at = random.Random(seed), Views(*EVERY)
     held: dict[bytes, bytes] = {}
@@ -132,6 +133,8 @@ def test_a_record_that_moves_changes_the_group_that_it_leaves_first() -> None:
     assert at.views.status()["json/sums"]["updates"] == 4
 
 
+@pytest.mark.covers("Views and conflation, title by title", "each update under")
+@pytest.mark.covers("Views and conflation, title by title", "`inline` sends")
 def test_each_update_is_given_unless_the_view_is_inline() -> None:
     at = Views(SUMS, TOTAL)
     changes = at.publish(
@@ -157,6 +160,7 @@ def test_a_record_that_cannot_be_read_counts_as_gone() -> None:
     assert shown(changes, "count") == [("deleted", {"n": 1})]
 
 
+@pytest.mark.covers("Views and conflation, title by title", "expressions, `HINT")
 def test_a_value_that_the_views_type_cannot_have_is_null() -> None:
     """Bytes that are no UTF-8 come in messages of FIX, and cannot be in JSON."""
     raw = SowTopicDefinition("raw", "nvfix", keys=("/id",))
@@ -179,6 +183,7 @@ def test_a_value_that_the_views_type_cannot_have_is_null() -> None:
 
 
 @pytest.mark.covers("Views", "views: what they refuse")
+@pytest.mark.covers("Views and conflation, title by title", "views over views")
 def test_a_view_beyond_its_limit_is_out_of_service_and_those_over_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -203,6 +208,7 @@ def test_a_view_beyond_its_limit_is_out_of_service_and_those_over_it(
     assert at.book.refusal_of(topic_filter("other", "json", literal=True)) == ""
 
 
+@pytest.mark.covers("Views and conflation, title by title", "no client publishes")
 def test_views_have_no_part_in_what_the_journal_keeps() -> None:
     at = Views(SUMS)
     at.publish({"id": 1, "customer": 1, "price": 5})
@@ -237,6 +243,7 @@ def test_a_view_that_cannot_be_is_refused(definition: dict[str, Any], words: str
     assert words in problem.text
 
 
+@pytest.mark.covers("Views and conflation, title by title", "views over views")
 def test_a_view_is_over_topics_and_views_before_it() -> None:
     topics = [each.definition for each in book().topics]
     assert view_problems(TOTAL, topics, (SUMS,)) == []

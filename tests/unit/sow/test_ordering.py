@@ -29,6 +29,7 @@ pytestmark = pytest.mark.covers("SOW", "queries: filter")
         ("/a TEXT", [SortTerm(("a",), False, True)]),
     ],
 )  # fmt: skip
+@pytest.mark.covers("Views and conflation, title by title", "ordered rows")
 def test_orders_are_read(text: str, terms: list[SortTerm]) -> None:
     assert read_order(text) == tuple(terms)
 
@@ -53,6 +54,7 @@ def test_what_is_no_order_is_refused_with_its_column(text: str, wrong: str) -> N
     assert caught.value.reason == "bad_order_by" and "column" in str(caught.value)
 
 
+@pytest.mark.covers("Views and conflation, title by title", "ordered rows")
 def test_with_the_hint_text_numbers_are_texts() -> None:
     found = [None, 10, "9", "1.0", 5, True, "a", [8, 1]]
     for order, expected in (

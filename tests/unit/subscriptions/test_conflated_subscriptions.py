@@ -125,6 +125,7 @@ def said(told: list[Told]) -> list[tuple[str, str, Any]]:
 
 
 # -- the interval ------------------------------------------------------------------------------
+@pytest.mark.covers("Views and conflation, title by title", "the first change")
 def test_the_last_change_of_an_interval_is_given_at_its_end() -> None:
     instance = Instance()
     instance.follow("all")
@@ -146,6 +147,7 @@ def test_the_last_change_of_an_interval_is_given_at_its_end() -> None:
     }
 
 
+@pytest.mark.covers("Views and conflation, title by title", "the first change")
 def test_a_delivery_has_the_time_of_the_first_change() -> None:
     instance = Instance()
     instance.follow("all")
@@ -176,6 +178,7 @@ def test_a_message_is_as_it_was_published() -> None:
 
 
 # -- records that leave ------------------------------------------------------------------------
+@pytest.mark.covers("Views and conflation, title by title", "out of focus")
 def test_a_record_that_comes_and_goes_within_an_interval_is_not_told_of() -> None:
     instance = Instance()
     for name, oof in (("oof", True), ("plain", False)):
@@ -191,6 +194,7 @@ def test_a_record_that_comes_and_goes_within_an_interval_is_not_told_of() -> Non
     ]
 
 
+@pytest.mark.covers("Views and conflation, title by title", "out of focus")
 def test_out_of_focus_shows_what_was_given_last() -> None:
     instance = Instance()
     instance.follow("oof", "/p > 0", oof=True)
@@ -212,6 +216,7 @@ def test_out_of_focus_shows_what_was_given_last() -> None:
     ]
 
 
+@pytest.mark.covers("Views and conflation, title by title", "out of focus")
 def test_out_and_in_within_an_interval_is_one_update() -> None:
     instance = Instance()
     instance.follow("oof", "/p > 0", oof=True)
@@ -227,6 +232,7 @@ def test_out_and_in_within_an_interval_is_one_update() -> None:
 
 
 # -- deltas ------------------------------------------------------------------------------------
+@pytest.mark.covers("Views and conflation, title by title", "one delta, from")
 def test_one_delta_is_made_from_what_was_given_last() -> None:
     instance = Instance()
     instance.follow("delta", delta=True)
@@ -364,6 +370,7 @@ def test_messages_of_a_topic_without_sow_are_conflated_by_their_fields() -> None
     ], "1 and 1.0 are one key, and so is no value"
 
 
+@pytest.mark.covers("Views and conflation, title by title", "`conflation_key`")
 def test_a_subscription_may_have_another_key_than_its_sow_topic() -> None:
     instance = Instance()
     instance.follow("symbol", "/p > 0", key=("/s",))
@@ -426,6 +433,7 @@ def test_records_without_fields_are_conflated_by_sow_key() -> None:
         ({"select": "nothing"}, "bad_select", "select"),
     ],
 )
+@pytest.mark.covers("Views and conflation, title by title", "`conflation_key`")
 def test_what_cannot_be_conflated_is_refused(wishes: Any, reason: str, says: str) -> None:
     instance = Instance()
     with pytest.raises(RemoteProtocolError, match=says) as refused:
@@ -457,6 +465,7 @@ def test_commands_and_other_topics_are_passed_over() -> None:
 
 
 # -- auto --------------------------------------------------------------------------------------
+@pytest.mark.covers("Views and conflation, title by title", "`auto`: nothing")
 def test_nothing_waits_while_the_client_takes_all() -> None:
     instance = Instance()
     made = instance.follow("auto", "/p > 0", interval_us=0, oof=True, delta=True)
@@ -472,6 +481,7 @@ def test_nothing_waits_while_the_client_takes_all() -> None:
     assert made in instance.table
 
 
+@pytest.mark.covers("Views and conflation, title by title", "`auto`: nothing")
 def test_a_client_that_is_behind_gets_one_change_of_each_key() -> None:
     instance = Instance()
     instance.follow("auto", interval_us=0)

@@ -24,6 +24,7 @@ PATHS = tuple(map(field_path, ("/a", "/b/c")))
         ({"a": [1, 2], "b": {"c": True}}, {"a": 1, "b": {"c": 1}}),
     ],
 )
+@pytest.mark.covers("Views and conflation, title by title", "`conflation_key`")
 def test_equal_values_make_one_key(one: Any, other: Any) -> None:
     assert conflation_key(one, PATHS) == conflation_key(other, PATHS)
 

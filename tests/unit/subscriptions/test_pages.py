@@ -150,6 +150,7 @@ def expected(
     return {each[1]: each[2] for each in order[skip : skip + most]}
 
 
+@pytest.mark.covers("Views and conflation, title by title", "a paginated subscription")
 def test_what_comes_into_a_page_changes_in_it_and_leaves_it() -> None:
     house = House()
     house.put({"id": 1, "p": 1}, {"id": 2, "p": 2}, {"id": 3, "p": 3}, {"id": 4, "p": 4})
@@ -241,6 +242,7 @@ def test_a_record_that_expires_leaves_the_page() -> None:
     assert said(told) == [("page", "expired", {"id": 1, "p": 1}), ("page", "", {"id": 2, "p": 2})]
 
 
+@pytest.mark.covers("Views and conflation, title by title", "without an order")
 def test_without_an_order_rows_are_in_the_order_of_their_keys() -> None:
     house = House()
     house.put(*({"id": number} for number in range(9)))
@@ -340,6 +342,7 @@ def test_one_user_cannot_make_each_change_costly_for_all(monkeypatch: pytest.Mon
     house.follow("more", order_by="/f9", session=2)
 
 
+@pytest.mark.covers("Views and conflation, title by title", "without an order")
 def test_equal_pages_share_an_order_and_its_memory() -> None:
     house = House()
     house.put(*({"id": number, "p": number, "s": "x" * number} for number in range(50)))
@@ -532,6 +535,7 @@ ROWS = st.one_of(
     st.integers(0, 8),
     st.integers(1, 4),
 )
+@pytest.mark.covers("Views and conflation, title by title", "a paginated subscription")
 def test_who_applies_what_comes_holds_the_slice_of_a_sort(
     commits: list[list[Any]], windows: list[tuple[int, int]], opened_after: int, built_at_once: int
 ) -> None:

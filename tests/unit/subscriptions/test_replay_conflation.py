@@ -75,6 +75,7 @@ def take(made: ReplayConflation, found: Run, held: bool = False) -> list[Any]:
     return bodies(made.take(found, records(found, held)))
 
 
+@pytest.mark.covers("Views and conflation, title by title", "a replay is conflated")
 def test_the_last_message_of_each_interval_of_the_timeline_is_given() -> None:
     made = conflation(Clock())
     assert take(made, run(1, HOUR_US, b'{"s":"A","p":1}', b'{"s":"B","p":1}')) == []

@@ -176,6 +176,7 @@ def test_whoever_asks_whenever_holds_a_fresh_computation(
     assert not len(at.views) and at.enlisted.count(True) == at.enlisted.count(False)
 
 
+@pytest.mark.covers("Views and conflation, title by title", "equal ones are")
 def test_equal_terms_share_a_view_which_ends_with_its_last_user() -> None:
     at = Aggregations()
     at.publish({"id": 1, "customer": 1, "price": 10}, {"id": 2, "customer": 1, "price": 5})
@@ -291,6 +292,7 @@ def test_who_gives_up_waiting_is_told_nothing() -> None:
         (terms("", ("/" + "a" * 20_000 + " AS /b",)), "bad_projection", "more than 16,384"),
     ],
 )  # fmt: skip
+@pytest.mark.covers("Views and conflation, title by title", "no select list")
 def test_what_cannot_be_aggregated_is_refused(
     asked: AggregationTerms, reason: str, text: str
 ) -> None:
@@ -387,6 +389,7 @@ def test_an_aggregation_beyond_its_limit_is_out_of_service(is_built: bool) -> No
 
 
 @pytest.mark.covers("Views", "aggregations: what they refuse")
+@pytest.mark.covers("Views and conflation, title by title", "equal ones are")
 def test_all_aggregations_together_have_a_limit() -> None:
     at = Aggregations(memory_bytes_max=(1_000_000, 400_000))
     at.publish(*({"id": number, "customer": number, "price": 1} for number in range(300)))

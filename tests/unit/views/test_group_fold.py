@@ -107,6 +107,7 @@ def recomputed(records: dict[bytes, tuple[Tree, int]], latest: dict[Any, Any]) -
 
 @settings(max_examples=300)
 @given(CHANGES, st.booleans())
+@pytest.mark.covers("Views and conflation, title by title", "`AVG`, `COUNT`")
 def test_a_view_equals_a_recomputation_after_each_change(
     changes: list[tuple[int, Tree | None]], twice: bool
 ) -> None:
@@ -139,6 +140,7 @@ def test_a_record_that_moves_touches_the_group_that_it_leaves_first() -> None:
     assert list(view.groups.by_key) == [joined.key]
 
 
+@pytest.mark.covers("Views and conflation, title by title", "one topic with")
 def test_what_leaves_the_filter_leaves_its_group() -> None:
     view = fold(passes="/delay > 10")
     assert view.change(SourceChange(b"1", {"carrier": "AA", "delay": 5}, 1)) == ()
@@ -148,6 +150,7 @@ def test_what_leaves_the_filter_leaves_its_group() -> None:
     assert not left.members and not view.groups.by_key
 
 
+@pytest.mark.covers("Views and conflation, title by title", "grouping: the")
 def test_a_late_scan_does_not_replace_the_latest_plain_field() -> None:
     view = fold()
     view.change(SourceChange(b"1", {"carrier": "AA", "delay": 1, "airport": "JFK"}, 9))
@@ -155,12 +158,14 @@ def test_a_late_scan_does_not_replace_the_latest_plain_field() -> None:
     assert shown(view)[0]["latest"] == {"airport": "JFK"}
 
 
+@pytest.mark.covers("Views and conflation, title by title", "grouping: the")
 def test_a_group_has_the_key_of_a_topic_with_these_key_fields() -> None:
     view = fold()
     (group,) = view.change(SourceChange(b"1", {"carrier": "AA", "delay": 1}, 1))
     assert group.key == KeyRule("delays", ["/carrier"]).key_of({"carrier": "AA"})
 
 
+@pytest.mark.covers("Views and conflation, title by title", "grouping: the")
 def test_without_grouping_each_record_is_one_of_the_view() -> None:
     view = GroupFold(projection("/delay * 2 AS /twice", "COUNT(/delay) AS /count"), (), "view")
     for number, delay in enumerate((1, 1, None)):
@@ -170,12 +175,14 @@ def test_without_grouping_each_record_is_one_of_the_view() -> None:
     assert shown(view) == [{"twice": 10, "count": 1}, {"twice": None, "count": 0}]
 
 
+@pytest.mark.covers("Views and conflation, title by title", "expressions, `HINT")
 def test_an_optional_field_without_value_is_left_out() -> None:
     view = fold("MAX(/delay) AS /worst HINT OPTIONAL", "SUM(/delay + 1) AS /more")
     view.change(SourceChange(b"1", {"carrier": "AA"}, 1))
     assert shown(view) == [{"more": None}]
 
 
+@pytest.mark.covers("Views and conflation, title by title", "expressions, `HINT")
 def test_a_field_alone_keeps_its_name() -> None:
     view = fold("/carrier", "[flights]./from/airport HINT OPTIONAL", "SUM(/delay) AS /sum")
     flight = {"carrier": "AA", "from": {"airport": "JFK"}, "delay": 1}
@@ -197,6 +204,9 @@ def test_equal_arguments_share_a_tally() -> None:
     assert found.reads == {("price",), ("count",)}
 
 
+@pytest.mark.covers("Views and conflation, title by title", "`AVG`, `COUNT`")
+@pytest.mark.covers("Views and conflation, title by title", "`MIN`, `MAX`, `ANY`")
+@pytest.mark.covers("Views and conflation, title by title", "`COUNT_DISTINCT`")
 def test_all_aggregates_of_one_group() -> None:
     view = fold(
         "COUNT(/delay) AS /count",
@@ -252,6 +262,7 @@ def test_all_aggregates_of_one_group() -> None:
         (("(" * 2_000 + "/a AS /b",), "nested too deeply"),
     ],
 )
+@pytest.mark.covers("Views and conflation, title by title", "what an aggregate")
 def test_a_projection_that_cannot_be_is_refused(fields: tuple[str, ...], words: str) -> None:
     with pytest.raises(ExpressionError, match=words):
         projection(*fields)

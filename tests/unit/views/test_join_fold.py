@@ -104,6 +104,7 @@ def recomputed(held: list[dict[int, Tree]], null_equals: bool) -> list[Tree]:
 
 @settings(max_examples=300)
 @given(changes(2), st.booleans(), st.booleans())
+@pytest.mark.covers("Views and conflation, title by title", "joins are left")
 def test_two_topics_equal_a_recomputation_after_each_change(
     stream: list[tuple[int, int, Tree | None]], null_equals: bool, twice: bool
 ) -> None:
@@ -112,6 +113,7 @@ def test_two_topics_equal_a_recomputation_after_each_change(
 
 @settings(max_examples=300)
 @given(changes(3), st.booleans())
+@pytest.mark.covers("Views and conflation, title by title", "joins are left")
 def test_three_topics_equal_a_recomputation_after_each_change(
     stream: list[tuple[int, int, Tree | None]], twice: bool
 ) -> None:
@@ -138,6 +140,7 @@ def check(
     assert fold.memory_bytes >= sum(map(len, held))
 
 
+@pytest.mark.covers("Views and conflation, title by title", "joins are left")
 def test_a_chain_of_joins_goes_both_ways() -> None:
     joins = ("[orders]./customer = [customers]./id", "[customers]./name = [items]./order")
     fields = ("[orders]./id AS /id", "SUM([items]./count) AS /items")
@@ -164,6 +167,7 @@ def test_integers_of_more_than_64_bits_are_doubles() -> None:
     ]
 
 
+@pytest.mark.covers("Views and conflation, title by title", "joins are left")
 def test_several_equalities_of_two_topics_hold_together() -> None:
     sources = joined_sources(
         ("[orders]./customer = [customers]./id", "[customers]./name = [orders]./name"),

@@ -87,6 +87,7 @@ def _both(doubles: list[float]) -> bool:
 
 
 @given(streams(VALUES), st.integers(0, 3), st.booleans())
+@pytest.mark.covers("Views and conflation, title by title", "`AVG`, `COUNT`")
 def test_sums_are_the_exact_ones_rounded_once(
     stream: tuple[list[Any], list[Any]], seed: int, has_squares: bool
 ) -> None:
@@ -139,6 +140,7 @@ def test_a_sum_of_replacements_of_mixed_magnitudes_is_not_off() -> None:
 
 
 @given(streams(VALUES), st.integers(0, 3))
+@pytest.mark.covers("Views and conflation, title by title", "`MIN`, `MAX`, `ANY`")
 def test_extremes_are_those_of_a_sort(stream: tuple[list[Any], list[Any]], seed: int) -> None:
     tally = OrderTally()
     held = applied(tally, *stream, seed)
@@ -159,6 +161,7 @@ def test_extremes_are_those_of_a_sort(stream: tuple[list[Any], list[Any]], seed:
             assert not exact or isinstance(found, float) == doubles
 
 
+@pytest.mark.covers("Views and conflation, title by title", "`MIN`, `MAX`, `ANY`")
 def test_which_of_two_equal_numbers_is_left_does_not_show() -> None:
     tally = OrderTally()
     for value in (0, 0.0, True):
@@ -177,6 +180,7 @@ def distinct_by_filters(values: list[Any]) -> set[Any]:
 
 
 @given(streams(VALUES), st.integers(0, 3))
+@pytest.mark.covers("Views and conflation, title by title", "`COUNT_DISTINCT`")
 def test_different_values_are_counted_as_filters_compare_them(
     stream: tuple[list[Any], list[Any]], seed: int
 ) -> None:
@@ -209,6 +213,7 @@ def test_what_several_equal_values_are_shown_as_is_the_same_in_every_order() -> 
         assert bits(tally.unique()) == bits(5)
 
 
+@pytest.mark.covers("Views and conflation, title by title", "`COUNT_DISTINCT`")
 def test_values_of_one_kind_are_unique() -> None:
     text, nan, truth = DistinctTally(), DistinctTally(), DistinctTally()
     text.add("a")
@@ -220,6 +225,7 @@ def test_values_of_one_kind_are_unique() -> None:
     assert bits(truth.unique()) == bits(1) and truth.joined(",") == "1"
 
 
+@pytest.mark.covers("Views and conflation, title by title", "`COUNT_DISTINCT`")
 def test_a_text_beyond_its_limit_is_null(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tallies, "CONCAT_BYTES_MAX", 5)
     tally = DistinctTally()

@@ -259,6 +259,7 @@ VIEW = """<View>
 
 
 @pytest.mark.covers("Views", "`SOW/View` of AMPSConfig")
+@pytest.mark.covers("Views and conflation, title by title", "each element runs, `Topic`")
 def test_views_are_translated() -> None:
     found = document(FILE.replace("</SOW>", VIEW))
     assert not [each for each in findings(found) if each.refuses]
@@ -294,6 +295,7 @@ def test_views_are_translated() -> None:
         ("<Field>/id AS /id", "<Field>/id AS /n", "another field of the view"),
     ],
 )
+@pytest.mark.covers("Views and conflation, title by title", "each element runs, `Topic`")
 def test_a_view_that_cannot_be_is_refused_with_its_line(old: str, new: str, words: str) -> None:
     assert old in VIEW
     with pytest.raises(ConfigurationError, match=words) as caught:
@@ -338,6 +340,7 @@ CONFLATED = """<ConflatedTopic>
 
 
 @pytest.mark.covers("Views", "`SOW/ConflatedTopic` of AMPSConfig")
+@pytest.mark.covers("Views and conflation, title by title", "each element runs or")
 def test_conflated_topics_are_translated() -> None:
     found = document(FILE.replace("</SOW>", CONFLATED))
     assert not [each for each in findings(found) if each.refuses]
@@ -359,6 +362,7 @@ def test_conflated_topics_are_translated() -> None:
         ("/n + 1 AS", "/n OF PREVIOUS AS", "knows no PREVIOUS message"),
     ],
 )
+@pytest.mark.covers("Views and conflation, title by title", "each element runs or")
 def test_a_conflated_topic_that_cannot_be_is_refused(old: str, new: str, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words) as caught:
         document(FILE.replace("</SOW>", CONFLATED.replace(old, new, 1)))

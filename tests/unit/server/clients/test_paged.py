@@ -73,6 +73,7 @@ class Shown:
 
 
 @pytest.mark.covers("Views", "`top_n` and `skip_n` of a subscription")
+@pytest.mark.covers("Views and conflation, title by title", "a paginated subscription")
 def test_a_page_follows_its_rows(tmp_path: Path) -> None:
     async def visit(house: House) -> None:
         door, other = await house.client("c"), await house.client("p")
@@ -101,6 +102,7 @@ def test_a_page_follows_its_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("Views", "`replace` of a page")
+@pytest.mark.covers("Views and conflation, title by title", "`replace` shows")
 def test_another_page_brings_the_difference(tmp_path: Path) -> None:
     async def visit(house: House) -> None:
         door, other = await house.client("c"), await house.client("p")
@@ -224,6 +226,7 @@ def test_a_build_waits_while_its_user_has_worked_too_much(tmp_path: Path) -> Non
     in_house(tmp_path, visit)
 
 
+@pytest.mark.covers("Views and conflation, title by title", "without an order")
 def test_clients_are_charged_for_the_orders_that_they_share(tmp_path: Path) -> None:
     async def visit(house: House) -> None:
         doors = [await house.client(f"c{number}") for number in range(2)]
