@@ -16,7 +16,12 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from raylay.services.errors import MessageTypeError, RemoteProtocolError
+from raylay.services.errors import (
+    CorruptRecord,
+    MessageTypeError,
+    RemoteProtocolError,
+    StorageError,
+)
 from raylay.services.expressions.budgets import FilterBudget
 from raylay.services.expressions.expression import Expression, filter_of, nodes
 from raylay.services.expressions.functions.registry import NO_CONTEXT, Functions
@@ -167,8 +172,6 @@ class PageOrder:
         self._read = found[judged:]
         if effort is not None and effort.given_up:
             self.failure = RemoteProtocolError(TOO_COSTLY, FILTER_TOO_COSTLY)
-        elif self.topic.refusal:
-            self.failure = RemoteProtocolError(self.topic.refusal, "view_full")
         elif not self._read and self._is_read:
             self._scan, self.is_built = None, True
         return size_bytes
@@ -189,6 +192,8 @@ class PageOrder:
         """Returns why no subscription can use the order; None: it can, once it is built."""
         if self.filter is not None and self.filter.effort.is_stopped:
             return RemoteProtocolError(TOO_COSTLY, FILTER_TOO_COSTLY)
+        if self.topic.refusal:
+            return RemoteProtocolError(self.topic.refusal, "view_full")
         return self.failure
 
     @property
@@ -367,8 +372,8 @@ class PagedSubscriptions:
         topics: returns the topics with records that a subscription asks for.
         instance, group: name of the instance and of its group.
         asker: returns the client of a session, with the budget of its filters.
-        full: called once with an order that takes more memory than it may: its subscriptions are
-            to end.
+        full: called once with an order that takes more memory than it may, or of which a record
+            cannot be read: its subscriptions are to end.
         order_bytes_max: limit on the memory of an order.
     """
 
@@ -549,7 +554,7 @@ class PagedSubscriptions:
         assert wishes is not None
         use = self.hold(subscription.session, subscription.filter, subscription.content, wishes)
         order = use.order
-        while not order.is_built and order.failure is None:
+        while not order.is_built and order.refusal is None:
             order.build(1_000)
             self.check(order)
         refusal = order.refusal
@@ -675,8 +680,13 @@ class PagedSubscriptions:
                     found = order.changed(change.change)
                     if found:
                         rows = _ChangedRows(number, change, values, self._records)
-                        for each in found:
-                            yield from self._given(order, each, rows, received_us)
+                        try:
+                            for each in found:
+                                yield from self._given(order, each, rows, received_us)
+                        except (StorageError, CorruptRecord) as error:
+                            # A row that came in cannot be read: the commit itself did not need it.
+                            order.failure = RemoteProtocolError(str(error), "storage_error")
+                            self._full(order)
                     if order.memory_bytes > self.order_bytes_max:
                         self.check(order)
         for subscription, (reason, delivery) in self._open.items():

@@ -16,7 +16,7 @@ from support.sow_given import book, delete, put
 
 from raylay.services.core.feature import CommitBatch
 from raylay.services.core.sow import SowFeature
-from raylay.services.errors import RemoteProtocolError
+from raylay.services.errors import RemoteProtocolError, SowDamaged
 from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.expressions.work import NEWS
 from raylay.services.messages.records import Command, Record, Run, iterate_records
@@ -486,6 +486,13 @@ def test_an_order_of_what_is_out_of_service_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="too large") as refused:
         house.follow("page")
     assert refused.value.reason == "view_full"
+    house.book.topics[0].refusal = ""
+    use = house.hold(house.made("page"))
+    use.order.build(1)
+    assert use.order.is_built and use.order.refusal is None
+    house.book.topics[0].refusal = "view orders is too large"
+    with pytest.raises(RemoteProtocolError, match="too large"):
+        house.follow("page")
 
 
 def test_a_page_of_records_that_are_found_by_no_name() -> None:
@@ -506,6 +513,29 @@ def test_a_page_of_records_that_are_found_by_no_name() -> None:
     (status,) = house.pages.status()
     assert (status["topic"], house.pages.number(page)) == ("elsewhere", status["number"])
     assert house.pages.number(house.made("none")) is None
+
+
+def test_a_damaged_record_ends_the_pages_that_need_it_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House()
+    house.put({"id": 1, "p": 1}, {"id": 2, "p": 2}, {"id": 3, "p": 3})
+    house.follow("page", 0, 1)
+    other = house.follow("other", 0, 3, "/p DESC")
+    state = house.book.topics[0].state
+    get = state.get
+
+    def damaged(wanted: bytes) -> Any:
+        if wanted == key(2):
+            raise SowDamaged("SOW record 2 is damaged")
+        return get(wanted)
+
+    monkeypatch.setattr(state, "get", damaged)
+    told = house.put({"id": 1, "p": 10})
+    assert ("other", "", {"id": 1, "p": 10}) in said(told)
+    (order,) = house.full
+    assert order.failure is not None and order.failure.reason == "storage_error"
+    assert house.pages.members(order) != [other]
 
 
 def test_large_rows_come_in_several_deliveries() -> None:
