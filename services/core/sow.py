@@ -217,7 +217,7 @@ class SowFeature:
     def _fold_run(self, run: Run, changes: list[SowChange] | None) -> None:
         if run.kind != Kind.RECORDS:
             return
-        topic = self.book.find(run.topic, run.message_type)
+        topic = self.book.find_kept(run.topic, run.message_type)
         if topic is None or run.last_txid <= topic.state.txid:
             return
         if run.receive_time_us < self._from_us.get(id(topic), 0):

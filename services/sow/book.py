@@ -76,6 +76,13 @@ class SowBook:
             found = self._found[key] = next(fitting, None)
             return found
 
+    def find_kept(self, topic: bytes, message_type: bytes) -> SowTopic | None:
+        """Returns the first SOW topic whose records are messages of this topic and type; None: none
+        is. Messages with the name of a view are not its records: they were journaled before the
+        view was declared, or came from an instance that has no such view."""
+        found = self.find(topic, message_type)
+        return None if found in self.computed else found
+
     def matching(self, wanted: QueryWish) -> tuple[SowTopic, ...]:
         """Returns the SOW topics that a query asks for. Where one has a pattern, only some of its
         records may be wanted: each record has its topic.

@@ -53,6 +53,21 @@ def test_a_fabric_in_python_takes_what_its_file_has() -> None:
     [
         (SUMS.replace("orders", "trades"), "there is no SOW topic, view or queue json/trades"),
         (SUMS.replace("SUM(/n)", "SUM(MAX(/n))"), "a view of a view"),
+        (SUMS.replace("topic: orders", "topic: sums"), "json/sums, which view sums is over"),
+        (
+            SUMS.replace("topic: orders", "topic: other")
+            + "\n  - "
+            + SUMS.replace("name: sums", "name: other").replace("topic: orders", "topic: sums"),
+            "json/other, which view sums is over: define it before the view",
+        ),
+        (
+            SUMS.replace("topic: orders", 'joins: ["[orders]./a = [sums]./a"]'),
+            "no topic with a state here",
+        ),
+        (SUMS.replace("SUM(/n)", "SUM(UNIX_TIMESTAMP())"), "UNIX_TIMESTAMP"),
+        (SUMS.replace("[/a]", "[SUM(/a)]"), "a grouping is a field"),
+        (SUMS.replace("topic: orders", "topic: orders, filter: SUM(/a) > 1"), "group of messages"),
+        (SUMS.replace("topic: orders", "topic: orders, filter: UNIX_TIMESTAMP() > 1"), "each time"),
         (SUMS.replace("SUM(/n) AS /n", ""), "projection"),
         (SUMS.replace("topic: orders", "filter: /a"), "give the topic under it, or the joins"),
         (SUMS.replace("message_type: json", "message_type: binary"), "cannot have messages"),

@@ -15,6 +15,7 @@ from raylay.services.core.feature import CommitBatch
 from raylay.services.core.sow import SowFeature
 from raylay.services.core.views import ViewFeature
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.records import Command
 from raylay.services.plugins.views import view_problems, with_views
 from raylay.services.sow.book import SowBook
 from raylay.services.sow.definition import SowTopicDefinition
@@ -328,3 +329,17 @@ def test_indexes_of_a_view_get_the_changes_that_nobody_follows() -> None:
     assert key_of({"customer": "05"}, ("/customer",), "keyed") in (
         keyed.candidates({("customer",): ("05",)}) or ()
     )
+
+
+def test_messages_with_the_name_of_a_view_are_none_of_its_records() -> None:
+    """They may be in the journal from before the view was declared, or come over a link from an
+    instance that has no such view."""
+    at = Views(*EVERY)
+    at.publish({"id": 1, "customer": "a", "price": 2})
+    before = at.records()
+    for command in (Command.PUBLISH, Command.DELTA_PUBLISH, Command.DELETE):
+        for key in (b"", *before["sums"]):
+            stray = put(at.txid + 1, b'{"customer": "b"}', topic="sums", command=command, key=key)
+            assert at.commit(stray) == []
+            at.sow.recover([put(at.txid + 1, b"{}", topic="sums", command=command, key=key)])
+            assert at.records() == before == at.rebuilt()
