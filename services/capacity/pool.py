@@ -183,6 +183,19 @@ class Pool:
             self.direct_bytes += sign * holding.memory_bytes
         self.disk_bytes += sign * holding.disk_bytes
 
+    def has_room(self, client: int) -> bool:
+        """Returns whether a client that is offline can come online with the memory that it holds,
+        without exceeding a limit."""
+        held = self._clients.get(client)
+        if held is None:
+            return True
+        limits, memory_bytes = self.limits, held.holding.memory_bytes
+        share = (self._common or held.policy).client_share
+        return (
+            self.direct_bytes + memory_bytes <= limits.memory_bytes_max
+            and memory_bytes <= limits.memory_bytes_max * share
+        )
+
     def back_online(self, client: int) -> None:
         """Notes that a client has taken everything that was on disk for it."""
         held = self._clients.get(client)

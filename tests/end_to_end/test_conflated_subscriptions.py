@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 from end_to_end.test_views import Instance
-from support.one_instance import in_instance
+from support.one_instance import events, in_instance
 
+from raylay.services.capacity.config import CapacityConfig
 from raylay.services.client import EPOCH, NOW, Client, Message, Subscription
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.errors import CommandFailed
@@ -258,3 +260,52 @@ def test_a_replay_is_conflated_along_its_timeline_and_goes_on_live(tmp_path: Pat
             await asyncio.sleep(0.01)
 
     with_client(tmp_path, visit)
+
+
+def test_a_client_that_does_not_read_gets_the_last_value_of_each_record(tmp_path: Path) -> None:
+    async def visit(client: Client, server: InstanceServer) -> None:
+        address = server.runtime.client_address
+        async with Client("slow", servers=[address]) as slow:
+            auto = await slow.subscribe("rows", conflation="auto", queue_bytes_max=1_000)
+            status = server.parts.clients.conflated.status
+            count = 0
+            body = "x" * 100_000
+            # Until the sockets on the way are full, nothing waits.
+            while status()["conflated"] < 5:
+                await publish(client, "rows", {"id": count % 3, "n": count, "body": body})
+                count += 1
+            assert status()["pending"] == 3
+            for number in range(3):
+                await publish(client, "rows", {"id": number, "n": -1})
+            last: dict[int, int] = {}
+            came = 0
+            while last != {0: -1, 1: -1, 2: -1}:
+                ((_, _, found),) = await changes(auto, 1)
+                last[found["id"]] = found["n"]
+                came += 1
+            assert came < count
+            await publish(client, "rows", {"id": 0, "n": -2})
+            assert await changes(auto, 1) == [("publish", "", {"id": 0, "n": -2})]
+
+    with_client(tmp_path, visit)
+
+
+def test_a_client_whose_pending_changes_take_too_much_is_disconnected(tmp_path: Path) -> None:
+    config = replace(CONFIG, capacity=CapacityConfig(memory_bytes_max=1_000_000))
+
+    async def run(server: InstanceServer) -> None:
+        address = server.runtime.client_address
+        async with (
+            Client("p", servers=[address]) as client,
+            Client("c", servers=[address]) as other,
+        ):
+            await other.subscribe("rows", conflation=LONG)
+            number = 0
+            while not events(server, "slow_client"):
+                number += 1
+                await publish(client, "rows", {"id": number, "body": "x" * 10_000})
+            assert number > 20, "half of the memory is one client's"
+            (event,) = events(server, "slow_client")
+            assert (event["client"], event["limit"]) == ("c", "share")
+
+    in_instance(tmp_path, run, config)

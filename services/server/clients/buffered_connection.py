@@ -68,6 +68,10 @@ class ConnectionPool(Protocol):
     def weigh(self, connection: BufferedConnection) -> None:
         """Checks the limits for a connection that holds more than before."""
 
+    def has_room(self, connection: BufferedConnection) -> bool:
+        """Returns whether a connection that is offline can come online without exceeding a
+        limit."""
+
     def came_back(self, connection: BufferedConnection) -> None:
         """Notes that a connection is online again."""
 
@@ -361,8 +365,11 @@ class BufferedConnection(FramedConnection):
     @property
     def _has_read(self) -> bool:
         """Returns whether the client has stopped being slow. With much data in its socket it could
-        be above the limit again at once, and would go offline and come back for ever."""
-        return self.behind is None and self._in_socket() <= UNWEIGHED_BYTES
+        be above the limit again at once, and would go offline and come back for ever. So would one
+        whose share of common memory has no room: the disk does not make that any smaller."""
+        if self.behind is not None or self._in_socket() > UNWEIGHED_BYTES:
+            return False
+        return not self._shared_bytes or self.pool.has_room(self)
 
     def look(self) -> None:
         """Called now and then. Fetches what the buffer holds if the client has read enough to come

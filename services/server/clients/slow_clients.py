@@ -250,6 +250,12 @@ class ClientPool:
         if self.pool.holds(connection.number, connection.holding(), connection.policy):
             self._decide()
 
+    def has_room(self, connection: BufferedConnection) -> bool:
+        """Returns whether a connection that is offline can come online without exceeding a
+        limit."""
+        self.pool.holds(connection.number, connection.holding(), connection.policy)
+        return self.pool.has_room(connection.number)
+
     def came_back(self, connection: BufferedConnection) -> None:
         self.pool.back_online(connection.number)
         self._runtime.report("client_online", client=connection.client_name, peer=connection.peer)

@@ -147,6 +147,20 @@ def test_who_is_back_online_counts_as_before() -> None:
     assert pool.holds(1, memory(101)) and pool.decide() == [GoOffline(1, 101)]
 
 
+def test_there_is_room_for_one_who_stays_within_the_limits_online() -> None:
+    pool = Pool(Limits(100, 1_000, 0.6))
+    assert pool.has_room(1), "it holds nothing"
+    pool.holds(1, ClientHolding(55))
+    pool.holds(2, ClientHolding(50))
+    assert pool.decide() == [GoOffline(1, 55)]
+    assert not pool.has_room(1), "together it would be too much"
+    pool.holds(1, ClientHolding(50))
+    assert pool.has_room(1)
+    pool.holds(2, ClientHolding(10))
+    pool.holds(1, ClientHolding(61))
+    assert not pool.has_room(1), "it would be more than its share"
+
+
 def test_who_holds_nothing_costs_nothing() -> None:
     pool = Pool(ALL)
     assert not pool.holds(1, memory(0)) and pool.clients == []

@@ -33,6 +33,10 @@ class Pool:
 
     def __init__(self) -> None:
         self.back = self.weighed = 0
+        self.is_full = False
+
+    def has_room(self, connection: BufferedConnection) -> bool:
+        return not self.is_full
 
     def weigh(self, connection: BufferedConnection) -> None:
         self.weighed += 1
@@ -367,5 +371,25 @@ def test_a_client_takes_all_unless_something_waits_for_it() -> None:
         assert connection.takes_all
         client.stall()
         assert not connection.takes_all
+
+    with_client(visit)
+
+
+def test_a_client_whose_share_of_memory_has_no_room_stays_offline() -> None:
+    """It would go offline again at once, and come back for ever."""
+
+    def visit(client: Client) -> None:
+        connection, disk = client.connection, client.disk
+        connection.charge(5_000)
+        client.pool.is_full = True
+        connection.go_offline(disk)
+        disk.answer()
+        assert connection.is_offline and not client.pool.back
+        connection.look()
+        assert connection.is_offline and not disk.asked
+        client.pool.is_full = False
+        connection.look()
+        disk.answer()
+        assert not connection.is_offline and client.pool.back == 1
 
     with_client(visit)

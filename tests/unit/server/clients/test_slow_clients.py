@@ -174,7 +174,10 @@ def test_who_is_offline_is_looked_at_until_it_is_online_again() -> None:
     slow: Any = Slow()
     pool.weigh(slow)
     assert slow.is_offline
+    slow.held = ClientHolding(1_001)
+    assert not pool.has_room(slow), "it would go offline again"
     slow.held = ClientHolding(0)
+    assert pool.has_room(slow)
     for count in (1, 2, 3):
         pool.check(0)
         assert slow.looks == count and not pool.is_idle

@@ -629,6 +629,9 @@ def test_what_was_kept_goes_to_the_socket_of_who_is_offline_again_at_once() -> N
 
         times = 0
 
+        def has_room(self, connection: BufferedConnection) -> bool:
+            return True
+
         def came_back(self, connection: BufferedConnection) -> None:
             self.times += 1
             if self.times == 1:
