@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from raylay.services.client import Subscription
 from raylay.services.errors import CommandFailed
 
 pytestmark = pytest.mark.covers("Views", "paginated subscriptions: who applies")
+
+DEADLINE_S = 60.0
 
 
 class Page:
@@ -37,15 +40,20 @@ class Page:
     async def until(self, wanted: list[Any]) -> None:
         """Takes messages until the page shows these values, in order."""
         while self.shown != wanted:
+            await self.take()
+
+    async def take(self) -> None:
+        """Takes the messages of one batch."""
+        async with asyncio.timeout(DEADLINE_S):
             batch = await self.subscription.next_batch()
-            assert batch is not None
-            for message in batch.messages():
-                self.kinds.append((message.kind, message.reason))
-                if message.kind == "oof":
-                    del self.rows[message.key]
-                    continue
-                # A delta has the changed fields; here no record loses a field.
-                self.rows[message.key] = self.rows.get(message.key, {}) | json.loads(message.body)
+        assert batch is not None
+        for message in batch.messages():
+            self.kinds.append((message.kind, message.reason))
+            if message.kind == "oof":
+                del self.rows[message.key]
+                continue
+            # A delta has the changed fields; here no record loses a field.
+            self.rows[message.key] = self.rows.get(message.key, {}) | json.loads(message.body)
 
 
 @pytest.mark.covers("Views", "`replace` of a page")
@@ -153,6 +161,40 @@ def test_a_page_of_groups_is_turned_and_not_aggregated_anew(tmp_path: Path) -> N
             assert (await at.rows("orders", keys=[b"none"])) == []
             assert at.server.parts.sow.status()["aggregations"] == []
             assert not len(at.server.parts.clients.pages.table)
+
+    asyncio.run(run())
+
+
+def test_pages_amid_commits_of_many_changes_are_the_slices_of_a_query(tmp_path: Path) -> None:
+    """Groups come, go and move many times in one commit: each page of the view and of the topic
+    under it is in the end the slice that a query gives."""
+
+    async def run() -> None:
+        rng = random.Random(11)
+        async with Instance(tmp_path) as at:
+            pages = []
+            for topic, order in (("sums", "/sum DESC"), ("orders", "/price DESC, /id")):
+                for skip, delta in ((0, False), (3, False), (3, True)):
+                    terms: dict[str, Any] = {"order_by": order, "top_n": 4, "skip_n": skip}
+                    subscription = await at.client.sow_and_subscribe(
+                        topic, oof=True, delta=delta, **terms
+                    )
+                    pages.append((topic, terms, Page(subscription)))
+            for _ in range(6):
+                for _ in range(80):
+                    number = rng.randrange(30)
+                    if rng.random() < 0.1:
+                        await at.client.sow_delete("orders", filter=f"/id = {number}")
+                        continue
+                    value = {"id": number, "customer": rng.randrange(9), "price": rng.randrange(50)}
+                    await at.client.publish("orders", json.dumps(value).encode())
+                await at.client.flush()
+            for topic, terms, page in pages:
+                rows = await at.client.sow(topic, **terms).all()
+                wanted = {row.key: json.loads(row.body) for row in rows}
+                assert len(wanted) == 4
+                while page.rows != wanted:
+                    await page.take()
 
     asyncio.run(run())
 
