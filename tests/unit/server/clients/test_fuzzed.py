@@ -74,6 +74,10 @@ OPTIONS = st.fixed_dictionaries(
         "non_regex_topic": st.booleans(), "fully_durable": st.booleans(),
         "conflation": st.sampled_from(["10ms", "auto", "none", "1ns", "x", 7]),
         "conflation_key": st.one_of(VALUES, st.just(["/id"]), st.just(["/a", "/b"])),
+        "projection": st.one_of(
+            VALUES, st.lists(st.sampled_from(["/a", "COUNT(/id) AS /n", "MAX(/a) AS /b", "SUM("]))
+        ),
+        "grouping": st.one_of(VALUES, st.just(["/a"]), st.just(["/a", "/b"])),
     },
 )  # fmt: skip
 HEADERS = st.fixed_dictionaries(
