@@ -31,12 +31,18 @@ class QueueSource:
     Attributes:
         topic: the messages as records; clients neither query nor follow them.
         is_complete: whether the owner has told of all messages since the instance began.
+        number: number of the request to the owner to tell of the messages; 0: it tells of them from
+            its beginning on.
+        is_heard: whether what the owner tells answers that request; what comes before is of an
+            earlier one.
     """
 
-    __slots__ = ("_untold", "definition", "is_complete", "topic")
+    __slots__ = ("_untold", "definition", "is_complete", "is_heard", "number", "topic")
 
-    def __init__(self, definition: QueueDefinition, kind: MessageType) -> None:
+    def __init__(self, definition: QueueDefinition, kind: MessageType, number: int = 0) -> None:
         self.definition = definition
+        self.number = number
+        self.is_heard = not number
         own = SowTopicDefinition(definition.name, definition.message_type, transient=True)
         self.topic = SowTopic(own, kind, SowState(SowRules(), kept=False))
         self.is_complete = False
@@ -45,6 +51,7 @@ class QueueSource:
 
     def begin(self) -> None:
         """Notes that an owner begins, which tells of all messages."""
+        self.is_heard = True
         self._untold = {record.key for record in self.topic.state.records()}
 
     def came(self, records: Iterable[Record], txid: int, now_us: int) -> list[SowChange]:

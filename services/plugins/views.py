@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from raylay.services.core.views import ViewFeature
     from raylay.services.queues.definition import QueueDefinition
     from raylay.services.sow.topic import SowTopic
-    from raylay.services.views.aggregated import AggregatedViews
+    from raylay.services.views.aggregated import AggregatedViews, QueueTopics
     from raylay.services.views.conflated_topic import ConflatedTopic
     from raylay.services.views.sources import SourceTopic
 
@@ -121,6 +121,7 @@ def aggregated_views(
     types: Iterable[TypeDefinition],
     enlist: Callable[[bool], None],
     wake: Callable[[], None],
+    queues: QueueTopics | None = None,
 ) -> AggregatedViews:
     """Returns the views without a name of an instance, none at first.
 
@@ -129,6 +130,7 @@ def aggregated_views(
         types: message types of the configuration.
         enlist: enlists the views as a feature of the folds (True), or ends that.
         wake: called when there is something to build.
+        queues: the queues; None: there are none.
 
     Raises:
         RemoteProtocolError: what is installed beside Raylay cannot be used: the client is told.
@@ -140,7 +142,7 @@ def aggregated_views(
         kinds, known = installed_types(types), functions()
     except (ConfigurationError, MessageTypeError) as error:
         raise RemoteProtocolError(f"nothing can be aggregated: {error}", "not_supported") from None
-    return AggregatedViews(kinds, book.find, known, enlist, wake)
+    return AggregatedViews(kinds, book.find, known, enlist, wake, queues=queues)
 
 
 def _by_name(topics: Iterable[SowTopic]) -> dict[SourceTopic, SowTopic]:

@@ -574,6 +574,11 @@ class ReplicatedQueueState:
                 if message.state == AVAILABLE and not message.is_barrier:
                     self._place(message)
 
+    def present(self) -> list[QueuedMessage]:
+        """Returns the messages that are in the queue, in order."""
+        every = (each for known in self.known.values() for each in known.values())
+        return sorted((each for each in every if each.state != GONE), key=lambda each: each.txid)
+
     # -- where messages stand ------------------------------------------------------------------
     def is_ours(self, message: QueuedMessage) -> bool:
         return message.register.owner == self.name

@@ -153,7 +153,7 @@ class InstanceParts:
         self.queues = queues = self._made_queues(recovered, tables, starts, deliveries)
         slowed = SlowedPublishers(runtime, queues)
         self.sow = SowManager(
-            runtime, instance, recovered.sow, folds, commits.cycle.hold, queues.removable
+            runtime, instance, recovered.sow, folds, commits.cycle.hold, queues.removable, queues
         )
         self.recovery = RecoveryPoints(runtime, instance, recovered.log, directory)
         self.upstreams = self._made_upstreams(tables, connection_limit, shares, slowed)

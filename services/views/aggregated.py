@@ -70,6 +70,19 @@ class AggregatedBatch(Protocol):
     last_txid: int
 
 
+class QueueTopics(Protocol):
+    """The queues of an instance, whose messages are aggregated as records (`QueueManager`)."""
+
+    def follow(self, name: str, message_type: str) -> SowTopic | None:
+        """Returns the messages of a queue as a topic; None: there is no such queue."""
+
+    def is_told(self, topic: SowTopic) -> bool:
+        """Returns whether a topic is no queue's, or has all messages of the queue."""
+
+    def unfollow(self, topic: SowTopic) -> None:
+        """Notes that nothing is over a topic any more."""
+
+
 class _Key(NamedTuple):
     """The part of an aggregation that its users share."""
 
@@ -219,6 +232,7 @@ class AggregatedViews:
         enlist: enlists the feature (True), or ends that.
         wake: called when there is something to build.
         memory_bytes_max: limit on the memory of one view, and of all together.
+        queues: the queues; None: there are none.
     """
 
     name = "aggregated"
@@ -232,7 +246,9 @@ class AggregatedViews:
         enlist: Callable[[bool], None] = lambda is_used: None,
         wake: Callable[[], None] = lambda: None,
         memory_bytes_max: tuple[int, int] = (MEMORY_BYTES_MAX_DEFAULT, MEMORY_BYTES_MAX),
+        queues: QueueTopics | None = None,
     ) -> None:
+        self._queues = queues
         self._kinds = kinds
         self._find = find
         self._functions = functions
@@ -271,6 +287,20 @@ class AggregatedViews:
                 `not_supported`, `too_many`, or `view_full`.
         """
         source = self._source(terms)
+        try:
+            return self._used(source, terms, asker, session, follows)
+        except Exception:
+            self._left(source)
+            raise
+
+    def _used(
+        self,
+        source: SowTopic,
+        terms: AggregationTerms,
+        asker: FilterOwner,
+        session: int,
+        follows: bool,
+    ) -> AggregatedUse:
         found: Expression | None = None
         if terms.filter:
             found = filter_of(
@@ -301,10 +331,12 @@ class AggregatedViews:
         name = terms.topic.encode()
         kind = terms.message_type
         found = self._find(name, kind.encode())
+        if found is None and self._queues is not None:
+            found = self._queues.follow(terms.topic, kind)
         if found is None:
             raise RemoteProtocolError(
-                f"there is no SOW topic or view {kind}/{terms.topic[:200]}: only what has a state "
-                "of the world can be aggregated",
+                f"there is no SOW topic, view or queue {kind}/{terms.topic[:200]}: only what has a "
+                "state of the world can be aggregated",
                 "no_sow",
             )
         if found.definition.pattern:
@@ -404,10 +436,26 @@ class AggregatedViews:
         del self._shared[shared.key]
         over = self._over[id(shared.source)]
         over.remove(shared)
-        if not over:
-            del self._over[id(shared.source)]
+        self._left(shared.source)
         if not self._shared:
             self._enlist(False)
+
+    def _left(self, source: SowTopic) -> None:
+        """Lets a topic go, unless there are views over it."""
+        if not self._over.get(id(source)):
+            self._over.pop(id(source), None)
+            if self._queues is not None:
+                self._queues.unfollow(source)
+
+    def _is_told(self, source: SowTopic) -> bool:
+        return self._queues is None or self._queues.is_told(source)
+
+    def look_again(self) -> None:
+        """Goes on with the views that have waited for the messages of a queue."""
+        for shared in self._shared.values():
+            if shared.scan is not None and shared not in self._building:
+                self._building.append(shared)
+                self._wake()
 
     def _close(self, shared: AggregatedView, refusal: str) -> None:
         """Takes a view out of service. Who asks for it from now on has it built anew."""
@@ -434,7 +482,9 @@ class AggregatedViews:
             if shared.is_wanted and shared.scan is not None:
                 self._take_some(shared, shared.scan)
             if shared.is_wanted and shared.scan is not None:
-                building.append(shared)
+                # The rest of a queue's messages is awaited: `look_again`.
+                if not shared.scan.done:
+                    building.append(shared)
             else:
                 for use in tuple(shared.users):
                     use.told()
@@ -457,7 +507,7 @@ class AggregatedViews:
         except Exception as error:
             self._failed(shared, error)
             return
-        if scan.done:
+        if scan.done and self._is_told(shared.source):
             shared.scan = None
         shared.takes += TAKEN_AT_ONCE
         self._look_at(shared)

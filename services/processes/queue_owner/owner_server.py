@@ -193,6 +193,9 @@ class OwnerServer:
             machine.proxied(*control.read_proxied(header))
         elif command == "clock":
             machine.state.clock_set(*control.read_clock(header))
+        elif command == "follow":
+            number, txid = control.whole(header, "n"), control.whole(header, "tx")
+            self._follow(machine.state, number, txid)
         elif command == "ask":
             self._loop.create_task(self._answering.answer(header))
 
@@ -251,6 +254,16 @@ class OwnerServer:
             self._instance,
             self._outbox,
         )
+
+    def _follow(self, state: ReplicatedQueueState, number: int, committed_txid: int) -> None:
+        """Begins to tell the instance of all messages, or ends that (0)."""
+        if not number:
+            self._followed = state.followed = None
+            return
+        self._instance.send(control.following(number))
+        found = self._followed = FollowedMessages(self._bodies, self._instance, committed_txid)
+        found.waiting += state.present()
+        state.followed = found.waiting
 
     # -- a turn --------------------------------------------------------------------------------
     def turn(self) -> None:

@@ -284,6 +284,21 @@ def read_gone(body: bytes) -> Keys:
     return read_keys(body)
 
 
+def follow(number: int, committed_txid: int = 0) -> bytes:
+    """Encodes that the owner is to tell of all messages from now on.
+
+    Args:
+        number: number of the request, at least 1; 0: the owner is to tell of none any more.
+        committed_txid: transaction id up to which all messages are to be told before `all_came`.
+    """
+    return encode_frame({"c": "follow", "n": number, "tx": committed_txid})
+
+
+def following(number: int) -> bytes:
+    """Encodes that what comes next is the answer to a `follow` of this number."""
+    return encode_frame({"c": "following", "n": number})
+
+
 def all_came() -> bytes:
     """Encodes that the instance has been told of all messages that the queue had when its owner
     began."""

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from raylay.services.security.row_filters import RowFilters
     from raylay.services.sow.query.query_execution import QueryExecution
     from raylay.services.sow.query.query_parser import ParsedQuery, QueryParser, ReplacedQuery
-    from raylay.services.sow.topic import SowTopic
     from raylay.services.views.aggregated import AggregatedUse
 
 TURN_S = 0.001
@@ -441,7 +440,12 @@ class QueryRunner:
     ) -> _Query:
         from raylay.services.sow.query.query_parser import QueryRequest
 
-        terms = aggregation_terms(sow, wanted, self._sow.book.matching(wanted))
+        types = {each.type_name.decode() for each in self._sow.book.matching(wanted)}
+        if not types:
+            allowed = wanted.message_types
+            found = self._sow.queue_types(sow.topic)
+            types = {each for each in found if not allowed or each.encode() in allowed}
+        terms = aggregation_terms(sow, wanted, types)
         number = connection.number
         use = self._sow.aggregate(terms, self._asker(number), number, follows=subscribe is not None)
         question = QueryRequest(
@@ -807,12 +811,12 @@ class QueryRunner:
 
 
 def aggregation_terms(
-    sow: SowCommand, wanted: TopicFilter, topics: Sequence[SowTopic]
+    sow: SowCommand, wanted: TopicFilter, types: Collection[str]
 ) -> AggregationTerms:
     """Returns the aggregation that a query asks for.
 
     Args:
-        topics: the SOW topics that the query names.
+        types: message types of the SOW topics or queues that the query names.
 
     Raises:
         RemoteProtocolError: it is not of one topic.
@@ -823,20 +827,20 @@ def aggregation_terms(
             f"an aggregation is of one topic, and {shown} is a regular expression: name a topic",
             "not_supported",
         )
-    if not topics:
+    if not types:
         raise RemoteProtocolError(
-            f"no SOW topic or view is {shown}: only what has a state of the world can be "
+            f"no SOW topic, view or queue is {shown}: only what has a state of the world can be "
             "aggregated",
             "no_sow",
         )
-    types = {each.type_name.decode() for each in topics}
     if len(types) > 1:
         raise RemoteProtocolError(
-            f"SOW topics of types {', '.join(sorted(types))} are called {shown}: give the message "
+            f"topics of types {', '.join(sorted(types))} are called {shown}: give the message "
             "type of one",
             "bad_message_type",
         )
-    return AggregationTerms(sow.topic, types.pop(), sow.filter, sow.projection, sow.grouping)
+    (kind,) = types
+    return AggregationTerms(sow.topic, kind, sow.filter, sow.projection, sow.grouping)
 
 
 def _follow_terms(

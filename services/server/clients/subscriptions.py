@@ -200,13 +200,8 @@ class ClientSubscriptions:
                 sow = self._allowed_query(sow, subscribe)
                 if subscribe is not None:
                     subscribe = replace(subscribe, filter=sow.filter, select=sow.select)
-            if subscribe is None or sow.projection:
+            if subscribe is None and not sow.projection:
                 frontend = self._clients.queued.find(sow.topic, sow.message_type)
-                if frontend is not None and sow.projection:
-                    raise RemoteProtocolError(
-                        f"{sow.topic[:200]!r} is a queue: aggregate the topic under it",
-                        "not_supported",
-                    )
                 if frontend is not None:
                     self._check_name(name, replaces=False, subscribes=False)
                     self._clients.queued.sow(connection, sow, frontend)

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from raylay.services.queues.definition import QueueDefinition
     from raylay.services.queues.frontend import QueueFrontend, RoutedRequest
     from raylay.services.queues.records import Acknowledgment, Keys
-    from raylay.services.sow.topic import SowChange
+    from raylay.services.sow.topic import SowChange, SowTopic
 
 ANNOUNCED_KEY = "herald/"
 """Prefix of the entries of the state store that hold the incarnation whose instance name the
@@ -174,6 +174,11 @@ class QueueControl:
                 why = f"the owner of queue {self.name} has ended: try again"
                 told(self._control.QueueAnswer(b"", False, why, "not_ready"))
 
+    def follow(self, number: int, committed_txid: int = 0) -> None:
+        """Asks the owner to tell of all messages, with the number of the request; 0: of none. With
+        an owner that begins later, `QueueManager.follows` decides."""
+        self.process.say(self._control.follow(number, committed_txid))
+
     def consumes(self, each: ConsumerSubscription) -> None:
         """Tells the owner, and any owner that is started later, the terms of a consumer."""
         self.frontend.subscribed(each)
@@ -221,6 +226,8 @@ class QueueControl:
             manager.gone(self.name, control.read_gone(body))
         elif command == "all_came":
             manager.all_came(self.name)
+        elif command == "following":
+            manager.following(self.name, control.whole(header, "n"))
         elif command == "counts":
             self.counts = dict(header.get("counts") or {})
             self.frontend.early_size = int(self.counts.get("deferred_ack_ranges") or 0)
@@ -384,7 +391,8 @@ class QueueManager:
         links: the instance's links, by destination.
         requests: carries requests for messages to other instances.
         deliveries: sends messages to clients.
-        sources: the queues that views are over, by `QueueDefinition.stored_as`.
+        sources: the queues that views are over, by `QueueDefinition.stored_as`. Those of
+            aggregations come and go.
         changed: takes the changes of their messages.
     """
 
@@ -404,7 +412,7 @@ class QueueManager:
         links: Mapping[str, ReachableLink],
         requests: QueueRequestRouter,
         deliveries: QueueDeliveries,
-        sources: Mapping[str, QueueSource],
+        sources: dict[str, QueueSource],
         changed: Callable[[list[SowChange]], None],
     ) -> None:
         self.runtime = runtime
@@ -414,6 +422,8 @@ class QueueManager:
         self._links = links
         self._requests = requests
         self._sources = sources
+        self._follows = 0
+        """Number of the last request to an owner to tell of its messages."""
         self._changed = changed
         self.queues = queues
         """The queues; None: the instance has none."""
@@ -487,22 +497,74 @@ class QueueManager:
             source.begin()
         return source is not None
 
+    def types_of(self, name: str) -> set[str]:
+        """Returns the message types of the queues of a name."""
+        frontends = {} if self.queues is None else self.queues.frontends
+        found = (each.definition for each in frontends.values())
+        return {each.message_type for each in found if each.name == name}
+
+    def follow(self, name: str, message_type: str) -> SowTopic | None:
+        """Returns the messages of a queue as the records of a topic, of which the owner tells from
+        now on; None: there is no such queue."""
+        frontends = {} if self.queues is None else self.queues.frontends
+        for frontend in frontends.values():
+            definition = frontend.definition
+            if (definition.name, definition.message_type) == (name, message_type):
+                return self._followed(definition).topic
+        return None
+
+    def _followed(self, definition: QueueDefinition) -> QueueSource:
+        from raylay.services.core.queue_source import QueueSource
+        from raylay.services.plugins.message_types import installed_types
+
+        queue = definition.stored_as
+        found = self._sources.get(queue)
+        if found is None:
+            self._follows += 1
+            kind = installed_types(self.runtime.config.type_definitions)[definition.message_type]
+            found = self._sources[queue] = QueueSource(definition, kind, self._follows)
+            control = self.controls[queue]
+            control.follow(self._follows, self.instance.machine.committed_txid)
+        return found
+
+    def is_told(self, topic: SowTopic) -> bool:
+        """Returns whether a topic is no queue's, or all messages of the queue have been told."""
+        return all(each.is_complete for each in self._sources.values() if each.topic is topic)
+
+    def unfollow(self, topic: SowTopic) -> None:
+        """Ends what `follow` began, because nothing is computed of the messages any more."""
+        for queue, source in list(self._sources.items()):
+            if source.topic is topic and source.number:
+                del self._sources[queue]
+                control = self.controls[queue]
+                control.follow(0)
+
+    def following(self, queue: str, number: int) -> None:
+        """Notes that what an owner tells from now on answers a request."""
+        source = self._sources.get(queue)
+        if source is not None:
+            source.is_heard = source.number == number
+
+    def _heard(self, queue: str) -> QueueSource | None:
+        source = self._sources.get(queue)
+        return source if source is not None and source.is_heard else None
+
     def came(self, queue: str, records: bytes) -> None:
         """Takes messages that have come to a queue, as the journal has them."""
-        source = self._sources.get(queue)
+        source = self._heard(queue)
         if source is not None:
             found = iterate_records(records)
             self._changed(source.came(found, self.folded_txid(), self.runtime.now_us()))
 
     def gone(self, queue: str, keys: Keys) -> None:
         """Takes messages that have left a queue for good."""
-        source = self._sources.get(queue)
+        source = self._heard(queue)
         if source is not None:
             self._changed(source.gone(keys, self.folded_txid(), self.runtime.now_us()))
 
     def all_came(self, queue: str) -> None:
         """Notes that a queue's owner has told of all messages since it began."""
-        source = self._sources.get(queue)
+        source = self._heard(queue)
         if source is not None:
             self._changed(source.complete(self.folded_txid(), self.runtime.now_us()))
 

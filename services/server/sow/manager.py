@@ -18,6 +18,7 @@ from raylay.services.errors import ConfigurationError, RaylayError, SowDamaged, 
 from raylay.services.messages.records import Run
 from raylay.services.security.control import NAME_SHOWN_MAX
 from raylay.services.server.message_occurrences import DELETED, EXPIRED, tell_sow_changes
+from raylay.services.server.queues.manager import QueueManager
 from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.stored_topics import (
@@ -66,6 +67,7 @@ class SowManager:
         hold: keeps the instance from taking messages, with a reason and a sentence; None: it takes
             them again.
         removable: called with the transaction id below which no SOW topic needs the journal.
+        queues: the queues, whose messages are aggregated as records.
     """
 
     name = "sow"
@@ -79,10 +81,12 @@ class SowManager:
         folds: FeatureRegistry,
         hold: Callable[[tuple[str, str] | None], None],
         removable: Callable[[int], None],
+        queues: QueueManager,
     ) -> None:
         self._runtime = runtime
         self._instance = instance
         self._removable = removable
+        self._queues = queues
         self._folds = folds
         self._hold = hold
         self._is_holding = False
@@ -229,10 +233,18 @@ class SowManager:
             from raylay.services.plugins.views import aggregated_views
 
             made = self._aggregated = aggregated_views(
-                self.book, self._runtime.config.type_definitions, self._enlist, self._wake_building
+                self.book,
+                self._runtime.config.type_definitions,
+                self._enlist,
+                self._wake_building,
+                self._queues,
             )
             self._folds.weigh_by(made.weigh)
         return self._aggregated.use(terms, asker, session, follows=follows)
+
+    def queue_types(self, name: str) -> set[str]:
+        """Returns the message types of the queues of a name."""
+        return self._queues.types_of(name)
 
     def aggregation_charges(self) -> list[Charge]:
         """Returns the differences, since the last call, of the memory of aggregations that sessions
@@ -388,8 +400,11 @@ class SowManager:
 
     def take_changes(self, changes: list[SowChange]) -> None:
         """Takes changes of the messages of queues that views are over."""
-        if changes and self._runtime.is_serving and not self._is_folding:
-            self._fold_changes(changes)
+        if self._runtime.is_serving and not self._is_folding:
+            if changes:
+                self._fold_changes(changes)
+            if self._aggregated is not None:
+                self._aggregated.look_again()
 
     def _fold_changes(self, changes: list[SowChange]) -> None:
         """Gives changes of records that no commit made to subscribers, and to the views and
@@ -479,9 +494,7 @@ class SowManager:
 
     def newly_refused(self) -> list[SowTopic]:
         """Returns the views and conflated topics that went out of service since the last call."""
-        if self.feature is None:
-            return []
-        computed = self.feature.book.computed
+        computed = self.book.computed
         found = [each for each in computed if each.refusal and each not in self._refused]
         self._refused |= set(found)
         if self._aggregated is not None:
@@ -503,12 +516,14 @@ class SowManager:
 
     # -- status ----------------------------------------------------------------------------------
     def status(self) -> dict[str, Any]:
+        aggregations = [] if self._aggregated is None else self._aggregated.status()
         if self.feature is None:
-            return {}
+            # Queues alone are aggregated, too.
+            return {"aggregations": aggregations} if aggregations else {}
         return {
             "sow_topics": self.feature.status(),
             **self._computed_status(),
-            "aggregations": [] if self._aggregated is None else self._aggregated.status(),
+            "aggregations": aggregations,
             "sow_store_failure": self._stored.failure,
             "sow_unreadable": self.feature.unreadable,
         }

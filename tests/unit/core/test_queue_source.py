@@ -46,6 +46,14 @@ def test_messages_come_once_and_leave_once() -> None:
     assert source.topic.name == b"work"
 
 
+def test_of_an_earlier_request_nothing_is_heard() -> None:
+    assert QueueSource(WORK, MessageTypes()["json"]).is_heard
+    asked = QueueSource(WORK, MessageTypes()["json"], 3)
+    assert asked.number == 3 and not asked.is_heard
+    asked.begin()
+    assert asked.is_heard, "an owner that begins tells of all messages"
+
+
 def test_what_the_next_owner_does_not_tell_of_has_left() -> None:
     source = QueueSource(WORK, MessageTypes()["json"])
     source.begin()

@@ -1449,6 +1449,7 @@ def test_views_are_told_what_comes_and_what_leaves_for_good() -> None:
     found.ack(5)
     assert followed(found) == ([], [1, 3, 5, 5]), "who came and left meanwhile is told as gone"
     assert {key for known in found.machine.state.known.values() for key in known} == {4}
+    assert [each.sequence for each in found.machine.state.present()] == [4]
 
 
 @pytest.mark.covers("Views", "views over queues")

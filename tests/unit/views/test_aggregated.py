@@ -21,7 +21,7 @@ from raylay.services.plugins.message_types import installed_types
 from raylay.services.plugins.views import aggregated_views, with_views
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.keys import key_of
-from raylay.services.sow.topic import SowChange
+from raylay.services.sow.topic import SowChange, SowTopic
 from raylay.services.subscriptions.follow_terms import AggregationTerms, FollowTerms
 from raylay.services.subscriptions.matching import FilterOwner, LiveSubscription, topic_filter
 from raylay.services.views import aggregated
@@ -500,3 +500,50 @@ def test_random_streams_with_long_builds() -> None:
         at.publish({"id": rng.randrange(600), "customer": rng.randrange(9), "price": 2})
         at.delete(rng.randrange(600))
     assert rows_of(use.topic) == at.fresh(use.terms)
+
+
+class Queues:
+    """A queue `work`, whose owner tells of its messages."""
+
+    def __init__(self) -> None:
+        (self.work,) = book(SowTopicDefinition("work", "json", keys=("/id",))).topics
+        self.told = False
+        self.unfollowed = 0
+
+    def follow(self, name: str, message_type: str) -> SowTopic | None:
+        return self.work if (name, message_type) == ("work", "json") else None
+
+    def is_told(self, topic: SowTopic) -> bool:
+        return topic is not self.work or self.told
+
+    def unfollow(self, topic: SowTopic) -> None:
+        self.unfollowed += topic is self.work
+
+
+@pytest.mark.covers("Views", "aggregations of queues")
+def test_a_queue_is_aggregated_once_its_owner_has_told_of_all_messages() -> None:
+    queues = Queues()
+    at = Aggregations(queues=queues)
+    with pytest.raises(RemoteProtocolError) as caught:
+        at.views.use(terms()._replace(topic="play"), NOBODY)
+    assert caught.value.reason == "no_sow"
+    with pytest.raises(RemoteProtocolError):
+        at.views.use(terms("", ("SUM(",))._replace(topic="work"), NOBODY)
+    assert queues.unfollowed == 1, "nothing is over it"
+    of_queue = terms()._replace(topic="work")
+    use, of_topic = at.views.use(of_queue, NOBODY), at.use()
+    ready: list[str] = []
+    use.when_ready(ready.append)
+    assert not at.views.build(never) and of_topic.is_ready and not use.is_ready
+    at.views.look_again()
+    assert not at.views.build(never) and ready == []
+    queues.told = True
+    at.views.look_again()
+    at.views.look_again()
+    assert not at.views.build(never) and ready == [""]
+    same = at.views.use(of_queue, NOBODY)
+    use.release()
+    of_topic.release()
+    assert queues.unfollowed == 1
+    same.release()
+    assert queues.unfollowed == 2

@@ -1060,3 +1060,52 @@ def test_what_the_owner_tells_of_messages_goes_to_the_views() -> None:
     bench.says(control.all_came())
     assert [each.change.key for each in bench.changes] == [b"7|2|"], "the next owner has it not"
     assert source.is_complete
+
+
+@pytest.mark.covers("Views", "aggregations of queues")
+def test_a_queue_is_followed_as_long_as_something_is_over_it() -> None:
+    bench = Bench()
+    owner, manager = bench.owner(), bench.manager
+
+    def asked() -> list[int]:
+        return [header["n"] for header, _ in owner.said("follow")]
+
+    def told() -> list[str]:
+        bench.says(b"".join(control.came(RECORDS[:2])[0]))
+        bench.says(control.gone({7: [(1, 1)]}))
+        bench.says(control.all_came())
+        found = [each.change.reason for each in bench.changes]
+        bench.changes.clear()
+        return found
+
+    assert manager.types_of("work") == {"json"} and manager.types_of("orders") == set()
+    assert manager.follow("work", "xml") is None
+    topic = manager.follow("work", "json")
+    assert topic is not None and manager.follow("work", "json") is topic
+    assert told() == [], "the owner has not got the request"
+    assert not manager.is_told(topic)
+    bench.says(control.following(1))
+    assert told() == ["inserted", "inserted", "deleted"] and manager.is_told(topic)
+    manager.unfollow(topic)
+    manager.unfollow(topic)
+    again = manager.follow("work", "json")
+    assert again is not None and again is not topic
+    bench.says(control.following(1))
+    assert told() == [], "that was of the request before"
+    bench.says(control.following(2))
+    assert told() == ["inserted", "inserted", "deleted"]
+    assert asked() == [1, 0, 2]
+    manager.unfollow(again)
+    bench.says(control.following(2))
+    assert told() == [] and "json/work" not in bench.sources
+
+
+@pytest.mark.covers("Views", "aggregations of queues")
+def test_a_queue_under_a_view_is_followed_for_good() -> None:
+    bench = Bench()
+    bench.sources["json/work"] = QueueSource(bench.work.frontend.definition, MessageTypes()["json"])
+    owner = bench.owner()
+    topic = bench.manager.follow("work", "json")
+    assert topic is not None
+    bench.manager.unfollow(topic)
+    assert "json/work" in bench.sources and owner.said("follow") == []
