@@ -274,8 +274,8 @@ def test_an_aggregation_beyond_its_limit_ends_and_publishing_goes_on(
     monkeypatch.setattr(aggregated, "WEIGHED_EVERY", 1)
     init = aggregated.AggregatedViews.__init__
 
-    def small(self: Any, *arguments: Any) -> None:
-        init(self, *arguments, memory_bytes_max=(20_000, 50_000))
+    def small(self: Any, *arguments: Any, **more: Any) -> None:
+        init(self, *arguments, memory_bytes_max=(20_000, 50_000), **more)
 
     monkeypatch.setattr(aggregated.AggregatedViews, "__init__", small)
 
