@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from raylay.services.core.views import ViewFeature
     from raylay.services.queues.definition import QueueDefinition
     from raylay.services.sow.topic import SowTopic
-    from raylay.services.views.aggregated import AggregatedViews, QueueTopics
+    from raylay.services.views.aggregated import AggregatedQueues, AggregatedViews
     from raylay.services.views.conflated_topic import ConflatedTopic
     from raylay.services.views.sources import SourceTopic
 
@@ -121,7 +121,7 @@ def aggregated_views(
     types: Iterable[TypeDefinition],
     enlist: Callable[[bool], None],
     wake: Callable[[], None],
-    queues: QueueTopics | None = None,
+    queues: AggregatedQueues | None = None,
 ) -> AggregatedViews:
     """Returns the views without a name of an instance, none at first.
 

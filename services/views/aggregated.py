@@ -70,7 +70,7 @@ class AggregatedBatch(Protocol):
     last_txid: int
 
 
-class QueueTopics(Protocol):
+class AggregatedQueues(Protocol):
     """The queues of an instance, whose messages are aggregated as records (`QueueManager`)."""
 
     def follow(self, name: str, message_type: str) -> SowTopic | None:
@@ -246,7 +246,7 @@ class AggregatedViews:
         enlist: Callable[[bool], None] = lambda is_used: None,
         wake: Callable[[], None] = lambda: None,
         memory_bytes_max: tuple[int, int] = (MEMORY_BYTES_MAX_DEFAULT, MEMORY_BYTES_MAX),
-        queues: QueueTopics | None = None,
+        queues: AggregatedQueues | None = None,
     ) -> None:
         self._queues = queues
         self._kinds = kinds
