@@ -87,8 +87,8 @@ class MergesIntoWhatIsFolded(SowStaging):
 class DeletesWhatIsFolded(SowStaging):
     """Deletes what passed a filter among what is on the disk."""
 
-    def _found(self, record: Record, said: dict[str, Any], now_us: int) -> list[bytes]:
-        finding = self._finding(record, said)
+    def _found(self, record: Record, said: dict[str, Any], limit: Any) -> list[bytes]:
+        finding = self._finding(record, said, limit)
         finding.take(LOOKED_MAX)
         found = finding.keys(self._topic.state.get, ())
         finding.close()
@@ -98,10 +98,10 @@ class DeletesWhatIsFolded(SowStaging):
 class DeletesWhatPassed(SowStaging):
     """Deletes what passed a filter when somebody looked, whatever came since."""
 
-    def _found(self, record: Record, said: dict[str, Any], now_us: int) -> list[bytes]:
+    def _found(self, record: Record, said: dict[str, Any], limit: Any) -> list[bytes]:
         finding = self._findings.get((record.publisher, record.sequence))
         if finding is None:
-            return super()._found(record, said, now_us)
+            return super()._found(record, said, limit)
         finding._changed.clear()
         found = finding.keys(self._topic.state.get, ())
         finding.close()

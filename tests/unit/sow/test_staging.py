@@ -655,8 +655,8 @@ class OfWhatIsCommitted(SowStaging):
 class DeletesWhatIsCommitted(SowStaging):
     """Does not look at what is staged."""
 
-    def _found(self, record: Record, said: dict[str, Any], now_us: int) -> list[bytes]:
-        finding = self._finding(record, said)
+    def _found(self, record: Record, said: dict[str, Any], limit: Any) -> list[bytes]:
+        finding = self._finding(record, said, limit)
         finding.take(1_000)
         nothing: Collection[bytes] = ()
         found = finding.keys(self._topic.state.get, nothing)
