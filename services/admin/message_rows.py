@@ -34,7 +34,10 @@ class MessagesRequest:
     Attributes:
         topic: a name, or a regular expression over names.
         start: bookmark at which a replay begins.
-        limit: number of rows after which the answer ends; without effect where `follow` is true.
+        limit: number of rows after which the answer ends; of messages without effect where `follow`
+            is true.
+        follow: whether new messages are followed, or the query of a SOW topic is asked again and
+            again.
         order_by: order of the records of a SOW topic, such as `/price DESC`; empty: any.
     """
 
@@ -72,7 +75,7 @@ def read_messages_request(query: Mapping[str, str]) -> MessagesRequest:
         if len(text) > most:
             raise ConfigurationError(f"{name} has {len(text)} characters: at most {most} are read")
     start = NOW if source == "live" else read_start(query.get("start", ""))
-    follow = source == "live" or (source == "replay" and query.get("follow") == "1")
+    follow = source == "live" or query.get("follow") == "1"
     limit = _limit(query.get("limit", ""))
     return MessagesRequest(source, topic, filter_, start, limit, follow, order_by)
 

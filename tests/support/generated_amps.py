@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import json
 import math
 from collections.abc import Mapping
@@ -756,9 +757,14 @@ async def messages(request: web.Request, fabric: GeneratedFabric) -> web.StreamR
         if "no filter" in query.get("filter", ""):
             await say({"error": "the filter 'no filter' is none: expected an operator"})
             return response
-        for at in range(3):
-            await say({"row": view_row(fabric, at, topic)})
-        await say({"end": {"why": "end"}})
+        try:
+            for look in itertools.count(1):
+                for at in range(3):
+                    await say({"row": view_row(fabric, at, topic)})
+                await say({"look": look})
+                await asyncio.sleep(0.2)
+        except (ConnectionError, asyncio.CancelledError):
+            pass
         return response
     try:
         for at in range(limit):

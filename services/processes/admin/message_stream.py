@@ -49,6 +49,8 @@ CHECKED_MESSAGES = 64
 """Messages between two looks at the clock."""
 READ_S_MAX = 60.0
 """Time that a replay or a query may take; the page offers to go on."""
+LOOK_S = 2.0
+"""Time, in seconds, between two looks at the rows of a query that is followed."""
 FOLLOW_S_MAX = 3_600.0
 SENT_BYTES_MAX = 64 * 1024 * 1024
 WRITE_BYTES = 32 * 1024
@@ -215,12 +217,45 @@ class MessageStream:
             subscription.unsubscribe()
         await self._end()
 
-    async def query(self, rows: Subscription, batch: MessageBatch | None) -> None:
+    async def query(
+        self,
+        rows: Subscription,
+        batch: MessageBatch | None,
+        again: Callable[[], Subscription] | None = None,
+    ) -> None:
         """Sends the rows of a query; raises as `replay`.
 
         Args:
             batch: the first ones; None: there are none.
+            again: asks the query again, which is done every `LOOK_S` until the browser leaves. A
+                line with `look` is behind the rows of each. None: it is asked once.
         """
+        look = 1
+        while True:
+            await self._rows(rows, batch)
+            if again is None or self.why:
+                break
+            self._add({"look": look})
+            await self._write()
+            look += 1
+            await self._wait(LOOK_S)
+            if self.why:
+                break
+            self.found = 0
+            rows = again()
+            batch = await rows.next_batch()
+        self.why = self.why or ("limit" if self.found > self._asked.limit else "end")
+        await self._end()
+
+    async def _wait(self, seconds: float) -> None:
+        """Waits, and looks meanwhile whether the browser is still there."""
+        until_s = self._clock() + seconds
+        while not self.why and (left_s := until_s - self._clock()) > 0:
+            await asyncio.sleep(min(left_s, TICK_S))
+            if self._clock() - self._tick_s >= TICK_S:
+                await self._tick()
+
+    async def _rows(self, rows: Subscription, batch: MessageBatch | None) -> None:
         try:
             while batch is not None and not self.why:
                 for message in batch.messages():
@@ -233,8 +268,6 @@ class MessageStream:
         matches = getattr(rows, "matches", None)
         if matches is not None:
             self.found = matches
-        self.why = self.why or ("limit" if self.found > self._asked.limit else "end")
-        await self._end()
 
     async def _batch(self, batch: MessageBatch) -> None:
         follows, limit = self._follows, self._asked.limit

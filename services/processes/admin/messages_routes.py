@@ -123,14 +123,18 @@ class MessagesRoutes:
             async with self.clients.connected(viewer) as reader:
                 rows: Subscription
                 first: MessageBatch | None = None
-                if asked.source == "sow":
-                    rows = reader.client.sow(
+
+                def ask() -> Subscription:
+                    return reader.client.sow(
                         asked.topic,
                         filter=asked.filter,
                         order_by=asked.order_by,
                         top_n=asked.limit,
                         batch=50,
                     )
+
+                if asked.source == "sow":
+                    rows = ask()
                     first = await rows.next_batch()
                 else:
                     rows = await self._replay(reader, asked.topic, asked.start)
@@ -143,7 +147,7 @@ class MessagesRoutes:
                 try:
                     with said_plainly(self.instance):
                         if asked.source == "sow":
-                            await stream.query(rows, first)
+                            await stream.query(rows, first, ask if asked.follow else None)
                         else:
                             await stream.replay(rows)
                 except RaylayError as error:

@@ -22,7 +22,8 @@ def test_a_request_is_read_with_its_defaults() -> None:
     assert (found.limit, found.follow) == (200, False)
     found = read_messages_request({"topic": "o", "source": "live", "start": "epoch"})
     assert (found.start, found.follow) == ("0|1|", True), "live begins now"
-    assert not read_messages_request({"topic": "o", "source": "sow", "follow": "1"}).follow
+    assert read_messages_request({"topic": "o", "source": "sow", "follow": "1"}).follow
+    assert not read_messages_request({"topic": "o", "source": "sow"}).follow
     assert read_messages_request({"topic": "o", "follow": "1", "limit": "7"}).limit == 7
     ordered = {"topic": "o", "source": "sow", "order": " /price DESC "}
     assert read_messages_request(ordered).order_by == "/price DESC"

@@ -228,40 +228,52 @@ function fieldText(value) {
   return typeof value === 'string' ? value : JSON.stringify(value);
 }
 
-// Reads the first rows of a query, again and again: {rows, error, isCut}. What is on the page stays
-// where a later query fails.
+// Reads the first rows of a query, which the instance asks again every two seconds over one
+// connection: {rows, error}. What is on the page stays where a later look fails. A page that is
+// paused looks once; one that is hidden does not look.
 function useRows(path) {
-  const [state, setState] = useState({ rows: null, error: null });
+  const [state, setState] = useState({ path, rows: null, error: null });
+  const isPaused = paused.value;
   useEffect(() => {
     if (!path) return undefined;
-    const control = new AbortController();
+    let control = new AbortController();
     let timer = 0;
     const read = async () => {
-      if (!paused.peek() && !document.hidden) {
-        try {
-          const rows = [];
-          let failure = '';
-          await lines(path, (line) => {
-            if (line.row) rows.push(line.row);
-            if (line.error) failure = line.error;
-          }, { signal: control.signal });
-          if (failure) throw new ApiError(409, failure);
-          setState({ rows, error: null });
-        } catch (error) {
-          if (control.signal.aborted) return;
-          setState((last) => ({ ...last, error }));
-        }
+      if (document.hidden) return;
+      const own = control;
+      let rows = [];
+      let failure = '';
+      try {
+        await lines(path, (line) => {
+          if (line.row) rows.push(line.row);
+          if (line.error) failure = line.error;
+          if (!line.look || own.signal.aborted) return;
+          setState({ path, rows, error: null });
+          rows = [];
+          if (isPaused) own.abort();
+        }, { signal: own.signal });
+        if (failure) throw new ApiError(409, failure);
+      } catch (error) {
+        if (own.signal.aborted) return;
+        setState((last) => ({ ...(last.path === path ? last : { rows: null }), path, error }));
       }
-      if (!control.signal.aborted) timer = setTimeout(read, ROWS_EVERY_MS);
+      if (!own.signal.aborted) timer = setTimeout(read, ROWS_EVERY_MS);
     };
-    setState({ rows: null, error: null });
+    const again = () => {
+      clearTimeout(timer);
+      control.abort();
+      control = new AbortController();
+      read();
+    };
+    document.addEventListener('visibilitychange', again);
     read();
     return () => {
       control.abort();
       clearTimeout(timer);
+      document.removeEventListener('visibilitychange', again);
     };
-  }, [path]);
-  return state;
+  }, [path, isPaused]);
+  return state.path === path ? state : { rows: null, error: null };
 }
 
 // The rows with their fields, and of each field whether it has changed since the last look.
@@ -288,7 +300,7 @@ function useChanges(rows) {
 function LiveRows({ name, messageType, instances }) {
   const { order = '', filter = '', i = '' } = route.value.params;
   const instance = i || (instances.includes(fabric.value?.served_by) ? fabric.value.served_by : instances[0]) || '';
-  const query = new URLSearchParams({ source: 'sow', topic: name, limit: String(ROWS_SHOWN + 1) });
+  const query = new URLSearchParams({ source: 'sow', follow: '1', topic: name, limit: String(ROWS_SHOWN + 1) });
   if (order) query.set('order', order);
   if (filter) query.set('filter', filter);
   const { rows: read, error } = useRows(instance && peerPath(instance, `raylay/messages?${query}`));

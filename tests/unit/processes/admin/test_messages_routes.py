@@ -158,6 +158,49 @@ def test_a_query_of_a_sow_tells_how_many_there_are(tmp_path: Path) -> None:
     with_interface(tmp_path, act)
 
 
+@pytest.mark.parametrize("look_s", [0.01, 0.6])
+def test_a_query_is_asked_again_over_one_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look_s: float
+) -> None:
+    monkeypatch.setattr(message_stream, "LOOK_S", look_s)
+
+    async def act(at: Interface) -> None:
+        await at.publish("orders", order(1), order(2))
+        path = "/raylay/messages?source=sow&topic=orders&order=/id DESC&limit=1&follow=1"
+        async with at.stream(path) as following:
+            assert json.loads((await following("row"))["row"]["body"]) == {"id": 2}
+            assert (await following("look"))["look"] == 1
+            await at.publish("orders", order(7))
+            while json.loads((await following("row"))["row"]["body"]) != {"id": 7}:
+                pass
+            assert (await following("look"))["look"] >= 2
+            assert len(at.routes.clients._used) == 1
+        await until(lambda: not at.routes.clients._used)
+
+    with_interface(tmp_path, act)
+
+
+def test_a_query_that_is_asked_again_ends_where_it_takes_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_stream, "LOOK_S", 0.01)
+    monkeypatch.setattr(message_stream, "WRITE_BYTES", 1)
+    monkeypatch.setattr(message_stream, "SENT_BYTES_MAX", 2_000)
+
+    async def act(at: Interface) -> None:
+        await at.publish("orders", order(1))
+        lines = await at.lines("/raylay/messages?source=sow&topic=orders&follow=1")
+        assert any("look" in each for each in lines)
+        assert told(lines, "end")["why"] == "bytes"
+        monkeypatch.setattr(message_stream, "SENT_BYTES_MAX", 64 * 1024 * 1024)
+        monkeypatch.setattr(message_stream, "FOLLOW_S_MAX", 0.1)
+        monkeypatch.setattr(message_stream, "LOOK_S", 60.0)
+        lines = await at.lines("/raylay/messages?source=sow&topic=orders&follow=1")
+        assert told(lines, "end")["why"] == "time"
+
+    with_interface(tmp_path, act)
+
+
 def test_one_message_is_told_with_its_front_or_whole(tmp_path: Path) -> None:
     async def act(at: Interface) -> None:
         big = b'{"text": "' + b"x" * 300_000 + b'"}'
