@@ -232,7 +232,10 @@ def subscribe(
     ] = None,
     page: Annotated[
         str,
-        typer.Option(help="Follow a window of the records, as SKIP:ROWS: 0:50 for the first 50."),
+        typer.Option(
+            help="Follow a window of the records, as SKIP:ROWS: 0:50 for the first 50. On a "
+            "terminal it is a table that is redrawn."
+        ),
     ] = "",
     order_by: Annotated[
         str, typer.Option(help="The order of the records of --page: `/price DESC, /symbol`.")
@@ -282,9 +285,12 @@ def subscribe(
     if bookmark:
         wanted |= {"bookmark": bookmark, "bookmark_not_found": not_found}
     focused = sow or oof or delta
+    is_table = bool(page) and not (as_json or delta or count) and sys.stdout.isatty()
     try:
         with client_options(fabric, group, server, name) as options:
-            if backlog:
+            if is_table:
+                run_async(_show_page(options, topic, wanted))
+            elif backlog:
                 run_async(_consume(options, topic, content, backlog, ack, count, as_json))
             else:
                 run_async(_subscribe(options, topic, sow, wanted, count, as_json, focused))
@@ -329,6 +335,19 @@ async def _subscribe(
                     sys.stdout.flush()
                     return
             sys.stdout.flush()
+
+
+async def _show_page(options: dict[str, Any], topic: str, wanted: dict[str, Any]) -> None:
+    from raylay.services.client import Client
+    from raylay.services.commands.shared.live_page import show_page
+
+    order_by = wanted.get("order_by", "")
+    async with Client(**options, on_event=ConnectionLog()) as client:
+        # A row that leaves the window has to leave the table.
+        page = await client.sow_and_subscribe(topic, **wanted | {"oof": True})
+        first = wanted.get("skip_n", 0) + 1
+        title = f"{topic}, rows {first:,} to {first + wanted['top_n'] - 1:,}"
+        await show_page(page, f"{title} by {order_by}" if order_by else title, order_by)
 
 
 async def _consume(
