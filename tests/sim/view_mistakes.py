@@ -99,9 +99,10 @@ class _Conflated(ConflatedTopic):
 class _Restarting(Conflator[SowRecord]):
     def change(self, key: bytes, before: Any, now: Any, now_us: int, reason: str = "") -> None:
         super().change(key, before, now, now_us, reason)
-        self._pending[key].first_us = now_us
-        self._order.remove(key)
-        self._order.append(key)
+        entry = self._pending[key]
+        entry.first_us = now_us
+        self._order.remove((key, entry))
+        self._order.append((key, entry))
 
 
 class Restarts(_Conflated):
@@ -193,9 +194,10 @@ class RestartsSubscriptions(ConflatedSubscriptions):
         super()._change(shared, key, before, now, *of)
         conflator = shared.conflator
         if key in conflator:
-            conflator._pending[key].first_us = of[0]
-            conflator._order.remove(key)
-            conflator._order.append(key)
+            entry = conflator._pending[key]
+            entry.first_us = of[0]
+            conflator._order.remove((key, entry))
+            conflator._order.append((key, entry))
 
 
 class FreedWithTheFirst(ConflatedSubscriptions):

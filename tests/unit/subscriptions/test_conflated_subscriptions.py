@@ -407,6 +407,8 @@ def test_messages_that_cannot_be_read_are_given_at_once() -> None:
     instance.follow("filtered", "/s > 0", topic="quotes|notes", key=("/s",))
     sent = instance.publish(b"{", topic="quotes")
     assert [(name, record.body) for name, _, record in sent] == [("key", b"{")]
+    sent = instance.publish(b"x", topic="notes", kind="binary", key=b"k")
+    assert [(name, record.body) for name, _, record in sent] == [("key", b"x")]
     sent = instance.publish(b"x", topic="quotes", kind="no_type")
     assert [(name, record.body) for name, _, record in sent] == [("key", b"x")]
     assert instance.wait() == []
