@@ -31,39 +31,41 @@ def test_who_applies_the_changes_holds_the_slice_of_a_sort(
 ) -> None:
     rows = OrderedRows()
     values: dict[bytes, int] = {}
+    contents: dict[bytes, int] = {}
+    """A row has another content with each change, also where it keeps its place."""
     held: dict[RowWindow, dict[bytes, int]] = {}
     for number, (row, value) in enumerate(changes):
         if number == opened_after:
             for skip, most in windows:
                 window = rows.open(skip, most)
-                held[window] = {key: values[key] for key in sliced(values, window)}
+                held[window] = {key: contents[key] for key in sliced(values, window)}
         key = b"%d" % row
         if value is None:
             values.pop(key, None)
             found = rows.remove(key)
         else:
-            values[key] = value
+            values[key], contents[key] = value, number
             found = rows.put(key, (value, key))
         assert len({id(each.window) for each in found}) == len(found)
         for each in found:
-            apply(held[each.window], each, values)
+            apply(held[each.window], each, contents)
         for window, shown in held.items():
             expected = sliced(values, window)
-            assert shown == {key: values[key] for key in expected}
+            assert shown == {key: contents[key] for key in expected}
             assert rows.keys(window) == expected
             assert window.count == len(expected)
 
 
-def apply(shown: dict[bytes, int], change: WindowChange, values: dict[bytes, int]) -> None:
+def apply(shown: dict[bytes, int], change: WindowChange, contents: dict[bytes, int]) -> None:
     """Applies a change as a client does: it is told nothing that it does not need."""
     if change.left is not None:
         del shown[change.left]
     if change.came is not None:
         assert change.came not in shown
-        shown[change.came] = values[change.came]
+        shown[change.came] = contents[change.came]
     if change.updated is not None:
         assert change.updated in shown and change.updated not in (change.came, change.left)
-        shown[change.updated] = values[change.updated]
+        shown[change.updated] = contents[change.updated]
     assert change[1:] != (None, None, None)
 
 
