@@ -218,8 +218,13 @@ class ConflatedTopic:
         if self.topic.refusal:
             return
         for key, value in entries:
-            record = decoded(key[1:], value)
-            if self._passing(record) is None:
+            pending = self._conflator.pending(key[1:])
+            if pending is not None:
+                # Its change is given when it is due; until then the key is as it was before.
+                record = pending.before
+            else:
+                record = self._passing(decoded(key[1:], value))
+            if record is None:
                 continue
             change = self.topic.state.put_computed(self._enriched(record))
             if self.topic.indexes is not None:

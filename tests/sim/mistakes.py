@@ -1390,6 +1390,7 @@ MISTAKES: dict[str, Machines] = {
     "SOW deletes what passed": Machines(sow_staging=sow_mistakes.DeletesWhatPassed),
     "SOW keeps what failed": Machines(sow_staging=sow_mistakes.KeepsWhatFailed),
     **{name: Machines(views=each) for name, each in view_mistakes.VIEWS.items()},
+    **{name: Machines(build=each) for name, each in view_mistakes.BUILD.items()},
     **{name: Machines(view=each) for name, each in view_mistakes.VIEW.items()},
     **{name: Machines(conflated=each) for name, each in view_mistakes.CONFLATED.items()},
     **{

@@ -89,7 +89,7 @@ PROBES = (
     "asked before all was folded",
     "aggregation built",
     "conflated topic given",
-    "views built from records",
+    "view built from records",
     "asked behind an ack",
     "asked for what is held there",
     "asked for what went unmarked",

@@ -52,7 +52,7 @@ def test_copies_of_a_view_over_a_last_writers_topic_are_equal(planted: str) -> N
     assert planted or first == second
 
 
-@pytest.mark.parametrize("planted", ["", "views: not built", "views: upper first"])
+@pytest.mark.parametrize("planted", ["", "views: built upper first"])
 def test_after_a_crash_the_views_are_those_of_the_recovered_records(planted: str) -> None:
     play = play_with(planted)
     client = play.client("p", "m1")
@@ -61,8 +61,28 @@ def test_after_a_crash_the_views_are_those_of_the_recovered_records(planted: str
     play.until(100)
     play.world.crash("m1")
     play.world.restart("m1")
+    play.until(200)
     assert laws(play) == ({"sow"} if planted else set())
     assert planted or all(held(play, views.TOPS))
+
+
+@pytest.mark.parametrize("planted", ["", "view: leaves to the build"])
+def test_views_are_built_while_their_topics_change(planted: str) -> None:
+    """Also in a life that dies amid that."""
+    play = play_with(planted)
+    client = play.client("p", "m1")
+    for _ in range(8):
+        client.publish([sow.ARRIVAL, sow.LAST_WRITER] * 6)
+        play.until(play.world.now_us // 1000 + 60)
+        play.world.crash("m1")
+        play.world.restart("m1")
+        play.until(play.world.now_us // 1000 + 8)
+        play.world.crash("m1")
+        play.world.restart("m1")
+        client.publish([sow.ARRIVAL, sow.LAST_WRITER] * 3)
+        play.until(play.world.now_us // 1000 + 400)
+    assert laws(play) == ({"sow"} if planted else set())
+    assert play.world.probes["died while its views were built"]
 
 
 @pytest.mark.covers("Views", "conflation: a key")

@@ -31,6 +31,7 @@ from raylay.services.subscriptions.matching import (
 )
 from raylay.services.subscriptions.sow_subscriptions import SowSubscriptions
 from raylay.services.views.aggregated import AggregatedUse, AggregatedView, AggregatedViews
+from raylay.services.views.building import ComputedTopic, TopicBuild
 from sim import sow
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ class Follower:
             yield f"follower {self.subscription.id} holds {self.rows}, there is {there}"
 
 
-class _OneByOne:
+class OneByOne:
     """A scan that takes one record at a time."""
 
     def __init__(self, scan: Any) -> None:
@@ -252,16 +253,20 @@ class Followed:
 
     # -- who follows ---------------------------------------------------------------------------
     def begin(self) -> None:
-        """All have asked for the rows, and go on with what comes."""
-        for name, topic in self._views.topics.items():
-            # Words have no deltas. Nobody but the other views needs the records of `tops`.
-            if name != "tops":
-                self._add(topic, FollowTerms(oof=True, delta=name in ("pairs", "slower")))
-        totals = self._views.topics["totals"]
-        for number, page in enumerate(PAGES):
-            self._add(totals, FollowTerms(oof=True, delta=number == 0, page=page))
-        self._add_conflated()
+        """The instance lives."""
         self._instance.world.after(JOINS_US, self._more)
+
+    def built(self, topic: SowTopic) -> None:
+        """A topic is built: all who have asked for its rows have them, and go on with what
+        comes."""
+        name = topic.definition.name
+        # Words have no deltas. Nobody but the other views needs the records of `tops`.
+        if name != "tops":
+            self._add(topic, FollowTerms(oof=True, delta=name in ("pairs", "slower")))
+        if name == "totals":
+            for number, page in enumerate(PAGES):
+                self._add(topic, FollowTerms(oof=True, delta=number == 0, page=page))
+            self._add_conflated()
 
     def _add(
         self, topic: SowTopic, terms: FollowTerms, wanted: TopicFilter | None = None
@@ -282,7 +287,7 @@ class Followed:
 
     def _more(self) -> None:
         """Others join, and an aggregation is built while its topic changes."""
-        if not self._instance.alive:
+        if not self._instance.alive or not self._views.topics["totals"].is_built:
             return
         before, self._asked = self._use, self._asked + 1
         if before is None:
@@ -293,7 +298,7 @@ class Followed:
             if self._asked % 2:
                 # The next use has it built anew; otherwise they share it for a moment.
                 before.release()
-        self._use = use = self._aggregated.use(COUNTS, nobody(0))
+        self._use = use = self._aggregated.use(COUNTS, nobody(0), 0)
         if before is not None:
             before.release()
         use.when_ready(lambda refusal: self._aggregation_built(use, refusal))
@@ -345,6 +350,8 @@ class Followed:
     def late(self, now_us: int) -> Iterator[str]:
         """What conflated topics and subscriptions have not given in time."""
         for conflated, pace in self._paces.values():
+            if not conflated.topic.is_built:
+                continue
             under = rows_of(conflated.under)
             if conflated.definition.filter:
                 under = {
@@ -375,8 +382,18 @@ class Followed:
                 yield f"an aggregation holds {sorted(found)}, its topic says {sorted(expected)}"
 
 
+class SimBuild(TopicBuild):
+    """Builds views a record a turn."""
+
+    def take(self, is_over: Callable[[], bool]) -> list[ComputedTopic]:
+        if self._topics and self._scan is None:
+            scan: Any = OneByOne(self._topics[0].state.present())
+            self._scan = scan
+        return super().take(is_over)
+
+
 class SimAggregated(AggregatedViews):
     """Builds a record a turn."""
 
     def _take_some(self, shared: AggregatedView, scan: Any) -> None:
-        super()._take_some(shared, _OneByOne(scan))  # type: ignore[arg-type]
+        super()._take_some(shared, OneByOne(scan))  # type: ignore[arg-type]

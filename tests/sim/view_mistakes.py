@@ -8,6 +8,7 @@ from typing import Any
 
 from raylay.services.core.feature import CommitBatch
 from raylay.services.core.views import ViewFeature
+from raylay.services.sow.query.record_scan import PresentScan
 from raylay.services.sow.records import SowRecord
 from raylay.services.sow.topic import SowChange
 from raylay.services.subscriptions.conflated_subscriptions import ConflatedSubscriptions
@@ -16,27 +17,13 @@ from raylay.services.subscriptions.matching import LiveSubscription
 from raylay.services.subscriptions.pages import PagedSubscriptions
 from raylay.services.subscriptions.windows import WindowChange
 from raylay.services.views.aggregated import AggregatedUse, AggregatedView, AggregatedViews
+from raylay.services.views.building import ComputedTopic, TopicBuild
 from raylay.services.views.conflated_topic import ConflatedTopic
 from raylay.services.views.view import View
-from sim.view_followers import SimAggregated
+from sim.view_followers import SimAggregated, SimBuild
 
 
 # -- views ---------------------------------------------------------------------------------------
-class NotBuilt(ViewFeature):
-    """A restart begins with empty views."""
-
-    def build(self) -> None:
-        pass
-
-
-class UpperFirst(ViewFeature):
-    """A view is built before the one that it is over."""
-
-    def __init__(self, views: Sequence[View]) -> None:
-        super().__init__(views)
-        self.views = self.views[::-1]
-
-
 class OneLevel(ViewFeature):
     """Views over views are not told what changed in these."""
 
@@ -84,6 +71,48 @@ class KeepsWhatWasJoined(View):
     def take(self, number: int, record: SowRecord | None, *of: Any) -> None:
         if number == 0 or record is not None:
             super().take(number, record, *of)
+
+
+class LeavesToTheBuild(View):
+    """What changes while a view is built is left to the scan, which does not come there any
+    more."""
+
+    def take(self, number: int, *of: Any) -> None:
+        if self.topic.is_built:
+            super().take(number, *of)
+
+
+class _Older:
+    """The records as they were when the scan began."""
+
+    def __init__(self, scan: PresentScan) -> None:
+        self._entries = list(scan.take(1_000))
+
+    @property
+    def done(self) -> bool:
+        return not self._entries
+
+    def take(self, most: int) -> Any:
+        taken, self._entries = self._entries[:1], self._entries[1:]
+        return taken
+
+
+class BuiltOfOlder(TopicBuild):
+    """A view is built of the records as they were when the build began."""
+
+    def take(self, is_over: Any) -> list[ComputedTopic]:
+        if self._topics and self._scan is None:
+            scan: Any = _Older(self._topics[0].state.present())
+            self._scan = scan
+        return super().take(is_over)
+
+
+class BuiltUpperFirst(SimBuild):
+    """A view that others are over is read before it is built."""
+
+    def __init__(self, computed: Sequence[ComputedTopic]) -> None:
+        super().__init__(computed)
+        self._topics.rotate(1)
 
 
 # -- conflated topics ------------------------------------------------------------------------------
@@ -275,14 +304,17 @@ AGGREGATED: dict[str, type[AggregatedViews]] = {
     "aggregated: ends with the first": EndsWithTheFirst,
 }
 VIEWS: dict[str, type[ViewFeature]] = {
-    "views: not built": NotBuilt,
-    "views: upper first": UpperFirst,
     "views: one level": OneLevel,
     "views: deaf to deletes": DeafToDeletes,
     "views: fold the last": FoldsTheLast,
 }
+BUILD: dict[str, type[TopicBuild]] = {
+    "views: built of older records": BuiltOfOlder,
+    "views: built upper first": BuiltUpperFirst,
+}
 VIEW: dict[str, type[View]] = {
     "view: gone untold": GoneUntold,
+    "view: leaves to the build": LeavesToTheBuild,
     "view: keeps what was joined": KeepsWhatWasJoined,
 }
 CONFLATED: dict[str, type[ConflatedTopic]] = {
@@ -293,4 +325,4 @@ CONFLATED: dict[str, type[ConflatedTopic]] = {
     "conflated: gives at once": GivesAtOnce,
     "conflated: leaves the filter": LeavesTheFilter,
 }
-MISTAKES = (*VIEWS, *VIEW, *CONFLATED, *CONFLATED_SUBSCRIPTIONS, *PAGES, *AGGREGATED)
+MISTAKES = (*VIEWS, *BUILD, *VIEW, *CONFLATED, *CONFLATED_SUBSCRIPTIONS, *PAGES, *AGGREGATED)

@@ -71,6 +71,7 @@ from raylay.services.verification.history import (
     Topology,
 )
 from raylay.services.views.aggregated import AggregatedViews
+from raylay.services.views.building import TopicBuild
 from raylay.services.views.conflated_topic import ConflatedTopic
 from raylay.services.views.view import View
 from raylay.storage.memory_front import MemoryFront
@@ -83,7 +84,7 @@ from sim.network import Connection
 from sim.queues import QueueMachines, SimQueues
 from sim.salvage import SalvagedDisk
 from sim.stateful import LastOfTopic, behind
-from sim.view_followers import SimAggregated
+from sim.view_followers import SimAggregated, SimBuild
 
 
 @dataclass(slots=True)
@@ -159,6 +160,7 @@ class Machines:
     conflated_subscriptions: type[ConflatedSubscriptions] = ConflatedSubscriptions
     pages: type[PagedSubscriptions] = PagedSubscriptions
     aggregated: type[AggregatedViews] = SimAggregated
+    build: type[TopicBuild] = SimBuild
     queues: QueueMachines = field(default_factory=QueueMachines)
     folds: type[FeatureRegistry] = FeatureRegistry
     steps: type[EffectLoop] = EffectLoop

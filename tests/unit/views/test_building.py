@@ -189,3 +189,28 @@ def test_a_view_over_its_limit_ends_amid_its_building(monkeypatch: pytest.Monkey
     assert "would take more than 1,500" in sums.topic.refusal
     assert sums.topic.refusal in total.topic.refusal
     assert at.records(at.views) == {"sums": {}, "total": {}}
+
+
+def test_a_record_that_comes_and_goes_while_a_conflated_topic_is_built_is_not_in_it() -> None:
+    """Nobody is told of a key that comes and goes within its interval: so a scan that meets it
+    meanwhile must not take it."""
+    orders, (slow,) = with_conflated_topics(
+        book(), (ConflatedTopicDefinition("slow", "json", "orders"),), ()
+    )
+    sow = SowFeature(orders)
+
+    def commit(run: Any) -> None:
+        batch = CommitBatch([run], run.last_txid)
+        sow.fold(batch)
+        for change in batch.changes:
+            slow.take(change.change, 0)
+
+    build = TopicBuild((slow,))
+    kept, gone = ({"id": number, "customer": 1, "price": 1} for number in (1, 2))
+    commit(put(1, json.dumps(kept).encode()))
+    commit(put(2, json.dumps(gone).encode()))
+    assert build.take(lambda: False) == [slow]
+    assert list(slow.topic.state.records()) == [], "their intervals have not ended"
+    commit(delete(3, key_of(gone, ("/id",), "orders")))
+    slow.due(slow.definition.interval_us, 10)
+    assert [json.loads(each.body or b"") for each in slow.topic.state.records()] == [kept]
