@@ -23,7 +23,7 @@ STEPS = st.lists(
 
 @settings(max_examples=400)
 @given(STEPS)
-def test_a_follower_gets_a_key_at_most_once_an_interval_never_late_and_ends_with_the_topic(
+def test_a_follower_gets_a_key_once_an_interval_and_ends_with_the_topic(
     steps: list[tuple[int, bytes, bytes | None]],
 ) -> None:
     conflator: Conflator[bytes] = Conflator(INTERVAL_US, len)
