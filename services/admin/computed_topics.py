@@ -63,6 +63,7 @@ def conflated_branch(snapshot: Snapshot, rated: Rated) -> dict[str, Branch]:
             "total_time": round(told["spent_us"] / 1e6, 6),
             "raylay": {
                 "conflated": told["conflated"],
+                "enrichment": ", ".join(defined.get("enrichment", ())),
                 **_common(rated, ("conflated_topics", name), told),
                 "subscriptions": followers.of(topic, message_type),
             },

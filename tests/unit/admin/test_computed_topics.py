@@ -35,7 +35,7 @@ SNAPSHOT: dict[str, Any] = {
         "conflated_topics": [
             {
                 "name": "slow", "message_type": "json", "topic": "sums", "interval_us": 250_000,
-                "filter": "/c > 1",
+                "filter": "/c > 1", "enrichment": ["/c * 2 AS /d", "NOW() AS /at"],
             }
         ],
     },
@@ -113,6 +113,7 @@ def test_a_conflated_topic_has_its_documented_values() -> None:
         "total_time": 0.0015,
     }
     assert (own["pending"], own["conflated"], own["subscriptions"]) == (1, 20, 0)
+    assert own["enrichment"] == "/c * 2 AS /d, NOW() AS /at"
 
 
 def test_their_records_are_among_those_of_the_sow_topics() -> None:

@@ -154,7 +154,7 @@ function Definition({ kind, node }) {
       ['Conflation', node.conflation],
       ['Memory at most', isKnown(num(own('memory_bytes_max'))) && bytes(num(own('memory_bytes_max')))],
     ]
-    : [['Interval', node.interval], ['Filter', mono(node.filter)], ['Pattern', mono(node.pattern)], ['Topic format', mono(node.topic_format)]];
+    : [['Interval', node.interval], ['Filter', mono(node.filter)], ['Enrichment', mono(own('enrichment'))], ['Pattern', mono(node.pattern)], ['Topic format', mono(node.topic_format)]];
   return html`<section class="card"><h2>Definition</h2>
     <${Facts} facts=${[...facts, ['Changes in for each one out', ratio > 0 && ratio.toFixed(2)]]} />
     ${kind === 'view' && node.projection && html`<pre class="config projection">${fieldsOf(node.projection).join('\n')}</pre>`}
