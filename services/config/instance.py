@@ -256,6 +256,9 @@ class InstanceConfig(JsonText):
         """Returns the topics whose records the instance computes, and to which nobody publishes."""
         names = [(each.name, each.message_type) for each in self.views]
         names += [(each.name, each.message_type) for each in self.conflated_topics]
+        names += [
+            (each.pattern, each.message_type) for each in self.conflated_topics if each.pattern
+        ]
         return tuple(TopicRule(*each) for each in names)
 
     @property

@@ -84,6 +84,14 @@ class ConflatedTopicSettings(Section):
     """Hash indexes, each the identifiers of fields that queries ask for by exact value."""
     enrichment: tuple[Expression, ...] = ()
     """Fields that are computed when a record is given, each as `expression AS /field`."""
+    topic_format: str = ""
+    """Name of the topic of each record, with `%n` for its topic underneath. For a topic underneath
+    that has a pattern."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        self.definition()
+        return self
 
     def definition(self) -> ConflatedTopicDefinition:
         """Returns the definition that an instance reads."""

@@ -125,7 +125,8 @@ class TopicBook(dict[TopicKey, TopicEntry]):
         instance: name of the instance, for errors.
         stateful: the topics with a state; the first that matches counts.
         queues: the queues of the instance.
-        computed: topics whose records the instance computes, to which nobody publishes.
+        computed: topics whose records the instance computes, to which nobody publishes: names, and
+            expressions that begin with `^`.
 
     Attributes:
         states: all states, each once.
@@ -139,6 +140,7 @@ class TopicBook(dict[TopicKey, TopicEntry]):
         "_advice",
         "_any_type",
         "_computed",
+        "_computed_patterns",
         "_instance",
         "_journaled",
         "_queues",
@@ -163,6 +165,8 @@ class TopicBook(dict[TopicKey, TopicEntry]):
         self._computed = frozenset(
             (rule.name.encode(), rule.message_type.encode()) for rule in computed
         )
+        patterns = tuple(rule for rule in computed if rule.name.startswith("^"))
+        self._computed_patterns = TopicMatcher(patterns, where) if patterns else None
         self.has_targets = any(queue.target not in ("", queue.name) for queue in queues)
         self._queues = [(TopicMatcher((queue.underlying,), where), queue) for queue in queues]
         self._stateful = [(TopicMatcher((rule,), where), state) for rule, state in stateful]
@@ -185,7 +189,7 @@ class TopicBook(dict[TopicKey, TopicEntry]):
             return TopicEntry(journaled, refusal, state=state)
         if len(self) >= TOPIC_CACHE_MAX:
             self.clear()
-        if key[0].startswith(_EVENTS) or key in self._computed:
+        if key[0].startswith(_EVENTS) or self._is_computed(key):
             entry = _UNDECLARED  # Whatever rules match: only the instance publishes there.
         elif journaled:
             entry = _JOURNALED
@@ -199,6 +203,10 @@ class TopicBook(dict[TopicKey, TopicEntry]):
             entry = self._with_queues(entry, key)
         self[key] = entry
         return entry
+
+    def _is_computed(self, key: TopicKey) -> bool:
+        patterns = self._computed_patterns
+        return key in self._computed or (patterns is not None and patterns[key])
 
     def _with_queues(self, entry: TopicEntry, key: TopicKey) -> TopicEntry:
         topic, message_type = key
@@ -227,7 +235,7 @@ class TopicBook(dict[TopicKey, TopicEntry]):
                 f"{self._instance} itself publishes: choose another topic"
             )
         kind = message_type.decode("utf-8", "replace")
-        if (topic, message_type) in self._computed:
+        if self._is_computed((topic, message_type)):
             return "reserved_topic", (
                 f"{self._instance} computes {shown!r} of type {kind!r} from other topics: publish "
                 "to those"

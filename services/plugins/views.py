@@ -146,7 +146,7 @@ def aggregated_views(
 
 
 def _by_name(topics: Iterable[SowTopic]) -> dict[SourceTopic, SowTopic]:
-    """Returns the topics that a view or a conflated topic may be over, by type and name."""
+    """Returns the topics that a view may be over, by type and name."""
     from raylay.services.views.sources import SourceTopic
 
     return {
@@ -174,11 +174,12 @@ def conflated_problems(
     from raylay.services.views.conflated_topic import conflated_plan
     from raylay.services.views.sources import SourceTopic
 
-    known = [
-        SourceTopic(each.message_type, each.name)
+    known = {
+        SourceTopic(each.message_type, each.name): ""
+        if isinstance(each, ViewDefinition)
+        else each.pattern
         for each in before
-        if not isinstance(each, SowTopicDefinition) or not each.pattern
-    ]
+    }
     try:
         conflated_plan(definition, installed_types(types), known, functions())
     except ExpressionError as error:
@@ -208,11 +209,14 @@ def with_conflated_topics(
     from raylay.services.views.sources import SourceTopic
 
     kinds = installed_types(types)
-    known = _by_name(book.every)
+    known = {
+        SourceTopic(each.definition.message_type, each.definition.name): each for each in book.every
+    }
     made: list[ConflatedTopic] = []
     for definition in definitions:
         try:
-            plan = conflated_plan(definition, kinds, known, functions())
+            patterns = {source: topic.definition.pattern for source, topic in known.items()}
+            plan = conflated_plan(definition, kinds, patterns, functions())
         except (ExpressionError, MessageTypeError) as error:
             raise ConfigurationError(f"conflated topic {definition.name}: {error}") from None
         under = known[SourceTopic(definition.message_type, definition.topic)]

@@ -72,7 +72,10 @@ class SowBook:
         except KeyError:
             if len(self._found) >= TOPIC_CACHE_MAX:
                 self._found.clear()
-            fitting = (each for each in self.every if each.fits(topic, message_type))
+            # Nobody publishes to names that a computed topic has by a pattern.
+            computed = [each for each in self.computed if each.definition.pattern]
+            every = (*computed, *self.every)
+            fitting = (each for each in every if each.fits(topic, message_type))
             found = self._found[key] = next(fitting, None)
             return found
 
@@ -115,7 +118,7 @@ class SowBook:
     def computes_any(self, wanted: QueryWish) -> bool:
         """Returns whether a subscription asks for a topic to which no messages come, because its
         records are computed."""
-        return any(wanted.wants(each.name, each.type_name) for each in self.computed)
+        return any(is_wanted(each, wanted) for each in self.computed)
 
     def refusal_of(self, wanted: QueryWish) -> str:
         """Returns why a wanted topic can be neither queried nor followed: it is out of service.
@@ -128,6 +131,18 @@ class SowBook:
     def stateful(self) -> list[tuple[TopicRule, Stateful]]:
         """Returns the preparations before the append, in order, for `TopicBook`."""
         return [(_rule(topic), topic.staging) for topic in self.topics if topic.staging is not None]
+
+
+def is_wanted(topic: SowTopic, wanted: QueryWish) -> bool:
+    """Returns whether a subscription may ask for records of a topic. An expression may ask for any
+    topics of a pattern."""
+    if wanted.wants(topic.name, topic.type_name):
+        return True
+    if wanted.message_types and topic.type_name not in wanted.message_types:
+        return False
+    if wanted.pattern is None:
+        return topic.fits(wanted.topic, topic.type_name)
+    return bool(topic.definition.pattern)
 
 
 def _rule(topic: SowTopic) -> TopicRule:

@@ -7,7 +7,7 @@ as it was; then it takes the value that the topic underneath has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from raylay.services.errors import ExpressionError, MessageTypeError
@@ -50,13 +50,14 @@ class ConflatedPlan(NamedTuple):
 def conflated_plan(
     definition: ConflatedTopicDefinition,
     kinds: MessageTypeTable,
-    known: Iterable[SourceTopic],
+    known: Mapping[SourceTopic, str],
     functions: Functions = BUILT_IN,
 ) -> ConflatedPlan:
     """Compiles a conflated topic.
 
     Args:
-        known: the topics that may be under it: SOW topics, views, and conflated topics before it.
+        known: the topics that may be under it, each with its pattern or an empty text: SOW topics,
+            views, and conflated topics before it.
 
     Raises:
         ExpressionError: one of its expressions cannot be read, or there is no such topic.
@@ -64,13 +65,21 @@ def conflated_plan(
             written so.
     """
     under = SourceTopic(definition.message_type, definition.topic)
-    if under not in set(known):
+    if under not in known:
         raise ExpressionError(
             f"there is no SOW topic or view {under.message_type}/{under.topic}, which conflated "
             f"topic {definition.name} is over: define it before",
             1,
             definition.topic,
         )
+    if bool(known[under]) != bool(definition.topic_format):
+        problem = (
+            f"has a pattern: give conflated topic {definition.name} a topic_format, such as "
+            f"{definition.name}/%n"
+            if known[under]
+            else f"has no pattern: leave out the topic_format of conflated topic {definition.name}"
+        )
+        raise ExpressionError(f"{definition.topic} {problem}", 1, definition.topic)
     kind = kinds[definition.message_type]
     passes = enrichment = None
     if definition.filter:
@@ -108,9 +117,12 @@ class ConflatedTopic:
         own = SowTopicDefinition(
             definition.name,
             definition.message_type,
-            keys=keys,
+            # With a pattern, keys are never made from fields.
+            keys=below.keys if definition.pattern else keys,
             # The keys are those of the topic under it.
-            key_domain=(below.key_domain or below.name) if keys else "",
+            key_domain=(below.key_domain or below.name) if keys and not definition.pattern else "",
+            key_generator=below.key_generator if definition.pattern else "",
+            pattern=definition.pattern,
             transient=True,
             hash_indexes=definition.hash_indexes,
         )
@@ -134,9 +146,11 @@ class ConflatedTopic:
             return None
         return record if self._passes.matches(tree, NO_CONTEXT) else None
 
-    def _enriched(self, record: SowRecord) -> SowRecord:
-        """Returns a record as it is given: with the computed fields. One that cannot be read stays
-        as it is."""
+    def _given(self, record: SowRecord) -> SowRecord:
+        """Returns a record as it is given: with its topic here, and with the computed fields. One
+        that cannot be read has none."""
+        if self.definition.topic_format:
+            record = record._replace(topic=self.definition.topic_of(record.topic))
         if self._enrichment is None:
             return record
         body = record.body or b""
@@ -183,7 +197,7 @@ class ConflatedTopic:
             if each.now is None:
                 change = self.topic.state.delete(each.key, 0, 0, _gone(each.reason))
             else:
-                change = self.topic.state.put_computed(self._enriched(each.now))
+                change = self.topic.state.put_computed(self._given(each.now))
             if change is None:
                 continue
             if self.topic.indexes is not None:
@@ -194,7 +208,9 @@ class ConflatedTopic:
                 self.deleted += 1
             else:
                 self.updated += 1
-            found.append(SowChange(self.topic, self.topic.name, change, None))
+            shown = change.current or change.previous
+            assert shown is not None
+            found.append(SowChange(self.topic, shown.topic or self.topic.name, change, None))
         if found:
             self.executions += 1
         return found
@@ -226,7 +242,7 @@ class ConflatedTopic:
                 record = self._passing(decoded(key[1:], value))
             if record is None:
                 continue
-            change = self.topic.state.put_computed(self._enriched(record))
+            change = self.topic.state.put_computed(self._given(record))
             if self.topic.indexes is not None:
                 self.topic.indexes.changed(change)
 

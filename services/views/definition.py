@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 MEMORY_BYTES_MAX_DEFAULT = 512 * 1024 * 1024
@@ -81,9 +82,11 @@ class ConflatedTopicDefinition:
         filter: content filter of the records that it has; empty: all.
         hash_indexes: identifiers of each index for exact matches.
         enrichment: `expression AS /field` of each field that is computed when a record is given.
+        topic_format: name of the topic of each record, with `%n` for its topic underneath, where
+            that one has a pattern; empty: the topic underneath has none.
 
     Raises:
-        ValueError: the interval is too short.
+        ValueError: the interval is too short, or the format cannot be.
     """
 
     name: str
@@ -93,8 +96,14 @@ class ConflatedTopicDefinition:
     filter: str = ""
     hash_indexes: tuple[tuple[str, ...], ...] = ()
     enrichment: tuple[str, ...] = ()
+    topic_format: str = ""
 
     def __post_init__(self) -> None:
+        if self.topic_format and (self.topic_format.count("%n") != 1 or self.topic_format == "%n"):
+            raise ValueError(
+                f"conflated topic {self.name}: topic_format {self.topic_format[:200]!r} needs %n "
+                f"once, and other text, such as {self.name}/%n"
+            )
         if self.interval_us < INTERVAL_US_MIN:
             raise ValueError(
                 f"conflated topic {self.name}: the interval is {self.interval_us / 1000:g} ms: "
@@ -105,3 +114,14 @@ class ConflatedTopicDefinition:
     def stored_as(self) -> str:
         """Returns the name by which the topic is told from one of another type."""
         return f"{self.message_type}/{self.name}"
+
+    @property
+    def pattern(self) -> str:
+        """Returns the expression that the names of its topics match; empty: it has one topic."""
+        if not self.topic_format:
+            return ""
+        return "^" + ".+".join(map(re.escape, self.topic_format.split("%n"))) + "$"
+
+    def topic_of(self, under: bytes) -> bytes:
+        """Returns the name of the topic of records whose topic underneath is `under`."""
+        return self.topic_format.encode().replace(b"%n", under)

@@ -120,7 +120,7 @@ class SimViews:
         self.views: ViewFeature = machines.views(made)
         conflated = []
         for each in CONFLATED:
-            plan = conflated_plan(each, KINDS, known)
+            plan = conflated_plan(each, KINDS, dict.fromkeys(known, ""))
             under = known[SourceTopic(each.message_type, each.topic)]
             conflated.append(machines.conflated(plan, under))
         self.conflation: ConflationFeature = machines.conflation(

@@ -143,7 +143,7 @@ RUNS = frozenset(
             f"SOW/ConflatedTopic/{name}"
             for name in (
                 *("Name", "UnderlyingTopic", "MessageType", "Interval", "Filter", "HashIndex"),
-                "Enrichment",
+                *("Enrichment", "TopicFormat"),
             )
         ),
         "Bootstrap/Topic/Name",

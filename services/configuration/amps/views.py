@@ -34,6 +34,7 @@ _ELEMENTS = {
     "filter": "Filter",
     "hash_indexes": "HashIndex",
     "enrichment": "Enrichment",
+    "topic_format": "TopicFormat",
 }
 """Elements that stand for a value of the settings."""
 
@@ -65,6 +66,7 @@ def conflated_settings(topic: ConflatedTopicStanza) -> dict[str, Any]:
         "filter": topic.filter or "",
         "hash_indexes": tuple(index.keys for index in topic.hash_indexes),
         "enrichment": topic.enrichment.fields_ if topic.enrichment else (),
+        "topic_format": topic.topic_format or "",
     }
 
 

@@ -430,13 +430,15 @@ class ClientSessions:
     def end_followers(self, topic: SowTopic) -> int:
         """Ends the subscriptions that follow a topic which is out of service. Returns their
         number."""
+        from raylay.services.sow.book import is_wanted
+
         found = [
             subscription
             for client in self.sessions.values()
             for subscription in client.subscriptions.values()
             if isinstance(subscription, LiveSubscription)
             and subscription.following is not None
-            and subscription.filter.wants(topic.name, topic.type_name)
+            and is_wanted(topic, subscription.filter)
         ]
         for each in found:
             self.end_subscription(each, "view_full", topic.refusal)

@@ -17,12 +17,14 @@ from raylay.services.plugins.views import conflated_problems, with_conflated_top
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.keys import key_of
 from raylay.services.sow.topic import SowChange
+from raylay.services.subscriptions.matching import topic_filter
 from raylay.services.views.definition import ConflatedTopicDefinition
 
 pytestmark = pytest.mark.covers("Views", "conflated topics: a follower gets each record")
 
 INTERVAL_US = 1_000_000
 SLOW = ConflatedTopicDefinition("slow", "json", "orders", INTERVAL_US, filter="/n > 0")
+FX = SowTopicDefinition("fx", "json", keys=("/id",), pattern="fx/")
 SLOWER = ConflatedTopicDefinition("slower", "json", "slow", 3 * INTERVAL_US)
 
 
@@ -197,16 +199,66 @@ def test_a_body_that_cannot_be_read_passes_no_filter() -> None:
         ({"enrichment": ("/a OF PREVIOUS AS /b",)}, "knows no PREVIOUS message"),
         ({"enrichment": ("UNIX_TIMESTAMP() AS /b",)}, "something else each time"),
         ({"enrichment": ("/a",)}, "AS"),
+        ({"topic": "fx"}, "fx has a pattern: give conflated topic c a topic_format, such as c/%n"),
+        ({"topic_format": "c/%n"}, "orders has no pattern: leave out the topic_format"),
     ],
 )
 def test_a_conflated_topic_that_cannot_be_is_refused(values: dict[str, Any], words: str) -> None:
     given = {"name": "c", "message_type": "json", "topic": "orders", **values}
     definition = ConflatedTopicDefinition(**given)
-    there = book(*(each.definition for each in book().topics), SowTopicDefinition("raw", "binary"))
+    every = [each.definition for each in book().topics]
+    there = book(*every, SowTopicDefinition("raw", "binary"), FX)
     (problem,) = conflated_problems(definition, [each.definition for each in there.topics])
     assert words in problem.text
     with pytest.raises(ConfigurationError, match="conflated topic c: "):
         with_conflated_topics(there, (definition,), ())
+
+
+def test_a_conflated_topic_over_a_pattern_has_a_topic_for_each_one_underneath() -> None:
+    """Its names may match the pattern underneath: they are its own all the same."""
+    definition = ConflatedTopicDefinition(
+        "slow", "json", "fx", INTERVAL_US, "/n > 0", enrichment=("/n + 1 AS /m",),
+        topic_format="slow/%n.",
+    )  # fmt: skip
+    over = ConflatedTopicDefinition("slower", "json", "slow", INTERVAL_US, topic_format="%n/slower")
+    assert conflated_problems(definition, (FX,)) == conflated_problems(over, (definition,)) == []
+    at = Conflated()
+    at.book, topics = with_conflated_topics(book(FX), (definition, over), ())
+    at.sow = SowFeature(at.book)
+    at.feature = ConflationFeature(topics, lambda: at.now_us, at.awake)
+    at.commit(put(1, b'{"id":1,"n":1}', topic="fx/eur"))
+    at.commit(put(2, b'{"id":1,"n":2}', topic="fx/usd"))
+    at.commit(put(3, b'{"id":2,"n":0}', topic="fx/usd"))
+    given = at.wait(9 * INTERVAL_US)
+    assert sorted(each.name for each in given) == [
+        b"slow/fx/eur.", b"slow/fx/eur./slower", b"slow/fx/usd.", b"slow/fx/usd./slower"
+    ]  # fmt: skip
+    slow = topics[0].topic
+    assert {each.topic: each.body for each in slow.state.records()} == {
+        b"slow/fx/eur.": b'{"id":1,"n":1,"m":2}', b"slow/fx/usd.": b'{"id":1,"n":2,"m":3}'
+    }  # fmt: skip
+    at.commit(delete(4, key_of({"id": 1}, ("/id",), "fx/usd"), topic="fx/usd"))
+    assert [(each.name, each.change.reason) for each in at.wait(12 * INTERVAL_US)][:1] == [
+        (b"slow/fx/usd.", "deleted")
+    ]
+    assert at.book.find(b"slow/fx/eur.", b"json") is slow
+    assert at.book.find_kept(b"slow/fx/eur.", b"json") is None
+    assert at.book.find(b"slow/fx/eur", b"json") is at.book.find(b"fx/eur", b"json")
+    for topic, kind, is_computed in (
+        ("slow/fx/eur.", "", True),
+        ("slow/fx/eur.", "fix", False),
+        ("slow", "json", True),
+        ("slow/fx/.*", "json", True),
+        ("fx/eur", "", False),
+        ("^fx", "fix", False),
+    ):
+        assert at.book.computes_any(topic_filter(topic, kind)) == is_computed, topic
+
+
+@pytest.mark.parametrize("text", ["%n", "slow", "%n/%n"])
+def test_a_format_that_gives_no_names_of_its_own_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="needs %n once, and other text"):
+        ConflatedTopicDefinition("slow", "json", "fx", topic_format=text)
 
 
 def test_an_interval_that_is_too_short_is_refused() -> None:

@@ -369,10 +369,21 @@ def test_a_conflated_topic_that_cannot_be_is_refused(old: str, new: str, words: 
     assert "f.xml:" in str(caught.value)
 
 
-def test_what_of_a_conflated_topic_does_not_run_is_told() -> None:
-    more = CONFLATED.replace("<Interval>", "<TopicFormat>%n</TopicFormat>\n<Interval>")
-    found = [each.text for each in findings(document(FILE.replace("</SOW>", more)))]
-    assert any("TopicFormat" in each for each in found)
+@pytest.mark.covers("Views", "`SOW/ConflatedTopic` of AMPSConfig")
+def test_a_conflated_topic_over_a_pattern_has_a_format() -> None:
+    pattern = KEY + "<Pattern>^orders/</Pattern>"
+    more = CONFLATED.replace("<Interval>", "<TopicFormat>slow/%n</TopicFormat>\n<Interval>")
+    settings = fabric_of([document(FILE.replace(KEY, pattern).replace("</SOW>", more))])
+    (made,) = settings.conflated_of(settings.instances[0])
+    assert made.topic_format == "slow/%n" and made.pattern == "^slow/.+$"
+    for text, words in (
+        (FILE.replace("</SOW>", more), "has no pattern"),
+        (FILE.replace(KEY, pattern).replace("</SOW>", CONFLATED), "give conflated topic slow a"),
+        (FILE.replace("</SOW>", more.replace("slow/%n", "%n")), "needs %n once"),
+    ):
+        with pytest.raises(ConfigurationError, match=words) as caught:
+            document(text)
+        assert "f.xml:" in str(caught.value)
 
 
 def test_what_show_prints_starts_the_same(tmp_path: Any) -> None:
