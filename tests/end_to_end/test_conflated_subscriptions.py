@@ -274,7 +274,6 @@ def test_a_client_that_does_not_read_gets_the_last_value_of_each_record(tmp_path
             while status()["conflated"] < 5:
                 await publish(client, "rows", {"id": count % 3, "n": count, "body": body})
                 count += 1
-            assert status()["pending"] == 3
             for number in range(3):
                 await publish(client, "rows", {"id": number, "n": -1})
             last: dict[int, int] = {}
@@ -283,7 +282,7 @@ def test_a_client_that_does_not_read_gets_the_last_value_of_each_record(tmp_path
                 ((_, _, found),) = await changes(auto, 1)
                 last[found["id"]] = found["n"]
                 came += 1
-            assert came < count
+            assert came < count, "at least five changes were never given"
             await publish(client, "rows", {"id": 0, "n": -2})
             assert await changes(auto, 1) == [("publish", "", {"id": 0, "n": -2})]
 
