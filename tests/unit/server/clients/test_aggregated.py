@@ -129,3 +129,23 @@ def test_queries_of_a_client_that_leaves_end_wherever_they_are(
         assert sow.status()["aggregations"] == []
 
     in_house(tmp_path, visit)
+
+
+@pytest.mark.covers("Views", "aggregations: what they refuse")
+def test_a_client_is_charged_for_its_part_of_an_aggregation(tmp_path: Path) -> None:
+    async def visit(house: House) -> None:
+        boss = await house.client("boss")
+        await house.publish(boss, "boss", *TREES)
+        await house.folded()
+        check = house.server.parts._checks().check
+        assert len(await rows(boss, "s", "sow_and_subscribe")) == 2
+        check()
+        (shared,) = house.server.parts.sow.status()["aggregations"]
+        assert boss.connection._shared_bytes == shared["memory_bytes"] > 0
+        assert boss.connection.holding().memory_bytes >= shared["memory_bytes"]
+        boss.send(encode_frame({"c": "unsubscribe", "sub": "all", "cid": "u"}))
+        await boss.answer_to("u")
+        check()
+        assert boss.connection._shared_bytes == 0
+
+    in_house(tmp_path, visit)
