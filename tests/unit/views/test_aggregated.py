@@ -453,6 +453,21 @@ def test_an_aggregation_of_a_view_out_of_service_is_out_of_service() -> None:
     assert caught.value.reason == "view_full"
 
 
+def test_an_aggregation_may_go_out_of_service_while_it_is_built() -> None:
+    at = Aggregations()
+    at.publish(*({"id": number, "customer": number, "price": 1} for number in range(200)))
+    definition = ViewDefinition("sums", "json", topic="orders", projection=SUMS, grouping=("/id",))
+    at.book, views = with_views(at.book, [definition], ())[:2]
+    use = at.views.use(terms("", ("SUM(/sum) AS /all",), ())._replace(topic="sums"), NOBODY)
+    told: list[str] = []
+    use.when_ready(told.append)
+    views.views[0].close("it is too large")
+    at.publish({"id": 1, "customer": 1, "price": 1})
+    assert told == [], "who waits is not told within a fold"
+    assert not at.views.build(never)
+    assert len(told) == 1 and "it is too large" in told[0]
+
+
 def test_a_store_that_cannot_be_read_ends_the_aggregation_alone() -> None:
     at = Aggregations()
     use = at.use()
@@ -473,10 +488,12 @@ def test_weights_and_status_tell_of_the_views_over_a_topic() -> None:
     at = Aggregations()
     run = put(1, b'{"id":1,"customer":1,"price":1}')
     assert at.views.weigh(run) == 0
-    at.built()
+    use = at.built()
     at.use("/price > 0")
     assert at.views.weigh(run) == 2
     assert at.views.weigh(put(1, b"{}", topic="elsewhere")) == 0
+    (orders,) = at.book.topics
+    assert at.views.is_over(orders) and not at.views.is_over(use.topic)
     at.publish({"id": 1, "customer": 1, "price": 1})
     built, building = at.views.status()
     assert built["records"] == built["users"] == 1 and built["is_ready"]
