@@ -25,11 +25,18 @@ from raylay.services.views.sources import JoinedSource, ViewSources
 RECORD_BYTES = 250
 """Approximate memory of a record, besides its fields: it is in an index on each side of a join."""
 
+ROWS_MAX = 1_000_000
+"""Limit on the rows of one change: they take a second, in which the instance does nothing else."""
+
 JoinedValue = tuple["str | None", ...]
 JoinedRow = tuple["bytes | None", ...]
 """The keys of the records of a row, topic by topic; None: no record of the topic fits."""
 
 _pack = msgpack.Packer(use_bin_type=True, unicode_errors="surrogatepass").pack
+
+
+class TooManyRows(Exception):
+    """A change touches more rows than `ROWS_MAX`. The fold is not usable any more."""
 
 
 class _Index:
@@ -180,6 +187,9 @@ class JoinFold:
 
         Args:
             number: number of the record's topic.
+
+        Raises:
+            TooManyRows: the fold is not to be used any more.
         """
         topic, key = self._topics[number], change.key
         before, tree = topic.records.get(key), change.tree
@@ -320,6 +330,11 @@ class JoinFold:
                 if len(found) == 1:
                     (row[target],) = found
                     longer.append(row)
+                elif len(longer) + len(found) > ROWS_MAX:
+                    raise TooManyRows(
+                        f"one record is joined to more than {ROWS_MAX:,} rows: join by fields "
+                        "that fewer records share"
+                    )
                 elif found:
                     for each in found:
                         copy = row.copy()

@@ -30,7 +30,7 @@ from raylay.services.views.definition import ViewDefinition
 from raylay.services.views.group_fold import GroupFold, SourceChange
 from raylay.services.views.group_records import GroupRecords
 from raylay.services.views.groups import GroupTable, GroupWatcher, ViewGroup
-from raylay.services.views.join_fold import JoinFold
+from raylay.services.views.join_fold import JoinFold, TooManyRows
 from raylay.services.views.projection import ViewProjection
 from raylay.services.views.sources import (
     SourceTopic,
@@ -253,7 +253,13 @@ class View(GroupWatcher):
             touched = self._single.change(change)
         else:
             assert self._joined is not None
-            touched = self._joined.change(number, change)
+            try:
+                touched = self._joined.change(number, change)
+            except TooManyRows as error:
+                self.close(
+                    f"view {self.definition.name} is out of service until the next start: {error}"
+                )
+                return ()
         topic.state.count = len(self._groups.by_key)
         txid = change.txid
         topic.state.seen(txid)
@@ -349,7 +355,7 @@ class View(GroupWatcher):
         self.is_followed = False
         trees = self._readers[number](bodies_of(value for _, value in entries))
         for (key, value), tree in zip(entries, trees, strict=True):
-            if self._is_too_large():
+            if self.topic.refusal or self._is_too_large():
                 return
             txid, at_us = arrival_of(value)
             self._fold(number, SourceChange(key[1:], tree, txid), at_us)

@@ -23,7 +23,7 @@ from raylay.services.sow.keys import key_of
 from raylay.services.sow.records import body_of
 from raylay.services.sow.topic import SowChange
 from raylay.services.subscriptions.matching import topic_filter
-from raylay.services.views import view
+from raylay.services.views import join_fold, view
 from raylay.services.views.definition import ViewDefinition
 
 pytestmark = pytest.mark.covers("Views", "a view equals a fresh computation")
@@ -343,3 +343,32 @@ def test_messages_with_the_name_of_a_view_are_none_of_its_records() -> None:
             assert at.commit(stray) == []
             at.sow.recover([put(at.txid + 1, b"{}", topic="sums", command=command, key=key)])
             assert at.records() == before == at.rebuilt()
+
+
+@pytest.mark.covers("Views", "views: what they refuse")
+@pytest.mark.parametrize("is_built", [True, False])
+def test_a_join_of_too_many_rows_is_out_of_service(
+    is_built: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(join_fold, "ROWS_MAX", 5)
+    pairs = ViewDefinition(
+        "pairs",
+        "json",
+        joins=("[sums]./customer = [orders]./customer",),
+        projection=("[orders]./id AS /id", "[sums]./sum AS /sum"),
+    )
+    at = Views(SUMS, pairs)
+    if not is_built:
+        for number in range(6):
+            at.sow.fold(CommitBatch([put(number + 1, b'{"id":%d,"customer":1}' % number)], 0))
+        at.views.build()
+        at.txid = 6
+    for number in range(6):
+        at.publish({"id": number, "customer": 1, "price": 1})
+    sums, joined = at.views.views
+    assert "joined to more than 5 rows" in joined.topic.refusal
+    assert not sums.topic.refusal and at.records()["pairs"] == {}
+    assert at.rebuilt()["sums"] == at.records()["sums"]
+    # Later changes harm nothing.
+    at.publish({"id": 1, "customer": 1, "price": 2})
+    assert joined.memory_bytes == 0
