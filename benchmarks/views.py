@@ -8,23 +8,23 @@ Times are processor time of this process. Making the messages is not part of the
 from __future__ import annotations
 
 import gc
-import os
 import random
 import sqlite3
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import orjson
 from contents import FLIGHT
 from context import Bench, Figure
-from memory import anonymous_mb
 
 from raylay.services.core.feature import CommitBatch
 from raylay.services.core.views import ViewFeature
 from raylay.services.plugins.filters import following_subscriptions
 from raylay.services.plugins.sow import sow_book
 from raylay.services.plugins.views import with_views
+from raylay.services.server.process import GC_THRESHOLD
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.records import NEVER, SowRecord
 from raylay.services.sow.state import RecordChange
@@ -50,7 +50,14 @@ FOLLOWERS = (1, 10)
 
 FOLD = tuple(f"view_fold_{hits}_us" for hits in HITS)
 FOLLOWED = tuple(f"view_followed_by_{count}_us" for count in FOLLOWERS)
-NAMES = (*FOLD, *FOLLOWED, "view_sums_us", "view_group_bytes", "view_record_bytes")
+NAMES = (
+    *FOLD,
+    *FOLLOWED,
+    "view_unfollowed_us",
+    "view_sums_us",
+    "view_group_bytes",
+    "view_record_bytes",
+)
 JOINS = ("view_join_1_us", "view_join_10_us")
 BESIDE = ("view_rerun_us", "view_rerun_sqlite_us", "view_rerun_duckdb_us", "view_rerun_pandas_us")
 BUILD_RECORDS = 1_000_000
@@ -125,9 +132,9 @@ Give = Callable[[Sequence[SowChange]], None]
 
 def _fold(views: ViewFeature, slices: list[list[SowChange]], give: Give | None = None) -> float:
     """Returns the processor time of a fold, in seconds."""
+    batches = [CommitBatch([], 0, list(changes)) for changes in slices]
     began = time.process_time()
-    for changes in slices:
-        batch = CommitBatch([], 0, changes)
+    for batch in batches:
         views.fold(batch)
         if give is not None:
             give(batch.changes)
@@ -135,6 +142,8 @@ def _fold(views: ViewFeature, slices: list[list[SowChange]], give: Give | None =
 
 
 def _views(*definitions: ViewDefinition) -> tuple[ViewFeature, list[SowTopic]]:
+    # As an instance collects garbage.
+    gc.set_threshold(GC_THRESHOLD, 20, 50)
     book, views, _ = with_views(
         sow_book((_FLIGHTS, _PLANES), (), MemorySowStore()), definitions, ()
     )
@@ -156,15 +165,16 @@ def _followers(count: int) -> Give:
 
 async def view_folds(_: Bench) -> list[Figure]:
     """An update of a view of 100,000 groups over 300,000 flights, with COUNT, SUM, AVG, MIN and
-    MAX, while 1,000 messages change 1, 10 and 1,000 groups; with 1,000 and followers, each with its
-    message made; without MIN and MAX. The memory of a group and of a record under it."""
+    MAX and each record of the view made, while 1,000 messages change 1, 10 and 1,000 groups; with
+    1,000, deliveries to followers, too; with 1,000 and nobody who needs the records; without MIN
+    and MAX. The memory of a group and of a record under it."""
     views, (topic, _) = _views(_definition("extremes", (*SUMS, *EXTREMES)))
     flights = _Flights(topic, GROUPS, RECORDS)
-    used_mb = _loaded(views, flights, GROUPS)
-    more_mb = _loaded(views, flights, RECORDS)
+    _fold(views, [[flights.change(number)] for number in range(RECORDS)])
     sums, (other, _) = _views(_definition("sums", SUMS))
     flights_of_sums = _Flights(other, GROUPS, RECORDS)
-    _loaded(sums, flights_of_sums, RECORDS)
+    _fold(sums, [[flights_of_sums.change(number)] for number in range(RECORDS)])
+    group_bytes, record_bytes = _memory()
     runs: dict[str, Callable[[], float]] = {
         name: lambda hits=hits: _fold(views, flights.updates(UPDATES, hits))  # type: ignore[misc]
         for name, hits in zip(FOLD, HITS, strict=True)
@@ -174,25 +184,43 @@ async def view_folds(_: Bench) -> list[Figure]:
         runs[name] = lambda give=give: _fold(  # type: ignore[misc]
             views, flights.updates(UPDATES, 1000), give
         )
-    runs[NAMES[5]] = lambda: _fold(sums, flights_of_sums.updates(UPDATES, 1000))
+
+    def unfollowed() -> float:
+        views.follow_by(lambda topic: False)
+        seconds = _fold(views, flights.updates(UPDATES, 1000))
+        views.follow_by(lambda topic: True)
+        return seconds
+
+    runs[NAMES[5]] = unfollowed
+    runs[NAMES[6]] = lambda: _fold(sums, flights_of_sums.updates(UPDATES, 1000))
     return [
         *_in_turn(runs, UPDATES),
-        Figure(NAMES[6], used_mb * 1e6 / GROUPS, "bytes/group"),
-        Figure(NAMES[7], more_mb * 1e6 / (RECORDS - GROUPS), "bytes/record"),
+        Figure(NAMES[7], group_bytes, "bytes/group"),
+        Figure(NAMES[8], record_bytes, "bytes/record"),
     ]
 
 
-def _loaded(views: ViewFeature, flights: _Flights, until: int) -> float:
-    """Folds the first flights, so many in all. Returns the memory of the view that came with them,
-    in MB."""
-    first = next((n for n, each in enumerate(flights._records) if each is None), until)
+def _load(views: ViewFeature, flights: _Flights, first: int, until: int) -> int:
+    """Folds some flights for the first time. Returns the bytes that the view takes for them."""
     changes = [flights.change(number) for number in range(first, until)]
-    gc.collect()
-    before_mb = anonymous_mb(os.getpid())
+    tracemalloc.start()
     for at in range(0, len(changes), SLICE):
         views.fold(CommitBatch([], 0, changes[at : at + SLICE]))
-    gc.collect()
-    return anonymous_mb(os.getpid()) - before_mb
+    found = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    return found
+
+
+def _memory() -> tuple[float, float]:
+    """Returns the bytes of a group with one record, and of a further record, of a view whose
+    records nobody needs."""
+    views, (topic, _) = _views(_definition("extremes", (*SUMS, *EXTREMES)))
+    views.follow_by(lambda topic: False)
+    flights = _Flights(topic, 10_000, 30_000)
+    return (
+        _load(views, flights, 0, 10_000) / 10_000,
+        _load(views, flights, 10_000, 30_000) / 20_000,
+    )
 
 
 def _in_turn(runs: dict[str, Callable[[], float]], count: int) -> list[Figure]:

@@ -30,6 +30,7 @@ class ViewFeature:
 
     def __init__(self, views: Sequence[View]) -> None:
         self.views = tuple(views)
+        self._wake: Callable[[], None] = lambda: None
         self._is_followed: Callable[[SowTopic], bool] = lambda topic: True
         self._inline = tuple(each for each in self.views if each.definition.inline)
         self._over: dict[int, list[tuple[View, int]]] = {}
@@ -45,6 +46,21 @@ class ViewFeature:
             is_followed: returns whether somebody but other views needs the changes of a view.
         """
         self._is_followed = is_followed
+
+    def wait_by(self, wake: Callable[[], None]) -> None:
+        """Lets changes of many joined rows be folded in turns, by `go_on`.
+
+        Args:
+            wake: called when there is such a change.
+        """
+        self._wake = wake
+        for view in self.views:
+            view.is_patient = True
+
+    @property
+    def behind(self) -> list[View]:
+        """Returns the views that fold a change in turns."""
+        return [view for view in self.views if view.is_behind]
 
     def build(self) -> None:
         """Computes all views at once from the present records."""
@@ -66,6 +82,10 @@ class ViewFeature:
             return
         for view in self.views:
             topic = view.topic
+            if view.is_behind:
+                # What is kept of the groups was decided when the change began.
+                view.is_missed |= not view.is_followed and self._is_followed(topic)
+                continue
             is_followed = self._is_followed(topic)
             view.is_missed = is_followed and not topic.is_built
             view.is_followed = topic.is_built and (is_followed or id(topic) in self._over)
@@ -75,7 +95,9 @@ class ViewFeature:
                 self._take(changes[at], batch)
                 at += 1
             if not any(self._flushed(view, changes) for view in self._inline):
-                return
+                break
+        if self.behind:
+            self._wake()
 
     def _take(self, change: SowChange, batch: CommitBatch) -> None:
         for view, number in self._over.get(id(change.topic), ()):

@@ -9,7 +9,7 @@ one, so that a commit that changes both sides counts nothing twice.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgpack
@@ -25,8 +25,10 @@ from raylay.services.views.sources import JoinedSource, ViewSources
 RECORD_BYTES = 250
 """Approximate memory of a record, besides its fields: it is in an index on each side of a join."""
 
+ROWS_AT_ONCE = 1_000
+"""Number of joined rows in a part of a change: some 2 ms."""
 ROWS_MAX = 1_000_000
-"""Limit on the rows of one change: they take a second, in which the instance does nothing else."""
+"""Limit on the rows of one change, taken back and added."""
 
 JoinedValue = tuple["str | None", ...]
 JoinedRow = tuple["bytes | None", ...]
@@ -129,6 +131,7 @@ class JoinFold:
         groups: the groups.
         names: names of the fields that are read of each topic's records.
         records_bytes: bytes of all kept fields.
+        touched: the groups that the last change touched.
     """
 
     def __init__(
@@ -161,25 +164,27 @@ class JoinFold:
         self._child_fields = tuple(
             tuple(sources.joined[child].parent_fields for child in below) for below in self._below
         )
-        self._walks = tuple(self._walks_from(number) for number in range(len(sources.joined)))
+        self._steps = tuple(self._steps_from(number) for number in range(len(sources.joined)))
         self._names = tuple(str(number) for number in range(len(sources.joined)))
         self._plain_steps = tuple(map(self.groups.plain_steps, self._names))
+        self.touched: tuple[ViewGroup, ...] = ()
+        self._rows_left = ROWS_MAX
         self._read: dict[tuple[int, bytes], dict[str, Any]] = {}
         """Records that the present change has read."""
         self.names = tuple(each.names for each in self._topics)
         self.records_bytes = 0
 
-    def _walks_from(self, number: int) -> tuple[_JoinStep, ...]:
-        walks, known = [], {number}
+    def _steps_from(self, number: int) -> tuple[_JoinStep, ...]:
+        steps, known = [], {number}
         at = number
         while (parent := self._topics[at].source.parent) >= 0:
-            walks.append(_JoinStep(at, parent, True))
+            steps.append(_JoinStep(at, parent, True))
             known.add(parent)
             at = parent
         for child, topic in enumerate(self._topics):
             if child not in known:
-                walks.append(_JoinStep(topic.source.parent, child, False))
-        return tuple(walks)
+                steps.append(_JoinStep(topic.source.parent, child, False))
+        return tuple(steps)
 
     def change(self, number: int, change: SourceChange) -> tuple[ViewGroup, ...]:
         """Folds a change of a record, and returns the groups that it touched, each once. A group
@@ -191,13 +196,26 @@ class JoinFold:
         Raises:
             TooManyRows: the fold is not to be used any more.
         """
+        for _ in self.folding(number, change):
+            pass
+        return self.touched
+
+    def folding(self, number: int, change: SourceChange) -> Iterator[None]:
+        """Folds a change in parts of `ROWS_AT_ONCE` rows, and yields between two of them. Nothing
+        else may be folded before the end; then `touched` has the groups that it touched.
+
+        Raises:
+            TooManyRows: the fold is not to be used any more.
+        """
+        self.touched = ()
+        self._rows_left = ROWS_MAX
         topic, key = self._topics[number], change.key
         before, tree = topic.records.get(key), change.tree
         now = None
         if tree is not None:
             now = _kept({name: tree[name] for name in topic.names if name in tree})
         if before is None and now is None:
-            return ()
+            return
         self._read.clear()
         old = None if before is None else self._record(number, key)
         old_value = None if old is None else self._value(old, topic.source.fields)
@@ -211,61 +229,77 @@ class JoinFold:
                 for fields in self._child_fields[number]
             )
         ):
-            return self._replace(number, key, now, change.txid)
+            yield from self._replace(number, key, now, change.txid)
+            return
+        groups = self.groups
         touched: dict[ViewGroup, None] = {}
-        gone = self._rows(number, (key,)) if old is not None else []
+        own = number, (key,)
+        keys: list[tuple[int, Collection[bytes]]] = [own] if old is not None else []
         if value != old_value and not topic.own.keys(value):
             # The parents' rows without a record of this topic end: the record completes them.
-            gone += self._rows_above(number, value)
-        for row in gone:
-            touched[self.groups.retract(self.groups.member(self._message(row), row))] = None
+            keys.append(self._above(number, value))
+        for rows in self._parts(keys):
+            for row in rows:
+                touched[groups.retract(groups.member(self._message(row), row))] = None
+            if self._is_long(rows):
+                yield
         self._store(number, key, old, now)
-        came = self._rows(number, (key,)) if now is not None else []
+        keys = [own] if now is not None else []
         if value != old_value and not topic.own.keys(old_value):
-            came += self._rows_above(number, old_value)
-        for row in came:
-            message = self._message(row)
-            group = self.groups.add(self.groups.member(message, row))
-            self.groups.latest(group, message, change.txid)
-            touched[group] = None
-        self.groups.settle(touched)
-        return tuple(touched)
+            keys.append(self._above(number, old_value))
+        for rows in self._parts(keys):
+            for row in rows:
+                message = self._message(row)
+                group = groups.add(groups.member(message, row))
+                groups.latest(group, message, change.txid)
+                touched[group] = None
+            if self._is_long(rows):
+                yield
+        groups.settle(touched)
+        self.touched = tuple(touched)
 
-    def _replace(
-        self, number: int, key: bytes, now: dict[str, Any], txid: int
-    ) -> tuple[ViewGroup, ...]:
+    def _replace(self, number: int, key: bytes, now: dict[str, Any], txid: int) -> Iterator[None]:
         """Folds a change of a record that stays joined to the same records: each of its rows
         stays, with other fields."""
         groups, name, topic = self.groups, self._names[number], self._topics[number]
         left: dict[ViewGroup, None] = {}
         touched: dict[ViewGroup, None] = {}
-        rows = self._rows(number, (key,))
-        if groups.counts_keys_alone:
-            came = [
-                (at, values.scalar(values.follow(now, steps)))
-                for at, steps in self._plain_steps[number]
-            ]
+        came = [
+            (at, values.scalar(values.follow(now, steps)))
+            for at, steps in self._plain_steps[number]
+        ]
+        is_plain = groups.counts_keys_alone
+        for rows in self._parts([(number, (key,))]):
             for row in rows:
-                touched[groups.patch(texts_of(row), came, txid)] = None
-            rows = []
-        for row in rows:
-            message = self._message(row)
-            after = {**message, name: now}
-            before, member = groups.member(message, row), groups.member(after, row)
-            if before.texts == member.texts:
-                group = groups.replace(before, member)
-            else:
-                left[groups.retract(before)] = None
-                group = groups.add(member)
-            groups.latest(group, after, txid)
-            touched[group] = None
+                if is_plain:
+                    touched[groups.patch(texts_of(row), came, txid)] = None
+                    continue
+                message = self._message(row)
+                after = {**message, name: now}
+                before, member = groups.member(message, row), groups.member(after, row)
+                if before.texts == member.texts:
+                    group = groups.replace(before, member)
+                else:
+                    left[groups.retract(before)] = None
+                    group = groups.add(member)
+                groups.latest(group, after, txid)
+                touched[group] = None
+            if self._is_long(rows):
+                yield
         self.records_bytes -= len(topic.records[key])
         packed = topic.records[key] = _packed(now)
         self.records_bytes += len(packed)
         # The groups that rows have left come first.
         left.update(touched)
         groups.settle(left)
-        return tuple(left)
+        self.touched = tuple(left)
+
+    def _is_long(self, rows: Sequence[JoinedRow]) -> bool:
+        """Returns whether a part is one of several. Forgets what was read for it."""
+        if len(rows) < ROWS_AT_ONCE:
+            return False
+        self._read.clear()
+        return True
 
     def _value(self, record: Tree, fields: Sequence[Steps]) -> JoinedValue | None:
         """Returns the value by which a record is joined; None: it is joined to none."""
@@ -306,18 +340,37 @@ class JoinFold:
             found = self._read[number, key] = _unpacked(record)
         return found
 
-    def _rows(self, number: int, keys: Iterable[bytes]) -> list[JoinedRow]:
-        """Returns the rows that hold one of a topic's records: the records above that it is joined
-        to, and the records of the other topics that are joined to these."""
-        topics = self._topics
-        rows: list[list[bytes | None]] = []
-        for key in keys:
-            row: list[bytes | None] = [None] * len(topics)
-            row[number] = key
-            rows.append(row)
-        for source, target, is_up in self._walks[number]:
+    def _parts(
+        self, starts: Sequence[tuple[int, Collection[bytes]]]
+    ) -> Iterator[Sequence[JoinedRow]]:
+        """Yields the rows that hold a topic's records, in parts of about `ROWS_AT_ONCE`: the
+        records above that these are joined to, and the records of the other topics that are joined
+        to them.
+
+        Args:
+            starts: number of a topic, and keys of its records; more than once.
+        """
+        for number, keys in starts:
+            rows: list[list[bytes | None]] = []
+            # What is folded between two parts changes no index.
+            for key in keys:
+                row: list[bytes | None] = [None] * len(self._topics)
+                row[number] = key
+                rows.append(row)
+                if len(rows) >= ROWS_AT_ONCE:
+                    yield from self._walked(rows, number, 0)
+                    rows = []
+            yield from self._walked(rows, number, 0)
+
+    def _walked(
+        self, rows: list[list[bytes | None]], number: int, first: int
+    ) -> Iterator[Sequence[JoinedRow]]:
+        """Yields rows completed by the steps of a topic from one step on."""
+        steps = self._steps[number]
+        for at in range(first, len(steps)):
+            source, target, is_up = steps[at]
             longer: list[list[bytes | None]] = []
-            below = topics[source if is_up else target]
+            below = self._topics[source if is_up else target]
             for row in rows:
                 held = row[source]
                 found: Collection[bytes | None] = ()
@@ -330,26 +383,31 @@ class JoinFold:
                 if len(found) == 1:
                     (row[target],) = found
                     longer.append(row)
-                elif len(longer) + len(found) > ROWS_MAX:
-                    raise TooManyRows(
-                        f"one record is joined to more than {ROWS_MAX:,} rows: join by fields "
-                        "that fewer records share"
-                    )
                 elif found:
                     for each in found:
                         copy = row.copy()
                         copy[target] = each
                         longer.append(copy)
+                        if len(longer) >= ROWS_AT_ONCE:
+                            yield from self._walked(longer, number, at + 1)
+                            longer = []
                 elif not is_up:
                     longer.append(row)
             rows = longer
-        return [tuple(row) for row in rows]
+        if rows:
+            self._rows_left -= len(rows)
+            if self._rows_left < 0:
+                raise TooManyRows(
+                    f"a change of one record changes more than {ROWS_MAX:,} joined rows: join by "
+                    "fields that fewer records share"
+                )
+            yield [tuple(row) for row in rows]
 
-    def _rows_above(self, number: int, value: JoinedValue | None) -> list[JoinedRow]:
-        """Returns the rows of the parent topic's records with this joined value, which no record of
-        the topic fits at present."""
+    def _above(self, number: int, value: JoinedValue | None) -> tuple[int, Collection[bytes]]:
+        """Returns the parent topic and its records with this joined value, which no record of the
+        topic fits at present."""
         topic = self._topics[number]
-        return self._rows(topic.source.parent, topic.of_parent.keys(value))
+        return topic.source.parent, topic.of_parent.keys(value)
 
     def _message(self, row: JoinedRow) -> Tree:
         """Returns the fields of a row as one message: the fields of each topic are below the

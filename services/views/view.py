@@ -7,7 +7,8 @@ topic.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from raylay.services.errors import ExpressionError, MessageTypeError
@@ -42,6 +43,8 @@ from raylay.services.views.sources import (
 VIEW_FILTER = ExpressionUse("the filter of a view", frozenset(("instance",)), deterministic=True)
 FORBIDDEN_KINDS = frozenset(("binary", "protobuf", "struct", "composite-global"))
 """Message types that a view cannot have."""
+WAITING_MAX = 4_096
+"""Number of changes that may wait behind one of many joined rows: some 4 MiB."""
 WEIGHED_EVERY = 256
 """Number of changes after which the memory of a view is looked at."""
 
@@ -136,6 +139,21 @@ def _grouping_steps(text: str, sources: ViewSources, functions: Functions) -> St
     return found.steps if sources.is_join else found.steps[1:]
 
 
+class _LongChange(NamedTuple):
+    """A change of many joined rows that is folded in turns.
+
+    Attributes:
+        work: the fold, which yields between two parts.
+        txid, at_us: transaction and receive time of the change.
+        needs_records: whether the records of groups before the change are kept.
+    """
+
+    work: Iterator[None]
+    txid: int
+    at_us: int
+    needs_records: bool
+
+
 class View(GroupWatcher):
     """See the file's docstring.
 
@@ -151,6 +169,7 @@ class View(GroupWatcher):
         under: the topics under it.
         given: number of changes of groups, whether anybody followed them or not.
         is_followed: whether somebody needs the changes: `flush` returns none otherwise.
+        is_patient: whether a change of many joined rows may be folded in turns (`go_on`).
         is_missed: whether somebody follows the view while it is built, who is given what changes
             meanwhile when it is built.
     """
@@ -169,7 +188,12 @@ class View(GroupWatcher):
         )
         self.under = tuple(under)
         self.given = 0
-        self.is_followed, self.is_missed = True, False
+        self.is_followed, self.is_missed, self.is_patient = True, False, False
+        self._long: _LongChange | None = None
+        """The change that is being folded in turns; None: there is none."""
+        self._waiting: deque[tuple[int, SourceChange, int]] = deque()
+        """The changes behind it."""
+        self._is_going_on = False
         domain = definition.key_domain or definition.name
         passes = None if plan.filter is None else plan.filter.matches
         self._single: GroupFold | None = None
@@ -227,9 +251,14 @@ class View(GroupWatcher):
             return
         if self._is_too_large():
             return
-        for group in self._fold(number, SourceChange(key, self._tree(number, record), txid), at_us):
-            if self.is_missed:
-                self._missed[group.key] = None
+        change = SourceChange(key, self._tree(number, record), txid)
+        if not self.is_behind:
+            self._fold(number, change, at_us)
+            return
+        self._waiting.append((number, change, at_us))
+        if len(self._waiting) > WAITING_MAX:
+            # Their memory is bounded: from here on the instance waits for the view.
+            self._go_on(lambda: False)
 
     def _is_too_large(self) -> bool:
         """Counts a change. Returns whether the view takes too much memory: it is then out of
@@ -244,24 +273,39 @@ class View(GroupWatcher):
         )
         return True
 
-    def _fold(self, number: int, change: SourceChange, at_us: int) -> tuple[ViewGroup, ...]:
-        """Folds a change of a record under the view. Returns the groups that it touched."""
+    def _fold(self, number: int, change: SourceChange, at_us: int) -> None:
+        """Folds a change of a record under the view, or begins to."""
         topic = self.topic
         needs_records = self.is_followed or self._has_indexes or topic.state.is_watched
         self._groups.is_watched = needs_records
         if self._single is not None:
-            touched = self._single.change(change)
-        else:
-            assert self._joined is not None
-            try:
-                touched = self._joined.change(number, change)
-            except TooManyRows as error:
-                self.close(
-                    f"view {self.definition.name} is out of service until the next start: {error}"
-                )
-                return ()
+            self._note(self._single.change(change), change.txid, at_us, needs_records)
+            return
+        assert self._joined is not None
+        is_long = self.is_patient and (topic.is_built or self._is_going_on)
+        work = self._joined.folding(number, change)
+        try:
+            for _ in work:
+                if is_long:
+                    self._long = _LongChange(work, change.txid, at_us, needs_records)
+                    # Who asks the view waits.
+                    topic.is_built = False
+                    return
+        except TooManyRows as error:
+            self._close_for(error)
+            return
+        self._note(self._joined.touched, change.txid, at_us, needs_records)
+
+    def _close_for(self, error: TooManyRows) -> None:
+        name = self.definition.name
+        self.close(f"view {name} is out of service until the next start: {error}")
+
+    def _note(
+        self, touched: Sequence[ViewGroup], txid: int, at_us: int, needs_records: bool
+    ) -> None:
+        """Notes the groups that a change touched."""
+        topic = self.topic
         topic.state.count = len(self._groups.by_key)
-        txid = change.txid
         topic.state.seen(txid)
         for group in touched:
             group.txid, group.at_us = txid, at_us
@@ -271,7 +315,47 @@ class View(GroupWatcher):
                 self._changed[group.key] = group
             else:
                 self.given += 1
-        return touched
+            if self.is_missed:
+                self._missed[group.key] = None
+
+    # -- changes of many joined rows -----------------------------------------------------------
+    @property
+    def is_behind(self) -> bool:
+        """Returns whether a change is being folded in turns, or others wait behind it."""
+        return self._long is not None or bool(self._waiting)
+
+    def go_on(self, is_over: Callable[[], bool]) -> list[SowChange]:
+        """Folds on the change of many rows, and those behind it, until the time is over. Returns
+        the changes of the view's records."""
+        self._go_on(is_over)
+        if self.is_behind or self.topic.refusal:
+            return []
+        return [*self.flush(), *self._given_late()]
+
+    def _go_on(self, is_over: Callable[[], bool]) -> None:
+        self._is_going_on = True
+        while self.is_behind:
+            if self._long is None:
+                self._fold(*self._waiting.popleft())
+            else:
+                self._fold_on(self._long, is_over)
+            if is_over():
+                break
+        self._is_going_on = False
+        if not self.is_behind:
+            self.topic.is_built = True
+
+    def _fold_on(self, long: _LongChange, is_over: Callable[[], bool]) -> None:
+        assert self._joined is not None
+        try:
+            for _ in long.work:
+                if is_over():
+                    return
+        except TooManyRows as error:
+            self._close_for(error)
+            return
+        self._long = None
+        self._note(self._joined.touched, long.txid, long.at_us, long.needs_records)
 
     def came(self, group: ViewGroup) -> None:
         """Notes the texts of a new group in the indexes."""
@@ -298,6 +382,9 @@ class View(GroupWatcher):
         # A query that has begun goes on with the records as they were.
         topic.state = SowState(SowRules(), kept=False)
         topic.indexes = None
+        topic.is_built = True
+        self._long = None
+        self._waiting.clear()
         self._changed.clear()
         self._before.clear()
         self._single = self._joined = None
@@ -315,6 +402,8 @@ class View(GroupWatcher):
 
     def flush(self) -> list[SowChange]:
         """Returns the changes of the view's records, in order, since the last call."""
+        if self._long is not None:
+            return []
         changed, self._changed = self._changed, {}
         before, self._before = self._before, {}
         if not self.is_followed and not self._has_indexes:
@@ -352,7 +441,7 @@ class View(GroupWatcher):
         """Takes present records of a topic under the view, while the view is built."""
         if self.topic.refusal:
             return
-        self.is_followed = False
+        self.is_followed = self.is_missed = False
         trees = self._readers[number](bodies_of(value for _, value in entries))
         for (key, value), tree in zip(entries, trees, strict=True):
             if self.topic.refusal or self._is_too_large():
@@ -367,6 +456,10 @@ class View(GroupWatcher):
         self.given = self._takes = 0
         groups = self._groups
         groups.inserted = groups.deleted = 0
+        return self._given_late()
+
+    def _given_late(self) -> list[SowChange]:
+        groups = self._groups
         missed, self._missed = self._missed, {}
         found = []
         for key in missed:
@@ -395,6 +488,7 @@ class View(GroupWatcher):
             "inserted": groups.inserted,
             "updated": max(0, self.given - groups.inserted - groups.deleted),
             "deleted": groups.deleted,
+            "backlog": len(self._waiting) + (self._long is not None),
             "memory_bytes": self.memory_bytes,
         }
 

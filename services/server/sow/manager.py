@@ -144,6 +144,7 @@ class SowManager:
             )
 
         views.follow_by(is_followed)
+        views.wait_by(self._building.schedule)
 
     # -- beginning -----------------------------------------------------------------------------
     def serve(self, follows: Callable[[bytes, bytes], bool]) -> None:
@@ -193,8 +194,8 @@ class SowManager:
 
     @property
     def is_building(self) -> bool:
-        """Returns whether a view or conflated topic is not built yet."""
-        return self._topics_build is not None
+        """Returns whether a view or conflated topic is not built yet, or behind."""
+        return self._topics_build is not None or bool(self.views and self.views.behind)
 
     def is_unbuilt(self, wanted: QueryWish) -> bool:
         """Returns whether a query asks for a topic that is still built."""
@@ -265,7 +266,13 @@ class SowManager:
         until_s = time.perf_counter() + TURN_S
         if self._topics_build is not None:
             self._build_topics(self._topics_build, until_s)
-        is_left = self._topics_build is not None
+        for view in () if self.views is None else self.views.behind:
+            changes = view.go_on(lambda: time.perf_counter() >= until_s)
+            if changes:
+                self._fold_changes(changes)
+            if not view.is_behind:
+                self._when_built()
+        is_left = self.is_building
         if self._aggregated is not None:
             is_left |= self._aggregated.build(lambda: time.perf_counter() >= until_s)
         return is_left

@@ -366,9 +366,100 @@ def test_a_join_of_too_many_rows_is_out_of_service(
     for number in range(6):
         at.publish({"id": number, "customer": 1, "price": 1})
     sums, joined = at.views.views
-    assert "joined to more than 5 rows" in joined.topic.refusal
+    assert "changes more than 5 joined rows" in joined.topic.refusal
     assert not sums.topic.refusal and at.records()["pairs"] == {}
     assert at.rebuilt()["sums"] == at.records()["sums"]
     # Later changes harm nothing.
     at.publish({"id": 1, "customer": 1, "price": 2})
     assert joined.memory_bytes == 0
+
+
+def paired(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Views, list[int]]:
+    """A join of which each change of sums touches all orders of a customer, in turns; and the
+    number of times that turns were asked for."""
+    monkeypatch.setattr(join_fold, "ROWS_AT_ONCE", 3)
+    at, woken = Views(SUMS, replace(JOINED, **options)), [0]
+
+    def wake() -> None:
+        woken[0] += 1
+
+    at.publish(*({"id": number, "customer": 1, "price": 1} for number in range(10)))
+    at.views.wait_by(wake)
+    return at, woken
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_a_change_of_many_rows_is_folded_in_turns(
+    inline: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at, woken = paired(monkeypatch, inline=inline)
+    sums, joined = at.views.views
+    scan = joined.topic.state.query()
+    before = at.records()["joined"]
+    changes = at.publish({"id": 0, "customer": 1, "price": 5}, {"id": 20, "customer": 2})
+    assert woken == [1]
+    assert at.views.behind == [joined] and not joined.topic.is_built
+    assert joined.status()["backlog"] > 1 and sums.topic.is_built
+    # The orders themselves have one row each, and were folded before.
+    turns, found = 0, [each for each in changes if each.name == b"joined"]
+    assert len(found) == (0 if inline else 2)
+    while joined.is_behind:
+        found += joined.go_on(lambda: True)
+        turns += 1
+    assert turns > 2 and joined.topic.is_built and joined.status()["backlog"] == 0
+    assert at.records() == at.rebuilt()
+    held = dict(before)
+    for each in found:
+        if each.change.current is None:
+            del held[each.change.key]
+        else:
+            held[each.change.key] = each.change.current.body
+    assert held == at.records()["joined"]
+    # A query that had begun has the records as they were.
+    assert {key[1:]: body_of(value) for key, value in scan.take(99)} == before
+
+
+def test_who_begins_to_follow_amid_a_change_of_many_rows_gets_it_at_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at, _ = paired(monkeypatch)
+    follows = [False]
+    at.views.follow_by(lambda topic: follows[0])
+    at.publish({"id": 0, "customer": 1, "price": 5})
+    follows[0] = True
+    at.publish({"id": 1, "customer": 1, "price": 6})
+    (_, joined) = at.views.views
+    found = joined.go_on(lambda: False)
+    assert {each.change.reason for each in found} == {"inserted"} and len(found) == 10
+    given = [each.change.current for each in found]
+    assert (
+        {each.key: each.body for each in given if each is not None}
+        == at.records()["joined"]
+        == at.rebuilt()["joined"]
+    )
+
+
+def test_what_waits_behind_a_change_of_many_rows_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(view, "WAITING_MAX", 4)
+    at, _ = paired(monkeypatch)
+    (_, joined) = at.views.views
+    for number in range(20):
+        at.publish({"id": number % 10, "customer": 1, "price": number})
+        assert joined.status()["backlog"] <= 5
+    joined.go_on(lambda: False)
+    assert at.records() == at.rebuilt()
+
+
+def test_a_change_of_too_many_rows_ends_a_view_amid_its_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at, _ = paired(monkeypatch)
+    monkeypatch.setattr(join_fold, "ROWS_MAX", 7)
+    at.publish({"id": 0, "customer": 1, "price": 5})
+    (_, joined) = at.views.views
+    assert joined.is_behind
+    while joined.is_behind:
+        assert joined.go_on(lambda: True) == []
+    assert "changes more than 7 joined rows" in joined.topic.refusal and joined.topic.is_built

@@ -12,6 +12,7 @@ from raylay.services.errors import ExpressionError
 from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.messages.types.json import Json
 from raylay.services.messages.types.trees import Tree
+from raylay.services.views import join_fold
 from raylay.services.views.group_fold import SourceChange
 from raylay.services.views.join_fold import JoinFold
 from raylay.services.views.projection import ViewProjection
@@ -231,3 +232,24 @@ def test_a_topic_alone_may_be_named() -> None:
         ("[orders]./a AS /a", "[json].[orders].[/b c] AS /b"), Json(), BUILT_IN, sources
     )
     assert found.reads == {("a",), ("b c",)}
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_a_change_folded_in_parts_equals_a_recomputation(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(join_fold, "ROWS_AT_ONCE", at_once)
+    test_three_topics_equal_a_recomputation_after_each_change()
+
+
+def test_a_long_change_is_folded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join_fold, "ROWS_AT_ONCE", 3)
+    fold = made(TWO, FIELDS)
+    for number in range(8):
+        fold.change(0, SourceChange(b"%d" % number, {"id": number, "customer": 7}, number))
+    parts = [len(list(fold.folding(1, SourceChange(b"c", each, 9)))) for each in (
+        {"id": 7, "name": "ann"}, {"id": 7, "name": "bob"}, None,
+    )]  # fmt: skip
+    # The rows without a customer are taken back, then those with one added; one step; and back.
+    assert parts == [4, 2, 4]
+    assert len(fold.touched) >= 1
