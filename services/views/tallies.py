@@ -279,14 +279,27 @@ class DistinctTally:
     the texts '5' and '5.0'. So a number counts only where no text says it.
     """
 
-    __slots__ = ("_doubles", "_nans", "_numbers", "_said", "_texts", "count")
+    __slots__ = (
+        "_characters",
+        "_doubles",
+        "_nans",
+        "_numbers",
+        "_said",
+        "_said_numbers",
+        "_texts",
+        "count",
+    )
 
     def __init__(self) -> None:
         self.count = 0
+        self._characters = 0
+        """Number of characters of the different texts."""
         self._numbers: dict[int | float, int] = {}
         self._texts: dict[str, int] = {}
         self._said: dict[int | float, int] = {}
         """Number of different texts that stand for a number."""
+        self._said_numbers = 0
+        """Number of different numbers that a text stands for, too."""
         self._doubles: dict[int | float, int] = {}
         """Number of doubles among the values that equal each number."""
         self._nans = 0
@@ -295,12 +308,15 @@ class DistinctTally:
         """Counts a value that has come into the group."""
         self.count += 1
         if value.__class__ is str:
-            if _counted(self._texts, value, 1) == 1 and (said := parsed(value)) == said:
-                _counted(self._said, said, 1)
+            if _counted(self._texts, value, 1) == 1:
+                self._characters += len(value)
+                if (said := parsed(value)) == said and _counted(self._said, said, 1) == 1:
+                    self._said_numbers += said in self._numbers
         elif value != value:
             self._nans += 1
         else:
-            _counted(self._numbers, value, 1)
+            if _counted(self._numbers, value, 1) == 1:
+                self._said_numbers += value in self._said
             if value.__class__ is float:
                 _counted(self._doubles, value, 1)
 
@@ -308,12 +324,15 @@ class DistinctTally:
         """Takes a value out again that was added."""
         self.count -= 1
         if value.__class__ is str:
-            if not _counted(self._texts, value, -1) and (said := parsed(value)) == said:
-                _counted(self._said, said, -1)
+            if not _counted(self._texts, value, -1):
+                self._characters -= len(value)
+                if (said := parsed(value)) == said and not _counted(self._said, said, -1):
+                    self._said_numbers -= said in self._numbers
         elif value != value:
             self._nans -= 1
         else:
-            _counted(self._numbers, value, -1)
+            if not _counted(self._numbers, value, -1):
+                self._said_numbers -= value in self._said
             if value.__class__ is float:
                 _counted(self._doubles, value, -1)
 
@@ -326,9 +345,8 @@ class DistinctTally:
 
     def distinct(self) -> int:
         """Returns the number of different values; all NaN count as one."""
-        numbers = len(self._numbers)
-        if self._said:
-            numbers -= sum(1 for each in self._numbers if each in self._said)
+        # A followed group is read at each change of a member, however many it has.
+        numbers = len(self._numbers) - self._said_numbers
         return numbers + len(self._texts) + bool(self._nans)
 
     def unique(self) -> Value:
@@ -348,6 +366,11 @@ class DistinctTally:
         """Returns the different values as one text, in order; NULL where there is none, or the text
         would be longer than `CONCAT_BYTES_MAX`."""
         if not self.count:
+            return None
+        # A text that is too long is known without a look at each value, which has a character.
+        numbers = len(self._numbers) - self._said_numbers
+        delimiters = len(delimiter) * (numbers + len(self._texts) - 1)
+        if self._characters + numbers + delimiters > CONCAT_BYTES_MAX:
             return None
         shown: list[Value] = [self._shown(each) for each in self._numbers if each not in self._said]
         shown += self._texts
