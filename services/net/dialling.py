@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable
 from typing import TypeVar
@@ -91,3 +92,23 @@ async def open_streams(
         lambda: asyncio.StreamReaderProtocol(reader, loop=loop), host, port, tls
     )
     return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+async def refuses(loop: asyncio.AbstractEventLoop, host: str, port: int, timeout_s: float) -> bool:
+    """Returns whether the host answers that no process listens at the address: every address that
+    the name resolves to refuses a connection within the time. A connection that is accepted is
+    closed at once."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            resolved = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            for family, kind, protocol, _, target in resolved:
+                with socket.socket(family, kind, protocol) as dialled:
+                    dialled.setblocking(False)
+                    try:
+                        await loop.sock_connect(dialled, target)
+                    except ConnectionRefusedError:
+                        continue
+                    return False
+    except (OSError, TimeoutError):
+        return False
+    return bool(resolved)

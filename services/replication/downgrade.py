@@ -65,6 +65,9 @@ class DowngradePolicy:
         grace_period_ms: time after the start in which no destination is downgraded.
         upgrade_grace_period_ms: time after the start in which no destination is upgraded; None: as
             `grace_period_ms`.
+        by_evidence: whether a destination is also downgraded, at once, when it is certain that its
+            process has ended: its connection is lost and its addresses refuse connections. Without
+            `age_ms` it never is.
         looks: further checks by age, each on a schedule of its own.
         check_interval_ms: time between two ticks of the caller.
     """
@@ -76,6 +79,7 @@ class DowngradePolicy:
     upgrade_every_ms: Milliseconds | None = None
     grace_period_ms: Milliseconds = 0
     upgrade_grace_period_ms: Milliseconds | None = None
+    by_evidence: bool = True
     looks: tuple[AgeCheck, ...] = ()
     check_interval_ms: Annotated[Milliseconds, AtLeast(CHECK_INTERVAL_MS_MIN)] = 100
 
@@ -118,10 +122,12 @@ class DowngradeSchedule:
     """The times at which one instance looks. Owner: its machine. Lifecycle: one start of the
     instance."""
 
-    __slots__ = ("_looks", "_second", "policy")
+    __slots__ = ("_began_us", "_looks", "_second", "policy")
 
     def __init__(self, policy: DowngradePolicy) -> None:
         self.policy = policy
+        self._began_us: int | None = None
+        """The time of the first check; None: there was none yet."""
         every_ms, grace_period_ms = policy.upgrade_every_ms, policy.upgrade_grace_period_ms
         own = (
             (policy.age_ms, None, policy.every_ms, policy.grace_period_ms),
@@ -155,6 +161,8 @@ class DowngradeSchedule:
             now_us: time by the steady clock.
             wall_us: time by the wall clock; None: the same time.
         """
+        if self._began_us is None:
+            self._began_us = now_us
         again, self._second = self._second, []
         due = []
         for look, tables in self._looks:
@@ -172,6 +180,14 @@ class DowngradeSchedule:
             min((d.age_ms for d in due if d.age_ms is not None), default=None),
             max((d.upgrade_age_ms for d in due if d.upgrade_age_ms is not None), default=None),
         )
+
+    def acts_by_evidence(self, now_us: int) -> bool:
+        """Returns whether a destination whose process has certainly ended is downgraded now."""
+        policy = self.policy
+        if not policy.by_evidence or policy.age_ms is None:
+            return False
+        began_us = now_us if self._began_us is None else self._began_us
+        return now_us - began_us >= policy.grace_period_ms * 1000
 
     def refusal(self, destination: str, syncs: int) -> str:
         """Returns why one of `syncs` sync destinations may not be downgraded; empty when it may."""

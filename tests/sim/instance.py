@@ -1864,6 +1864,14 @@ class Instance:
         if self.alive:
             self.perform(self.machine.link_disconnected(link.destination.name, why))
 
+    def process_ended(self, link: LinkProcess) -> None:
+        """A link says that the other side's process has ended."""
+        if self.alive:
+            before = self.machine.counters.downgrades
+            name = link.destination.name
+            self.perform(self.machine.process_ended(name, self.world.now_us, "it refuses"))
+            self.world.probes["downgraded by evidence"] += self.machine.counters.downgrades > before
+
     def link_reports(
         self,
         link: LinkProcess,

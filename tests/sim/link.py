@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 LENDS_WITHIN_US = 20_000
 TAKEN_US = (0, 20_000)
 NAMES_US = (100, 30_000)
+LYING = 0.1
+"""Part of the lost connections behind which a living process seems to have ended."""
 """As long names are on their way."""
 
 
@@ -129,6 +131,8 @@ class LinkProcess:
         self._pumping = False
         self._waiting = False
         self._deferred = False
+        self._is_looking = False
+        """Whether the other side was connected, and may have ended since."""
         self._failed = 0
         """The connection over which the last attempt to go over one failed, or is being made."""
         self.outbox.send(instance.give_epoch, self)
@@ -367,12 +371,31 @@ class LinkProcess:
             self._address = 0
         else:
             self._address += 1
+        self._look_for_process(was_connected)
         if self._address >= len(self.destination.addresses):
             self._address = 0
             world.after(self._pause_us, self._again)
             self._pause_us = min(2 * self._pause_us, world.timing.pause_us[1])
         else:
             self._again()
+
+    def _look_for_process(self, was_connected: bool) -> None:
+        """Whether all addresses refuse connections, as they do when the process has ended; now and
+        then a proxy, or a port that somebody else has closed, refuses for one that lives."""
+        self._is_looking = self._is_looking or was_connected
+        world = self.world
+        if not self._is_looking or not self.destination.addresses:
+            return
+        here = self.instance.host
+        lies = world.evidence_rng.random() < LYING
+        for address in self.destination.addresses:
+            there = self.instance.host_of(world.answering(address))
+            is_cut = (here, there) in world.blocked or (there, here) in world.blocked
+            if is_cut or (world.hosts[there].alive and not lies):
+                return
+        self._is_looking = False
+        world.probes["wrong evidence of an end" if lies else "evidence of an end"] += 1
+        self.outbox.send(self.instance.process_ended, self)
 
     def _again(self) -> None:
         if self.alive:

@@ -395,6 +395,9 @@ def draw(seed: int) -> Plan:
         step = (name, copying.random() < 0.5, copying.randint(30, 500))
         plan.script.append((back_ms, "put_back", step))
         plan.script.sort(key=lambda step: step[:2])
+    # Of its own: whether evidence counts changes nothing else of a plan.
+    if random.Random(seed * 2 + (1 << 45)).random() < 0.3:
+        plan.policy = replace(plan.policy, by_evidence=False)
     # Of its own: a disk that fails again and again changes nothing else of a plan.
     failing = random.Random(seed * 2 + (1 << 44))
     if failing.random() < 0.25:

@@ -963,6 +963,70 @@ def test_a_destination_that_comes_back_is_safe_only_when_it_has_everything() -> 
     assert safe[0] > journaled_at_us(history, "b", client, 20)
 
 
+def evidence(least: int = 0, grace_ms: int = 0) -> tuple[Play, SimClient]:
+    """`a` and `b` replicate to one another; an age alone would never act in time."""
+    policy = DowngradePolicy(60_000, None, least, grace_period_ms=grace_ms)
+    play = Play(fabric(a=(to("b"),), b=(to("a"),)), policy=policy)
+    client = play.client("p", "a")
+    play.until(50)
+    client.publish(["orders"])
+    play.until(100)
+    assert client.store.messages == 0
+    return play, client
+
+
+@pytest.mark.covers("Replication", "downgraded at once on evidence")
+def test_a_destination_whose_process_has_ended_is_downgraded_at_once() -> None:
+    play, client = evidence()
+    play.world.crash("b")
+    client.publish(["orders"] * 3)
+    play.until(400)
+    assert client.store.messages == 0, "nobody waited for the age"
+    play.world.restart("b")
+    play.until(1_500)
+    assert play.had("b", client, 4)
+    history = play.end()
+    modes = [op.sync for op in history.operations if isinstance(op, LinkModeSet)]
+    assert modes[:2] == [False, True], "downgraded, and healed when it had everything"
+
+
+@pytest.mark.covers("Replication", "downgraded at once on evidence")
+@pytest.mark.parametrize(("least", "grace_ms"), [(1, 0), (0, 50_000)])
+def test_evidence_does_not_pass_the_minimum_or_the_grace_period(least: int, grace_ms: int) -> None:
+    play, client = evidence(least, grace_ms)
+    play.world.crash("b")
+    client.publish(["orders"])
+    play.until(600)
+    assert client.store.messages == 1
+    play.world.restart("b")
+    play.until(1_500)
+    assert client.store.messages == 0
+    play.end()
+
+
+@pytest.mark.covers("Replication", "downgraded at once on evidence")
+def test_silence_is_no_evidence() -> None:
+    play, client = evidence()
+    play.world.partition({("a", "b"), ("b", "a")})
+    client.publish(["orders"])
+    play.until(5_000)
+    assert client.store.messages == 1
+    play.world.heal()
+    play.until(7_000)
+    assert client.store.messages == 0
+    play.end()
+
+
+@pytest.mark.covers("Replication", "downgraded at once on evidence")
+def test_evidence_of_a_process_that_is_connected_again_changes_nothing() -> None:
+    play, _ = evidence()
+    a = play.world.hosts["a"]
+    assert isinstance(a, Instance)
+    a.perform(a.machine.process_ended("to-b", play.world.now_us, "late"))
+    assert a.machine.destinations["to-b"].sync
+    play.end()
+
+
 @pytest.mark.covers("Replication", "several addresses in priority order")
 @pytest.mark.covers("The replication chapters", "addresses in order")
 def test_a_failover_list_moves_to_the_second_server_and_back() -> None:

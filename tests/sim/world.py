@@ -293,6 +293,7 @@ class World:
         self.front_rng = random.Random(seed)
         self.direct_rng = random.Random(seed)
         self.names_rng = random.Random(seed)
+        self.evidence_rng = random.Random(seed * 2 + (1 << 46))
         self.sow_rng = random.Random(seed)
         self.ask_rng = random.Random(seed)
         self.queue_rng = random.Random(seed)

@@ -122,7 +122,8 @@ class InstanceActions:
             key: f"{value}ms" if key.endswith("_ms") else value
             for key, value in self.downgrade.items()
         }
-        return downgrade_of({**values, "looks": tuple(self.looks)})
+        # The documents know ages alone.
+        return downgrade_of({**values, "looks": tuple(self.looks), "by_evidence": False})
 
 
 def actions_of(config: AmpsConfig) -> InstanceActions:

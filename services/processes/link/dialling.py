@@ -12,7 +12,7 @@ from typing import Any
 
 from raylay.services.config.instance import DestinationConfig, split_address
 from raylay.services.errors import ConfigurationError, RemoteProtocolError
-from raylay.services.net.dialling import connect
+from raylay.services.net.dialling import connect, refuses
 from raylay.services.net.impaired import ImpairedLine, Impairment
 from raylay.services.net.liveness import SilenceDetector, why_lost
 from raylay.services.net.tls_files import PeerCertificate
@@ -40,6 +40,8 @@ CONNECT_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 10.0
 CHALLENGES_MAX = 8
 """The number of challenges that one logon may meet."""
+REFUSAL_TIMEOUT_S = 0.25
+"""The time, in seconds, within which an address has to refuse a connection to be evidence."""
 AWAITS_DIAL_S = 0.5
 """The time, in seconds, for which the side that would give way, where connections are shared, lets
 the other side dial first. It is about what an instance needs to start a killed link again."""
@@ -82,6 +84,9 @@ class LinkDialler:
         missing."""
         self._is_kept_out = False
         """Whether the last connection ended with a refusal that the next one will meet, too."""
+        self._is_looking = False
+        """Whether the other side was connected and it is not known yet whether its process has
+        ended."""
         self._last_carried: bool | None = None
         """Whether the last connection went over a connection of the other side; None: there was
         none yet."""
@@ -148,11 +153,13 @@ class LinkDialler:
             await self._await_incoming()
             self._arrival.clear()
             failures: list[str] = []
-            if await self._connect_once(failures) and not self._is_kept_out:
+            has_connected = await self._connect_once(failures)
+            if has_connected and not self._is_kept_out:
                 pause_ms = destination.retry_ms_min
             self._runtime.tell(
                 encode_frame({"c": "disconnected", "why": "; ".join(failures)[:2000]})
             )
+            await self._look_for_process(has_connected)
             # A connection that the other side made meanwhile is a reason to try at once.
             await self._arrives_within(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, destination.retry_ms_max)
@@ -173,6 +180,21 @@ class LinkDialler:
             if await self._connected_by(address, connecting, timeout_s, failures):
                 return True
         return False
+
+    async def _look_for_process(self, has_connected: bool) -> None:
+        """Tells the instance, once after each connection, that the process at the other end has
+        ended, if all of its addresses refuse connections. Silence and any other error say
+        nothing."""
+        self._is_looking = self._is_looking or has_connected
+        addresses = self._runtime.config.destination.addresses
+        if not self._is_looking or not addresses:
+            return
+        for address in addresses:
+            if not await refuses(self._runtime.loop, *split_address(address), REFUSAL_TIMEOUT_S):
+                return
+        self._is_looking = False
+        why = f"its process has ended: {' and '.join(addresses)[:500]} refuses connections"
+        self._runtime.tell(encode_frame({"c": "ended", "why": why}))
 
     def _credentials_for(self, server: int | None) -> OwnCredentials:
         found = self._credentials.get(server)

@@ -580,16 +580,35 @@ class Destinations:
     def _downgrade_by_age(
         self, ledger: DestinationLedger, stored: bool, now_us: int, why: str
     ) -> None:
-        name = ledger.destination.name
-        refusal = self._schedule.refusal(name, self._syncs())
-        if refusal:
-            if not ledger.downgrade_refused:
-                ledger.downgrade_refused = True
-                self._out.report("downgrade_refused", destination=name, why=f"{why}; {refusal}")
-        elif stored and not ledger.further_on:
+        if self._is_refused(ledger, why):
+            return
+        if stored and not ledger.further_on:
             ledger.further_on = True
         else:
             self._downgrade(ledger, now_us, why)
+
+    def _is_refused(self, ledger: DestinationLedger, why: str) -> bool:
+        """Returns whether an automatic downgrade is refused, which is reported once."""
+        name = ledger.destination.name
+        refusal = self._schedule.refusal(name, self._syncs())
+        if refusal and not ledger.downgrade_refused:
+            ledger.downgrade_refused = True
+            self._out.report("downgrade_refused", destination=name, why=f"{why}; {refusal}")
+        return bool(refusal)
+
+    def process_ended(self, destination: str, now_us: int, why: str) -> bool:
+        """Downgrades a destination at once whose process has certainly ended, where the policy
+        says so. Returns whether it was downgraded.
+
+        Evidence about a process that is connected again is out of date, and changes nothing.
+        """
+        ledger = self.ledgers[destination]
+        if ledger.connected or not ledger.sync or not self._schedule.acts_by_evidence(now_us):
+            return False
+        if self._is_refused(ledger, why):
+            return False
+        self._downgrade(ledger, now_us, why)
+        return True
 
     # -- removal -----------------------------------------------------------------------------
     def removable_before(self) -> int:

@@ -741,6 +741,14 @@ class InstanceMachine:
         self._publishers.parted()
         return self._take()
 
+    def process_ended(self, destination: str, now_us: int, why: str) -> list[Effect]:
+        """Takes the evidence of a link that the process at the other end has ended: the connection
+        is lost, and each of its addresses refuses connections."""
+        self._out.is_changing = True
+        if self._links.process_ended(destination, now_us, why):
+            self._flush()
+        return self._take()
+
     def link_answered(self, destination: str, persisted: Rooted, conflicts: Ranges) -> list[Effect]:
         self._out.is_changing = True
         self._links.answered(destination, persisted, conflicts)

@@ -243,6 +243,9 @@ class LinkControl:
             runtime.spawn(self._links.placements.learn_quietly(from_wire(header["placements"])))
         elif command == "disconnected":
             self._disconnected(header["why"])
+        elif command == "ended":
+            machine, now_us = self._instance.machine, runtime.steady_us()
+            self._instance.perform(machine.process_ended(self.name, now_us, header["why"]))
         elif command == "waits":
             self.why = header["why"]
         elif command == "stale":

@@ -60,7 +60,7 @@ regions:
     journal: {durability: interval, flush_interval: 20ms, archive_directory: old,
       segment_size: 2MiB, retention: {age: 7d, size: 1GiB}}
     downgrade: {age: 6s, upgrade_age: 3s, min_sync_destinations: 1, every: 1s, upgrade_every: 2s,
-      grace_period: 4s, upgrade_grace_period: 5s, check_interval: 50ms}
+      grace_period: 4s, upgrade_grace_period: 5s, by_evidence: false, check_interval: 50ms}
   B: 1
 connect_regions: async
 message_types: [{name: pipes, kind: fix, options: {field_separator: 124}}]

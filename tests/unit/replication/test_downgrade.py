@@ -100,3 +100,20 @@ def test_values_that_do_not_fit_are_refused(policy: DowngradePolicy, named: str)
 
 def test_values_that_fit() -> None:
     DowngradePolicy(300_000, 10_000, 1, 15_000, None, 60_000, None).check()
+
+
+@pytest.mark.covers("Replication", "downgraded at once on evidence")
+@pytest.mark.parametrize(
+    ("policy", "at_ms", "acts"),
+    [
+        (DowngradePolicy(100), 0, True),
+        (DowngradePolicy(), 0, False),
+        (DowngradePolicy(100, by_evidence=False), 0, False),
+        (DowngradePolicy(100, grace_period_ms=50), 49, False),
+        (DowngradePolicy(100, grace_period_ms=50), 50, True),
+    ],
+)
+def test_evidence_counts_where_an_age_does(policy: DowngradePolicy, at_ms: int, acts: bool) -> None:
+    schedule = DowngradeSchedule(policy)
+    schedule.due(0)
+    assert schedule.acts_by_evidence(at_ms * MS) is acts
