@@ -677,10 +677,18 @@ def test_a_publisher_fails_over_under_load(servers: Servers, tmp_path: Path) -> 
 
 @pytest.mark.covers("Replication", "downgrade and upgrade by age")
 @pytest.mark.covers("The replication chapters", "the acks that waited come at once")
-def test_a_downgrade_by_age_releases_acks_behind_the_notice(
-    servers: Servers, tmp_path: Path
+@pytest.mark.covers("Replication", "downgraded at once on evidence")
+@pytest.mark.parametrize(
+    "policy",
+    [
+        pytest.param(DowngradePolicy(age_ms=300, by_evidence=False), id="by age"),
+        pytest.param(DowngradePolicy(age_ms=3_600_000), id="by evidence"),
+    ],
+)
+def test_a_downgrade_releases_acks_behind_the_notice(
+    servers: Servers, tmp_path: Path, policy: DowngradePolicy
 ) -> None:
-    first, second = pair(servers, tmp_path, DowngradePolicy(age_ms=300))
+    first, second = pair(servers, tmp_path, policy)
     client = Client(first.address, "publisher")
     client.publish(range(1, 11))
     client.persisted(10)
