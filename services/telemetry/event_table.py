@@ -495,7 +495,7 @@ ENTRIES = (
         "downgraded",
         "warning",
         "Acks no longer wait for a destination.",
-        "It did not acknowledge in time, or an operator asked for it.",
+        "It did not acknowledge in time, its process has ended, or an operator asked for it.",
         "Find out why the destination is slow. Messages that it lacks are on fewer disks until "
         "it has them.",
     ),
