@@ -596,19 +596,17 @@ class Destinations:
             self._out.report("downgrade_refused", destination=name, why=f"{why}; {refusal}")
         return bool(refusal)
 
-    def process_ended(self, destination: str, now_us: int, why: str) -> bool:
+    def process_ended(self, destination: str, now_us: int, why: str) -> None:
         """Downgrades a destination at once whose process has certainly ended, where the policy
-        says so. Returns whether it was downgraded.
+        says so: its connection is lost, and each of its addresses refuses connections.
 
         Evidence about a process that is connected again is out of date, and changes nothing.
         """
         ledger = self.ledgers[destination]
         if ledger.connected or not ledger.sync or not self._schedule.acts_by_evidence(now_us):
-            return False
-        if self._is_refused(ledger, why):
-            return False
-        self._downgrade(ledger, now_us, why)
-        return True
+            return
+        if not self._is_refused(ledger, why):
+            self._downgrade(ledger, now_us, why)
 
     # -- removal -----------------------------------------------------------------------------
     def removable_before(self) -> int:

@@ -742,11 +742,10 @@ class InstanceMachine:
         return self._take()
 
     def process_ended(self, destination: str, now_us: int, why: str) -> list[Effect]:
-        """Takes the evidence of a link that the process at the other end has ended: the connection
-        is lost, and each of its addresses refuses connections."""
+        """Takes a link's evidence that the process at the other end has ended."""
         self._out.is_changing = True
-        if self._links.process_ended(destination, now_us, why):
-            self._flush()
+        self._links.process_ended(destination, now_us, why)
+        self._flush()
         return self._take()
 
     def link_answered(self, destination: str, persisted: Rooted, conflicts: Ranges) -> list[Effect]:
@@ -783,8 +782,7 @@ class InstanceMachine:
         that waited only for it are released. Without effect where the destination is async already.
 
         Raises:
-            DowngradeRefused: there would be fewer sync destinations than the policy asks for, and
-                it is not forced.
+            DowngradeRefused: too few would remain sync for the policy, and it is not forced.
         """
         self._out.is_changing = True
         if self._links.downgrade(destination, now_us, why, force=force):
@@ -798,8 +796,7 @@ class InstanceMachine:
         return self._take()
 
     def tick(self, now_us: int, ages_ms: Ages | None = None) -> list[Effect]:
-        """Downgrades and upgrades by age, when due; with ages, by these at once. To be called once
-        per check interval, without ages."""
+        """Downgrades and upgrades by age, when due, once per check interval; with ages, at once."""
         self._out.is_changing = True
         if self.missing.is_judging and self._upstreams.all_caught_up:
             # Upstreams that still catch up may bring them; one that is away is not waited for.
