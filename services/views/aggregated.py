@@ -55,7 +55,9 @@ TEXT_CHARACTERS_MAX = 16 * 1024
 MEMORY_BYTES_MAX = 2 * MEMORY_BYTES_MAX_DEFAULT
 """Approximate memory of all aggregations of an instance together."""
 TAKEN_AT_ONCE = 64
-"""Number of records that a build takes between two looks at the clock."""
+"""Number of records of weight 1 that a build takes between two looks at the clock."""
+WEIGHT_CHARACTERS = 512
+"""Characters of a projection that take about as long to fold as a record of weight 1."""
 WEIGHED_EVERY = 256
 """Number of folded changes after which the memory is looked at."""
 Ready = Callable[[str], None]
@@ -100,9 +102,11 @@ class AggregatedView:
         view: the view; its topic has the records.
         users: the queries and subscriptions that share it, as long as they last.
         scan: the records that are still to be folded; None: the view is built.
+        weight: cost of the fold of a record, relative to that of a usual view: a client may ask for
+            hundreds of aggregates.
     """
 
-    __slots__ = ("effort", "filter", "key", "scan", "takes", "users", "view")
+    __slots__ = ("effort", "filter", "key", "scan", "takes", "users", "view", "weight")
 
     def __init__(
         self, key: _Key, view: View, filter_: Expression | None, effort: EvaluationAccount
@@ -115,6 +119,7 @@ class AggregatedView:
         self.users: dict[AggregatedUse, None] = {}
         self.scan: PresentScan | None = view.under[0].state.present()
         self.takes = 0
+        self.weight = 1 + sum(map(len, key.projection)) // WEIGHT_CHARACTERS
 
     @property
     def source(self) -> SowTopic:
@@ -497,7 +502,7 @@ class AggregatedViews:
         # The changes before the view is built are told to nobody.
         view.is_followed = False
         try:
-            for key, value in scan.take(TAKEN_AT_ONCE):
+            for key, value in scan.take(max(1, TAKEN_AT_ONCE // shared.weight)):
                 record = decoded(key[1:], value)
                 view.take(0, record, record.key, record.txid, record.updated_us)
             view.flush()
@@ -582,7 +587,7 @@ class AggregatedViews:
         if not over:
             return 0
         source = self._find(run.topic, run.message_type)
-        return 0 if source is None else len(over.get(id(source), ()))
+        return 0 if source is None else sum(each.weight for each in over.get(id(source), ()))
 
     def charges(self) -> list[Charge]:
         """Returns the differences of what sessions are charged since the last call: the memory of a
