@@ -143,6 +143,50 @@ Given = tuple[LiveSubscription, str, DeliveryContent]
 for messages."""
 
 
+class OpenDeliveries:
+    """The deliveries of subscriptions that records are still added to, one for each subscription.
+
+    Owner: a table of subscriptions. Lifecycle: as long as the table; nothing is open between two
+    commits.
+    """
+
+    __slots__ = ("_open",)
+
+    def __init__(self) -> None:
+        self._open: dict[LiveSubscription, tuple[str, DeliveryContent]] = {}
+
+    def add(
+        self,
+        subscription: LiveSubscription,
+        reason: str,
+        txid: int,
+        received_us: int,
+        record: bytes,
+        traced: bool,
+    ) -> Iterator[Given]:
+        """Adds a record to the subscription's open delivery. Where it does not fit, yields that
+        delivery and opens another.
+
+        Args:
+            reason: the reason of an out-of-focus notice; empty: it is a message.
+        """
+        open_ = self._open.get(subscription)
+        if open_ is not None:
+            if open_[0] == reason and open_[1].takes_one(txid, len(record)):
+                open_[1].add_one(record, traced)
+                return
+            yield subscription, *open_
+        delivery = DeliveryContent(txid, received_us)
+        delivery.add_one(record, traced)
+        self._open[subscription] = reason, delivery
+
+    def close(self) -> Iterator[Given]:
+        """Yields the open deliveries."""
+        for subscription, (reason, delivery) in self._open.items():
+            yield subscription, reason, delivery
+        self._open.clear()
+
+
 def live_deliveries(
     runs: Iterable[Run], table: SubscriptionTable
 ) -> Iterator[tuple[tuple[LiveSubscription, ...], DeliveryContent]]:

@@ -39,7 +39,7 @@ from raylay.services.sow.state import RecordChange
 from raylay.services.sow.topic import SowChange, SowTopic
 from raylay.services.subscriptions.changed_records import ChangedRecords, ChangeForms
 from raylay.services.subscriptions.costly import FILTER_TOO_COSTLY, TOO_COSTLY, Efforts
-from raylay.services.subscriptions.delivery import DeliveryContent, Given
+from raylay.services.subscriptions.delivery import Given, OpenDeliveries
 from raylay.services.subscriptions.filtered import surroundings_of
 from raylay.services.subscriptions.follow_terms import FollowTerms
 from raylay.services.subscriptions.matching import (
@@ -418,7 +418,7 @@ class PagedSubscriptions:
         self._over: dict[SowTopic, dict[PageOrder, None]] = {}
         """The orders of each topic."""
         self._of: dict[LiveSubscription, PageUse] = {}
-        self._open: dict[LiveSubscription, tuple[str, DeliveryContent]] = {}
+        self._open = OpenDeliveries()
 
     def __len__(self) -> int:
         """Returns the number of subscriptions, with those whose query has not begun: their order
@@ -689,9 +689,7 @@ class PagedSubscriptions:
                             self._full(order)
                     if order.memory_bytes > self.order_bytes_max:
                         self.check(order)
-        for subscription, (reason, delivery) in self._open.items():
-            yield subscription, reason, delivery
-        self._open.clear()
+        yield from self._open.close()
 
     def _given(
         self, order: PageOrder, window: WindowChange, rows: _ChangedRows, received_us: int
@@ -703,35 +701,14 @@ class PagedSubscriptions:
             assert wishes is not None
             if left is not None and wishes.oof:
                 reason, made = rows.left(left, wishes, order)
-                yield from self._give(subscription, reason, 0, received_us, made, False)
+                yield from self._open.add(subscription, reason, 0, received_us, made, False)
             if came is not None:
                 txid, made, traced = rows.came(came, wishes)
-                yield from self._give(subscription, "", txid, received_us, made, traced)
+                yield from self._open.add(subscription, "", txid, received_us, made, traced)
             if updated is not None:
                 txid, made, traced = rows.updated(wishes)
                 if made:
-                    yield from self._give(subscription, "", txid, received_us, made, traced)
-
-    def _give(
-        self,
-        subscription: LiveSubscription,
-        reason: str,
-        txid: int,
-        received_us: int,
-        record: bytes,
-        traced: bool,
-    ) -> Iterator[Given]:
-        """Adds a record to the subscription's open delivery. Where it does not fit, yields that
-        delivery and opens another."""
-        open_ = self._open.get(subscription)
-        if open_ is not None:
-            if open_[0] == reason and open_[1].takes_one(txid, len(record)):
-                open_[1].add_one(record, traced)
-                return
-            yield subscription, *open_
-        delivery = DeliveryContent(txid, received_us)
-        delivery.add_one(record, traced)
-        self._open[subscription] = reason, delivery
+                    yield from self._open.add(subscription, "", txid, received_us, made, traced)
 
 
 class _RecordValues:

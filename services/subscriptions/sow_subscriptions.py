@@ -31,7 +31,7 @@ from raylay.services.sow.topic import SowChange
 from raylay.services.subscriptions.audiences import AudienceTable, TopicAudience
 from raylay.services.subscriptions.changed_records import ChangedRecords, ChangeForms
 from raylay.services.subscriptions.costly import Efforts
-from raylay.services.subscriptions.delivery import DeliveryContent, Given
+from raylay.services.subscriptions.delivery import Given, OpenDeliveries
 from raylay.services.subscriptions.filtered import around, surroundings_of
 from raylay.services.subscriptions.matching import (
     FilterOwner,
@@ -85,7 +85,7 @@ class SowSubscriptions:
         self._instance = instance
         self._group = group
         self._audiences = AudienceTable(FOLLOWING)
-        self._open: dict[LiveSubscription, tuple[str, DeliveryContent]] = {}
+        self._open = OpenDeliveries()
 
     def __len__(self) -> int:
         return len(self._audiences)
@@ -152,9 +152,7 @@ class SowSubscriptions:
                 yield from self._messages(run, journaled)
         for change in changed[at:]:
             yield from self._changed(change, 0)
-        for subscription, (reason, delivery) in self._open.items():
-            yield subscription, reason, delivery
-        self._open.clear()
+        yield from self._open.close()
 
     def _messages(self, run: Run, journaled: bool) -> Iterator[Given]:
         topic = self._audiences.audience(run.topic, run.message_type)
@@ -174,7 +172,7 @@ class SowSubscriptions:
                 assert subscription.following is not None
                 made = self._records.of_message(record, subscription.following.select, kind)
                 traced = bool(record.trace)
-                yield from self._give(subscription, "", txid, run.receive_time_us, made, traced)
+                yield from self._open.add(subscription, "", txid, run.receive_time_us, made, traced)
             txid += journaled
 
     def _changed(self, change: SowChange, received_us: int) -> Iterator[Given]:
@@ -198,12 +196,12 @@ class SowSubscriptions:
             else:
                 made = forms.message(wishes)
             if made:
-                yield from self._give(subscription, "", txid, received_us, made, traced)
+                yield from self._open.add(subscription, "", txid, received_us, made, traced)
         reason = "match" if current is not None else change.change.reason
         for subscription in before:
             wishes = subscription.following
             if wishes is not None and wishes.oof:
-                yield from self._give(
+                yield from self._open.add(
                     subscription, reason, 0, received_us, forms.gone(wishes), False
                 )
 
@@ -220,27 +218,6 @@ class SowSubscriptions:
             if each.following is not None
             and (each.following.keys is None or record.key in each.following.keys)
         ]
-
-    def _give(
-        self,
-        subscription: LiveSubscription,
-        reason: str,
-        txid: int,
-        received_us: int,
-        record: bytes,
-        traced: bool,
-    ) -> Iterator[Given]:
-        """Adds a record to the subscription's open delivery. Where it does not fit, yields that
-        delivery and opens another."""
-        open_ = self._open.get(subscription)
-        if open_ is not None:
-            if open_[0] == reason and open_[1].takes_one(txid, len(record)):
-                open_[1].add_one(record, traced)
-                return
-            yield subscription, *open_
-        delivery = DeliveryContent(txid, received_us)
-        delivery.add_one(record, traced)
-        self._open[subscription] = reason, delivery
 
     def _passing_body(
         self, audience: TopicAudience, kind: MessageType, body: bytes, around: EvalContext
