@@ -50,15 +50,15 @@ class AgeCheck:
 
 @dataclass(frozen=True, slots=True)
 class DowngradePolicy:
-    """Downgrade and upgrade by age, on a schedule.
+    """Downgrade and upgrade by age, on a schedule, and downgrade by evidence.
 
     Attributes:
         age_ms: age of the oldest message that a destination has not answered, above which the
             destination is downgraded. None: never by age.
         upgrade_age_ms: age of that message below which a downgraded destination is upgraded. None:
             half of the downgrade age; 0: never by age.
-        min_sync_destinations: no downgrade by age below this number of destinations that use sync
-            acknowledgment; by hand only when forced. It never causes an upgrade.
+        min_sync_destinations: no downgrade by age or by evidence below this number of destinations
+            that use sync acknowledgment; by hand only when forced. It never causes an upgrade.
         every_ms: time between two checks for destinations to downgrade; 0: at each tick of the
             caller.
         upgrade_every_ms: time between two checks for destinations to upgrade; None: as `every_ms`.

@@ -50,6 +50,8 @@ class PendingTlsHandshake(TlsStream):
         self._plain_answer = plain_answer
         self._refused = refused
         self._is_counted = False
+        self._has_only_looked = False
+        """Whether the peer closed the connection before its first byte."""
 
     def begun(self) -> bool:
         """Counts the connection. Returns whether the handshake may begin; else the connection was
@@ -90,9 +92,16 @@ class PendingTlsHandshake(TlsStream):
         self._leave()
         super().opened(transport)
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Notes that the socket is closed."""
+        # So do a link that looks whether the process at the other end has ended, and health checks.
+        self._has_only_looked = not self._came_bytes
+        super().connection_lost(exc)
+
     def failed(self, error: TlsError) -> None:
         self._leave()
-        self._refused(self._accepted_by, str(error))
+        if not self._has_only_looked:
+            self._refused(self._accepted_by, str(error))
 
     def _leave(self) -> None:
         if self._is_counted:

@@ -138,3 +138,32 @@ def test_a_step_of_a_handshake_waits_for_its_turn() -> None:
         assert not side.take_one() and side.protocol is None and len(failed) == 1
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(("heard", "refusals"), [(b"", 0), (b"\x16", 1)])
+def test_a_peer_that_leaves_without_a_word_is_no_refusal(heard: bytes, refusals: int) -> None:
+    """A link looks so whether the process at the other end has ended. Each lost connection over TLS
+    was followed by an event of a failed handshake at a destination that was well."""
+
+    async def run() -> None:
+        left: list[Any] = []
+        counted: Any = SimpleNamespace(came=lambda _: None, left=left.append)
+        failed: list[str] = []
+        turns: Any = Turns()
+        side = PendingTlsHandshake(
+            asyncio.get_running_loop(),
+            server_context(tls_files().serving(), "here"),
+            Opened,
+            accepted_by=counted,
+            connection_limit=counted,
+            turns=turns,
+            plain_answer=b"",
+            refused=lambda _, text: failed.append(text),
+        )
+        transport: Any = Socket()
+        side.connection_made(transport)
+        side.data_received(heard)
+        side.connection_lost(None)
+        assert len(failed) == refusals and left == [side, side], "it is counted no more"
+
+    asyncio.run(run())

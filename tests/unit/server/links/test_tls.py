@@ -289,9 +289,9 @@ def test_who_speaks_no_tls_to_a_replication_port_is_told(tmp_path: Path, said: b
         writer.write(said)
         ((header, _),) = FrameReader().feed(await reader.read())
         assert header["reason"] == "tls_required"
-        # And a process that ends before it says anything is nobody's loss.
-        with socket.create_connection(where):
-            pass
+        # And a process that ends within its first words is nobody's loss.
+        with socket.create_connection(where) as other:
+            other.sendall(b"\x16")
         await until(lambda: replication(b, "links")["tls_refused"] == 2)
         assert replication(b, "links")["connections"] == 0
         writer.close()
