@@ -40,6 +40,9 @@ CONNECT_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 10.0
 CHALLENGES_MAX = 8
 """The number of challenges that one logon may meet."""
+DISABLED = "transport_disabled:"
+"""Beginning of the reason of a destination that disables its transport: its process lives, and its
+address refuses connections from then on."""
 REFUSAL_TIMEOUT_S = 0.25
 """The time, in seconds, within which an address has to refuse a connection to be evidence."""
 AWAITS_DIAL_S = 0.5
@@ -84,6 +87,8 @@ class LinkDialler:
         missing."""
         self._is_kept_out = False
         """Whether the last connection ended with a refusal that the next one will meet, too."""
+        self._is_disabled = False
+        """Whether the other side ended the last connection because it disables its transport."""
         self._is_looking = False
         """Whether the other side was connected and it is not known yet whether its process has
         ended."""
@@ -185,7 +190,7 @@ class LinkDialler:
         """Tells the instance, once after each connection, that the process at the other end has
         ended, if all of its addresses refuse connections. Silence and any other error say
         nothing."""
-        self._is_looking = self._is_looking or has_connected
+        self._is_looking = (self._is_looking or has_connected) and not self._is_disabled
         addresses = self._runtime.config.destination.addresses
         if not self._is_looking or not addresses:
             return
@@ -226,6 +231,7 @@ class LinkDialler:
         self._give_way()
         await self._stay()
         self._is_kept_out = downstream is not None and downstream.refused == "not_entitled"
+        self._is_disabled = self._why_lost().startswith(DISABLED)
         failures[:] = [f"{way}: {self._why_lost()}"]
         self._drop()
         return True

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -198,6 +200,9 @@ class Dialler(LinkDialler):
     async def _stay(self) -> None:
         """The connection is lost at once."""
 
+    async def _look_for_process(self, has_connected: bool) -> None:
+        """Nothing is dialled."""
+
     async def _arrives_within(self, timeout_s: float) -> None:
         self.done.append(round(timeout_s * 1000))
         self.rounds -= 1
@@ -233,3 +238,35 @@ def test_a_request_of_a_queue_goes_to_who_reads(
     begin(link)
     link.instance_said({"c": "queue"}, b"a frame")
     assert sent == ([b"a frame"] if goes else [])
+
+
+@pytest.mark.covers("Replication", "downgraded at once on evidence")
+@pytest.mark.parametrize(
+    ("why", "evidence"),
+    [("connection lost", 1), ("transport_disabled: an operator has disabled it", 0)],
+)
+def test_a_refusal_is_no_evidence_where_the_destination_said_that_it_disables_its_transport(
+    why: str, evidence: int
+) -> None:
+    """It lives. It was downgraded at once, with the word that its process had ended."""
+    link, downstream, told = linked()
+    dialler = link.dialling
+    downstream.is_carried, downstream.is_open, downstream.refused = False, False, ""
+    downstream.why = why
+
+    async def connected() -> None:
+        dialler._lost.set()
+
+    async def run(address: str) -> None:
+        link.runtime.loop = asyncio.get_running_loop()
+        to = replace(link.runtime.config.destination, addresses=(address,))
+        link.runtime.config = replace(link.runtime.config, destination=to)
+        link.pump.drop = lambda: downstream  # type: ignore[method-assign]
+        assert await dialler._connected_by(address, connected(), None, [])
+        for has_connected in (True, False):
+            await dialler._look_for_process(has_connected)
+
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        asyncio.run(run(f"127.0.0.1:{bound.getsockname()[1]}"))
+    assert [header["c"] for header, _ in told] == ["ended"] * evidence
