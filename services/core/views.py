@@ -90,22 +90,27 @@ class ViewFeature:
             view.is_missed = is_followed and not topic.is_built
             view.is_followed = topic.is_built and (is_followed or id(topic) in self._over)
         at = 0
+        over = self._over
         while True:
             while at < len(changes):
-                self._take(changes[at], batch)
+                change = changes[at]
+                if (folds := over.get(id(change.topic))) is not None:
+                    self._take(change, folds, batch)
                 at += 1
             if not any(self._flushed(view, changes) for view in self._inline):
                 break
         if self.behind:
             self._wake()
 
-    def _take(self, change: SowChange, batch: CommitBatch) -> None:
-        for view, number in self._over.get(id(change.topic), ()):
-            _, previous, current, _ = change.change
-            told = current or previous
-            assert told is not None, "a change has a record before or after it"
+    def _take(
+        self, change: SowChange, folds: Sequence[tuple[View, int]], batch: CommitBatch
+    ) -> None:
+        key, previous, current, _ = change.change
+        told = current or previous
+        assert told is not None, "a change has a record before or after it"
+        for view, number in folds:
             # The record of a delete names the transaction that brought the record, not the delete.
-            view.take(number, current, change.change.key, batch.last_txid, told.updated_us)
+            view.take(number, current, key, batch.last_txid, told.updated_us)
             if view.topic.refusal:
                 self._close_over()
             if not view.definition.inline:

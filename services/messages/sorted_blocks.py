@@ -52,6 +52,24 @@ class SortedBlocks:
         if not block:
             del blocks[at]
 
+    def replace(self, old: Any, new: Any) -> None:
+        """Takes out one value that equals another, and adds one.
+
+        Raises:
+            KeyError: there is none.
+        """
+        blocks = self.blocks
+        if len(blocks) == 1:
+            # Most groups have few values, and as many as before.
+            block = blocks[0]
+            place = bisect_left(block, old)
+            if place < len(block) and block[place] == old:
+                del block[place]
+                insort(block, new)
+                return
+        self.remove(old)
+        self.add(new)
+
     def _block_of(self, value: Any) -> int:
         """Returns the number of the first block that ends at the value or behind it."""
         blocks = self.blocks

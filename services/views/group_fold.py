@@ -32,6 +32,8 @@ PARTS = 64
 ROW_BYTES = 210
 """Approximate memory of a row, besides the values in it."""
 
+_unpack = msgpack.unpackb
+_tuple_of = tuple.__new__
 _pack = msgpack.Packer(use_bin_type=True, unicode_errors="surrogatepass").pack
 
 
@@ -84,34 +86,36 @@ class GroupFold:
     def change(self, change: SourceChange) -> tuple[ViewGroup, ...]:
         """Folds a change, and returns the groups that it touched: the group that the record leaves
         first. A group without members is gone."""
-        table, tree = self.groups, change.tree
-        rows = self._rows[hash(change.key) % PARTS]
-        before = rows.get(change.key)
+        key, tree, txid = change
+        table = self.groups
+        rows = self._rows[hash(key) % PARTS]
+        before = rows.get(key)
         if tree is None or (self._passes is not None and not self._passes(tree, NO_CONTEXT)):
             if before is None:
                 return ()
-            del rows[change.key]
+            del rows[key]
             self.rows_bytes -= len(before)
             touched: tuple[ViewGroup, ...] = (table.retract(_member(before)),)
             table.settle(touched)
             return touched
-        member = table.member(tree, (change.key,))
-        row = _pack((member.texts, member.kinds, *member.arguments))
+        member = table.member(tree, (key,))
+        texts, kinds, arguments = member
+        row = _pack((texts, kinds, *arguments))
         if before is None or before == row:
             group = table.add(member) if before is None else table.replace(member, member)
             touched = (group,)
         else:
             old = _member(before)
-            if old.texts == member.texts:
+            if old.texts == texts:
                 group = table.replace(old, member)
                 touched = (group,)
             else:
                 left = table.retract(old)
                 group = table.add(member)
                 touched = (left, group)
-        rows[change.key] = row
+        rows[key] = row
         self.rows_bytes += len(row) - (0 if before is None else len(before))
-        table.latest(group, tree, change.txid)
+        table.latest(group, tree, txid)
         table.settle(touched)
         return touched
 
@@ -127,5 +131,5 @@ class GroupFold:
 
 
 def _member(row: bytes) -> Member:
-    texts, kinds, *arguments = msgpack.unpackb(row, unicode_errors="surrogatepass")
-    return Member(tuple(texts), kinds, arguments)
+    texts, kinds, *arguments = _unpack(row, unicode_errors="surrogatepass")
+    return _tuple_of(Member, (tuple(texts), kinds, arguments))

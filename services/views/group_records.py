@@ -15,6 +15,7 @@ from raylay.services.sow.state import VALUE, VALUE_END
 from raylay.services.views.groups import RECORD_BYTES, GroupTable, ViewGroup
 
 _SEQUENCE_BITS = 63
+_tuple_of = tuple.__new__
 
 
 class GroupRecords:
@@ -38,8 +39,9 @@ class GroupRecords:
             body = _body_of(self._kind, self._groups.fields_of(group))
             sequence = checksum64(body) >> (64 - _SEQUENCE_BITS)
             at_us = group.at_us
-            found = group.record = SowRecord(
-                group.key, group.txid, 0, sequence, at_us, NEVER, body, at_us
+            # Each of its fields: a named tuple is made of a tuple in half the time.
+            found = group.record = _tuple_of(
+                SowRecord, (group.key, group.txid, 0, sequence, at_us, NEVER, body, at_us, b"")
             )
             self._groups.records_bytes += RECORD_BYTES + len(body)
         return found

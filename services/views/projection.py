@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from raylay.services.errors import ExpressionError, MessageTypeError
@@ -42,7 +43,7 @@ _MADE: dict[str, Callable[[], Tally]] = {
     _DISTINCT: DistinctTally,
 }
 _RESULTS_OF: dict[str, tuple[str, Callable[[Any], Value]]] = {
-    "COUNT": (_NUMBER, lambda tally: tally.count),
+    "COUNT": (_NUMBER, attrgetter("count")),
     "SUM": (_NUMBER, NumberTally.sum),
     "AVG": (_NUMBER, NumberTally.average),
     "STDDEV_POP": (_SQUARES, lambda tally: tally.deviation(is_sample=False)),
@@ -109,6 +110,7 @@ class ViewProjection:
     """
 
     __slots__ = (
+        "_direct",
         "_empty",
         "_projected",
         "_results",
@@ -146,6 +148,7 @@ class ViewProjection:
         self.copies = reader.copies
         self._results = tuple(reader.results)
         self.reads = frozenset(reader.reads)
+        self._direct = _direct_of(self._projected, self._results)
 
     def made(self, tallies: Sequence[Tally], fields: Sequence[Value]) -> Tree:
         """Computes the fields that the view shows of a group.
@@ -154,9 +157,17 @@ class ViewProjection:
             tallies: the group's tallies, in the order of the attribute `tallies`.
             fields: the values of the fields in the attribute `fields`, in its order.
         """
+        made: Tree = {}
+        if self._direct is not None:
+            for name, optional, result, number in self._direct:
+                value = fields[number] if result is None else result(tallies[number])
+                if value is not None:
+                    made[name] = value
+                elif not optional:
+                    made[name] = self._empty
+            return made
         results = [result(tallies[number]) for number, result in self._results]
         message = {_FIELDS: fields, _RESULTS: results}
-        made: Tree = {}
         for field in self._projected:
             # Most fields are results as they are.
             if field.result >= 0:
@@ -175,6 +186,22 @@ class ViewProjection:
             else:
                 made = with_value(made, path, value)
         return made
+
+
+def _direct_of(
+    fields: Sequence[_Field], results: Sequence[tuple[int, Result]]
+) -> tuple[tuple[str, bool, Result | None, int], ...] | None:
+    """Returns the name of each field, whether it is optional, and where its value is: the result of
+    a tally, or without one a field outside of aggregates. None: one is computed, or has a path."""
+    found: list[tuple[str, bool, Result | None, int]] = []
+    for field in fields:
+        if len(field.path) > 1 or max(field.result, field.plain) < 0:
+            return None
+        number, result = field.plain, None
+        if field.result >= 0:
+            number, result = results[field.result]
+        found.append((field.path[0], field.optional, result, number))
+    return tuple(found)
 
 
 def _check_fields(kind: MessageType, paths: Sequence[FieldPath], text: str) -> None:

@@ -92,15 +92,17 @@ class NumberTally:
 
     def replace(self, old: Value, new: Value) -> None:
         """Takes a value out and counts another; None: there is none."""
-        if (
-            old.__class__ is float
-            and new.__class__ is float
-            and not self._has_squares
-            and SMALLEST <= abs(old) <= LARGEST
-            and SMALLEST <= abs(new) <= LARGEST
-        ):
-            self._scaled += int(new * _SCALE) - int(old * _SCALE)
-            return
+        kind = old.__class__
+        if kind is new.__class__ and not self._has_squares:
+            if kind is float:
+                if (SMALLEST <= abs(old) <= LARGEST or not old) and (
+                    SMALLEST <= abs(new) <= LARGEST or not new
+                ):
+                    self._scaled += int(new * _SCALE) - int(old * _SCALE)
+                    return
+            elif kind is int:
+                self._integers += new - old
+                return
         if old is not None:
             self._change(old, -1)
         if new is not None:
@@ -151,7 +153,7 @@ class NumberTally:
         if not self.count:
             return None
         if self._doubles:
-            found = self._not_finite()
+            found = None if self._special is None else self._not_finite()
             return found if found is not None else self._over(1)
         total = self._integers
         return total if INTEGER_MIN <= total <= INTEGER_MAX else _quotient(total, 1)
@@ -160,14 +162,15 @@ class NumberTally:
         """Returns the average, rounded once; NULL where there is no value."""
         if not self.count:
             return None
-        found = self._not_finite()
+        found = None if self._special is None else self._not_finite()
         return found if found is not None else self._over(self.count)
 
     def _over(self, divisor: int) -> float:
-        if self._fractions:
+        # Most values are usual, and `_ZERO` is told faster than any zero.
+        if self._fractions is not _ZERO and self._fractions:
             exact = (self._fractions + Fraction(self._numerator(), _UNIT)) / divisor
             return _quotient(exact.numerator, exact.denominator)
-        return _quotient(self._numerator(), divisor << SCALE_BITS)
+        return _quotient((self._integers << SCALE_BITS) + self._scaled, divisor << SCALE_BITS)
 
     def deviation(self, is_sample: bool) -> float | None:
         """Returns the standard deviation of a population or a sample; NULL where there is no
@@ -238,6 +241,10 @@ class OrderTally:
 
     def replace(self, old: Value, new: Value) -> None:
         """Takes a value out and counts another; None: there is none."""
+        kind = old.__class__
+        if kind is new.__class__ and (kind is int or (kind is float and old == old and new == new)):
+            self._numbers.replace(old, new)
+            return
         if old is not None:
             self.retract(old)
         if new is not None:
@@ -246,10 +253,16 @@ class OrderTally:
     def least(self) -> Value:
         """Returns the first value: NULL where there is none, NaN where one is NaN. ANY is this one,
         too, so that it does not depend on the order of changes."""
+        if self._texts is None and not self._nans:
+            blocks = self._numbers.blocks
+            return self._shown(blocks[0][0]) if blocks else None
         return self._extreme(is_last=False)
 
     def greatest(self) -> Value:
         """Returns the last value: NULL where there is none, NaN where one is NaN."""
+        if self._texts is None and not self._nans:
+            blocks = self._numbers.blocks
+            return self._shown(blocks[-1][-1]) if blocks else None
         return self._extreme(is_last=True)
 
     def _extreme(self, *, is_last: bool) -> Value:

@@ -57,3 +57,17 @@ def test_neighbours_and_slices_are_those_of_a_sorted_list() -> None:
         most = rng.randrange(1_500)
         assert blocks.slice(at, most) == values[at : at + most]
     assert blocks.before(-1) is None and blocks.behind(100_000) is None
+
+
+@pytest.mark.parametrize("count", [1, 3, 3 * BLOCK_VALUES_MAX])
+def test_a_value_takes_the_place_of_another(count: int) -> None:
+    values = SortedBlocks()
+    for value in range(count):
+        values.add(value)
+    values.replace(0, count + 5)
+    values.replace(count + 5, -1)
+    assert [each for block in values.blocks for each in block] == [-1, *range(1, count)]
+    with pytest.raises(KeyError):
+        values.replace(0.5, 1)
+    with pytest.raises(KeyError):
+        values.replace(count, 1)

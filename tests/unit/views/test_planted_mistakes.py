@@ -106,7 +106,7 @@ def inserts(original: Original) -> Original:
 
 def takes_nothing_back(original: Original) -> Original:
     """What leaves a group or the filter stays."""
-    return lambda table, member: table._by_texts[member.texts]
+    return lambda table, member: table.by_texts[member.texts]
 
 
 def keeps_empty_groups(original: Original) -> Original:
@@ -120,8 +120,8 @@ def loses_null_groups(original: Original) -> Original:
     def settle(table: Any, groups: Any) -> None:
         original(table, groups)
         for group in tuple(groups):
-            if group.texts == (None,) and group.texts in table._by_texts:
-                del table._by_texts[group.texts]
+            if group.texts == (None,) and group.texts in table.by_texts:
+                del table.by_texts[group.texts]
                 table.by_key.pop(group.key)
 
     return settle
@@ -213,7 +213,7 @@ def counts_once(original: Original) -> Original:
 # -- joins ---------------------------------------------------------------------------------------
 def null_row_stays(original: Original) -> Original:
     """The row of a record without a match stays when there is one: or it does not return."""
-    return lambda fold, number, value: []
+    return lambda fold, number, value: (original(fold, number, value)[0], ())
 
 
 def index_keeps(original: Original) -> Original:
@@ -374,7 +374,7 @@ PLANTED: tuple[tuple[Law, Any, str, Callable[[Original], Original]], ...] = (
     (EXTREMES, OrderTally, "_shown", shows_the_first),
     (EXTREMES, OrderTally, "add", sorts_nan),
     (DISTINCT, tallies, "_counted", counts_once),
-    (TWO, JoinFold, "_rows_above", null_row_stays),
+    (TWO, JoinFold, "_above", null_row_stays),
     (TWO, _Index, "remove", index_keeps),
     (TWO, _Index, "keys", one_match),
     (TWO, JoinFold, "_value", null_equals_null),

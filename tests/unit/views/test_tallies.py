@@ -281,3 +281,26 @@ def test_an_integer_beyond_the_range_of_doubles_stays_one() -> None:
     assert order.greatest() == 10**400
     distinct.retract(0.5)
     assert distinct.unique() == 10**400
+
+
+@pytest.mark.parametrize("make", [NumberTally, lambda: NumberTally(has_squares=True), OrderTally])
+def test_a_replacement_is_one_value_out_and_another_in(make: Any) -> None:
+    values = [5, 7, 5.0, 0.0, -0.0, -2.5, 1e-300, 1e300, math.nan, math.inf, "8", "x", True, None]
+
+    def shown(tally: Any) -> str:
+        if isinstance(tally, OrderTally):
+            return repr((tally.count, tally.least(), tally.greatest()))
+        deviation = tally.deviation(is_sample=False) if tally._has_squares else None
+        return repr((tally.count, tally.sum(), tally.average(), deviation))
+
+    for old in values:
+        for new in values:
+            replaced, plain = make(), make()
+            for each in (3, old):
+                if each is not None:
+                    replaced.add(each)
+            replaced.replace(old, new)
+            for each in (3, new):
+                if each is not None:
+                    plain.add(each)
+            assert shown(replaced) == shown(plain), (old, new)
