@@ -11,6 +11,7 @@ NULL and the empty string are never given to a tally. Of an array its first elem
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from fractions import Fraction
 from typing import Any
 
@@ -31,6 +32,10 @@ SMALLEST, LARGEST = 2.0**-148, 2.0**824
 Others are added as fractions."""
 CONCAT_BYTES_MAX = 64 * 1024
 """Longest result of GROUP_CONCAT; instead of a longer one it is NULL."""
+ORDER_KEPT_FROM = 64
+"""Number of different values from which GROUP_CONCAT keeps them in order."""
+CHANGES_MAX = 256
+"""Number of changed values that are put into a kept order one by one."""
 _SCALE = 2.0**SCALE_BITS
 _UNIT = 1 << SCALE_BITS
 _ZERO = Fraction(0)
@@ -293,10 +298,13 @@ class DistinctTally:
     """
 
     __slots__ = (
+        "_changed",
         "_characters",
         "_doubles",
         "_nans",
         "_numbers",
+        "_order",
+        "_placed",
         "_said",
         "_said_numbers",
         "_texts",
@@ -316,10 +324,19 @@ class DistinctTally:
         self._doubles: dict[int | float, int] = {}
         """Number of doubles among the values that equal each number."""
         self._nans = 0
+        self._order: list[tuple[Place, str]] | None = None
+        """The different values as they were when they were last joined, in order: place and text;
+        None: they are few, or too many, or nobody joins them."""
+        self._placed: dict[Value, tuple[Place, str]] = {}
+        """What the order has of each value."""
+        self._changed: set[Value] = set()
+        """Values that may have changed since."""
 
     def add(self, value: Value) -> None:
         """Counts a value that has come into the group."""
         self.count += 1
+        if self._order is not None:
+            self._note(value)
         if value.__class__ is str:
             if _counted(self._texts, value, 1) == 1:
                 self._characters += len(value)
@@ -336,6 +353,8 @@ class DistinctTally:
     def retract(self, value: Value) -> None:
         """Takes a value out again that was added."""
         self.count -= 1
+        if self._order is not None:
+            self._note(value)
         if value.__class__ is str:
             if not _counted(self._texts, value, -1):
                 self._characters -= len(value)
@@ -384,17 +403,58 @@ class DistinctTally:
         numbers = len(self._numbers) - self._said_numbers
         delimiters = len(delimiter) * (numbers + len(self._texts) - 1)
         if self._characters + numbers + delimiters > CONCAT_BYTES_MAX:
+            self._forget_order()
             return None
-        shown: list[Value] = [self._shown(each) for each in self._numbers if each not in self._said]
-        shown += self._texts
-        shown.sort(key=place_of)
         texts = ["nan"] if self._nans else []
-        texts += [
-            each if each.__class__ is str else str(int(each) if each is True else each)
-            for each in shown
-        ]
+        texts += [text for _, text in self._in_order()]
         made = delimiter.join(texts)
         return made if len(made.encode("utf-8", "surrogateescape")) <= CONCAT_BYTES_MAX else None
+
+    def _note(self, value: Value) -> None:
+        """Notes that a value changes, and with a text the number that it stands for."""
+        changed = self._changed
+        if value.__class__ is str:
+            changed.add(value)
+            value = parsed(value)
+        if value == value:
+            changed.add(value)
+        if len(changed) > CHANGES_MAX:
+            self._forget_order()
+
+    def _forget_order(self) -> None:
+        self._order = None
+        self._placed = {}
+        self._changed = set()
+
+    def _in_order(self) -> list[tuple[Place, str]]:
+        """Returns the place and the text of the different values, in order. Where they are many,
+        only those that have changed are placed anew: a followed group is read at each change."""
+        order, placed = self._order, self._placed
+        if order is None:
+            values = (*self._numbers, *self._texts)
+            found = {each: shown for each in values if (shown := self._place(each)) is not None}
+            order = sorted(found.values())
+            if len(order) >= ORDER_KEPT_FROM:
+                self._order, self._placed = order, found
+            return order
+        for each in self._changed:
+            before, now = placed.pop(each, None), self._place(each)
+            if before is not None:
+                del order[bisect_left(order, before)]
+            if now is not None:
+                placed[each] = now
+                insort(order, now)
+        self._changed = set()
+        return order
+
+    def _place(self, value: Value) -> tuple[Place, str] | None:
+        """Returns the place and the text of a value; None: it is not there, or a text says it."""
+        if value.__class__ is str:
+            return (place_of(value), value) if value in self._texts else None
+        if value not in self._numbers or value in self._said:
+            return None
+        shown = self._shown(value)
+        return place_of(shown), str(shown)
 
 
 def _as_double(number: int | float) -> int | float:
