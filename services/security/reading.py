@@ -16,6 +16,7 @@ class ReadRequest(NamedTuple):
         topic: name of a topic or a queue.
         filter: valid content filter, or empty.
         may_select: whether fields can be left out of the sent messages.
+        conflation_key: fields by whose values messages replace one another.
     """
 
     topic: str
@@ -23,6 +24,7 @@ class ReadRequest(NamedTuple):
     select: str = ""
     order_by: str = ""
     may_select: bool = True
+    conflation_key: tuple[str, ...] = ()
 
 
 class RestrictedRead(NamedTuple):
@@ -35,8 +37,8 @@ class RestrictedRead(NamedTuple):
 def reading(permissions: Permissions, user: str, wish: ReadRequest) -> RestrictedRead:
     """Returns the restricted read for a request.
 
-    Where only some fields may be read, filters and orders may not use the others, because the
-    result would reveal them.
+    Where only some fields may be read, filters, orders and conflation keys may not use the others,
+    because the result would reveal them.
 
     Raises:
         RemoteProtocolError: with reason `not_entitled`.
@@ -54,9 +56,10 @@ def reading(permissions: Permissions, user: str, wish: ReadRequest) -> Restricte
             "ordinary subscription, not so",
             NOT_ENTITLED,
         )
-    if wish.filter or wish.select or wish.order_by:
+    if wish.filter or wish.select or wish.order_by or wish.conflation_key:
         raise RemoteProtocolError(
-            f"{who} may read some fields of {shown} only: leave out filter, select and order_by",
+            f"{who} may read some fields of {shown} only: leave out filter, select, order_by and "
+            "conflation_key",
             NOT_ENTITLED,
         )
     return RestrictedRead(grant.filter, grant.select)

@@ -259,7 +259,13 @@ class ClientSubscriptions:
             return command
         may_select = not (is_queue or command.bookmark)
         filter_, select = self._reading(
-            ReadRequest(command.topic, command.filter, command.select, may_select=may_select)
+            ReadRequest(
+                command.topic,
+                command.filter,
+                command.select,
+                may_select=may_select,
+                conflation_key=_conflation_key(command),
+            )
         )
         return replace(command, filter=filter_, select=select)
 
@@ -271,7 +277,14 @@ class ClientSubscriptions:
             return command
         may_select = not command.projection and (subscribe is None or not subscribe.bookmark)
         filter_, select = self._reading(
-            ReadRequest(command.topic, command.filter, command.select, command.order_by, may_select)
+            ReadRequest(
+                command.topic,
+                command.filter,
+                command.select,
+                command.order_by,
+                may_select,
+                _conflation_key(subscribe),
+            )
         )
         return replace(command, filter=filter_, select=select)
 
@@ -478,3 +491,9 @@ def _check_page(sow: SowCommand, subscribe: Subscribe) -> None:
             "of a conflated topic",
             "not_supported",
         )
+
+
+def _conflation_key(subscribe: Subscribe | None) -> tuple[str, ...]:
+    if subscribe is None or subscribe.conflation is None:
+        return ()
+    return subscribe.conflation.key

@@ -46,12 +46,18 @@ def test_a_filter_is_restricted() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked", [{"filter": "/pay > 1"}, {"select": "+/pay"}, {"order_by": "/pay"}]
+    "asked",
+    [
+        {"filter": "/pay > 1"},
+        {"select": "+/pay"},
+        {"order_by": "/pay"},
+        {"conflation_key": ("/pay",)},
+    ],
 )
-def test_nothing_is_asked_about_fields_that_are_kept_back(asked: dict[str, str]) -> None:
+def test_nothing_is_asked_about_fields_that_are_kept_back(asked: dict[str, Any]) -> None:
     found = permissions(read="/a = 1", select="-/pay")
     assert reading(found, "bob", ReadRequest("orders")) == RestrictedRead("/a = 1", "-/pay")
-    assert "leave out filter, select and order_by" in refused(found, ReadRequest("orders", **asked))
+    assert "leave out filter, select, order_by" in refused(found, ReadRequest("orders", **asked))
     assert "some fields" in refused(found, ReadRequest("orders", may_select=False))
 
 

@@ -724,6 +724,14 @@ def test_what_is_read_is_restricted(tmp_path: Path) -> None:
         (lambda bob: bob.subscribe("staff", bookmark="0"), "some fields of 'staff' only"),
         (lambda bob: rows(bob.sow("staff", filter="/pay > 1")), "leave out filter, select"),
         (lambda bob: rows(bob.sow("staff", order_by="/pay")), "leave out filter, select"),
+        (
+            lambda bob: bob.subscribe("staff", conflation="1s", conflation_key=["/pay"]),
+            "leave out filter, select",
+        ),
+        (
+            lambda bob: bob.sow_and_subscribe("staff", conflation="1s", conflation_key=["/pay"]),
+            "leave out filter, select",
+        ),
         # Between parentheses it would be one, and say something else.
         (lambda bob: rows(bob.sow("orders", filter="1 = 1) OR (1 = 1")), "bad_filter"),
         (lambda bob: bob.subscribe("orders", filter="1 = 1) OR (1 = 1"), "bad_filter"),
