@@ -7,8 +7,10 @@ topic.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from raylay.services.errors import ExpressionError, MessageTypeError
@@ -47,6 +49,8 @@ _tuple_of = tuple.__new__
 """Makes a named tuple of a tuple, in half the time: some are made for each change."""
 WAITING_MAX = 4_096
 """Number of changes that may wait behind one of many joined rows: some 4 MiB."""
+GIVEN_AT_ONCE = 500
+"""Most changes of records that a turn gives of a change of many joined rows."""
 WEIGHED_EVERY = 256
 """Number of changes after which the memory of a view is looked at."""
 
@@ -195,7 +199,7 @@ class View(GroupWatcher):
         """The change that is being folded in turns; None: there is none."""
         self._waiting: deque[tuple[int, SourceChange, int]] = deque()
         """The changes behind it."""
-        self._is_going_on = False
+        self._is_going_on = self._is_giving = False
         domain = definition.key_domain or definition.name
         passes = None if plan.filter is None else plan.filter.matches
         self._single: GroupFold | None = None
@@ -255,7 +259,7 @@ class View(GroupWatcher):
         if not self._takes % WEIGHED_EVERY and self._is_too_large():
             return
         change = _tuple_of(SourceChange, (key, self._tree(number, record), txid))
-        if self._long is None and not self._waiting:
+        if not self.is_behind:
             self._fold(number, change, at_us)
             return
         self._waiting.append((number, change, at_us))
@@ -326,19 +330,26 @@ class View(GroupWatcher):
     @property
     def is_behind(self) -> bool:
         """Returns whether a change is being folded in turns, or others wait behind it."""
-        return self._long is not None or bool(self._waiting)
+        return self._long is not None or self._is_giving or bool(self._waiting)
 
     def go_on(self, is_over: Callable[[], bool]) -> list[SowChange]:
         """Folds on the change of many rows, and those behind it, until the time is over. Returns
-        the changes of the view's records."""
-        self._go_on(is_over)
-        if self.is_behind or self.topic.refusal:
-            return []
-        return [*self.flush(), *self._given_late()]
+        the changes of the view's records, at most `GIVEN_AT_ONCE`: the next turn returns more,
+        because those who follow the view need time for each."""
+        if not self._is_giving:
+            self._go_on(is_over)
+            if self.is_behind or self.topic.refusal:
+                return []
+        found = self._flushed(GIVEN_AT_ONCE)
+        self._is_giving = bool(self._changed)
+        self.topic.is_built = not self.is_behind
+        if self._is_giving:
+            return found
+        return [*found, *self._given_late()]
 
     def _go_on(self, is_over: Callable[[], bool]) -> None:
         self._is_going_on = True
-        while self.is_behind:
+        while self._long is not None or self._waiting:
             if self._long is None:
                 self._fold(*self._waiting.popleft())
             else:
@@ -346,8 +357,7 @@ class View(GroupWatcher):
             if is_over():
                 break
         self._is_going_on = False
-        if not self.is_behind:
-            self.topic.is_built = True
+        self.topic.is_built = not self.is_behind
 
     def _fold_on(self, long: _LongChange, is_over: Callable[[], bool]) -> None:
         assert self._joined is not None
@@ -387,7 +397,7 @@ class View(GroupWatcher):
         topic.state = SowState(SowRules(), kept=False)
         topic.indexes = None
         topic.is_built = True
-        self._long = None
+        self._long, self._is_giving = None, False
         self._waiting.clear()
         self._changed.clear()
         self._before.clear()
@@ -406,15 +416,24 @@ class View(GroupWatcher):
 
     def flush(self) -> list[SowChange]:
         """Returns the changes of the view's records, in order, since the last call."""
-        if self._long is not None:
+        if self._long is not None or self._is_giving:
             return []
+        return self._flushed(sys.maxsize)
+
+    def _flushed(self, most: int) -> list[SowChange]:
+        """Returns the first changes of the view's records, a limited number."""
         changed, before = self._changed, self._before
         if not changed and not before:
             return []
-        self._changed, self._before = {}, {}
         if not self.is_followed and not self._has_indexes:
+            self._changed, self._before = {}, {}
             self.given += len(changed)
             return []
+        if len(changed) <= most:
+            self._changed, self._before = {}, {}
+        else:
+            changed = {key: changed.pop(key) for key in list(islice(changed, most))}
+            before = {key: before.pop(key) for key in changed if key in before}
         found = []
         topic = self.topic
         indexes = topic.indexes

@@ -419,6 +419,32 @@ def test_a_change_of_many_rows_is_folded_in_turns(
     assert {key[1:]: body_of(value) for key, value in scan.take(99)} == before
 
 
+def test_the_changes_of_many_rows_are_given_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower takes some microseconds for each: 30,000 at once held up all clients."""
+    monkeypatch.setattr(view, "GIVEN_AT_ONCE", 4)
+    at, _ = paired(monkeypatch)
+    (_, joined) = at.views.views
+    held = dict(at.records()["joined"])
+    found = at.publish({"id": 0, "customer": 1, "price": 5})
+    turns: list[int] = []
+    while joined.is_behind:
+        given = joined.go_on(lambda: False)
+        found += given
+        turns.append(len(given))
+        if len(turns) == 2:
+            # What is published meanwhile waits behind them.
+            assert not joined.topic.is_built
+            found += at.publish({"id": 1, "customer": 1, "price": 7})
+    assert max(turns) <= 4 and sum(turns) >= 20 and joined.topic.is_built
+    for each in found:
+        if each.name == b"joined":
+            before, now = each.change.previous, each.change.current
+            assert held.pop(each.change.key, None) == (None if before is None else before.body)
+            if now is not None:
+                held[each.change.key] = now.body
+    assert held == at.records()["joined"] == at.rebuilt()["joined"]
+
+
 def test_who_begins_to_follow_amid_a_change_of_many_rows_gets_it_at_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
