@@ -10,8 +10,8 @@ import orjson
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
+from raylay.services.commands.shared.printing import table_of
 from raylay.services.sow.query.ordering import placing, read_order
 
 if TYPE_CHECKING:
@@ -51,13 +51,13 @@ class PageTable:
         """Returns the window as it stands."""
         rows = self.ordered()
         names = list(dict.fromkeys(name for row in rows for name in row))[:COLUMNS_MAX]
-        table = Table(title=Text(title))
-        for name in names:
-            is_number = all(isinstance(row.get(name), int | float | None) for row in rows)
-            table.add_column(Text(_printable(name)), justify="right" if is_number else "left")
-        for row in rows:
-            table.add_row(*(Text(_shown(row.get(name))) for name in names))
-        return table
+        numbers = {
+            name
+            for name in names
+            if all(isinstance(row.get(name), int | float | None) for row in rows)
+        }
+        cells = ([_shown(row.get(name)) for name in names] for row in rows)
+        return table_of(title, names, cells, numbers)
 
 
 def _fields_of(body: bytes) -> dict[str, Any]:
@@ -69,17 +69,12 @@ def _fields_of(body: bytes) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> str:
-    """Returns a value as a cell: doubles with two decimals, and no control characters."""
+    """Returns a value as a cell: doubles with two decimals."""
     if value is None:
         return ""
     if isinstance(value, float):
         return f"{value:,.2f}"
-    return _printable(value if isinstance(value, str) else orjson.dumps(value).decode())
-
-
-def _printable(text: str) -> str:
-    """Returns the text without what a terminal would obey."""
-    return "".join(each if each.isprintable() else "·" for each in text)
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 async def show_page(subscription: Subscription, title: str, order_by: str) -> None:

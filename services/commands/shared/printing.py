@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Container, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -17,6 +17,7 @@ from raylay.services.messages.plain_text import json_line, plain, plain_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from raylay.services.client import Message
 
@@ -42,6 +43,30 @@ def echo_json(
     typer.echo(json_line(value, default=default, ascii_only=ascii_only))
 
 
+def table_of(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Container[str] = ()
+) -> Table:
+    """Returns a table whose texts no terminal takes for commands.
+
+    Args:
+        right: the columns of numbers, aligned to the right.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        title=Text(plain(title)) if title else None, title_justify="left", box=SIMPLE_HEAD
+    )
+    for column in columns:
+        justify: Literal["left", "right"] = "right" if column in right else "left"
+        table.add_column(Text(plain(column)), justify=justify, overflow="fold")
+    for row in rows:
+        # As `Text`: of a mere `str` rich takes `[bold]` and `[link=…]` for markup.
+        table.add_row(*(Text(plain(cell)) for cell in row))
+    return table
+
+
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Container[str] = ()
 ) -> None:
@@ -50,19 +75,9 @@ def print_table(
     Args:
         right: the columns of numbers, aligned to the right.
     """
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    table = Table(
-        title=Text(plain(title)) if title else None, title_justify="left", box=SIMPLE_HEAD
-    )
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    for row in rows:
-        # As `Text`: of a mere `str` rich takes `[bold]` and `[link=…]` for markup.
-        table.add_row(*(Text(plain(cell)) for cell in row))
+    table = table_of(title, columns, rows, right)
     console = Console()
     if not console.is_terminal:
         console = Console(width=FILE_COLUMNS)

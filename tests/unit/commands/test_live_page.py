@@ -63,7 +63,7 @@ def test_the_table_obeys_no_body() -> None:
     rows = PageTable("/average DESC")
     rows.take(ROWS[2])
     text = "\n".join(lines(rows))
-    assert "[red]delays" in text and "1,240.50" in text and "·[2J" in text
+    assert "[red]delays" in text and "1,240.50" in text and "\\x1b[2J" in text
     assert "\x1b" not in text
 
 
