@@ -55,6 +55,7 @@ def on_this_machine(name: str, ports: dict[str, int]) -> str:
     return text.replace("</AMPSConfig>", f"{actions[start:end]}</AMPSConfig>")
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Configuration", "Configuring Replication")
 @pytest.mark.covers("The replication chapters", "the hot-hot pair as published")
 @pytest.mark.usefixtures("fabric")

@@ -61,6 +61,7 @@ def test_the_script_of_the_readme(tmp_path: Path) -> None:
     assert """b'{"flight": 1545}'""" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_benchmark_prints_one_json_line(tmp_path: Path) -> None:
     """Here of figures that need no fabric, but call what production is made of."""
     bench = EXAMPLES.parent / "benchmarks" / "run.py"

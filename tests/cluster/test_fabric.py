@@ -87,6 +87,7 @@ def test_sigkill_of_the_instance_under_load(whole: Fabric) -> None:
     assert len(verdict.places) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.covers("The replication chapters", "instances talk only by replication")
 def test_an_instance_that_stays_away_is_done_without(whole: Fabric) -> None:
     async def kill(client: Client) -> None:
@@ -202,6 +203,7 @@ def test_a_second_fabric_of_one_name_is_refused(whole: Fabric, tmp_path: Path) -
     assert whole.status()["instances"][0]["ready"]
 
 
+@pytest.mark.slow
 def test_a_directory_that_another_fabric_uses_is_refused(whole: Fabric, tmp_path: Path) -> None:
     # It never becomes ready: as long as a busy machine needs to say why.
     for timeout_s in (4, 20, 60):

@@ -211,6 +211,7 @@ def test_a_command_that_hangs_holds_up_nothing_and_does_not_outlive_the_actions(
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Actions", "the process beside the instance")
 def test_what_waits_for_a_slow_action_is_bounded_and_the_rest_is_told(tmp_path: Path) -> None:
     slow = action("slow", published("orders"), ("execute-system", {"Command": "sleep 600"}))
@@ -376,6 +377,7 @@ def test_transports_are_disabled_and_enabled(tmp_path: Path) -> None:
     run(tmp_path, config(off, on), work)
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Actions", "Manage Security")
 def test_security_is_switched_off_and_on_and_who_came_meanwhile_logs_on_again(
     tmp_path: Path,
@@ -466,6 +468,7 @@ def test_nobody_else_has_the_name_of_the_actions_client(tmp_path: Path) -> None:
     run(tmp_path, config(idle), work)
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Actions", "Manage Files")
 def test_files_are_compressed_and_removed_but_never_the_instances_own(tmp_path: Path) -> None:
     data, place = tmp_path / "data", tmp_path / "logs"
@@ -498,6 +501,7 @@ def test_files_are_compressed_and_removed_but_never_the_instances_own(tmp_path: 
     run(data, config(compress, remove, wrong), work)
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Actions", "Manage the Statistics Database")
 @pytest.mark.covers("Actions", "Manage Replication")
 def test_old_journals_statistics_and_destinations_are_tended(tmp_path: Path) -> None:

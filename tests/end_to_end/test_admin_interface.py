@@ -115,6 +115,7 @@ def test_a_process_that_is_killed_is_started_again_on_the_same_port(tmp_path: Pa
     visit(tmp_path, made, work)
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Administration", "the interface's process: killed or hung, it is start")
 def test_a_process_that_hangs_is_ended_and_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

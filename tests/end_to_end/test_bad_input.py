@@ -213,6 +213,7 @@ def test_a_logon_that_makes_no_sense_is_refused(
     good.kept()
 
 
+@pytest.mark.slow
 def test_a_frame_cut_short_is_not_taken(
     servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

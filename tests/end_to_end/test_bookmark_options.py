@@ -401,6 +401,7 @@ async def some(merged: Any, count: int) -> list[tuple[str, int]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Clients and protocol", "pause, resume; those resumed in one command")
 def test_a_combined_replay_goes_on_at_another_instance_where_it_was(
     servers: Servers, tmp_path: Path

@@ -143,6 +143,7 @@ def test_a_clock_is_set_while_its_process_runs(library: Path, tmp_path: Path) ->
         process.stdin.close()
 
 
+@pytest.mark.slow
 def test_leases_end_and_no_sooner_while_the_clock_jumps_both_ways(server: ClockServer) -> None:
     publisher = Client(server.address, "pub")
     ann, bob = (Consumer(server.address, name) for name in ("ann", "bob"))
@@ -174,6 +175,7 @@ def rows(client: Client, topic: str) -> list[bytes]:
         found += [record.body for record in iterate_records(frame.body)]
 
 
+@pytest.mark.slow
 def test_a_clock_that_is_set_forward_deletes_no_record_for_good(server: ClockServer) -> None:
     client = Client(server.address, "pub")
     builder = RecordBuilder(client.answer["publisher"], "short", "json")

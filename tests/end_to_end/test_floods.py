@@ -119,6 +119,7 @@ def test_connects_and_disconnects_leave_nothing(servers: Servers, tmp_path: Path
     assert server.process.poll() is None
 
 
+@pytest.mark.slow
 def test_who_logs_on_for_ever_is_sent_away_and_hinders_nobody(
     servers: Servers, tmp_path: Path
 ) -> None:
@@ -156,6 +157,7 @@ def test_who_logs_on_for_ever_is_sent_away_and_hinders_nobody(
     goes_on(good, 2)
 
 
+@pytest.mark.slow
 def test_frames_that_never_end_take_no_more_than_what_came(
     servers: Servers, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ class Hung:
         self.pipe.write_bytes(b".")
 
 
+@pytest.mark.slow
 def test_it_is_told_clients_are_sent_away_and_nothing_is_lost(
     servers: Servers, tmp_path: Path
 ) -> None:
@@ -50,6 +51,7 @@ def test_it_is_told_clients_are_sent_away_and_nothing_is_lost(
     assert server.events("disk_hangs") == 1
 
 
+@pytest.mark.slow
 def test_who_waits_for_less_is_not_sent_away(servers: Servers, tmp_path: Path) -> None:
     server = single(servers, tmp_path, journal=JournalConfig(disk_timeout_ms=600_000))
     client = Client(server.address, "publisher")

@@ -807,6 +807,7 @@ def test_a_destination_takes_the_first_address_that_answers(
     assert len(there.journal()) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Replication", "several addresses in priority order")
 def test_a_silent_destination_is_given_up_and_found_again(
     servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -824,6 +825,7 @@ def stands_still(second: Server, seconds: float) -> None:
         second.process.send_signal(signal.SIGCONT)
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Configuration", "an instance whose loop is held for longer")
 @pytest.mark.parametrize("direct", [False, True])
 def test_a_link_outlives_a_loop_that_is_held_for_longer_than_its_timeout(

@@ -97,6 +97,7 @@ def journal_command(server: Server, command: str) -> str:
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "compression", ["", pytest.param("zstd", marks=SLOW), pytest.param("zlib", marks=SLOW)]
 )

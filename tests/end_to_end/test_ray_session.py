@@ -25,6 +25,7 @@ ray_access.leave_ray()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Configuration", "nobody else gets at the sockets")
 def test_a_ray_that_ends_in_order_leaves_no_session_directory_and_bounds_its_logs(
     tmp_path: Path,
@@ -73,6 +74,7 @@ ray_access.leave_ray()
 """
 
 
+@pytest.mark.slow
 def test_a_command_that_asks_a_ray_leaves_no_file_in_its_session_directory() -> None:
     done = subprocess.run(
         [sys.executable, "-c", BEGAN], capture_output=True, text=True, timeout=240, check=False

@@ -76,6 +76,7 @@ def test_an_idle_link_holds_no_old_segment(servers: Servers, tmp_path: Path, dir
         wait_until_within_its_bound(server)
 
 
+@pytest.mark.slow
 def test_a_replay_that_is_over_holds_no_old_segment(servers: Servers, tmp_path: Path) -> None:
     server = single(
         servers,
@@ -130,6 +131,7 @@ def test_a_durable_subscriber_is_told_what_retention_removed(
     assert next(iterate_records(delivery.body)).sequence == last + 1
 
 
+@pytest.mark.slow
 def test_a_durable_subscriber_that_is_paused_for_too_long_is_told_when_it_goes_on(
     servers: Servers, tmp_path: Path
 ) -> None:

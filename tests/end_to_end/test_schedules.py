@@ -62,6 +62,7 @@ def prepared(made: Servers, path: Path, actions_in_s: int) -> tuple[Server, int]
     return server, len(before)
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Configuration", "Actions: journal is compressed")
 def test_old_journal_is_archived_and_removed_at_its_time_and_not_before(
     servers: Servers,  # noqa: F811

@@ -257,6 +257,7 @@ def test_a_store_that_cannot_be_used_is_made_anew(tmp_path: Path, how: str) -> N
     run(lives())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["start", "fold", "delta", "expiry"])
 def test_a_record_that_is_found_damaged_has_the_store_made_anew(tmp_path: Path, by: str) -> None:
     config = CONFIG

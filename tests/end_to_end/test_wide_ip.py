@@ -71,6 +71,7 @@ def to(name: str, group: str, address: str, *, sync: bool) -> DestinationConfig:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.covers("The replication chapters", "wide IP: several servers behind one address")
 def test_what_only_the_first_of_two_servers_has_is_not_removed(
     servers: Servers, tmp_path: Path

@@ -314,6 +314,7 @@ def test_notes_tell_a_journal_as_messages_do(
     assert run([*messages, *notes, *later]).archived_records == 300
 
 
+@pytest.mark.slow
 def test_a_lake_whose_files_are_gone(spark: Any, tmp_path: Path) -> None:
     log = Log(tmp_path / "a", 0)
     lake = tmp_path / "lake"
@@ -413,6 +414,7 @@ def test_a_record_that_reads_one_time_and_not_another(
     assert not content(tmp_path / "lake")
 
 
+@pytest.mark.slow
 def test_reading_a_lake_leaves_the_session_as_it_is(spark: Any, tmp_path: Path) -> None:
     log = write_log(tmp_path / "0012", [message_run(1, 7, 1, 5, "007")])
     archive(spark, tmp_path / "lake", places(path=str(log.directory)))

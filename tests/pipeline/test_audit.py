@@ -120,6 +120,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Data pipeline", "each planted fault is found with its reason")
 def test_every_fault_is_found(spark: Any, faulty: Path, tmp_path: Path) -> None:
     found = judged(spark, faulty)
@@ -163,6 +164,7 @@ def test_every_fault_is_found(spark: Any, faulty: Path, tmp_path: Path) -> None:
         write_audit_page(found, tmp_path / "nowhere" / "audit.html", "x")
 
 
+@pytest.mark.slow
 def test_what_is_on_its_way_is_not_lost(spark: Any, tmp_path: Path) -> None:
     directory = write_fabric(tmp_path, NAMES[:2])
     now_us = time.time_ns() // 1000
@@ -275,6 +277,7 @@ def damage(directory: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Data pipeline", "a damaged record stops it")
 def test_a_damaged_record_stops_or_is_told(spark: Any, tmp_path: Path) -> None:
     directory = write_fabric(tmp_path, NAMES[:2])
@@ -309,6 +312,7 @@ def test_bad_input(spark: Any, tmp_path: Path) -> None:
         audit(spark, found, expected_everywhere())
 
 
+@pytest.mark.slow
 def test_the_command(
     spark: Any, faulty: Path, tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ def txids(path: Path, text: str, **options: str) -> list[int]:
     return [row["txid"] for row in read(path, text, **options)]
 
 
+@pytest.mark.slow
 def test_what_passes_is_read_from_every_kind_of_segment(spark: Any, mixed: Log) -> None:
     """By Spark, with its own filters and without the column of the body."""
     passing = [

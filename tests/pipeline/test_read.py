@@ -273,6 +273,7 @@ def test_a_read_ends_at_what_was_committed_when_it_began(tmp_path: Path) -> None
         reader_of(log, starting='{"here": 0}').partitions()
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Filters by content", "retention waits for reads that other processes")
 def test_retention_waits_for_what_was_planned(spark: Any, tmp_path: Path) -> None:
     """Planned by Spark in one process, read in others, with retention in between. A dry part of

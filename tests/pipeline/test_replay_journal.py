@@ -25,6 +25,7 @@ from raylay.services.pipeline.replay.job import replay
 from raylay.services.pipeline.replay.source import ReplaySelection, SparkSource
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Data pipeline", "in order, once")
 def test_a_journal_is_replayed(spark: Any, instance: Any, tmp_path: Path, mixed: Log) -> None:
     held = [row for row in expected_rows(mixed, "Chicago-1") if row["command"] == "publish"]

@@ -215,6 +215,7 @@ def run_until_read(spark: Any, log: Log, place: Path, **options: str) -> Any:
     return query
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Data pipeline", "every record once")
 def test_every_record_once_across_restarts(spark: Any, tmp_path: Path) -> None:
     runs = mixed_runs(24)

@@ -518,6 +518,7 @@ KILLED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Data pipeline", "once: killed drivers and workers")
 @pytest.mark.parametrize("point", KILLED)
 def test_a_driver_killed_at_any_point(instance: Any, tmp_path: Path, point: str) -> None:
@@ -718,6 +719,7 @@ def test_a_table_with_a_killed_worker(spark: Any, instance: Any, tmp_path: Path)
         ).options(servers=instance.address, topic="write/table").save()
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Data pipeline", "once: killed drivers and workers")
 def test_a_stream_that_is_restarted(spark: Any, instance: Any, tmp_path: Path) -> None:
     runs = [message_run(first, 7, first, 50) for first in range(1, 501, 50)]

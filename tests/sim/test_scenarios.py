@@ -1693,6 +1693,7 @@ def test_a_topic_that_the_other_side_lacks_is_told_and_holds_up_no_other_one(syn
     assert topics_held(history, "c") == topics_held(history, "d") == {"orders"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("planted", "seen"),
     [

@@ -72,6 +72,7 @@ def test_seeds_keep_the_laws_where_topics_are_forgotten(monkeypatch: pytest.Monk
     assert not broken_seeds(monkeypatch)
 
 
+@pytest.mark.slow
 def test_what_is_forgotten_though_it_is_in_memory_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     forget = intake.Intake._forget_topics
 

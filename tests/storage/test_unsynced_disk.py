@@ -251,6 +251,7 @@ def cut_often(
                 shutil.rmtree(image)
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Journal", "a power cut at any instant")
 @pytest.mark.parametrize("what", CHECKS)
 def test_what_was_told_outlives_a_power_cut(what: str, library: Path, tmp_path: Path) -> None:

@@ -389,6 +389,7 @@ FEW = settings(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Configuration", "a user who says anything harms no neighbour's acks")
 @pytest.mark.timeout(600)
 def test_a_victim_beside_any_session_of_an_attacker(

@@ -77,6 +77,7 @@ def test_a_host_answers_while_its_process_reads_nothing() -> None:
             wait_until(lambda: mine.send(b"beat") and host_answers(transport_of(mine), 0.2))
 
 
+@pytest.mark.slow
 def test_a_host_answers_whose_process_has_no_room_left() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         mine = socket.create_connection(listening.getsockname())

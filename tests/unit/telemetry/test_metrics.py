@@ -225,6 +225,7 @@ def is_ended(opened: socket.socket) -> bool:
         return True
 
 
+@pytest.mark.slow
 def test_connections_that_say_nothing_give_way_to_new_ones() -> None:
     """Each had a thread and a file of the instance for as long as it liked."""
     with serving(lambda: {"clients": 1}) as port:

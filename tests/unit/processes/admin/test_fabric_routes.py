@@ -75,6 +75,7 @@ def test_every_instance_shows_the_whole_fabric(tmp_path: Path) -> None:
     visit(tmp_path, act, "a", "b", "c")
 
 
+@pytest.mark.slow
 def test_what_is_wrong_comes_with_what_to_do(tmp_path: Path) -> None:
     async def act(fabric: AdminFabric) -> None:
         await fabric.until(all_answered)
@@ -198,6 +199,7 @@ def test_a_silent_peer_delays_no_other(tmp_path: Path) -> None:
     visit(tmp_path, act, replies={"liar": hangs})
 
 
+@pytest.mark.slow
 def test_an_own_instance_that_hangs_is_told_like_another(tmp_path: Path) -> None:
     async def act(fabric: AdminFabric) -> None:
         fabric.instances["north-1"].release = asyncio.Event()
@@ -266,6 +268,7 @@ def test_each_user_sees_what_that_user_may(tmp_path: Path) -> None:
     visit(tmp_path, act, guarded=True)
 
 
+@pytest.mark.slow
 def test_a_peer_checks_a_password_once(tmp_path: Path) -> None:
     async def act(fabric: AdminFabric) -> None:
         await fabric.until(all_answered, headers=basic("reader"))
@@ -332,6 +335,7 @@ def test_paths_that_need_no_logon_show_the_fabric_to_everybody(tmp_path: Path) -
 
 
 # -- the topology's file -----------------------------------------------------------------------
+@pytest.mark.slow
 def test_the_topology_is_read_again_when_it_changes(tmp_path: Path) -> None:
     async def act(fabric: AdminFabric) -> None:
         await fabric.until(all_answered)

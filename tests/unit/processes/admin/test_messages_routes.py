@@ -393,6 +393,7 @@ def test_a_message_that_is_published_here_is_traced(tmp_path: Path) -> None:
     with_interface(tmp_path, act, config, trace_directory=tmp_path / "traces")
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Administration", "the way of a message: lanes, arrows, clocks that dif")
 def test_peers_are_asked_for_what_they_have(tmp_path: Path) -> None:
     asked: list[tuple[str, str]] = []

@@ -222,6 +222,7 @@ def test_a_query_whose_filter_works_too_much_is_refused(tmp_path: Path) -> None:
     in_house(tmp_path, visit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", ["", " OR TOPIC_NAME() = 'none'"])
 def test_a_query_whose_filter_works_much_leaves_turns_to_others(tmp_path: Path, more: str) -> None:
     """What is judged in one turn is one record, where that takes milliseconds."""

@@ -59,6 +59,7 @@ async def brings(place: Place, key: str, run: Run, *, proven: bool = False) -> s
     return str(refused["reason"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["", KEY])
 def test_every_lie_of_an_unproven_link_ends_its_connection(tmp_path: Path, key: str) -> None:
     for number, run in enumerate([*CANNOT_BE.values(), *LIES.values()]):
