@@ -762,7 +762,10 @@ class _ChangedRows:
         if found is None:
             topic = self._change.topic
             record = self._values.behind(self._number, topic, key)
-            assert record is not None, "a row of an order is a record of its topic"
+            if record is None:
+                raise CorruptRecord(
+                    f"SOW topic {topic.definition.name} lacks a record that it never lost"
+                )
             change = RecordChange(key, record, record, "updated")
             name = record.topic or topic.name
             found = self._forms[key] = ChangeForms(
@@ -789,8 +792,9 @@ class _ChangedRows:
         """Returns the same of a row that changed in a window. Without bytes, nothing is to be
         given."""
         forms = self._own()
-        made = forms.delta(wishes) if wishes.delta else forms.message(wishes)
-        return self._with_transaction(made)
+        # A delta needs the record as it was.
+        is_delta = wishes.delta and self._change.change.previous is not None
+        return self._with_transaction(forms.delta(wishes) if is_delta else forms.message(wishes))
 
     def _with_transaction(self, made: bytes) -> tuple[int, bytes, bool]:
         current, record = self._change.change.current, self._change.record

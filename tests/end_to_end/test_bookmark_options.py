@@ -365,7 +365,7 @@ def test_fully_durable_waits_for_a_sync_destination_that_is_down(
 def test_fully_durable_gets_history_while_a_destination_is_down_and_the_rest_by_a_downgrade(
     servers: Servers, tmp_path: Path
 ) -> None:
-    first, second = pair(servers, tmp_path, DowngradePolicy(age_ms=5_000))
+    first, second = pair(servers, tmp_path, DowngradePolicy(age_ms=5_000, by_evidence=False))
     publisher = Client(first.address, "publisher")
     publisher.publish(range(1, 101))
     publisher.persisted(100)

@@ -89,6 +89,9 @@ class SalvagedDisk:
     def link_disconnected(self, link: LinkProcess, why: str) -> None:
         """A link has lost its connection: it tries again."""
 
+    def process_ended(self, link: LinkProcess) -> None:
+        """A link says that the other side's process has ended: a retired disk waits for nobody."""
+
     def link_reports(self, link: LinkProcess, report: LinkReport) -> None:
         """A destination has answered, or its link tells how far it is."""
         if isinstance(report, LinkLacks):
