@@ -37,7 +37,7 @@ JoinedRow = tuple["bytes | None", ...]
 _pack = msgpack.Packer(use_bin_type=True, unicode_errors="surrogatepass").pack
 
 
-class TooManyRows(Exception):
+class TooManyRowsError(Exception):
     """A change touches more rows than `ROWS_MAX`. The fold is not usable any more."""
 
 
@@ -194,7 +194,7 @@ class JoinFold:
             number: number of the record's topic.
 
         Raises:
-            TooManyRows: the fold is not to be used any more.
+            TooManyRowsError: the fold is not to be used any more.
         """
         for _ in self.folding(number, change):
             pass
@@ -205,7 +205,7 @@ class JoinFold:
         else may be folded before the end; then `touched` has the groups that it touched.
 
         Raises:
-            TooManyRows: the fold is not to be used any more.
+            TooManyRowsError: the fold is not to be used any more.
         """
         self.touched = ()
         self._rows_left = ROWS_MAX
@@ -397,7 +397,7 @@ class JoinFold:
         if rows:
             self._rows_left -= len(rows)
             if self._rows_left < 0:
-                raise TooManyRows(
+                raise TooManyRowsError(
                     f"a change of one record changes more than {ROWS_MAX:,} joined rows: join by "
                     "fields that fewer records share"
                 )

@@ -328,7 +328,7 @@ class DistinctTally:
         """The different values as they were when they were last joined, in order: place and text;
         None: they are few, or too many, or nobody joins them."""
         self._placed: dict[Value, tuple[Place, str]] = {}
-        """What the order has of each value."""
+        """The place of each value in the order."""
         self._changed: set[Value] = set()
         """Values that may have changed since."""
 

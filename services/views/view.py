@@ -33,7 +33,7 @@ from raylay.services.views.definition import ViewDefinition
 from raylay.services.views.group_fold import GroupFold, SourceChange
 from raylay.services.views.group_records import GroupRecords
 from raylay.services.views.groups import GroupTable, GroupWatcher, ViewGroup
-from raylay.services.views.join_fold import JoinFold, TooManyRows
+from raylay.services.views.join_fold import JoinFold, TooManyRowsError
 from raylay.services.views.projection import ViewProjection
 from raylay.services.views.sources import (
     SourceTopic,
@@ -296,12 +296,12 @@ class View(GroupWatcher):
                     # Who asks the view waits.
                     topic.is_built = False
                     return
-        except TooManyRows as error:
+        except TooManyRowsError as error:
             self._close_for(error)
             return
         self._note(self._joined.touched, change.txid, at_us, needs_records)
 
-    def _close_for(self, error: TooManyRows) -> None:
+    def _close_for(self, error: TooManyRowsError) -> None:
         name = self.definition.name
         self.close(f"view {name} is out of service until the next start: {error}")
 
@@ -365,7 +365,7 @@ class View(GroupWatcher):
             for _ in long.work:
                 if is_over():
                     return
-        except TooManyRows as error:
+        except TooManyRowsError as error:
             self._close_for(error)
             return
         self._long = None

@@ -124,7 +124,7 @@ class _Query(NamedTuple):
     terms: FollowTerms | None = None
     """The options of the subscription that begins with the query; None: none does."""
     preparation: Preparation | None = None
-    """What has to be made before the query begins; None: nothing."""
+    """The part that has to be made before the query begins; None: there is none."""
     page: PagePreparation | None = None
     """The order of the page, which is made behind that; None: there is no page."""
 
