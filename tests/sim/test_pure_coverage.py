@@ -13,7 +13,7 @@ from support.pure_rooms import ROOT, pure_files
 from sim import pure_coverage
 
 SEEDS = 150
-PERCENT_MIN = 97.0
+PERCENT_MIN = 98.0
 """The measured figure, less half a percent for what chance and a busy machine do not run."""
 
 
