@@ -33,7 +33,7 @@ Held = tuple[int, int, bytes]
 
 
 def held(message: Message) -> Held:
-    """What a message says of its record."""
+    """The change of a record that a message carries."""
     return message.publisher, message.sequence, message.body
 
 
@@ -63,7 +63,7 @@ class Latest:
 
 @dataclass(slots=True)
 class Follower:
-    """What one region holds of a topic, kept by what it is handed out."""
+    """The records of a topic that one region's follower holds, by the messages that it got."""
 
     region: str
     client: Client
@@ -82,7 +82,7 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """What the six instances and the followers hold of a topic in the end.
+    """Returns the records that the six instances and the followers hold of a topic in the end.
 
     Attributes:
         records: records of the first instance, by SOW key.

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from raylay.services.errors import MessageTypeError, RemoteProtocolError
-from raylay.services.messages.records import Command, Record, RecordBuilder
+from raylay.services.messages.record_builders import RecordBuilders
+from raylay.services.messages.records import Command, Record
 from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.base import MessageType, MessageTypeTable
 from raylay.services.messages.types.trees import changes, field_path
@@ -18,7 +19,7 @@ from raylay.services.sow.state import SowRecord
 from raylay.services.sow.topic import SowChange
 from raylay.services.subscriptions.follow_terms import FollowTerms
 
-_BUILDERS_MAX = 1_024
+_SELECTIONS_MAX = 1_024
 
 
 class ChangeForms:
@@ -77,7 +78,7 @@ class ChangedRecords:
 
     def __init__(self, types: MessageTypeTable) -> None:
         self._types = types
-        self._builders: dict[tuple[int, bytes, str], RecordBuilder] = {}
+        self._builders = RecordBuilders()
         self._selections: dict[tuple[str, str], Projection | None] = {}
 
     def type_of(self, name: str) -> MessageType | None:
@@ -95,7 +96,7 @@ class ChangedRecords:
             return body
         key = select, kind.name
         if key not in self._selections:
-            if len(self._selections) >= _BUILDERS_MAX:
+            if len(self._selections) >= _SELECTIONS_MAX:
                 self._selections.clear()
             try:
                 self._selections[key] = Projection(select, kind)
@@ -154,7 +155,7 @@ class ChangedRecords:
         """Returns a message of a topic without SOW."""
         if not select or kind is None:
             return record.raw
-        builder = self._builder(record.publisher, record.topic.encode(), kind.name)
+        builder = self._builders.of(record.publisher, record.topic.encode(), kind.name)
         return builder.build(
             record.sequence,
             self.cut(record.body, select, kind),
@@ -178,7 +179,7 @@ class ChangedRecords:
         correlation: bytes = b"",
     ) -> bytes:
         topic = change.topic.shown_as or change.name
-        builder = self._builder(shown.publisher, topic, change.topic.type.name)
+        builder = self._builders.of(shown.publisher, topic, change.topic.type.name)
         return builder.build(
             shown.sequence,
             body,
@@ -189,15 +190,6 @@ class ChangedRecords:
             key=shown.key if key is None else key,
             correlation=correlation,
         )
-
-    def _builder(self, publisher: int, topic: bytes, kind: str) -> RecordBuilder:
-        key = (publisher, topic, kind)
-        found = self._builders.get(key)
-        if found is None:
-            if len(self._builders) >= _BUILDERS_MAX:
-                self._builders.clear()
-            found = self._builders[key] = RecordBuilder(publisher, topic.decode(), kind)
-        return found
 
 
 def _differ(kind: MessageType, before: bytes, after: bytes, empties: bool) -> bool:

@@ -64,7 +64,7 @@ async def until(messages: Any, held: dict[bytes, Any], wanted: dict[str, tuple[i
 
 
 def test_the_messages_of_a_queue_are_aggregated(server: Server) -> None:
-    """Those that are leased, too; not those that are done, whatever is killed in between."""
+    """Leased messages count, and acknowledged ones do not, whatever is killed in between."""
     publisher = PlainClient(server.address, "pub")
     publish(publisher, 1, "mail", "mail", "print")
 

@@ -26,7 +26,7 @@ KILLED_AFTER = 12
 
 
 class Page:
-    """What a consumer makes of what it is handed out."""
+    """The rows that a consumer holds, by the messages that it was given."""
 
     def __init__(self, skip_n: int, order_by: str, filter: str = "", delta: bool = False) -> None:
         self.skip_n = skip_n

@@ -93,7 +93,7 @@ def publish(client: Client, first: int, *kinds: str) -> None:
 
 
 def test_a_view_has_the_messages_that_are_in_the_queue(server: Server) -> None:
-    """Those that are leased, too; not those that are done, whatever is killed in between."""
+    """Leased messages count, and acknowledged ones do not, whatever is killed in between."""
     publisher, follower = Client(server.address, "pub"), Follower(server.address)
     publish(publisher, 1, "mail", "mail", "print")
     follower.until({"mail": (2, 3), "print": (1, 3)})

@@ -132,7 +132,7 @@ class LinkProcess:
         self._waiting = False
         self._deferred = False
         self._is_looking = False
-        """Whether the other side was connected, and may have ended since."""
+        """True while the other side was connected, and may have ended since."""
         self._failed = 0
         """The connection over which the last attempt to go over one failed, or is being made."""
         self.outbox.send(instance.give_epoch, self)
@@ -380,8 +380,8 @@ class LinkProcess:
             self._again()
 
     def _look_for_process(self, was_connected: bool) -> None:
-        """Whether all addresses refuse connections, as they do when the process has ended; now and
-        then a proxy, or a port that somebody else has closed, refuses for one that lives."""
+        """Tells the instance if all addresses refuse connections, as they do when the process has
+        ended. Now and then a proxy, or a closed port, refuses for a process that lives."""
         self._is_looking = self._is_looking or was_connected
         world = self.world
         if not self._is_looking or not self.destination.addresses:

@@ -102,7 +102,7 @@ class Words(MessageType):
         return tree | {word.decode(): None for word in words}
 
     def parser_of(self, names: frozenset[str]) -> Callable[[bytes], Tree]:
-        """For views."""
+        """The message type of views."""
         return fields_of if names <= VIEW_FIELDS else self.parse
 
     def serialize(self, tree: Tree) -> bytes:

@@ -27,7 +27,7 @@ def laws(play: Play) -> set[str]:
 
 
 def held(play: Play, name: str) -> list[list[str]]:
-    """What each instance's view holds."""
+    """Returns the records of each instance's view."""
     found = []
     for each in play.world.instances.values():
         assert each.views is not None
@@ -68,7 +68,7 @@ def test_after_a_crash_the_views_are_those_of_the_recovered_records(planted: str
 
 @pytest.mark.parametrize("planted", ["", "view: leaves to the build"])
 def test_views_are_built_while_their_topics_change(planted: str) -> None:
-    """Also in a life that dies amid that."""
+    """The law holds in a life that dies amid that, too."""
     play = play_with(planted)
     client = play.client("p", "m1")
     for _ in range(8):

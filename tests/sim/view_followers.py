@@ -1,4 +1,4 @@
-"""Those who follow the views and conflated topics of a simulated instance, in every way that there
+"""The followers of the views and conflated topics of a simulated instance, in every way that there
 is: each change, conflated, a page, an aggregation of its own. Each applies what comes, as a client
 does, and is compared with what there is.
 """
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 CONFLATED_US = 70_000
 """Interval of conflated subscriptions."""
 JOINS_US = 150_000
-"""After the start another one joins each of them, and somebody asks for an aggregation: meanwhile
+"""Makes another follower join each of them after the start, and asks for an aggregation: meanwhile
 there is something pending."""
 BUILT_US = 3_000
 """Between two turns of the build of an aggregation."""
@@ -83,7 +83,7 @@ def page_of(topic: SowTopic, page: PageTerms) -> Rows:
 
 
 class Pace:
-    """What somebody gets of each key, at most once an interval and not late."""
+    """The law that a follower gets a key at most once an interval, and not late."""
 
     def __init__(self, name: str, interval_us: int) -> None:
         self._name, self._interval_us = name, interval_us
@@ -98,7 +98,7 @@ class Pace:
         self._given_us[key] = now_us
 
     def late(self, there: Rows, under: Rows, now_us: int) -> Iterator[str]:
-        """What is held, and what it should become."""
+        """The records that a follower holds, and those that it should hold."""
         for key in sorted({*under, *there, *self._differs_us}):
             if _equal(under.get(key), there.get(key)):
                 self._differs_us.pop(key, None)
@@ -167,7 +167,7 @@ class Follower:
                 self.wrong.append(f"the end of {record.key!r}, which it does not have")
 
     def differences(self) -> Iterator[str]:
-        """Where it does not hold what there is."""
+        """Returns the differences between the records that are held and those that there are."""
         told, self.wrong = self.wrong, []
         for text in told:
             yield f"follower {self.subscription.id}: {text}"
@@ -244,7 +244,7 @@ class Followed:
         )
 
     def follows(self, topic: SowTopic) -> bool:
-        """Whether the changes of a view are needed (services/server/sow/manager.py)."""
+        """Returns whether the changes of a view are needed (services/server/sow/manager.py)."""
         return (
             any(each.under is topic for each, _ in self._paces.values())
             or self._live.follows(topic.name, topic.type_name)
@@ -342,13 +342,13 @@ class Followed:
             self._followers[each.id].changed(delivery)
 
     def given(self, batch: CommitBatch, now_us: int) -> Iterator[str]:
-        """What a conflated topic gives too early."""
+        """Returns the changes that a conflated topic gives too early."""
         for change in batch.changes:
             if change.topic in self._paces:
                 yield from self._paces[change.topic][1].given(change.change.key, now_us)
 
     def late(self, now_us: int) -> Iterator[str]:
-        """What conflated topics and subscriptions have not given in time."""
+        """Returns the changes that conflated topics and subscriptions have not given in time."""
         for conflated, pace in self._paces.values():
             if not conflated.topic.is_built:
                 continue
@@ -363,8 +363,8 @@ class Followed:
                 yield from follower.pace.late(follower.rows, rows_of(follower.topic), now_us)
 
     def differences(self) -> Iterator[str]:
-        """Who holds something else than what he follows; and an aggregation that is not what its
-        topic says."""
+        """Returns the followers that hold other records than those that they follow, and the
+        aggregations that differ from a computation of their topic."""
         for follower in self._followers.values():
             yield from follower.differences()
         use = self._use

@@ -50,7 +50,7 @@ class DeafToDeletes(ViewFeature):
 
 
 class FoldsTheLast(ViewFeature):
-    """Of all changes of a slice the last one is folded, whichever record it is of."""
+    """Folds the last change of a slice alone, whichever record it is of."""
 
     def fold(self, batch: CommitBatch) -> None:
         before, batch.changes = batch.changes[:-1], batch.changes[-1:]
@@ -59,7 +59,7 @@ class FoldsTheLast(ViewFeature):
 
 
 class GoneUntold(View):
-    """Nobody is told that a group is gone."""
+    """Tells nobody that a group is gone."""
 
     def flush(self) -> list[SowChange]:
         return [each for each in super().flush() if each.change.current is not None]
@@ -74,7 +74,7 @@ class KeepsWhatWasJoined(View):
 
 
 class LeavesToTheBuild(View):
-    """What changes while a view is built is left to the scan, which does not come there any
+    """Leaves changes while a view is built to the scan, which does not come there any
     more."""
 
     def take(self, number: int, *of: Any) -> None:
@@ -173,7 +173,7 @@ class _TwoInOne(Conflator[SowRecord]):
 
 
 class TwoInOne(_Conflated):
-    """What is due within half an interval is given with what is due."""
+    """Gives changes early that are due within half an interval."""
 
     conflator = _TwoInOne
 
@@ -189,7 +189,7 @@ class GivesAtOnce(ConflatedTopic):
 
 
 class LeavesTheFilter(ConflatedTopic):
-    """What leaves the filter stays."""
+    """Keeps records that leave the filter."""
 
     def take(self, change: Any, now_us: int) -> None:
         if change.current is None or self._passing(change.current) is not None:
@@ -230,7 +230,7 @@ class RestartsSubscriptions(ConflatedSubscriptions):
 
 
 class FreedWithTheFirst(ConflatedSubscriptions):
-    """What several share ends with the first one who leaves."""
+    """Ends a shared aggregation with the first user who leaves."""
 
     def remove(self, subscription: LiveSubscription) -> None:
         shared, _ = self._members[subscription]
@@ -249,7 +249,7 @@ class GapNotFilled(PagedSubscriptions):
 
 
 class PushedOutUntold(PagedSubscriptions):
-    """Nobody is told of a row that is pushed out of a window."""
+    """Tells nobody of a row that is pushed out of a window."""
 
     def _given(self, order: Any, window: WindowChange, rows: Any, received_us: int) -> Any:
         if window.left != rows._change.change.key:
@@ -267,7 +267,7 @@ class MoverUntold(PagedSubscriptions):
 
 
 class LeavesToTheScan(SimAggregated):
-    """What changes while an aggregation is built is left to the scan, which does not come there
+    """Leaves changes while an aggregation is built to the scan, which does not come there
     any more."""
 
     def _take(self, shared: AggregatedView, change: SowChange, batch: Any) -> None:

@@ -101,7 +101,7 @@ class SimViews:
 
     kinds = KINDS
     name = "replays"
-    """Behind everything that folds records."""
+    """The feature that compares views, behind everything that folds records."""
     may_be_ahead = False
 
     def __init__(self, instance: Instance, topics: Iterable[SowTopic]) -> None:
@@ -196,7 +196,7 @@ class SimViews:
         self._tell(self.followed.late(self._instance.world.now_us))
 
     def failed(self, committed_txid: int) -> None:
-        """Nothing of it was folded."""
+        """Does nothing: no part of it was folded."""
 
     def end(self) -> None:
         """Judges it in the end."""
@@ -212,7 +212,7 @@ class SimViews:
 
 # -- for the checkers --------------------------------------------------------------------------
 def held(topic: SowTopic) -> list[str]:
-    """What an instance says that a view holds."""
+    """Returns the records of a view at an instance."""
     return sorted(shown(json.loads(each.body or b"")) for each in topic.state.records())
 
 
@@ -292,7 +292,7 @@ def computed(
 
 
 def differences(views: SimViews) -> Iterator[str]:
-    """Where a view is not what its records say."""
+    """Returns the differences between a view and a computation from its records."""
     expected = computed(*(_records(views.sow[name]) for name in (sow.ARRIVAL, sow.LAST_WRITER)))
     for view in views.views.views:
         name = view.definition.name

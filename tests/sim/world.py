@@ -226,7 +226,7 @@ class World:
         self.deletes = deletes
         """Whether clients delete records of them."""
         self.views = views
-        """Whether instances have views and conflated topics over their SOW topics."""
+        """True if instances have views and conflated topics over their SOW topics."""
         self.direct_links = direct_links
         self.topology = topology
         self.sees_contents = topology.passes is not None

@@ -17,7 +17,7 @@ from raylay.services.expressions.budgets import FilterBudget, QueryPayer
 from raylay.services.expressions.expression import Expression, nodes
 from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext
 from raylay.services.expressions.tree import Identifier
-from raylay.services.messages.records import RecordBuilder
+from raylay.services.messages.record_builders import RecordBuilders
 from raylay.services.messages.types.base import MessageType
 from raylay.services.messages.types.trees import Tree
 from raylay.services.sow.query.as_of import AsOf
@@ -34,7 +34,6 @@ LOOKED_AT_ONCE = 128
 """Number of records between two reads of the clock, at most."""
 _LOOKED_BYTES = 128 * 1024
 _ROWS_AT_ONCE = 256
-_BUILDERS_MAX = 1_024
 
 Row = bytes
 
@@ -275,7 +274,7 @@ class QueryExecution:
         self._given_up = self._count_given_up()
         self._has_filters = bool(_filters(terms))
         self._asks_around = any(each.asks_around for each in _filters(terms))
-        self._builders: dict[tuple[int, bytes, str], RecordBuilder] = {}
+        self._builders = RecordBuilders()
         self._rows: list[Row] = []
         self._rows_bytes = 0
         self.left: list[Row] = []
@@ -480,18 +479,9 @@ class QueryExecution:
         body = record.body or b""
         if reader.select is not None:
             body = reader.select.of_body(body)
-        return self._builder(record.publisher, record.topic or part.name, reader.kind.name).build(
-            record.sequence, body, record.stamp_us, key=record.key
-        )
-
-    def _builder(self, publisher: int, topic: bytes, kind: str) -> RecordBuilder:
-        key = (publisher, topic, kind)
-        found = self._builders.get(key)
-        if found is None:
-            if len(self._builders) >= _BUILDERS_MAX:
-                self._builders.clear()
-            found = self._builders[key] = RecordBuilder(publisher, topic.decode(), kind)
-        return found
+        return self._builders.of(
+            record.publisher, record.topic or part.name, reader.kind.name
+        ).build(record.sequence, body, record.stamp_us, key=record.key)
 
     def _put(self, row: Row, frames: list[list[Row]]) -> None:
         if self._left is not None:

@@ -127,7 +127,7 @@ def test_the_last_value_is_given_at_the_end_of_the_interval_and_not_before() -> 
 
 
 def test_a_record_is_enriched_when_it_is_given() -> None:
-    """Behind the filter, and under its key; what is over the topic sees the computed fields."""
+    """The fields are computed behind the filter and change no key. A topic over it sees them."""
     at = Conflated()
     twice = ConflatedTopicDefinition(
         "slow", "json", "orders", INTERVAL_US, "/n > 0", (("/twice",),),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.sow_given import book, delete, put
+from support.view_definitions import JOINED, SUMS
 
 from raylay.services.core.feature import CommitBatch
 from raylay.services.core.sow import SowFeature
@@ -28,21 +29,8 @@ from raylay.services.views.definition import ViewDefinition
 
 pytestmark = pytest.mark.covers("Views", "a view equals a fresh computation")
 
-SUMS = ViewDefinition(
-    "sums",
-    "json",
-    topic="orders",
-    projection=("/customer AS /customer", "SUM(/price) AS /sum", "COUNT(/price) AS /count"),
-    grouping=("/customer",),
-)
 TOTAL = ViewDefinition(
     "total", "json", topic="sums", projection=("SUM(/sum) AS /sum",), grouping=("/x",), inline=True
-)
-JOINED = ViewDefinition(
-    "joined",
-    "json",
-    joins=("[orders]./customer = [sums]./customer",),
-    projection=("[orders]./id AS /id", "[sums]./sum AS /sum"),
 )
 EVERY = (SUMS, TOTAL, JOINED)
 
@@ -332,8 +320,8 @@ def test_indexes_of_a_view_get_the_changes_that_nobody_follows() -> None:
 
 
 def test_messages_with_the_name_of_a_view_are_none_of_its_records() -> None:
-    """They may be in the journal from before the view was declared, or come over a link from an
-    instance that has no such view."""
+    """Such messages may be in the journal from before the view was declared, or come over a link
+    from an instance that has no such view."""
     at = Views(*EVERY)
     at.publish({"id": 1, "customer": "a", "price": 2})
     before = at.records()

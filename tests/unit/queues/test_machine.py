@@ -1417,7 +1417,7 @@ def test_who_was_sent_a_barrier_and_acknowledges_it_takes_it_from_nobody() -> No
 
 # -- views over a queue ------------------------------------------------------------------------
 def followed(found: Instance) -> tuple[list[int], list[int]]:
-    """What the views would be told now: sequences that have come, and that have left."""
+    """Returns the changes that views would be told now: sequences that came, and that left."""
     waiting = found.machine.state.followed
     assert waiting is not None
     told = list(waiting)

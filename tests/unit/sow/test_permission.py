@@ -369,7 +369,7 @@ def asked(bench: Desks, given: WritePermission | None = None, **said: Any) -> Pr
 
 
 def test_a_delete_by_filter_finds_what_may_be_written() -> None:
-    """As the records are staged, and not as they are on the disk."""
+    """The filter is applied to the records as they are staged, and not as they are on the disk."""
     bench = Desks()
     for number in range(4):
         bench.publish({"id": number, "desk": ("fx", "rates")[number % 2], "px": number})

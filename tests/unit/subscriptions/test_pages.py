@@ -118,7 +118,7 @@ def said(told: list[Said]) -> list[tuple[str, str, Any]]:
 
 
 def of(told: list[Said]) -> dict[str, list[tuple[str, Any]]]:
-    """What each subscription is told, in order."""
+    """Returns the messages of each subscription, in order."""
     found: dict[str, list[tuple[str, Any]]] = {}
     for name, reason, body in said(told):
         found.setdefault(name, []).append((reason, body))

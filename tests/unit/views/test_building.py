@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.sow_given import book, delete, put
+from support.view_definitions import JOINED, SUMS
 
 from raylay.services.core.feature import CommitBatch
 from raylay.services.core.sow import SowFeature
@@ -24,25 +25,12 @@ from raylay.services.views.definition import ConflatedTopicDefinition, ViewDefin
 
 pytestmark = pytest.mark.covers("Views", "a view equals a fresh computation")
 
-SUMS = ViewDefinition(
-    "sums",
-    "json",
-    topic="orders",
-    projection=("/customer AS /customer", "SUM(/price) AS /sum", "COUNT(/price) AS /count"),
-    grouping=("/customer",),
-)
 TOTAL = ViewDefinition(
     "total",
     "json",
     topic="sums",
     projection=("SUM(/sum) AS /sum", "MAX(/sum) AS /most"),
     grouping=("/none",),
-)
-JOINED = ViewDefinition(
-    "joined",
-    "json",
-    joins=("[orders]./customer = [sums]./customer",),
-    projection=("[orders]./id AS /id", "[sums]./sum AS /sum"),
 )
 SLOW = ConflatedTopicDefinition("slow", "json", "sums", filter="/sum != 7")
 
@@ -192,7 +180,7 @@ def test_a_view_over_its_limit_ends_amid_its_building(monkeypatch: pytest.Monkey
 
 
 def test_a_record_that_comes_and_goes_while_a_conflated_topic_is_built_is_not_in_it() -> None:
-    """Nobody is told of a key that comes and goes within its interval: so a scan that meets it
+    """A key that comes and goes within its interval is told to nobody: so a scan that meets it
     meanwhile must not take it."""
     orders, (slow,) = with_conflated_topics(
         book(), (ConflatedTopicDefinition("slow", "json", "orders"),), ()

@@ -81,7 +81,7 @@ WINDOWS = Law(
 
 
 def holds(law: Law, streams: int = 1_000) -> bool:
-    """Whether a law holds for so many streams, the same ones each time."""
+    """Returns whether a law holds for so many streams, the same ones each time."""
     checked = given(*law.streams)(law.test.hypothesis.inner_test)
     checked = settings(
         max_examples=streams,
@@ -105,7 +105,7 @@ def inserts(original: Original) -> Original:
 
 
 def takes_nothing_back(original: Original) -> Original:
-    """What leaves a group or the filter stays."""
+    """Keeps records that leave a group or the filter."""
     return lambda table, member: table.by_texts[member.texts]
 
 
@@ -281,7 +281,7 @@ def knows_the_last(original: Original) -> Original:
 
 
 def two_in_one(original: Original) -> Original:
-    """What is due soon is given, too."""
+    """Gives changes early that are due soon."""
     return lambda conflator, now_us, *of: original(conflator, now_us + 4, *of)
 
 

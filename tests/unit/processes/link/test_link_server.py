@@ -201,7 +201,7 @@ class Dialler(LinkDialler):
         """The connection is lost at once."""
 
     async def _look_for_process(self, has_connected: bool) -> None:
-        """Nothing is dialled."""
+        """Dials nothing."""
 
     async def _arrives_within(self, timeout_s: float) -> None:
         self.done.append(round(timeout_s * 1000))
@@ -248,7 +248,7 @@ def test_a_request_of_a_queue_goes_to_who_reads(
 def test_a_refusal_is_no_evidence_where_the_destination_said_that_it_disables_its_transport(
     why: str, evidence: int
 ) -> None:
-    """It lives. It was downgraded at once, with the word that its process had ended."""
+    """The destination lives, and was downgraded at once, as if its process had ended."""
     link, downstream, told = linked()
     dialler = link.dialling
     downstream.is_carried, downstream.is_open, downstream.refused = False, False, ""

@@ -376,7 +376,7 @@ def test_a_client_takes_all_unless_something_waits_for_it() -> None:
 
 
 def test_a_client_whose_share_of_memory_has_no_room_stays_offline() -> None:
-    """It would go offline again at once, and come back for ever."""
+    """The client would go offline again at once, and come back for ever."""
 
     def visit(client: Client) -> None:
         connection, disk = client.connection, client.disk

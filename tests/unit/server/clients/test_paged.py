@@ -30,7 +30,7 @@ def page(name: str = "page", topic: str = "orders", **options: Any) -> bytes:
 
 
 class Shown:
-    """What a client shows of one page: the rows of its queries, and what came behind them."""
+    """The rows that a client shows of one page: those of its queries, and what came behind them."""
 
     def __init__(self, door: Door, name: str = "page") -> None:
         self.door = door

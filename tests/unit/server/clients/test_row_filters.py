@@ -56,7 +56,7 @@ class Visit:
         self.boss = boss
         self.amy = amy
         self.early: list[tuple[str, str, Any]] = []
-        """What came before the ack of amy's last command."""
+        """Returns the messages that came before the ack of amy's last command."""
 
     async def publish(self, *trees: Any, topic: str = "orders", **more: Any) -> None:
         await self.house.publish(self.boss, "boss", *trees, topic=topic, **more)
@@ -192,7 +192,7 @@ def test_a_follower_by_an_expression_sees_records_come_and_go_within_the_row_fil
 
 
 def test_a_query_by_an_expression_has_the_rows_that_the_row_filter_passes(tmp_path: Path) -> None:
-    """In number, in order and in its statistics it is as if there were no others."""
+    """The number, the order and the statistics are as if there were no other records."""
 
     async def visit(at: Visit) -> None:
         for topic in ("orders", "free", "past", "mine/a", "mine/b", "others/a"):
