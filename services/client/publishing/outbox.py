@@ -202,6 +202,9 @@ class PublishOutbox:
         shell, because a step for each read would cost more."""
         self.clock_ahead_us = 0
         """Microseconds by which the wall clock was ahead of the instance's at the logon."""
+        self._accepted_us = 0
+        """The latest origin time behind the last one that the instance accepts, whatever the wall
+        clock says since."""
         self._instance_base_us: int | None = None
         """Microseconds by which the instance's wall clock is ahead of the clock of `heard_s`; None:
         the instance did not say."""
@@ -355,6 +358,7 @@ class PublishOutbox:
         instance did not say."""
         if instance_us:
             self._instance_base_us = instance_us - int(now_s * 1e6)
+            self._accepted_us = 0
             self.clock_ahead_us = self.wall_us - instance_us
 
     def _behind_the_last(self, wall_us: int) -> int:
@@ -369,7 +373,13 @@ class PublishOutbox:
         if self._instance_base_us is None:
             return self.stamp_us + 1
         instance_us = self._instance_base_us + int(self.heard_s * 1e6)
-        return min(self.stamp_us + 1, max(wall_us, instance_us) + CLOCK_AHEAD_US_MAX)
+        following_us = self.stamp_us + 1
+        found_us = min(following_us, max(wall_us, instance_us) + CLOCK_AHEAD_US_MAX)
+        if wall_us <= instance_us + CLOCK_AHEAD_US_MAX:
+            # A time that was given is accepted, even if the clock here is set back afterwards.
+            found_us = max(found_us, min(following_us, self._accepted_us))
+            self._accepted_us = found_us
+        return found_us
 
     def _leaped(self) -> int:
         """Returns the next sequence, after those of an earlier client are used up."""

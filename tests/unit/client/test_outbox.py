@@ -517,3 +517,18 @@ def test_behind_a_clock_that_is_ahead_nothing_is_left(highest: int) -> None:
     outbox = follower(highest=highest, unused=[highest + 1, highest + 9])
     assert publish(outbox) == [highest + 1] and not outbox.took_over
     assert outbox.unused(CLOCK_US + 500) is None
+
+
+@pytest.mark.covers("Replication", "a wall clock that is set both ways")
+def test_a_clock_that_is_set_back_gives_no_time_before_an_accepted_one() -> None:
+    """The clock was ahead of what was last heard of the instance: with an earlier time, later
+    messages would have lost to an accepted one for good."""
+    outbox = logged_on()
+    now_us, hour_us = 100 * CLOCK_AHEAD_US_MAX, 60 * CLOCK_AHEAD_US_MAX
+    outbox.hear_clock(now_us, 5.0)
+    outbox.heard_s = 5.0
+    for wall_us in (now_us + hour_us, now_us + 5_000, now_us - hour_us, now_us + 9_000):
+        outbox.publish("t", b"x", "json", wall_us)
+    _, accepted, back, again = stamps(outbox)
+    assert accepted == now_us + 5_000 + CLOCK_AHEAD_US_MAX
+    assert accepted <= back <= again
