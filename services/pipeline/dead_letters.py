@@ -1,0 +1,194 @@
+"""Dead letters: rows and messages that a job refuses, kept with the reason instead of ending it.
+
+They go to a table of Parquet files in a directory, or to a topic. Their columns `topic` to
+`expiration_s` are those of a write, so that a table of them can be mended and published.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raylay.services.errors import ConfigurationError, StorageError
+from raylay.storage.files import make_directory, make_file, move_durably, sync_file
+
+TOPIC_PREFIX = "topic:"
+"""Prefix of a topic's name in the option `dead_letters`; any other value is a directory."""
+SCHEMA = pa.schema(
+    [
+        ("source", pa.string()),
+        ("topic", pa.string()),
+        ("message_type", pa.string()),
+        ("command", pa.string()),
+        ("body", pa.binary()),
+        ("key", pa.binary()),
+        ("correlation_id", pa.binary()),
+        ("expiration_s", pa.int64()),
+        ("reason", pa.string()),
+        ("write", pa.string()),
+        ("partition", pa.int32()),
+        ("position", pa.int64()),
+        ("time", pa.timestamp("us", "UTC")),
+    ]
+)
+"""Columns of a table of dead letters."""
+_BYTES = ("body", "key", "correlation_id")
+
+
+def now_us() -> int:
+    """Returns the time in microseconds since 1970."""
+    return time.time_ns() // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that cannot be read, or a row that cannot be published.
+
+    Attributes:
+        source: the instance that holds the message, or the staging directory of the write.
+        reason: the cause, in words.
+        position: the message's transaction id, or the row's number in its partition, from 0; the
+            row's sequence where an instance refused it.
+        write: the micro-batch (`batch-N`) or job of the row; empty for a message.
+        partition: the row's partition in the write; -1 for a message.
+        time_us: when it was refused, in microseconds since 1970.
+    """
+
+    source: str
+    reason: str
+    position: int
+    topic: str | None = None
+    body: bytes | None = None
+    message_type: str | None = None
+    command: str | None = None
+    key: bytes | None = None
+    correlation_id: bytes | None = None
+    expiration_s: int | None = None
+    write: str = ""
+    partition: int = -1
+    time_us: int = field(default_factory=now_us)
+
+    def to_json(self) -> bytes:
+        """Returns the letter as a JSON body. Bytes that are not UTF-8 are in a field of their own,
+        such as `body_base64`. Fields without a value are left out."""
+        values: dict[str, Any] = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is None:
+                continue
+            if isinstance(value, bytes):
+                try:
+                    values[each.name] = value.decode()
+                except UnicodeDecodeError:
+                    values[f"{each.name}_base64"] = base64.b64encode(value).decode()
+            else:
+                values[each.name] = value
+        return json.dumps(values, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def letters_table(letters: Iterable[DeadLetter]) -> pa.Table:
+    """Returns dead letters as a table with the columns `SCHEMA`."""
+    listed = list(letters)
+    columns = {
+        name: pa.array(
+            [getattr(letter, "time_us" if name == "time" else name) for letter in listed],
+            SCHEMA.field(name).type,
+        )
+        for name in SCHEMA.names
+    }
+    return pa.table(columns, schema=SCHEMA)
+
+
+class LetterPublisher(Protocol):
+    """The part of a client (`SyncClient`) that dead letters need."""
+
+    def publish(self, topic: str, body: bytes, /) -> Any: ...
+
+    def flush(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterTarget:
+    """The table or the topic of an option `dead_letters`; exactly one is set."""
+
+    directory: Path | None = None
+    topic: str = ""
+
+    @classmethod
+    def of(cls, text: str) -> DeadLetterTarget:
+        """Returns the target that an option's value names: `topic:NAME`, or a local directory.
+
+        Raises:
+            ConfigurationError: the value is empty, or names another file system.
+        """
+        if text.startswith(TOPIC_PREFIX):
+            topic = text.removeprefix(TOPIC_PREFIX)
+            if not topic:
+                raise ConfigurationError("dead_letters: give a topic's name behind `topic:`")
+            return cls(topic=topic)
+        parts = urlsplit(text)
+        if not text or parts.scheme not in ("", "file"):
+            raise ConfigurationError(
+                f"dead_letters: {text!r} is neither a directory of this host nor topic:NAME"
+            )
+        path = Path(unquote(parts.path) if parts.scheme else text)
+        return cls(directory=path.absolute())
+
+
+def append_letters(directory: Path, name: str, letters: Sequence[DeadLetter]) -> Path | None:
+    """Adds dead letters to a table durably, as one file; readers see all of them or none.
+
+    Args:
+        directory: the table's; created when it is missing.
+        name: identifies these letters: a second call with this name replaces those of the first,
+            so that a task or a micro-batch that is repeated adds none twice.
+
+    Returns:
+        The file; None: there are no letters, and a file of that name is removed.
+
+    Raises:
+        StorageError: the directory cannot be written.
+    """
+    file = directory / f"{name.replace('/', '%2F')}.parquet"
+    aside = directory / f".{file.name}.{os.urandom(4).hex()}"
+    try:
+        if not letters:
+            file.unlink(missing_ok=True)
+            return None
+        make_directory(directory)
+        make_file(aside)
+        pq.write_table(letters_table(letters), aside)
+        sync_file(aside)
+        move_durably(aside, file)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+        raise StorageError(
+            f"the dead letters cannot be written to {directory}: {error}", str(directory)
+        ) from error
+    return file
+
+
+def publish_letters(client: LetterPublisher, topic: str, letters: Sequence[DeadLetter]) -> None:
+    """Publishes dead letters to a topic, as JSON. Returns when all are durable. A repeated call
+    publishes them again: a SOW topic with the keys `/source`, `/write`, `/partition` and
+    `/position` has each once.
+
+    Raises:
+        RaylayError: a publish was refused, or the connection ended.
+    """
+    for letter in letters:
+        client.publish(topic, letter.to_json())
+    if letters:
+        client.flush()
