@@ -82,8 +82,8 @@ pure-coverage: $(STAMP)  ## branch coverage of the pure rooms by SEEDS=200 and u
 drill: $(STAMP)  ## rehearse a disaster on three regions, write its report; DRILL=name takes another
 	$(VENV)/bin/raylay drill $(or $(DRILL),kill-instance) --fabric examples/three_regions.yaml
 
-bench: $(STAMP)  ## one JSON line a figure; ONLY=name,name runs some
-	$(PY) benchmarks/run.py $(ONLY)
+bench: $(STAMP)  ## one JSON line a figure; ONLY='name,name*' runs some
+	$(PY) benchmarks/run.py '$(ONLY)'
 
 bench-peers: $(STAMP) $(PEERS)/.installed  ## Raylay beside Redis, JetStream, RabbitMQ: OPTIONS='--quick --only w1'
 	$(PY) benchmarks/peers/run.py $(OPTIONS)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import lmdb
 
@@ -15,6 +15,8 @@ from raylay.services.client import Client
 from raylay.services.fabric import Fabric, Topic
 from raylay.services.replication.membership.validation import ALWAYS_CHECKED, CHECKS
 
+BY_AGE = "failover-by-age"
+"""The pair of `failover_pair` that waits for the age."""
 REST_S_MAX = 15.0
 REST_COMMITS = 50
 REST_COMMIT_MS = 1.0
@@ -40,8 +42,14 @@ class Bench:
         self._fabrics: dict[str, Fabric] = {}
         self._clients = 0
 
-    def fabric(self, name: str, instances: int, downgrade_age: str | None = None) -> Fabric:
-        """A region of some instances: `single`, or a sync pair."""
+    def fabric(
+        self, name: str, instances: int, downgrade: Mapping[str, Any] | None = None
+    ) -> Fabric:
+        """A region of some instances: `single`, or a sync pair.
+
+        Args:
+            downgrade: the section of that name; None: no destination is ever downgraded.
+        """
         found = self._fabrics.get(name)
         if found is None:
             found = Fabric(
@@ -49,7 +57,7 @@ class Bench:
                 topics=[Topic("bench/.*")],
                 tracing={"directory": "traces"},
                 logs={"target": "file", "level": "warning"},
-                **({"downgrade_age": downgrade_age} if downgrade_age else {}),
+                downgrade=downgrade,
             )
             found.region(name, instances=instances).start(self.directory / name)
             found.wait_connected()
@@ -64,9 +72,11 @@ class Bench:
         """A sync pair that is never downgraded: each ack is two copies on disk."""
         return self.fabric("pair", 2)
 
-    def failover_pair(self) -> Fabric:
-        """A sync pair with downgrade Age 500 ms."""
-        return self.fabric("failover", 2, "500ms")
+    def failover_pair(self, *, by_evidence: bool = True) -> Fabric:
+        """A sync pair with downgrade Age 500 ms, which evidence that a process has ended precedes;
+        or one that waits for the age."""
+        name = "failover" if by_evidence else BY_AGE
+        return self.fabric(name, 2, {"age": "500ms", "by_evidence": by_evidence})
 
     def checked_pair(self, *, checked: bool) -> Fabric:
         """A sync pair whose links check everything at connect and compress what they send, or

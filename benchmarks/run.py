@@ -1,4 +1,4 @@
-"""`make bench`: one JSON line a figure. `make bench ONLY=name,…` runs some.
+"""`make bench`: one JSON line a figure. `make bench ONLY='name,name*'` runs some.
 
 Everything runs on this machine: the client in this process, the instances and links as actors of
 one local Ray. What each figure is, and the results: benchmarks/README.md.
@@ -7,6 +7,7 @@ one local Ray. What each figure is, and the results: benchmarks/README.md.
 from __future__ import annotations
 
 import asyncio
+import fnmatch
 import json
 import sys
 import time
@@ -20,12 +21,12 @@ from checks import publish_checks
 from console import NAMES as CONSOLE
 from console import console
 from contents import SOW_NAMES, TYPE_NAMES, sow, types_parse
-from context import Bench, Figure, bench, rest_disk
+from context import BY_AGE, Bench, Figure, bench, rest_disk
 from copies import table_copies
 from delivery import REPLAYS, fanout_10_deliveries, replay
 from events import NAMES as EVENTS
 from events import events_watched
-from failover import failover_gap_ms, resync_1M_behind, resync_live
+from failover import GAPS, GAPS_BY_AGE, failover_gap_ms, resync_1M_behind, resync_live
 from filters import LIVE as FILTERED_LIVE
 from filters import NAMES as FILTERS
 from filters import filtered_live, filters
@@ -116,7 +117,7 @@ MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
         "plain",
     ),
     (TLS, tls_publish, ""),
-    (("failover_gap_ms_p50", "failover_gap_ms_p95"), failover_gap_ms, ""),
+    ((*GAPS, *GAPS_BY_AGE), failover_gap_ms, BY_AGE),
     (("resync_1M_behind",), resync_1M_behind, ""),
     (("table_copies_chicago", "table_copies_newyork", "table_everywhere"), table_copies, ""),
     (
@@ -162,15 +163,14 @@ def chosen(arguments: list[str]) -> set[str]:
     """The figures that were asked for; all of them without arguments.
 
     Raises:
-        SystemExit: a name is no figure.
+        SystemExit: no figure has such a name.
     """
     names = {name for names, _, _ in MEASUREMENTS for name in names}
-    asked = {name for argument in arguments for name in argument.split(",") if name}
-    if unknown := asked - names:
-        sys.exit(
-            f"bench: no figure {', '.join(sorted(unknown))}; there are {', '.join(sorted(names))}"
-        )
-    return asked or names
+    asked = {each for argument in arguments for each in argument.split(",") if each}
+    found = {each: set(fnmatch.filter(names, each)) for each in asked}
+    if unknown := sorted(each for each, figures in found.items() if not figures):
+        sys.exit(f"bench: no figure {', '.join(unknown)}; there are {', '.join(sorted(names))}")
+    return set().union(*found.values()) if found else names
 
 
 async def measure(asked: set[str], made: Bench) -> bool:
