@@ -74,7 +74,7 @@ def client_options(
             )
         yield options
         return
-    traces = start_tracing(name, tracing)
+    traces = start_tracing(name, tracing, of_client=True)
     options["tracer"] = ClientTracer(traces, name)
     options["sampling_ratio"] = 1.0 if trace_all else tracing.sampling_ratio
     try:

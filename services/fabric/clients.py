@@ -48,7 +48,7 @@ class FabricClients:
         tracing = tracing_options(settings, record.directory)
         if tracing.enabled:
             if self._tracing is None:
-                self._tracing = start_tracing(f"clients-{os.getpid()}", tracing)
+                self._tracing = start_tracing(f"clients-{os.getpid()}", tracing, of_client=True)
             made["sampling_ratio"] = tracing.sampling_ratio
             made["tracer"] = ClientTracer(self._tracing, name)
         return {**made, **(given or {})}

@@ -8,13 +8,13 @@ from collections import OrderedDict, deque
 from typing import NamedTuple
 
 from raylay.services.messages.records import publisher_id
+from raylay.services.telemetry.span_export import Attributes
 from raylay.services.telemetry.tracing import (
     ACKNOWLEDGMENT,
     COMMIT,
     DELIVERY,
     OUTSTANDING_MAX_DEFAULT,
     PUBLISH,
-    Attributes,
     Tracing,
     derived,
     new_context,

@@ -27,10 +27,9 @@ and below the commit of each instance that has a queue of it:
      └─ removal                  queue's owner   received to out of the queue there
 
 Spans are finished when they are reported: start and end are given as nanoseconds since 1970
-(`time.time_ns`). They are made of the OpenTelemetry SDK's `ReadableSpan` and go to its batch
-processors directly, because a span that is started and ended through its tracer costs three times
-as much. Unsampled messages come here never: callers ask `Flag.TRACED` of a run and a countdown at
-the publisher.
+(`time.time_ns`). They go to a queue for each exporter (span_export.py), whose thread alone makes
+the OpenTelemetry SDK's spans of them for a collector (otlp.py). Unsampled messages come here never:
+callers ask `Flag.TRACED` of a run and a countdown at the publisher.
 
 Ray's own tracing hooks are not used: they would put a span around every actor call.
 """
@@ -38,36 +37,34 @@ Ray's own tracing hooks are not used: they would put a span around every actor c
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import struct
-import sys
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from xxhash import xxh3_64_intdigest as hash64
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.records import TRACE_BYTES
-from raylay.services.telemetry.bounded_files import BoundedFile
-
-if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
-    from opentelemetry.sdk.trace.export import SpanExporter
+from raylay.services.telemetry.span_export import (
+    COLLECTOR_WAIT_S,
+    DISK_WAIT_S,
+    Attributes,
+    ConsoleExporter,
+    FileExporter,
+    FinishedSpan,
+    SpanQueue,
+    close_all,
+)
 
 SAMPLING_RATIO_DEFAULT = 0.001
 FILE_BYTES_MAX_DEFAULT = 64 * 1024 * 1024
 PROCESS_BYTES_MAX_DEFAULT = 4 * FILE_BYTES_MAX_DEFAULT
 OUTSTANDING_MAX_DEFAULT = 10_000
-QUEUE_SPANS_MAX = 16_384
-EXPORT_SPANS_MAX = 512
-# The processor's timer may leave one partial batch for its next turn: two turns stay within 1 s.
-EXPORT_INTERVAL_MS = 400
-CLOSE_TIMEOUT_MS = 5_000
 
 PUBLISH = "publish"
 COMMIT = "commit"
@@ -80,8 +77,6 @@ LEASE = "lease"
 TRANSFER = "transfer"
 ACKNOWLEDGMENT = "acknowledgment"
 REMOVAL = "removal"
-
-Attributes = Mapping[str, str | int | float | bool]
 
 _RECORD_FRONT = struct.Struct("<I8xBBBBH")
 _LENGTH = struct.Struct("<I")
@@ -253,47 +248,20 @@ class OutstandingSamples:
 class Tracing:
     """The spans of one process. `start_tracing` creates it; `close` flushes and ends it.
 
-    All methods may be called from any thread and return without waiting: a span is appended to a
-    bounded queue, which a thread of the SDK empties. A full queue drops its oldest span.
+    All methods may be called from any thread. Those that report return without waiting: a span is
+    appended to a bounded queue, which a thread empties. A full queue drops its oldest span.
     """
 
     enabled = True
 
     def __init__(
-        self, process_name: str, options: TracingOptions, exporters: Sequence[SpanExporter]
+        self, process_name: str, options: TracingOptions, queues: Sequence[SpanQueue]
     ) -> None:
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace import ReadableSpan
-        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-        from opentelemetry.trace import SpanContext, TraceFlags
-
         self.process_name = process_name
         self.options = options
         self.sample_every = options.sample_every
-        self._span_class = ReadableSpan
-        self._context_class = SpanContext
-        self._sampled = TraceFlags(TraceFlags.SAMPLED)
-        self._scope = InstrumentationScope("raylay")
-        self._resource = Resource(
-            {
-                "service.name": "raylay",
-                "service.instance.id": process_name,
-                "process.pid": os.getpid(),
-            }
-        )
-        self._exporters, self._starting = list(exporters), threading.Lock()
-        self._processors: list[SpanProcessor] = []
+        self._queues = list(queues)
         atexit.register(self.close)
-
-    def _start(self) -> None:
-        """Starts the processors at the first span, so that a process without spans has no thread
-        that wakes up for them."""
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor as Batch
-
-        limits = QUEUE_SPANS_MAX, EXPORT_INTERVAL_MS, EXPORT_SPANS_MAX
-        with self._starting:
-            self._processors += [Batch(exporter, *limits) for exporter in self._exporters]
-            self._exporters = []
 
     def span(
         self,
@@ -318,10 +286,22 @@ class Tracing:
         return own
 
     def root(
-        self, name: str, own: bytes, start_ns: int, end_ns: int, attributes: Attributes | None
+        self,
+        name: str,
+        own: bytes,
+        start_ns: int,
+        end_ns: int,
+        attributes: Attributes | None,
+        parent_id: bytes = b"",
     ) -> None:
-        """Reports a finished span that has no parent, under its own context."""
-        self._report(name, own, b"", start_ns, end_ns, attributes)
+        """Reports the finished span that is the root of Raylay's part of a trace, under its own
+        context.
+
+        Args:
+            parent_id: the 8 bytes of the id of the application's span; empty: the trace begins
+                here.
+        """
+        self._report(name, own, parent_id, start_ns, end_ns, attributes)
 
     def _report(
         self,
@@ -332,25 +312,9 @@ class Tracing:
         end_ns: int,
         attributes: Attributes | None,
     ) -> None:
-        if self._exporters:
-            self._start()
-        trace_id = int.from_bytes(own[:16], "big")
-        make = self._context_class
-        parent = None
-        if parent_id:
-            parent = make(trace_id, int.from_bytes(parent_id, "big"), True, self._sampled)
-        span = self._span_class(
-            name,
-            make(trace_id, int.from_bytes(own[16:24], "big"), False, self._sampled),
-            parent,
-            self._resource,
-            attributes,
-            start_time=start_ns,
-            end_time=end_ns,
-            instrumentation_scope=self._scope,
-        )
-        for processor in self._processors:
-            processor.on_end(span)
+        span = FinishedSpan(name, own, parent_id, start_ns, end_ns, attributes or {})
+        for queue in self._queues:
+            queue.add(span)
 
     # -- what the instances and links report ---------------------------------------------------
 
@@ -468,18 +432,18 @@ class Tracing:
 
     # -- the end -------------------------------------------------------------------------------
 
-    def flush(self) -> None:
-        """Passes all spans to the exporters. Blocks while they write."""
-        for processor in self._processors:
-            processor.force_flush(CLOSE_TIMEOUT_MS)
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Passes all spans to the exporters. Waits for each: at most `timeout_s`, or without it as
+        long as `close` would."""
+        for queue in self._queues:
+            queue.flush(timeout_s)
 
     def close(self) -> None:
-        """Flushes and ends the tracing. Called at exit too; a second call does nothing."""
+        """Passes on the last spans and ends the tracing. Waits for a collector `COLLECTOR_WAIT_S`
+        at most. Called at exit too; a second call does nothing."""
         atexit.unregister(self.close)
-        ending: list[Any] = [*self._processors, *self._exporters]
-        self._processors, self._exporters = [], []
-        for each in ending:
-            each.shutdown()
+        queues, self._queues = self._queues, []
+        close_all(queues)
 
 
 class NoTracing(Tracing):
@@ -491,7 +455,7 @@ class NoTracing(Tracing):
         self.process_name = process_name
         self.options = options
         self.sample_every = 0
-        self._processors, self._exporters = [], []
+        self._queues = []
 
     def _report(self, *_: Any) -> None:
         """Drops the span."""
@@ -510,78 +474,16 @@ def _of(message: TracedMessage, instance: str) -> dict[str, str | int | float | 
 # -- exporters ---------------------------------------------------------------------------------
 
 
-def span_line(span: ReadableSpan, process_name: str) -> str:
-    """Formats a span as one line of JSON, as the file and console exporters write it."""
-    context, parent = span.context, span.parent
-    assert context is not None
-    return json.dumps(
-        {
-            "trace_id": f"{context.trace_id:032x}",
-            "span_id": f"{context.span_id:016x}",
-            "parent_id": f"{parent.span_id:016x}" if parent else None,
-            "name": span.name,
-            "start_ns": span.start_time,
-            "end_ns": span.end_time,
-            "process": process_name,
-            "attributes": dict(span.attributes or {}),
-        },
-        separators=(",", ":"),
-        default=str,
-    )
-
-
-def _file_exporter(process_name: str, options: TracingOptions) -> SpanExporter:
-    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
-
-    file = BoundedFile(
-        Path(options.file_directory),
-        process_name,
-        "jsonl",
-        options.file_bytes_max,
-        options.process_bytes_max,
-    )
-
-    class FileSpanExporter(SpanExporter):
-        """Writes spans as JSON lines. On disk errors spans are lost, and the broker's work is not
-        disturbed."""
-
-        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-            lines = "".join([span_line(span, process_name) + "\n" for span in spans])
-            try:
-                file.write(lines.encode())
-            except OSError:
-                return SpanExportResult.FAILURE
-            return SpanExportResult.SUCCESS
-
-        def shutdown(self) -> None:
-            file.close()
-
-    return FileSpanExporter()
-
-
-def _console_exporter(process_name: str) -> SpanExporter:
-    from opentelemetry.sdk.trace.export import ConsoleSpanExporter
-
-    return ConsoleSpanExporter(
-        out=sys.stderr, formatter=lambda span: span_line(span, process_name) + "\n"
-    )
-
-
-def _otlp_exporter(endpoint: str) -> SpanExporter:
-    try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    except ImportError as error:
-        raise ConfigurationError(
-            "traces over OTLP need an extra: pip install 'raylay[otlp]'"
-        ) from error
-    url = endpoint if "/v1/" in endpoint else endpoint.rstrip("/") + "/v1/traces"
-    return OTLPSpanExporter(endpoint=url)
-
-
-def start_tracing(process_name: str, options: TracingOptions | None = None) -> Tracing:
+def start_tracing(
+    process_name: str, options: TracingOptions | None = None, *, of_client: bool = False
+) -> Tracing:
     """Returns the tracing of this process, named as in the traces: an instance, a link, a client.
 
     Without an exporter nothing is imported, started or written.
+
+    Args:
+        of_client: whether the process is an application: its spans are those of clients, and its
+            service has a name of its own.
 
     Raises:
         ConfigurationError: an exporter is not available: its package is missing, or its directory
@@ -590,11 +492,21 @@ def start_tracing(process_name: str, options: TracingOptions | None = None) -> T
     options = options or TracingOptions()
     if not options.enabled:
         return NoTracing(process_name, options)
-    exporters: list[SpanExporter] = []
+    queues: list[SpanQueue] = []
     if options.file_directory:
-        exporters.append(_file_exporter(process_name, options))
+        file = partial(
+            FileExporter,
+            process_name,
+            Path(options.file_directory),
+            options.file_bytes_max,
+            options.process_bytes_max,
+        )
+        queues.append(SpanQueue(file, DISK_WAIT_S))
     if options.console:
-        exporters.append(_console_exporter(process_name))
+        queues.append(SpanQueue(partial(ConsoleExporter, process_name), DISK_WAIT_S))
     if options.otlp_endpoint:
-        exporters.append(_otlp_exporter(options.otlp_endpoint))
-    return Tracing(process_name, options, exporters)
+        from raylay.services.telemetry.otlp import OtlpExporter
+
+        collector = partial(OtlpExporter, options.otlp_endpoint, process_name, of_client=of_client)
+        queues.append(SpanQueue(collector, COLLECTOR_WAIT_S))
+    return Tracing(process_name, options, queues)

@@ -172,7 +172,9 @@ class MessageClients:
         from raylay.services.telemetry.tracing import start_tracing
 
         try:
-            self._tracing = self._tracing or start_tracing(f"{self.instance}.admin", self.tracing)
+            self._tracing = self._tracing or start_tracing(
+                f"{self.instance}.admin", self.tracing, of_client=True
+            )
         except ConfigurationError as error:
             log.warning("admin_tracing_failed", text=str(error))
             return None

@@ -35,6 +35,7 @@ from raylay.services.queues.records import (
     read_transfer,
 )
 from raylay.services.queues.transfer.ownership import Ownership, is_better
+from raylay.services.telemetry.span_export import Attributes
 from raylay.services.telemetry.tracing import (
     ACKNOWLEDGMENT,
     COMMIT,
@@ -42,7 +43,6 @@ from raylay.services.telemetry.tracing import (
     LEASE,
     REMOVAL,
     TRANSFER,
-    Attributes,
     Tracing,
     derived,
     traced,

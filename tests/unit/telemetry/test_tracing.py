@@ -18,8 +18,8 @@ import pytest
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.records import RecordBuilder, decode_record, publisher_id
 from raylay.services.telemetry.client_traces import ClientTracer
+from raylay.services.telemetry.span_export import EXPORT_INTERVAL_MS
 from raylay.services.telemetry.tracing import (
-    EXPORT_INTERVAL_MS,
     NoTracing,
     OutstandingSamples,
     TracedMessage,
