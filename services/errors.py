@@ -11,6 +11,8 @@ RaylayError
  │   ├─ SequenceConflict    … a publish whose identity is held with another content
  │   └─ BookmarkNotFound    … a bookmark subscription that asked to fail
  ├─ MessageTypeError        a body that is none of its message type, or what a type cannot do
+ │   ├─ BodyTypeError       … of a message that is not of the type its subscription was given
+ │   └─ MessageTooLarge     … longer than its type is parsed
  ├─ SowKeyError             a message says of no record of its SOW topic that it belongs there
  ├─ ConnectionLost          the connection ended; what was not acknowledged is in the publish store
  ├─ NoSafeInstance          every instance that may be failed over to is down or unsafe
@@ -112,6 +114,32 @@ class MessageTypeError(RaylayError):
         super().__init__(message)
         self.message_type = message_type
         self.offset = offset
+
+
+class BodyTypeError(MessageTypeError):
+    """The body of a message does not fit the type that its subscription was given.
+
+    Attributes:
+        bookmark: the message, as `publisher|sequence|`.
+        topic: the topic to which it was published.
+        path: the field that does not fit, as `$.lines[0].price`; `$`: the whole body.
+        problem: the problem with that field, such as "Expected `int`, got `str`".
+        expected: the name of the type that the subscription was given; `JSON` without one.
+    """
+
+    def __init__(
+        self, bookmark: str, topic: str, path: str, problem: str, expected: str, message_type: str
+    ) -> None:
+        super().__init__(
+            f"message {bookmark} of topic {topic} ({message_type}) is no {expected}: "
+            f"at {path}: {problem}",
+            message_type,
+        )
+        self.bookmark = bookmark
+        self.topic = topic
+        self.path = path
+        self.problem = problem
+        self.expected = expected
 
 
 class MessageTooLarge(MessageTypeError):

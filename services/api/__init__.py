@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         SyncSubscription,
     )
     from raylay.services.errors import (
+        BodyTypeError,
         BookmarkNotFound,
         CommandFailed,
         ConfigurationError,
@@ -62,6 +63,7 @@ __all__ = [
     "LmdbPublishStore",
     "PublishFailed",
     "RaylayError",
+    "BodyTypeError",
     "BookmarkNotFound",
     "CommandFailed",
     "ConfigurationError",
@@ -77,6 +79,7 @@ _ROOMS = dict.fromkeys(
 ) | dict.fromkeys(
     (
         "RaylayError",
+        "BodyTypeError",
         "BookmarkNotFound",
         "CommandFailed",
         "ConfigurationError",

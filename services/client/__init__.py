@@ -41,7 +41,7 @@ from raylay.services.client.failover import Server
 from raylay.services.client.machine import ClientMachine, ClientOptions
 from raylay.services.client.messages import Message, MessageBatch
 from raylay.services.client.publishing.publish_store import PublishStoreProtocol
-from raylay.services.client.queues.queue_consumer import QueueConsumer, QueueMessage
+from raylay.services.client.queues.queue_consumer import QueueBatch, QueueConsumer, QueueMessage
 from raylay.services.client.subscriptions.sow_query import SowQuery
 from raylay.services.client.subscriptions.subscription import Merged, Subscription
 from raylay.services.client.subscriptions.subscription_state import BookmarkStoreProtocol
@@ -60,6 +60,7 @@ __all__ = [
     "Client",
     "SyncClient",
     "QueueConsumer",
+    "QueueBatch",
     "QueueMessage",
     "Subscription",
     "Merged",

@@ -20,6 +20,7 @@ from raylay.services.client.arguments import (
     texts,
     usable,
 )
+from raylay.services.client.body_decoder import Value, body_decoder
 from raylay.services.client.events import ClientEvent, PublishFailed, StartRequested
 from raylay.services.client.failover import FailoverRule
 from raylay.services.client.keywords import checks_keywords
@@ -438,9 +439,10 @@ class Client:
         max_backlog: int | None = None,
         conflation: str = "",
         conflation_key: Sequence[str] = (),
+        type: type[Value] | None = None,
         queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
         timeout_s: float = 30.0,
-    ) -> Subscription:
+    ) -> Subscription[Value]:
         """Subscribes to a topic, or to the topics that a regular expression matches.
 
         Args:
@@ -477,6 +479,7 @@ class Client:
                 keep up (docs/views.md).
             conflation_key: the fields that make the key, such as `/symbol`; by default the record's
                 SOW key. Needed on topics without SOW.
+            type: type of `Message.json`: Struct, dataclass, TypedDict, pydantic model; None: plain.
             queue_bytes_max: bytes that may wait for the consumer before reading stops.
             timeout_s: seconds to wait for the server's answer.
 
@@ -484,7 +487,7 @@ class Client:
             CommandFailed: the server refused, with its reason (`bad_filter`, …).
             BookmarkNotFound: with `bookmark_not_found="fail"`.
             ConnectionLost: no server answered in time; NoSafeInstance: those left are not safe.
-            TypeError: a keyword argument is misspelt.
+            LocalProtocolError: `type` is none. TypeError: a keyword argument is misspelt.
         """
         options = self._subscriber.given(
             select=select,
@@ -513,7 +516,7 @@ class Client:
             explicit_discard=explicit_discard,
             paused=pause,
         )
-        return await self._subscriber.subscribe(state, queue_bytes_max, timeout_s)
+        return await self._subscriber.subscribe(state, queue_bytes_max, timeout_s, type)
 
     def _new_id(self, kind: str) -> str:
         return f"{kind}-{self.runtime.next_subscription_number()}"
@@ -556,9 +559,10 @@ class Client:
         grouping: Sequence[str] = (),
         non_regex_topic: bool = False,
         batch: int = ROWS_A_FRAME,
+        type: type[Value] | None = None,
         queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
         timeout_s: float = 30.0,
-    ) -> SowQuery:
+    ) -> SowQuery[Value]:
         """Asks for the records of a SOW topic: `async for row in client.sow("orders")`, or `rows =
         await client.sow("orders").all()`. The query is sent, and may be refused, when the first row
         is asked for (`SowQuery`).
@@ -579,12 +583,13 @@ class Client:
                 one row for each group of records (docs/views.md).
             grouping: fields by which it groups records; none: each record is a row.
             batch: most rows in a frame.
+            type: the type that `Message.json` returns, as in `subscribe`.
             queue_bytes_max: bytes that may wait for the consumer before reading stops.
             non_regex_topic: `topic` is a literal name, whatever characters it has.
             timeout_s: seconds to wait for the server's answer.
 
         Raises:
-            TypeError: a keyword argument is misspelt.
+            LocalProtocolError: `type` is none. TypeError: a keyword argument is misspelt.
         """
         given = self._subscriber.given(
             filter=filter,
@@ -600,7 +605,7 @@ class Client:
             batch=batch,
         )
         query = PendingQuery(self._new_id("query"), topic, message_type, given)
-        return self._subscriber.query(query, queue_bytes_max, timeout_s)
+        return self._subscriber.query(query, queue_bytes_max, timeout_s, type)
 
     @checks_keywords
     async def sow_and_subscribe(
@@ -631,9 +636,10 @@ class Client:
         persisted_ms: int | None = None,
         non_regex_topic: bool = False,
         subscription_id: str = "",
+        type: type[Value] | None = None,
         queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
         timeout_s: float = 30.0,
-    ) -> Subscription:
+    ) -> Subscription[Value]:
         """Queries the records of a SOW topic, then delivers every change of them: no change between
         is lost, and none comes twice. The `kind` of a message is `sow` for a record of the query,
         `publish` for a change, and `oof` for a record that left. `group_end` is set when all
@@ -667,13 +673,14 @@ class Client:
                 one that is made from topic, type and filter.
             fully_durable, rate, rate_max_gap, persisted_ms: options of a bookmark subscription, as
                 in `subscribe`.
+            type: as in `subscribe`. A notice that a record left (`oof`) may have no body.
             the others: as in `sow`.
 
         Raises:
             CommandFailed: the server refused, with its reason (`bad_filter`, …).
             BookmarkNotFound: with `bookmark_not_found="fail"`.
             ConnectionLost: no server answered in time; NoSafeInstance: those left are not safe.
-            LocalProtocolError: the id is in use.
+            LocalProtocolError: the id is in use, or JSON cannot be parsed into `type`.
             TypeError: a keyword argument is misspelt.
         """
         options = self._subscriber.given(
@@ -708,7 +715,7 @@ class Client:
             asked = QueryReplay(subscription_id, topic, message_type, bookmark, options, store)
         else:
             asked = QuerySubscription(subscription_id, topic, message_type, options)
-        return await self._subscriber.query_and_subscribe(asked, queue_bytes_max, timeout_s)
+        return await self._subscriber.query_and_subscribe(asked, queue_bytes_max, timeout_s, type)
 
     @checks_keywords
     async def delta_subscribe(
@@ -725,9 +732,10 @@ class Client:
         conflation_key: Sequence[str] = (),
         non_regex_topic: bool = False,
         subscription_id: str = "",
+        type: type[Value] | None = None,
         queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
         timeout_s: float = 30.0,
-    ) -> Subscription:
+    ) -> Subscription[Value]:
         """Subscribes to the changes of the records of a SOW topic, each with the key fields and the
         changed fields. Arguments and errors are those of `subscribe`; a delta subscription has no
         bookmark."""
@@ -744,6 +752,7 @@ class Client:
             conflation_key=conflation_key,
             non_regex_topic=non_regex_topic,
             subscription_id=subscription_id,
+            type=type,
             queue_bytes_max=queue_bytes_max,
             timeout_s=timeout_s,
         )
@@ -759,8 +768,9 @@ class Client:
         backlog: int = 1,
         ack: str = "auto",
         batch: int = ACK_BATCH,
+        type: type[Value] | None = None,
         timeout_s: float = 30.0,
-    ) -> QueueConsumer:
+    ) -> QueueConsumer[Value]:
         """A consumer of a queue: `async with client.queue("work", backlog=100) as work:` (see
         `QueueConsumer`).
 
@@ -775,6 +785,7 @@ class Client:
                 application.
             batch: number of acknowledgments that are sent together, at most. They are held back for
                 at most 10 ms, and not while there is nothing else to do.
+            type: as in `subscribe`. `expire` takes a message out of the queue that does not fit.
             timeout_s: seconds to wait for the server's answer.
 
         Raises:
@@ -790,6 +801,7 @@ class Client:
             ack=ack,
             batch=batch,
             timeout_s=timeout_s,
+            decoder=body_decoder(type, f"queue {name!r}"),
         )
 
     @checks_keywords

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import Generic
 
-from raylay.services.errors import RemoteProtocolError
+from raylay.services.client.body_decoder import BodyDecoder, Value, any_json, body_problem
+from raylay.services.errors import BodyTypeError, RemoteProtocolError
 from raylay.services.messages.bookmarks import format_bookmark
 from raylay.services.messages.records import Record, decode_record
 from raylay.services.protocol.frames import Header
@@ -127,7 +129,7 @@ def latest_origin_time_us(payload: bytes, count: int) -> int:
     return latest
 
 
-class Message:
+class Message(Generic[Value]):
     """One message of a batch. Fields are decoded when they are read.
 
     Attributes:
@@ -136,7 +138,7 @@ class Message:
 
     __slots__ = ("_end", "_offset", "_record", "batch")
 
-    def __init__(self, batch: MessageBatch, offset: int, end: int) -> None:
+    def __init__(self, batch: MessageBatch[Value], offset: int, end: int) -> None:
         self.batch = batch
         self._offset = offset
         self._end = end
@@ -176,6 +178,25 @@ class Message:
         payload = self.batch.payload
         _, typ, trace, topic, key, correlation = _BODY.unpack_from(payload, at)
         return payload[at + _HEADER_BYTES + topic + typ + key + correlation : self._end - trace]
+
+    def json(self) -> Value:
+        """Returns the body as a value of the type that the subscription was given (`type`);
+        without a type, as dicts, lists, texts and numbers. Each call parses the body.
+
+        Raises:
+            BodyTypeError: the body does not fit; names the message, its topic and the field. The
+                subscription goes on.
+        """
+        decoder = self.batch.decoder or any_json()
+        body = self.body
+        try:
+            value: Value = decoder.decode(body)
+        except Exception as error:
+            # A type's own checks may raise anything.
+            path, text = body_problem(error, body)
+            of = self.bookmark, self.topic, path, text, decoder.type_name, self.message_type
+            raise BodyTypeError(*of) from error
+        return value
 
     @property
     def topic(self) -> str:
@@ -243,7 +264,7 @@ class Message:
         return f"Message({self.topic} {self.bookmark} {self.body[:60]!r})"
 
 
-class MessageBatch:
+class MessageBatch(Generic[Value]):
     """The messages of one delivery, in order.
 
     Attributes:
@@ -263,11 +284,13 @@ class MessageBatch:
             client is connected.
         lease_end_s: time, by `time.monotonic`, at which the client gives back messages that no
             handler was given; 0: never.
+        decoder: parses the bodies, where the subscription was given a type.
     """
 
     __slots__ = (
         "arrival",
         "count",
+        "decoder",
         "first_txid",
         "kind",
         "lease_end_s",
@@ -308,6 +331,7 @@ class MessageBatch:
         self.queue = queue
         self.lease_s = lease_s
         self.lease_end_s = 0.0
+        self.decoder: BodyDecoder | None = None
 
     def __len__(self) -> int:
         return self.count
@@ -331,10 +355,25 @@ class MessageBatch:
             append(payload[body_at : offset - trace])
         return found
 
-    def __iter__(self) -> Iterator[Message]:
+    def json(self) -> list[Value]:
+        """Returns every message's value, in order, as `Message.json`.
+
+        Raises:
+            BodyTypeError: a body does not fit. To leave out such messages, call `json` of each.
+        """
+        decode = (self.decoder or any_json()).decode
+        try:
+            return [decode(body) for body in self.bodies()]
+        except RemoteProtocolError:
+            raise
+        except Exception:
+            # Names the message.
+            return [message.json() for message in self.messages()]
+
+    def __iter__(self) -> Iterator[Message[Value]]:
         return self.messages()
 
-    def messages(self) -> Iterator[Message]:
+    def messages(self) -> Iterator[Message[Value]]:
         """Yields every message, in order."""
         offset = 0
         unpack = _LENGTH.unpack_from
@@ -352,10 +391,10 @@ class MessageBatch:
             return self.ranges
         return ranges_of(self.payload, min(count, self.count))
 
-    def traced_messages(self) -> list[Message]:
+    def traced_messages(self) -> list[Message[Value]]:
         """Returns the messages that carry a trace context."""
         payload = self.payload
-        found: list[Message] = []
+        found: list[Message[Value]] = []
         offset = 0
         unpack = _TRACE.unpack_from
         for _ in range(self.count):

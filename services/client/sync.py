@@ -13,13 +13,15 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import update_wrapper
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
+from raylay.services.client.body_decoder import Value
 from raylay.services.client.client import DELTA_PUBLISH, Client
 from raylay.services.client.fork_guard import guard
 from raylay.services.client.messages import Message, MessageBatch
 from raylay.services.client.publishing.deletes import delete_body
 from raylay.services.client.publishing.outbox import body_bytes, check_values
+from raylay.services.client.queues.queue_consumer import QueueConsumer
 from raylay.services.client.queues.sync_queue import SyncQueueConsumer
 from raylay.services.client.subscriptions.sow_query import SowQuery
 from raylay.services.client.subscriptions.subscription import Merged, Subscription
@@ -45,16 +47,16 @@ HANDED_OVER_BYTES_MAX = 64 * 1024 * 1024
 _Publish = tuple[str, bytes, str, int, bytes, bytes, int]
 
 
-class SyncSubscription:
+class SyncSubscription(Generic[Value]):
     """A subscription as a plain iterator of messages; `batches()` iterates deliveries.
 
     Owner: the thread that iterates. The rules of `Subscription` hold.
     """
 
-    def __init__(self, client: SyncClient, subscription: Subscription | Merged) -> None:
+    def __init__(self, client: SyncClient, subscription: Subscription[Value] | Merged) -> None:
         self._client = client
         self._subscription = subscription
-        self._messages: Iterator[Message] | None = None
+        self._messages: Iterator[Message[Value]] | None = None
         self._given = 0
         """Number of messages of the current delivery that were handed out singly."""
 
@@ -63,7 +65,7 @@ class SyncSubscription:
         """Returns the subscription id."""
         return self._subscription.id
 
-    def next_batch(self, timeout_s: float | None = None) -> MessageBatch | None:
+    def next_batch(self, timeout_s: float | None = None) -> MessageBatch[Value] | None:
         """Returns the next delivery; None when the subscription has ended.
 
         Raises:
@@ -72,18 +74,18 @@ class SyncSubscription:
         """
         return self._client._run(self._next(timeout_s))
 
-    async def _next(self, timeout_s: float | None) -> MessageBatch | None:
+    async def _next(self, timeout_s: float | None) -> MessageBatch[Value] | None:
         return await asyncio.wait_for(self._subscription.next_batch(), timeout_s)
 
-    def batches(self) -> Iterator[MessageBatch]:
+    def batches(self) -> Iterator[MessageBatch[Value]]:
         """Yields deliveries, one by one, until the subscription ends."""
         while (batch := self.next_batch()) is not None:
             yield batch
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message[Value]]:
         return self
 
-    def __next__(self) -> Message:
+    def __next__(self) -> Message[Value]:
         while True:
             if self._messages is not None:
                 message = next(self._messages, None)
@@ -96,7 +98,7 @@ class SyncSubscription:
                 raise StopIteration
             self._messages, self._given = batch.messages(), 0
 
-    async def _next_singly(self) -> MessageBatch | None:
+    async def _next_singly(self) -> MessageBatch[Value] | None:
         batch = await self._subscription.next_batch()
         # Before anything else on this loop: a client that closes counts the messages that were
         # handed out.
@@ -127,13 +129,13 @@ class SyncSubscription:
         self._client._call(self._subscription.unsubscribe)
 
 
-class SyncQuery(SyncSubscription):
+class SyncQuery(SyncSubscription[Value]):
     """A query as a plain iterator of rows; the rules of `SowQuery` hold.
 
     Owner: the thread that iterates.
     """
 
-    def __init__(self, client: SyncClient, query: SowQuery) -> None:
+    def __init__(self, client: SyncClient, query: SowQuery[Value]) -> None:
         super().__init__(client, query)
         self._query = query
 
@@ -142,12 +144,12 @@ class SyncQuery(SyncSubscription):
         """The number of rows that pass the filter (`SowQuery.matches`)."""
         return self._query.matches
 
-    def all(self) -> list[Message]:
+    def all(self) -> list[Message[Value]]:
         """Returns every row, all of one moment; they are in memory together. Raises as
         `next_batch`."""
         return self._client._run(self._query.all())
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message[Value]]:
         # When the loop is left, the remaining rows must not keep the client from reading.
         try:
             for batch in self.batches():
@@ -194,6 +196,10 @@ def _blocking(
 
 def _itself(_: SyncClient, found: T) -> T:
     return found
+
+
+def _sync_consumer(client: SyncClient, consumer: QueueConsumer[Value]) -> SyncQueueConsumer[Value]:
+    return SyncQueueConsumer(client._run, consumer)
 
 
 def _of(subscriptions: tuple[SyncSubscription, ...]) -> list[Subscription]:
@@ -466,10 +472,7 @@ class SyncClient:
     queue_status = _blocking(Client.queue_status, _itself)
     sow = _blocking(_in_a_coroutine(Client.sow), SyncQuery)
     acknowledge = _blocking(_in_a_coroutine(Client.acknowledge), _itself)
-    queue = _blocking(
-        _in_a_coroutine(Client.queue),
-        lambda client, consumer: SyncQueueConsumer(client._run, consumer),
-    )
+    queue = _blocking(_in_a_coroutine(Client.queue), _sync_consumer)
 
     def pause(self, *subscriptions: SyncSubscription) -> None:
         """Stops the server's deliveries for these subscriptions until `resume` (`Client.pause`)."""

@@ -553,3 +553,42 @@ def test_the_examples_of_the_page_run(servers: Servers, tmp_path: Path) -> None:
         printed.append(done.stdout.splitlines())
     wanted = [f"{kind}s {kind} {number}" for number in range(3) for kind in ("order", "trade")]
     assert printed == [wanted, ["b'1' b'2'", "b'1' b'2'", "b'1'"]]
+
+
+def test_the_example_of_typed_bodies_runs_and_its_types_hold(
+    servers: Servers, tmp_path: Path
+) -> None:
+    server = single(servers, tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "clients.md").read_text(encoding="utf-8")
+    section = page.split("## Typed bodies\n")[1].split("\n## ")[0]
+    example = section.split("```python\n")[1].split("```")[0]
+    shown = section.split("```text\n")[1].split("```")[0]
+    # The type checker knows what `json` returns.
+    program = tmp_path / "typed.py"
+    program.write_text(
+        example.replace("host-a:9007", server.address).replace(
+            "            if order.id == 3:",
+            "            reveal_type(order)\n            if order.id == 3:",
+        ),
+        encoding="utf-8",
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", str(program)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=Path(__file__).parents[2],
+        check=False,
+    )
+    assert 'Revealed type is "typed.Order"' in done.stdout, done.stdout
+    assert "Success" in done.stdout, done.stdout
+    program.write_text(example.replace("host-a:9007", server.address), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, shown), done.stderr

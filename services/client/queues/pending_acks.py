@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from raylay.services.client.messages import SequenceRange
 from raylay.services.messages.ranges import Range
 from raylay.services.queues.records import U64_MAX, Acknowledgment, pack_acknowledgment, parts_of
 
@@ -77,6 +78,20 @@ class PendingAcks:
             ranges[-1] = ranges[-1][0], sequence
         else:
             ranges.append((sequence, sequence))
+
+    def add_ranges(
+        self, queue: str, message_type: str, ranges: Iterable[SequenceRange], how: str
+    ) -> None:
+        """Adds the acknowledgments of messages that were settled together, as `add` for each."""
+        self._last = None
+        of = self._ranges.setdefault((queue, message_type, how), {})
+        for publisher, first, last in ranges:
+            self.messages += last - first + 1
+            there = of.setdefault(publisher, [])
+            if there and first == there[-1][1] + 1:
+                there[-1] = there[-1][0], last
+            else:
+                there.append((first, last))
 
     def take(self) -> list[AckRecord]:
         """Returns the acknowledgments to publish, and removes them."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgpack
 
+from raylay.services.client.body_decoder import Value
 from raylay.services.client.publishing.publisher import Publisher
 from raylay.services.client.queues.pending_acks import (
     AckRecord,
@@ -18,13 +19,18 @@ from raylay.services.client.queues.pending_acks import (
     SampledAcks,
     records_of,
 )
-from raylay.services.client.queues.queue_consumer import QueueConsumer, QueueMessage
+from raylay.services.client.queues.queue_consumer import (
+    QueueBatch,
+    QueueConsumer,
+    QueueMessage,
+)
 from raylay.services.client.runtime import QUEUE_BYTES_MAX_DEFAULT, ClientRuntime
 from raylay.services.client.subscriptions.subscriber import Subscriber
 from raylay.services.client.subscriptions.subscription import Subscription
 from raylay.services.client.subscriptions.subscription_state import SubscriptionState
 from raylay.services.errors import LocalProtocolError, PublishStoreFull, RaylayError
 from raylay.services.messages.bookmarks import parse_point
+from raylay.services.messages.ranges import Range
 from raylay.services.messages.records import Command
 from raylay.services.protocol.frames import Header
 from raylay.services.queues.records import (
@@ -97,7 +103,7 @@ class QueueOperations:
                 self._runtime.turned_s = time.monotonic()
             self._turn_timer = self._runtime.loop.call_later(TURN_S, self._turn)
 
-    async def consume(self, consumer: QueueConsumer) -> Subscription:
+    async def consume(self, consumer: QueueConsumer[Value]) -> Subscription[Value]:
         """Subscribes a consumer to its queue."""
         self._runtime.turned_s = time.monotonic()
         options = self._subscriber.given(filter=consumer.filter, max_backlog=consumer.backlog)
@@ -113,11 +119,11 @@ class QueueOperations:
             self._turn()
         return subscription
 
-    def consumer_left(self, consumer: QueueConsumer) -> None:
+    def consumer_left(self, consumer: QueueConsumer[Any]) -> None:
         """Forgets a consumer."""
         self._runtime.consumers.discard(consumer)
 
-    def settle(self, consumer: QueueConsumer, message: QueueMessage, how: str) -> None:
+    def settle(self, consumer: QueueConsumer[Any], message: QueueMessage[Any], how: str) -> None:
         """Acknowledges, expires or gives back a message: `ack`, `expire` or `cancel`."""
         publisher, sequence = message.identity()
         message_type = consumer.message_type or message.queue_type
@@ -128,18 +134,45 @@ class QueueOperations:
         if self._runtime.tracer is not None and message.is_sampled:
             of = consumer.queue, message.queue_type, how, publisher, sequence
             self._sampled_acks.add(SampledAck(*of, message.topic, message.trace, time.time_ns()))
+        self._settled(consumer)
+
+    def settle_batch(self, consumer: QueueConsumer[Any], batch: QueueBatch[Any], how: str) -> None:
+        """Acknowledges, expires or gives back the messages of a batch, as `settle` does for one."""
+        part = batch.part
+        message_type = consumer.message_type or consumer.type_of(next(part.messages()))
+        ranges = batch.ranges()
+        if how == "cancel":
+            keys: dict[int, list[Range]] = {}
+            for publisher, first, last in ranges:
+                keys.setdefault(publisher, []).append((first, last))
+            self._send_cancel(
+                consumer.queue, message_type, {of: sorted(each) for of, each in keys.items()}
+            )
+            return
+        self._acks.add_ranges(consumer.queue, message_type, ranges, how)
+        if self._runtime.tracer is not None and part.traced:
+            for message in part.traced_messages():
+                key = message.identity()
+                of = consumer.queue, message_type, how, *key
+                self._sampled_acks.add(
+                    SampledAck(*of, message.topic, message.trace, time.time_ns())
+                )
+        self._settled(consumer)
+
+    def _settled(self, consumer: QueueConsumer[Any]) -> None:
+        """Sends the acknowledgments now, or soon."""
         if self._acks.messages >= consumer.said_together:
             self.publish_acks()
         elif self._acks_timer is None and self._runtime.loop is not None:
             self._acks_timer = self._runtime.loop.call_later(ACK_INTERVAL_S, self._acks_due)
 
     def _cancel(
-        self, consumer: QueueConsumer, message_type: str, publisher: int, sequence: int
+        self, consumer: QueueConsumer[Any], message_type: str, publisher: int, sequence: int
     ) -> None:
         keys = {publisher: [(sequence, sequence)]}
         self._send_cancel(consumer.queue, message_type, keys)
 
-    def give_back(self, consumer: QueueConsumer, keys: Sequence[tuple[int, int]]) -> None:
+    def give_back(self, consumer: QueueConsumer[Any], keys: Sequence[tuple[int, int]]) -> None:
         """Gives back messages that the application was not given."""
         if keys:
             self._send_cancel(consumer.queue, consumer.message_type, keys_of(keys), unseen=True)

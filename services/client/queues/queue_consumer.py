@@ -5,11 +5,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Generic, Protocol
 
-from raylay.services.client.messages import Message, MessageBatch, identities
+from raylay.services.client.body_decoder import BodyDecoder, Value
+from raylay.services.client.messages import (
+    Message,
+    MessageBatch,
+    SequenceRange,
+    identities,
+    ranges_of,
+)
 from raylay.services.client.subscriptions.subscription import Subscription
 from raylay.services.errors import LocalProtocolError
 
@@ -17,23 +24,26 @@ from raylay.services.errors import LocalProtocolError
 class ConsumerHost(Protocol):
     """The methods of the client that a consumer calls (`QueueOperations`)."""
 
-    async def consume(self, consumer: QueueConsumer) -> Subscription:
+    async def consume(self, consumer: QueueConsumer[Value]) -> Subscription[Value]:
         """Subscribes a consumer to its queue."""
 
-    def consumer_left(self, consumer: QueueConsumer) -> None:
+    def consumer_left(self, consumer: QueueConsumer[Any]) -> None:
         """Notes that a consumer has ended."""
 
-    def settle(self, consumer: QueueConsumer, message: QueueMessage, how: str) -> None:
+    def settle(self, consumer: QueueConsumer[Any], message: QueueMessage[Any], how: str) -> None:
         """Settles a message: `ack`, `expire`, or `cancel`."""
 
-    def give_back(self, consumer: QueueConsumer, keys: Sequence[tuple[int, int]]) -> None:
+    def settle_batch(self, consumer: QueueConsumer[Any], batch: QueueBatch[Any], how: str) -> None:
+        """Settles all messages of a batch: `ack`, `expire`, or `cancel`."""
+
+    def give_back(self, consumer: QueueConsumer[Any], keys: Sequence[tuple[int, int]]) -> None:
         """Gives back messages that the application was not given."""
 
     def publish_acks(self) -> None:
         """Publishes the acknowledgments that were held back."""
 
 
-class QueueMessage(Message):
+class QueueMessage(Message[Value]):
     """A message of a queue.
 
     Attributes:
@@ -45,10 +55,10 @@ class QueueMessage(Message):
 
     def __init__(
         self,
-        batch: MessageBatch,
+        batch: MessageBatch[Value],
         offset: int,
         end: int,
-        consumer: QueueConsumer,
+        consumer: QueueConsumer[Value],
         key: tuple[int, int],
     ) -> None:
         super().__init__(batch, offset, end)
@@ -69,10 +79,7 @@ class QueueMessage(Message):
     @property
     def queue_type(self) -> str:
         """Returns the message type of the queue and of all its messages."""
-        consumer = self._consumer
-        if not consumer.message_type:
-            consumer.message_type = self.message_type
-        return consumer.message_type
+        return self._consumer.type_of(self)
 
     def acknowledge(self) -> None:
         """Acknowledges the message as done: no consumer gets it any more. The acknowledgment is
@@ -111,12 +118,88 @@ class QueueMessage(Message):
             on_loop(lambda: self._settle(how))
 
 
-class QueueConsumer:
+class QueueBatch(Generic[Value]):
+    """Messages of a queue that are read and settled together, at a fraction of the cost. One of
+    them can still be settled by itself (`for message in batch: message.expire()`): what is said of
+    the batch then applies to the others.
+
+    Attributes:
+        part: the records of the messages.
+    """
+
+    __slots__ = ("_consumer", "_messages", "is_settled", "part")
+
+    def __init__(self, part: MessageBatch[Value], consumer: QueueConsumer[Value]) -> None:
+        self.part = part
+        self._consumer = consumer
+        self._messages: list[QueueMessage[Value]] | None = None
+        self.is_settled = False
+
+    def __len__(self) -> int:
+        return self.part.count
+
+    def bodies(self) -> list[bytes]:
+        """Returns every message's body, in order."""
+        return self.part.bodies()
+
+    def json(self) -> list[Value]:
+        """Returns every message's value, in order, as `Message.json`.
+
+        Raises:
+            BodyTypeError: a body does not fit; names the message. To settle such messages by
+                themselves, call `json` of each.
+        """
+        return self.part.json()
+
+    def __iter__(self) -> Iterator[QueueMessage[Value]]:
+        found = self._messages
+        if found is None:
+            found = self._messages = self._consumer.messages_of(self.part)
+        return iter(found)
+
+    def acknowledge(self) -> None:
+        """Acknowledges the messages as done, as `QueueMessage.acknowledge`."""
+        self._say("ack")
+
+    def cancel(self) -> None:
+        """Gives the messages back: other consumers get them, or this one again."""
+        self._say("cancel")
+
+    def expire(self) -> None:
+        """Removes the messages from the queue: reason `forced_expire`."""
+        self._say("expire")
+
+    def ranges(self) -> list[SequenceRange]:
+        """Returns the identities of the messages."""
+        return ranges_of(self.part.payload, self.part.count)
+
+    def _settle(self, how: str) -> None:
+        """Settles the batch, on the client's loop."""
+        if self.is_settled:
+            return
+        self.is_settled = True
+        if self._messages is None:
+            self._consumer.settled_batch(self, how)
+            return
+        for message in self._messages:
+            message._settle(how)
+
+    def _say(self, how: str) -> None:
+        on_loop = self._consumer.on_loop
+        if on_loop is None:
+            self._settle(how)
+        else:
+            on_loop(lambda: self._settle(how))
+
+
+class QueueConsumer(Generic[Value]):
     """A consumer of a queue:
 
         async with client.queue("work", backlog=100) as work:
             async for message in work:
                 handle(message.body)
+
+    Or, at less cost, `async for batch in work.batches()` (`QueueBatch`).
 
     With `ack="auto"` a message is acknowledged when the next one is asked for, and when the block
     is left without an exception; with one it is given back. With `ack="manual"` the application
@@ -142,6 +225,7 @@ class QueueConsumer:
         batch: int,
         timeout_s: float,
         on_loop: Callable[[Callable[[], None]], None] | None = None,
+        decoder: BodyDecoder | None = None,
     ) -> None:
         if ack not in ("auto", "manual"):
             raise LocalProtocolError(f"ack {ack!r} of queue {queue}: give auto or manual")
@@ -160,14 +244,18 @@ class QueueConsumer:
         self.on_loop = on_loop
         """Calls a function on the client's loop, where another thread iterates; None: the loop's
         own thread does."""
+        self.decoder = decoder
+        """Parses the bodies; None: the consumer was given no type."""
         self._host = host
-        self._subscription: Subscription | None = None
-        self._current: QueueMessage | None = None
-        self._held: deque[QueueMessage] = deque()
+        self._subscription: Subscription[Value] | None = None
+        self._current: QueueMessage[Value] | QueueBatch[Value] | None = None
+        self._held: deque[QueueMessage[Value]] = deque()
+        self._parts: deque[MessageBatch[Value]] = deque()
+        """Parts of a delivery that were not handed out, for a caller that reads batches."""
         self.returned_messages = 0
         """Number of messages that were given back because their leases had nearly ended."""
 
-    def called_by(self, on_loop: Callable[[Callable[[], None]], None]) -> QueueConsumer:
+    def called_by(self, on_loop: Callable[[Callable[[], None]], None]) -> QueueConsumer[Value]:
         """Returns the same consumer, not entered yet, for an application that iterates in another
         thread. Its messages are settled through `on_loop`, on the client's loop."""
         return QueueConsumer(
@@ -180,10 +268,11 @@ class QueueConsumer:
             batch=self.batch,
             timeout_s=self.timeout_s,
             on_loop=on_loop,
+            decoder=self.decoder,
         )
 
     # -- the application's side --------------------------------------------------------------
-    async def __aenter__(self) -> QueueConsumer:
+    async def __aenter__(self) -> QueueConsumer[Value]:
         if self._subscription is not None:
             raise LocalProtocolError(f"this consumer of {self.queue} was entered before")
         self._subscription = await self._host.consume(self)
@@ -204,32 +293,85 @@ class QueueConsumer:
             self._subscription.unsubscribe()
         self._host.consumer_left(self)
 
-    def __aiter__(self) -> AsyncIterator[QueueMessage]:
+    def __aiter__(self) -> AsyncIterator[QueueMessage[Value]]:
         return self
 
-    async def __anext__(self) -> QueueMessage:
-        current, self._current = self._current, None
-        if current is not None and self.is_auto:
-            current._settle("ack")
+    async def __anext__(self) -> QueueMessage[Value]:
+        self._settle_current()
         while True:
             held = self._held
             while held:
                 message = held.popleft()
                 if message.is_settled:
                     continue
-                if message.is_overdue(time.monotonic()):
+                end_s = message.batch.lease_end_s
+                if end_s and message.is_overdue(time.monotonic()):
                     held.appendleft(message)
                     self._give_back_overdue()
                     held = self._held
                     continue
                 self._current = message
                 return message
-            await self._next_batch()
+            if self._parts:
+                self._held = deque(self.messages_of(self._parts.popleft()))
+                continue
+            batch = await self._next_delivery()
+            if batch is None:
+                raise StopAsyncIteration
+            self._held = deque(self.messages_of(batch))
+
+    async def next_batch(self) -> QueueBatch[Value] | None:
+        """Returns the next messages together, at most half the backlog, so that acknowledgments of
+        one half are under way while the other half is handled; None when the client has ended.
+
+        Raises:
+            CommandFailed: the server ended the subscription.
+            LocalProtocolError: messages of the last delivery were read one by one, and not all.
+        """
+        self._settle_current()
+        if self._held:
+            raise LocalProtocolError(
+                f"consumer of {self.queue}: {len(self._held)} messages of a delivery are to be "
+                "read one by one: read single messages or batches, not both"
+            )
+        while True:
+            while self._parts:
+                part = self._parts.popleft()
+                if 0.0 < part.lease_end_s <= time.monotonic():
+                    self._parts.appendleft(part)
+                    self._give_back_overdue()
+                    continue
+                batch = QueueBatch(part, self)
+                self._current = batch
+                return batch
+            delivery = await self._next_delivery()
+            if delivery is None:
+                return None
+            self._parts.extend(_parts_of(delivery, self.said_together))
+
+    async def batches(self) -> AsyncIterator[QueueBatch[Value]]:
+        """Yields messages together, until the client ends: see `next_batch`. With `ack="auto"` a
+        batch is acknowledged when the next one is asked for."""
+        while (batch := await self.next_batch()) is not None:
+            yield batch
+
+    def _settle_current(self) -> None:
+        """Notes that the application asks for more, and so is done with what it has."""
+        current, self._current = self._current, None
+        if current is None or not self.is_auto or current.is_settled:
+            return
+        if type(current) is QueueMessage:
+            # As `QueueMessage._settle`, with fewer calls.
+            current.is_settled = True
+            self._host.settle(self, current, "ack")
+        else:
+            current._settle("ack")
 
     @property
     def queued_messages(self) -> int:
         """Returns the number of messages that arrived and were not asked for yet."""
-        return len(self._held) + (self._subscription.queued_messages if self._subscription else 0)
+        here = len(self._held) + sum(part.count for part in self._parts)
+        return here + (self._subscription.queued_messages if self._subscription else 0)
 
     # -- the client's side -------------------------------------------------------------------
     def _give_back_overdue(self) -> None:
@@ -237,24 +379,28 @@ class QueueConsumer:
         have them already, and a message that no handler was given does not count as a failed
         delivery."""
         now_s = time.monotonic()
-        overdue = [each for each in self._held if each.is_overdue(now_s)]
+        overdue = [each.identity() for each in self._held if each.is_overdue(now_s)]
         self._held = deque(each for each in self._held if not each.is_overdue(now_s))
+        parts, self._parts = self._parts, deque()
+        for part in parts:
+            if 0.0 < part.lease_end_s <= now_s:
+                overdue += _keys_of(part)
+            else:
+                self._parts.append(part)
         self.returned_messages += len(overdue)
         # Held-back acknowledgments go first, because their leases end, too.
         self._host.publish_acks()
-        self._host.give_back(self, [each.identity() for each in overdue])
+        self._host.give_back(self, overdue)
 
-    def _give_back_unseen(self, subscription: Subscription) -> None:
+    def _give_back_unseen(self, subscription: Subscription[Value]) -> None:
         keys = [each.identity() for each in self._held if not each.is_settled]
-        for batch in subscription.queued_batches():
-            keys += [
-                (publisher, sequence)
-                for _, _, publisher, sequence in identities(batch.payload, batch.count)
-            ]
+        for batch in (*self._parts, *subscription.queued_batches()):
+            keys += _keys_of(batch)
         self._held.clear()
+        self._parts.clear()
         self._host.give_back(self, keys)
 
-    async def _next_batch(self) -> None:
+    async def _next_delivery(self) -> MessageBatch[Value] | None:
         subscription = self._subscription
         if subscription is None:
             raise LocalProtocolError(
@@ -264,23 +410,71 @@ class QueueConsumer:
             # The consumer waits for more: the queue may give it more once these are acknowledged.
             self._host.publish_acks()
         batch = await subscription.next_batch()
-        if batch is None:
-            raise StopAsyncIteration
-        self._held = deque(
-            [
-                QueueMessage(batch, offset, end, self, (publisher, sequence))
-                for offset, end, publisher, sequence in identities(batch.payload, batch.count)
-            ]
-        )
+        if batch is not None:
+            batch.decoder = self.decoder
+        return batch
 
-    def _settled(self, message: QueueMessage, how: str) -> None:
+    def messages_of(self, batch: MessageBatch[Value]) -> list[QueueMessage[Value]]:
+        """Returns the messages of a delivery, or of a part of one."""
+        return [
+            QueueMessage(batch, offset, end, self, (publisher, sequence))
+            for offset, end, publisher, sequence in identities(batch.payload, batch.count)
+        ]
+
+    def type_of(self, message: Message[Value]) -> str:
+        """Returns the message type of the queue, which every message of it has."""
+        if not self.message_type:
+            self.message_type = message.message_type
+        return self.message_type
+
+    def _settled(self, message: QueueMessage[Value], how: str) -> None:
         if message is self._current:
             self._current = None
         self._host.settle(self, message, how)
+
+    def settled_batch(self, batch: QueueBatch[Value], how: str) -> None:
+        """Settles a batch of which no single message was settled, on the client's loop."""
+        if batch is self._current:
+            self._current = None
+        self._host.settle_batch(self, batch, how)
 
     def disconnected(self) -> None:
         """Drops messages that were not handed out yet: they are delivered again, here or
         elsewhere."""
         self._held.clear()
+        self._parts.clear()
         if self._subscription is not None:
             self._subscription._drop_queued()
+
+
+def _keys_of(batch: MessageBatch[Any]) -> list[tuple[int, int]]:
+    return [
+        (publisher, sequence)
+        for _, _, publisher, sequence in identities(batch.payload, batch.count)
+    ]
+
+
+def _parts_of(batch: MessageBatch[Value], messages_max: int) -> list[MessageBatch[Value]]:
+    """Returns a delivery in parts of at most so many messages."""
+    if batch.count <= messages_max:
+        return [batch]
+    ends = [end for _, end, _, _ in identities(batch.payload, batch.count)]
+    parts: list[MessageBatch[Value]] = []
+    first = begin = 0
+    while first < batch.count:
+        last = min(first + messages_max, batch.count)
+        part: MessageBatch[Value] = MessageBatch(
+            batch.subscription_id,
+            last - first,
+            batch.payload[begin : ends[last - 1]],
+            batch.timestamp_us,
+            batch.first_txid,
+            traced=batch.traced,
+            queue=batch.queue,
+            lease_s=batch.lease_s,
+        )
+        part.arrival, part.lease_end_s = batch.arrival, batch.lease_end_s
+        part.decoder = batch.decoder
+        parts.append(part)
+        first, begin = last, ends[last - 1]
+    return parts

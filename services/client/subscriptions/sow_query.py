@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
+from raylay.services.client.body_decoder import Value
 from raylay.services.client.messages import Message, MessageBatch
 from raylay.services.client.subscriptions.queries import PendingQuery
 from raylay.services.client.subscriptions.subscription import Subscription
 from raylay.services.errors import LocalProtocolError
 
 
-class SowQuery(Subscription):
+class SowQuery(Subscription[Value]):
     """The rows of one query, all of one moment.
 
         async for row in client.sow("orders", filter="/price > 100"):
@@ -29,15 +31,15 @@ class SowQuery(Subscription):
         self,
         query: PendingQuery,
         queue_bytes_max: int,
-        congestion_changed: Callable[[Subscription], None],
-        unsubscribe: Callable[[Subscription], None],
-        begin: Callable[[SowQuery, PendingQuery], Awaitable[None]],
+        congestion_changed: Callable[[Subscription[Any]], None],
+        unsubscribe: Callable[[Subscription[Any]], None],
+        begin: Callable[[SowQuery[Value], PendingQuery], Awaitable[None]],
     ) -> None:
         super().__init__(query, queue_bytes_max, congestion_changed, unsubscribe)
         self._query = query
         self._begin = begin
         self._begun = False
-        self._all: list[MessageBatch] | None = None
+        self._all: list[MessageBatch[Value]] | None = None
         """Rows that `all` has collected so far; None: `all` was not called."""
 
     @property
@@ -51,7 +53,7 @@ class SowQuery(Subscription):
             self._begun = True
             await self._begin(self, self._query)
 
-    async def next_batch(self) -> MessageBatch | None:
+    async def next_batch(self) -> MessageBatch[Value] | None:
         """Returns the next rows; None after the last one.
 
         Raises:
@@ -62,7 +64,7 @@ class SowQuery(Subscription):
         await self._ask()
         return await super().next_batch()
 
-    async def all(self) -> list[Message]:
+    async def all(self) -> list[Message[Value]]:
         """Returns every row, all of one moment; they are in memory together. Raises as
         `next_batch`."""
         if self._begun:
@@ -80,10 +82,10 @@ class SowQuery(Subscription):
             raise self._error
         return [message for batch in self._all for message in batch.messages()]
 
-    def __aiter__(self) -> AsyncIterator[Message]:  # type: ignore[override]
+    def __aiter__(self) -> AsyncIterator[Message[Value]]:  # type: ignore[override]
         return self._rows()
 
-    async def _rows(self) -> AsyncIterator[Message]:
+    async def _rows(self) -> AsyncIterator[Message[Value]]:
         # When the loop is left, the remaining rows must not keep the client from reading.
         try:
             while (batch := await self.next_batch()) is not None:
@@ -93,14 +95,15 @@ class SowQuery(Subscription):
             self.unsubscribe()
 
     # -- the client's side -------------------------------------------------------------------
-    def put(self, batch: MessageBatch) -> None:
+    def put(self, batch: MessageBatch[Value]) -> None:
         """Queues rows."""
         if self._all is not None:
+            batch.decoder = self.decoder
             self._all.append(batch)
         else:
             super().put(batch)
 
-    def _take(self, batch: MessageBatch) -> None:
+    def _take(self, batch: MessageBatch[Value]) -> None:
         self._query.handed_out = True
         super()._take(batch)
 

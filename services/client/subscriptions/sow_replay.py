@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from raylay.services.client.body_decoder import Value
 from raylay.services.client.messages import MessageBatch
 from raylay.services.client.subscriptions.queries import GROUP_END, QueryReplay
 from raylay.services.client.subscriptions.subscription import Subscription
 from raylay.services.errors import RaylayError
 
 
-class SowReplay(Subscription):
+class SowReplay(Subscription[Value]):
     """The records as they were at a bookmark, then every message behind it.
 
     `group_end` is set when all records have come, and from the start where the bookmark store says
@@ -26,11 +27,11 @@ class SowReplay(Subscription):
         self,
         replay: QueryReplay,
         queue_bytes_max: int,
-        congestion_changed: Callable[[Subscription], None],
-        unsubscribe: Callable[[Subscription], None],
+        congestion_changed: Callable[[Subscription[Any]], None],
+        unsubscribe: Callable[[Subscription[Any]], None],
         bookmarks_changed: Callable[[], None] | None,
         taken: Callable[[MessageBatch], None] | None,
-        replace: Callable[[Subscription, dict[str, Any]], Awaitable[None]],
+        replace: Callable[[Subscription[Any], dict[str, Any]], Awaitable[None]],
     ) -> None:
         super().__init__(
             replay,
@@ -46,7 +47,7 @@ class SowReplay(Subscription):
         if replay.has_rows:
             self.group_end.set()
 
-    def put(self, batch: MessageBatch) -> None:
+    def put(self, batch: MessageBatch[Value]) -> None:
         """Queues rows or messages, or the messages before the replay: the bookmark store gets those
         when the consumer is done with the rows."""
         if batch.kind != GROUP_END:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from raylay.services.client.body_decoder import body_decoder
 from raylay.services.client.events import (
     PauseWanted,
     ReplaceWanted,
@@ -48,10 +49,18 @@ class Subscriber:
         }
 
     async def subscribe(
-        self, state: SubscriptionState, queue_bytes_max: int, timeout_s: float
+        self,
+        state: SubscriptionState,
+        queue_bytes_max: int,
+        timeout_s: float,
+        body_type: Any = None,
     ) -> Subscription:
         """Begins a subscription. Returns it once the server has accepted it; raises as
-        `Client.subscribe`."""
+        `Client.subscribe`.
+
+        Args:
+            body_type: the type that `Message.json` returns; None: plain values.
+        """
         runtime = self._runtime
         remembers = bool(state.bookmark) and runtime.bookmark_store is not None
         subscription = Subscription(
@@ -63,21 +72,34 @@ class Subscriber:
             runtime.tell_tracer if runtime.tracer is not None else None,
             self._replace,
         )
+        subscription.decoder = body_decoder(body_type, f"subscription of {state.topic!r}")
         await self._begin(subscription, state, timeout_s)
         return subscription
 
-    def query(self, query: PendingQuery, queue_bytes_max: int, timeout_s: float) -> SowQuery:
+    def query(
+        self,
+        query: PendingQuery,
+        queue_bytes_max: int,
+        timeout_s: float,
+        body_type: Any = None,
+    ) -> SowQuery:
         """Returns a query, which is sent when its first row is asked for."""
-        return SowQuery(
+        made: SowQuery = SowQuery(
             query,
             queue_bytes_max,
             self._runtime.congestion_changed,
             self.unsubscribe,
             partial(self._begin, timeout_s=timeout_s),
         )
+        made.decoder = body_decoder(body_type, f"query of {query.topic!r}")
+        return made
 
     async def query_and_subscribe(
-        self, asked: QueryReplay | QuerySubscription, queue_bytes_max: int, timeout_s: float
+        self,
+        asked: QueryReplay | QuerySubscription,
+        queue_bytes_max: int,
+        timeout_s: float,
+        body_type: Any = None,
     ) -> Subscription:
         """Begins a subscription that begins with a query; raises as `Client.sow_and_subscribe`."""
         runtime = self._runtime
@@ -89,6 +111,7 @@ class Subscriber:
             subscription = SowReplay(asked, *shell, changed, taken, self._replace)
         else:
             subscription = Subscription(asked, *shell, None, taken, self._replace)
+        subscription.decoder = body_decoder(body_type, f"subscription of {asked.topic!r}")
         await self._begin(subscription, asked, timeout_s)
         return subscription
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Generic
 
 from raylay.services.client.arguments import sow_keys
+from raylay.services.client.body_decoder import BodyDecoder, Value
 from raylay.services.client.messages import Message, MessageBatch
 from raylay.services.client.subscriptions.subscription_state import SubscriptionState
 from raylay.services.errors import LocalProtocolError, RaylayError
@@ -17,7 +18,7 @@ MESSAGE_OVERHEAD_BYTES = 256
 """Bytes that a queued batch counts for in addition to its payload, for the queue's limit."""
 
 
-class Subscription:
+class Subscription(Generic[Value]):
     """Messages of one subscription, singly (`async for message in subscription`) or in batches
     (`async for batch in subscription.batches()`).
 
@@ -34,11 +35,11 @@ class Subscription:
         self,
         resumption: SubscriptionState,
         queue_bytes_max: int,
-        congestion_changed: Callable[[Subscription], None],
-        unsubscribe: Callable[[Subscription], None],
+        congestion_changed: Callable[[Subscription[Any]], None],
+        unsubscribe: Callable[[Subscription[Any]], None],
         bookmarks_changed: Callable[[], None] | None = None,
         taken: Callable[[MessageBatch], None] | None = None,
-        replace: Callable[[Subscription, dict[str, Any]], Awaitable[None]] | None = None,
+        replace: Callable[[Subscription[Any], dict[str, Any]], Awaitable[None]] | None = None,
     ) -> None:
         self.id = resumption.id
         self.topic = resumption.topic
@@ -56,19 +57,22 @@ class Subscription:
         self._bookmarks_changed = bookmarks_changed
         self._on_taken = taken
         self._replace = replace
-        self._items: deque[MessageBatch | PublisherRanges] = deque()
+        self.decoder: BodyDecoder | None = None
+        """Parses the bodies, where the subscription was given a type."""
+        self._items: deque[MessageBatch[Value] | PublisherRanges] = deque()
         self._queued_bytes = 0
         self._queued_messages = 0
-        self._current: MessageBatch | None = None
-        self._messages: Iterator[Message] | None = None
+        self._current: MessageBatch[Value] | None = None
+        self._messages: Iterator[Message[Value]] | None = None
         self._handed_out = 0
         self._waiter: asyncio.Future[None] | None = None
         self._ended = False
         self._error: RaylayError | None = None
 
     # -- the client's side -------------------------------------------------------------------
-    def put(self, batch: MessageBatch) -> None:
+    def put(self, batch: MessageBatch[Value]) -> None:
         """Queues a delivery."""
+        batch.decoder = self.decoder
         self._items.append(batch)
         self._queued_messages += batch.count
         self._queued_bytes += len(batch.payload) + MESSAGE_OVERHEAD_BYTES
@@ -121,7 +125,7 @@ class Subscription:
         left out."""
         return self._resumption.suppressed
 
-    async def next_batch(self) -> MessageBatch | None:
+    async def next_batch(self) -> MessageBatch[Value] | None:
         """Returns the next delivery; None when the subscription has ended.
 
         Raises:
@@ -146,7 +150,7 @@ class Subscription:
             finally:
                 self._waiter = None
 
-    def queued_batches(self) -> list[MessageBatch]:
+    def queued_batches(self) -> list[MessageBatch[Value]]:
         """Returns the deliveries that arrived and were not asked for yet, in order."""
         return [each for each in self._items if isinstance(each, MessageBatch)]
 
@@ -155,7 +159,7 @@ class Subscription:
         self._count_seen(self._current.count if self._current is not None else 0)
         self._current = self._messages = None
 
-    def _peek(self) -> MessageBatch | None:
+    def _peek(self) -> MessageBatch[Value] | None:
         """Returns the next delivery without removing it; handles queued acks before it."""
         items = self._items
         while items:
@@ -166,7 +170,7 @@ class Subscription:
             self._pass(item)
         return None
 
-    def _take(self, batch: MessageBatch) -> None:
+    def _take(self, batch: MessageBatch[Value]) -> None:
         self._current = batch
         self._handed_out = batch.count
         self._queued_messages -= batch.count
@@ -190,15 +194,15 @@ class Subscription:
         if self._bookmarks_changed is not None:
             self._bookmarks_changed()
 
-    async def batches(self) -> AsyncIterator[MessageBatch]:
+    async def batches(self) -> AsyncIterator[MessageBatch[Value]]:
         """Yields deliveries, one by one, until the subscription ends."""
         while (batch := await self.next_batch()) is not None:
             yield batch
 
-    def __aiter__(self) -> Subscription:
+    def __aiter__(self) -> Subscription[Value]:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[Value]:
         while True:
             if self._messages is not None:
                 message = next(self._messages, None)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgpack
+import msgspec
 import pytest
 from support.fake_server import FakeServer, Session, records
 from unit.client.test_client import client_of, run
@@ -17,7 +18,12 @@ from unit.client.test_client import client_of, run
 from raylay.services.client import runtime
 from raylay.services.client.queues import queue, queue_consumer
 from raylay.services.client.queues.queue_consumer import QueueConsumer
-from raylay.services.errors import CommandFailed, ConnectionLost, LocalProtocolError
+from raylay.services.errors import (
+    BodyTypeError,
+    CommandFailed,
+    ConnectionLost,
+    LocalProtocolError,
+)
 from raylay.services.queues.records import Acknowledgment, read_acknowledgment
 from raylay.storage.stores import LmdbPublishStore
 
@@ -451,4 +457,154 @@ async def test_what_cannot_be_is_refused_before_anything_is_sent() -> None:
             await work.__aenter__()
         assert refused.value.reason == "no_queue"
         assert not server.session.commands("queue_ack")
+    await server.stop()
+
+
+class Order(msgspec.Struct):
+    id: int
+
+
+@run
+async def test_a_message_that_is_not_of_the_type_is_expired_and_the_others_go_on() -> None:
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with client_of(server) as client:
+        async with client.queue("work", backlog=8, type=Order) as work:
+            name = server.session.commands("subscribe")[-1]["sub"]
+            for number, body in enumerate((b'{"id": 1}', b'{"id": "x"}', b'{"id": 3}'), 1):
+                server.session.deliver(name, records(7, [number], body), q=1, lp=30_000)
+            found: list[int] = []
+            async for message in work:
+                try:
+                    found.append(message.json().id)
+                except BodyTypeError as error:
+                    assert (error.path, error.bookmark) == ("$.id", "7|2|")
+                    message.expire()
+                if message.sequence == 3:
+                    break
+        assert found == [1, 3]
+        await server.wait(lambda: acked(server.session) == {(7, 1), (7, 3)})
+        assert acked(server.session, "expire") == {(7, 2)}
+    await server.stop()
+
+
+@run
+async def test_a_type_that_is_none_is_refused_where_it_is_given() -> None:
+    server = await FakeServer().start()
+    async with client_of(server) as client:
+        with pytest.raises(LocalProtocolError, match="queue 'work'"):
+            client.queue("work", type=object)
+        with pytest.raises(LocalProtocolError, match="subscription of 'orders'"):
+            await client.subscribe("orders", type=object)
+        assert not server.session.commands("subscribe")
+    await server.stop()
+
+
+@run
+async def test_batches_are_at_most_half_the_backlog_and_acknowledged_in_turn() -> None:
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with client_of(server) as client, client.queue("work", backlog=8, type=Order) as work:
+        name = server.session.commands("subscribe")[-1]["sub"]
+        payload = b"".join(records(7, [n], b'{"id": %d}' % n) for n in range(1, 7))
+        server.session.deliver(name, payload, q=1, lp=30_000)
+        batch = await work.next_batch()
+        assert batch is not None and len(batch) == 4
+        assert [each.id for each in batch.json()] == [1, 2, 3, 4]
+        assert batch.bodies()[0] == b'{"id": 1}' and work.queued_messages == 2
+        batch = await work.next_batch()
+        assert batch is not None and [each.id for each in batch.json()] == [5, 6]
+        await server.wait(lambda: acked(server.session) == {(7, n) for n in range(1, 5)})
+    await server.wait(lambda: len(acked(server.session)) == 6)
+    assert [len(each.keys[7]) for each in said(server.session)] == [1, 1]
+    await server.stop()
+
+
+@run
+async def test_a_message_of_a_batch_is_settled_by_itself() -> None:
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with client_of(server) as client:
+        async with client.queue("work", backlog=8, ack="manual") as work:
+            deliver(server.session, 1, 2, 3)
+            batch = await work.next_batch()
+            assert batch is not None
+            messages = list(batch)
+            messages[1].expire()
+            batch.acknowledge()
+            batch.cancel()
+            assert messages[0].is_settled and list(batch) == messages
+            deliver(server.session, 4, 5)
+            batch = await work.next_batch()
+            assert batch is not None
+            batch.cancel()
+            assert work.queued_messages == 0
+        await server.wait(lambda: acked(server.session) == {(7, 1), (7, 3)})
+        assert acked(server.session, "expire") == {(7, 2)}
+        await server.wait(lambda: server.session.commands("queue_cancel"))
+    await server.stop()
+
+
+@run
+async def test_batches_that_were_not_handed_out_are_given_back() -> None:
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with client_of(server) as client:
+        with pytest.raises(RuntimeError):
+            async with client.queue("work", backlog=4) as work:
+                deliver(server.session, 1, 2, 3, 4)
+                async for batch in work.batches():
+                    assert len(batch) == 2
+                    raise RuntimeError
+        await server.wait(lambda: len(server.session.commands("queue_cancel")) == 2)
+        cancels = server.session.commands("queue_cancel")
+        assert sorted(bool(each.get("unseen")) for each in cancels) == [False, True]
+        assert not acked(server.session)
+    await server.stop()
+
+
+@run
+async def test_overdue_batches_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with client_of(server) as client, client.queue("work", backlog=4) as work:
+        deliver(server.session, 1, 2, 3, 4)
+        assert await work.next_batch() is not None
+        monkeypatch.setattr(
+            queue_consumer, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 60)
+        )
+        waiting = asyncio.ensure_future(work.next_batch())
+        await server.wait(lambda: server.session.commands("queue_cancel"))
+        assert work.returned_messages == 2
+        waiting.cancel()
+    await server.stop()
+
+
+@run
+async def test_single_messages_and_batches_are_not_mixed_within_a_delivery() -> None:
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with client_of(server) as client, client.queue("work", backlog=4) as work:
+        deliver(server.session, 1, 2, 3, 4)
+        await anext(work)
+        with pytest.raises(LocalProtocolError, match=r"3 messages .* one by one"):
+            await work.next_batch()
+        await take(work, 3)
+        deliver(server.session, 5, 6, 7, 8)
+        assert await work.next_batch() is not None
+        # The rest of a delivery that was begun by batches can be read one by one.
+        assert await take(work, 2) == [b"7", b"8"]
+    await server.stop()
+
+
+@run
+async def test_a_lost_connection_drops_batches_that_were_not_handed_out() -> None:
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with client_of(server) as client, client.queue("work", backlog=4) as work:
+        deliver(server.session, 1, 2, 3, 4)
+        assert await work.next_batch() is not None
+        assert work.queued_messages == 2
+        work.disconnected()
+        assert work.queued_messages == 0
     await server.stop()

@@ -13,6 +13,7 @@ from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 from support.fake_server import FakeServer, records
 
@@ -20,6 +21,7 @@ from raylay.services.client import EPOCH, Client, SyncClient, runtime
 from raylay.services.client.events import Settled
 from raylay.services.commands import publish
 from raylay.services.errors import (
+    BodyTypeError,
     ClientFailed,
     CommandFailed,
     ConnectionLost,
@@ -540,3 +542,35 @@ def test_a_forked_child_is_told_at_once(there: ServerThread) -> None:
         client.publish("t", b"after")
         client.flush(60)
     assert there.server.session.bodies == [b"before", b"after"]
+
+
+class Order(msgspec.Struct):
+    id: int
+
+
+def test_bodies_have_the_type_that_a_subscription_was_given(there: ServerThread) -> None:
+    with SyncClient("desk", [there.server.address]) as client:
+        orders = client.subscribe("orders", type=Order)
+        name = there.server.session.commands("subscribe")[-1]["sub"]
+        for number, body in enumerate((b'{"id": 1}', b"{}", b'{"id": 3}'), 1):
+            there.call(there.server.session.deliver, name, records(7, [number], body))
+        assert next(orders).json() == Order(1)
+        with pytest.raises(BodyTypeError, match="required field `id`"):
+            next(orders).json()
+        batch = orders.next_batch()
+        assert batch is not None and batch.json() == [Order(3)]
+
+
+def test_a_queue_is_read_by_batches(there: ServerThread) -> None:
+    with SyncClient("desk", [there.server.address]) as client:
+        with client.queue("work", backlog=4, type=Order) as work:
+            name = there.server.session.commands("subscribe")[-1]["sub"]
+            payload = b"".join(records(7, [n], b'{"id": %d}' % n) for n in range(1, 5))
+            there.call(lambda: there.server.session.deliver(name, payload, q=1))
+            found: list[int] = []
+            for batch in work.batches():
+                found += [each.id for each in batch.json()]
+                batch.acknowledge()
+                if len(found) == 4:
+                    break
+        assert found == [1, 2, 3, 4]
