@@ -220,22 +220,33 @@ def _stanza_in(annotation: Any) -> type[Stanza] | None:
 
 @cache
 def places() -> dict[str, tuple[str, ...]]:
-    """Returns, for each tag, the stanzas that it may stand in."""
-    found: dict[str, list[str]] = {}
+    """Returns, for each tag, the stanzas that it may stand in. A stanza whose tag stands for
+    different ones (a Topic) has the tag of its own stanza before it: `Destination/Topic`."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    models: dict[str, set[type[Stanza]]] = {}
     seen: set[tuple[type[Stanza], str]] = set()
 
-    def walk(model: type[Stanza], name: str) -> None:
+    def walk(model: type[Stanza], name: str, parent: str) -> None:
+        models.setdefault(name, set()).add(model)
         if (model, name) in seen:
             return
         seen.add((model, name))
         for tag, slot in slots(model).items():
-            if name not in found.setdefault(tag, []):
-                found[tag].append(name)
+            if (name, parent) not in found.setdefault(tag, []):
+                found[tag].append((name, parent))
             if slot.stanza is not None:
-                walk(slot.stanza, slot.tag)
+                walk(slot.stanza, slot.tag, name)
 
-    walk(AmpsConfig, ROOT)
-    return {tag: tuple(names) for tag, names in found.items()}
+    walk(AmpsConfig, ROOT, "")
+    return {
+        tag: tuple(
+            dict.fromkeys(
+                f"{parent}/{name}" if parent and len(models[name]) > 1 else name
+                for name, parent in names
+            )
+        )
+        for tag, names in found.items()
+    }
 
 
 def _unknown(tag: str, parent: str, model: type[Stanza]) -> str:

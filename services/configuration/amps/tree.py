@@ -37,6 +37,7 @@ VERSION = "5.3.4"
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _DECLARATION = re.compile(r"\s*<\?xml[^>]*\?>")
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_MISMATCHED_TAG = expat.errors.codes[expat.errors.XML_ERROR_TAG_MISMATCH]
 _HOLDER = "<holder>"
 
 
@@ -324,13 +325,23 @@ class _ExpatReader:
                     f"{self._path}:{error.lineno}: a DOCTYPE is not taken: leave it out"
                 )
                 return None
-            what = expat.ErrorString(error.code)
-            self._reader.errors.append(f"{self._path}:{error.lineno}: this is no XML: {what}")
+            self._reader.errors.append(self._not_xml(error))
             return None
         except ConfigurationError as error:
             self._reader.errors.append(str(error))
             return None
         return self._stack[0].children[0] if self._stack[0].children else None
+
+    def _not_xml(self, error: expat.ExpatError) -> str:
+        what = f"this is no XML: {expat.ErrorString(error.code)}"
+        unclosed = self._stack[-1]
+        if unclosed.tag and error.code == _MISMATCHED_TAG:
+            # The parser finds it at the next end tag, which may be the last line of the file.
+            return (
+                f"{unclosed.origin}: this is no XML: {unclosed.tag} has no end tag before line "
+                f"{error.lineno}: {what.partition(': ')[2]}"
+            )
+        return f"{self._path}:{error.lineno}: {what}"
 
     def _here(self) -> str:
         return f"{self._path}:{self._parser.CurrentLineNumber}"

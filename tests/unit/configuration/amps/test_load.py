@@ -313,7 +313,11 @@ def test_every_documented_instance_element_is_modelled() -> None:
          ["a DOCTYPE is not taken"]),
         ("</AMPSConfig>", "<Bootstrap><Transport><Type>amps-replication</Type></Transport>"
          "</Bootstrap></AMPSConfig>", 68, ["Bootstrap has no InetAddr"]),
-        ("</AMPSConfig>", "", 69, ["no XML"]),
+        ("</AMPSConfig>", "", 1, ["no XML", "AMPSConfig has no end tag before line 69"]),
+        ("</Group>", "", 3, ["no XML", "Group has no end tag before line", "mismatched tag"]),
+        ("<Group>A</Group>", "<SOW><Topic><Name>t</Name><MessageType>json</MessageType>"
+         "<Filter>/a = 1</Filter></Topic></SOW>", 3,
+         ["Filter is misplaced in Topic", "TransactionLog/Topic or Destination/Topic"]),
         ("</AMPSConfig>", "</AMPSConfig><AMPSConfig/>", 1, ["one element AMPSConfig"]),
         ("9007", "${PORT}", 8, ["${PORT} is not set", "-D PORT=VALUE"]),
     ],
