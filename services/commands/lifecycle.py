@@ -43,6 +43,7 @@ from raylay.services.fabric.records.discovery import runs_already
 from raylay.storage.files import private_opener
 
 if TYPE_CHECKING:
+    from raylay.services.configuration.model import FabricSettings
     from raylay.services.fabric import Fabric
 
 STOP_TIMEOUT_S = 60.0
@@ -159,13 +160,10 @@ def apply(
     """Make a running fabric match its changed file while clients go on: start new instances and
     restart changed ones, one after the other."""
     from raylay.services.configuration.amps.tree import parse_defines
-    from raylay.services.configuration.files import load_fabric
     from raylay.services.fabric import Fabric
     from raylay.services.fabric.rollout import Progress
 
-    settings = load_fabric(
-        files, defines=parse_defines(define), name=name, ignore_unsupported=ignore_unsupported
-    )
+    settings = settings_to_apply(files, parse_defines(define), name, ignore_unsupported)
     progress = Progress()
     try:
         with (
@@ -182,6 +180,25 @@ def apply(
         raise
     for verb, names in (("started", progress.started), ("restarted", progress.restarted)):
         echo(f"{verb}: {', '.join(names) or 'none'}")
+
+
+def settings_to_apply(
+    files: list[Path], defines: dict[str, str], name: str, ignore_unsupported: bool
+) -> FabricSettings:
+    """Returns the settings that the files describe. AMPSConfig files, which have no name of their
+    fabric, are those of the only one that runs."""
+    from raylay.services.configuration.files import load_fabric, name_is_declared
+
+    def load(meant: str) -> FabricSettings:
+        return load_fabric(
+            files, defines=defines, name=meant, ignore_unsupported=ignore_unsupported
+        )
+
+    settings = load(name)
+    runs = [entry.name for entry in registry.running()]
+    if name or len(runs) != 1 or settings.name in runs or name_is_declared(files):
+        return settings
+    return load(runs[0])
 
 
 def _up_in_background(name: str, arguments: list[str], place: Path) -> None:

@@ -83,6 +83,16 @@ def load_fabric(
     return fabric_of(found, name, ignore_unsupported=ignore_unsupported)
 
 
+def name_is_declared(paths: Iterable[str | Path]) -> bool:
+    """Returns whether the files say the name of their fabric: a YAML file does, AMPSConfig files
+    do not.
+
+    Raises:
+        ConfigurationError: a file cannot be read.
+    """
+    return not any(is_amps(read_text(Path(path))) for path in paths)
+
+
 def load_all(
     paths: Iterable[str | Path],
     *,
