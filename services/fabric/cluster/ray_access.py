@@ -6,7 +6,7 @@ asks the head through this module hears within seconds that it does not answer (
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import inspect
 import os
 import select
@@ -38,6 +38,8 @@ AUTH_VARIABLE = "RAY_AUTH_MODE"
 TOKEN_MODE = "token"
 ALIVE_METHOD = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 """A call of Ray's head that changes nothing."""
+NO_DASHBOARD = "127.0.0.1:1"
+"""The address of the dashboard that is not there."""
 HEAD_OUTAGE_S = 600
 """Time for which the nodes of a Ray that we start outlive its head."""
 
@@ -263,7 +265,7 @@ def start_ray(options: dict[str, Any]) -> None:
     ray_files.keep_token_private()
     for attempt in (1, 2):
         try:
-            with _without_watchers():
+            with _small_ray():
                 ray.init(
                     address="local",
                     _temp_dir=temporary_directory,
@@ -283,20 +285,56 @@ def start_ray(options: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _without_watchers() -> Iterator[None]:
-    """Makes a Ray that is begun in the block start neither the process that reads its workers'
-    output for drivers (`log_to_driver` is off) nor the one that asks for more nodes: on one machine
-    each of them takes a second of processor time at the start, and some for ever. Ray has an option
-    for each process, but `ray.init` does not offer them."""
-    module: Any = importlib.import_module("ray._private.parameter")
-    before = module.RayParams
-    known = inspect.signature(before).parameters
-    wanted = {"include_log_monitor": False, "no_monitor": True}
-    module.RayParams = partial(before, **{k: v for k, v in wanted.items() if k in known})
+def _small_ray() -> Iterator[None]:
+    """Makes a Ray that is begun in the block start no more than a fabric needs: neither the process
+    that reads its workers' output for drivers (`log_to_driver` is off), nor the one that asks for
+    more nodes, nor the dashboard's, which `include_dashboard=False` leaves without pages, and the
+    agent of each node without what serves those pages. Its workers are `actors/ray_worker.py`. Each
+    of the processes takes up to a second of processor time and 70 MB, and Ray waits for the
+    dashboard's. `ray.init` offers no option for any of it."""
+    parameter: Any = importlib.import_module("ray._private.parameter")
+    utils: Any = importlib.import_module("ray._private.utils")
+    node: Any = importlib.import_module("ray._private.node").Node
+    params = parameter.RayParams
+    known = inspect.signature(params).parameters
+    wanted = {"include_log_monitor": False, "no_monitor": True, "worker_path": _worker_program()}
+    changes = (
+        (
+            parameter,
+            "RayParams",
+            partial(params, **{k: v for k, v in wanted.items() if k in known}),
+        ),
+        (node, "start_api_server", _start_no_dashboard),
+        (utils, "get_dashboard_dependency_error", lambda: ImportError("no dashboard is wanted")),
+    )
+    before = [(place, name, vars(place).get(name)) for place, name, _ in changes]
     try:
+        for place, name, value in changes:
+            setattr(place, name, value)
         yield
     finally:
-        module.RayParams = before
+        for place, name, value in before:
+            setattr(place, name, value)
+
+
+def _start_no_dashboard(node: Any, **_: Any) -> None:
+    """Takes the place of `Node.start_api_server`."""
+    node._webui_url = ""
+    constants: Any = importlib.import_module("ray._private.ray_constants")
+    # A node's agent would write an error each second for as long as there is no address.
+    node.get_gcs_client().internal_kv_put(
+        constants.DASHBOARD_ADDRESS.encode(),
+        NO_DASHBOARD.encode(),
+        True,
+        constants.KV_NAMESPACE_DASHBOARD,
+    )
+
+
+def _worker_program() -> str:
+    """Returns the path of the file that Ray's workers run."""
+    found = importlib.util.find_spec("raylay.actors.ray_worker")
+    assert found is not None and found.origin is not None
+    return found.origin
 
 
 def leave_ray() -> None:

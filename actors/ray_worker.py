@@ -1,0 +1,108 @@
+"""The program of a worker process of a Ray that Raylay starts: Ray's own, without the modules that
+Ray imports for what only some workers do.
+
+A bare worker of Ray takes 60 MB. Almost half of it is for packages that an instance or a link never
+uses: `requests` and `jsonschema`, which Ray needs in a cloud and for runtime environments, and,
+where they are installed, pyarrow with numpy and pydantic, for which Ray sets up the pickling of
+their values before the first call. Here the former are loaded when something first uses them, and
+pickling is set up when the worker itself has imported such a package. All else is as in Ray,
+whoever's work the worker does.
+
+Ray runs this file as a script (`RayParams.worker_path`). Nothing here may keep a worker from its
+start: what a later Ray does differently is left as Ray has it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import runpy
+import sys
+import threading
+from contextlib import suppress
+from typing import Any
+
+LATE_PACKAGES = ("requests", "jsonschema", "yaml", "psutil")
+"""Packages that `import ray` imports, and that Ray uses only within functions."""
+PICKLED_PACKAGES = ("pyarrow", "pydantic", "starlette")
+"""Packages for whose values Ray sets up pickling."""
+
+
+def load_late(package: str) -> None:
+    """Makes `import package` load nothing until an attribute of the package is used. Python's own
+    `LazyLoader` loads at the next `import` already, and is not for several threads."""
+    spec = None if package in sys.modules else importlib.util.find_spec(package)
+    if spec is None or spec.loader is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    inside = vars(module)
+    # The import of a submodule asks for it, and so loads the package first.
+    path = inside.pop("__path__")
+    execute = spec.loader.exec_module
+    lock = threading.RLock()
+    is_loading = False
+
+    def load(name: str) -> Any:
+        nonlocal is_loading
+        with lock:
+            if is_loading:
+                raise AttributeError(f"module {package!r} has no attribute {name!r} yet")
+            if inside.get("__getattr__") is load:
+                is_loading = True
+                inside["__path__"] = path
+                try:
+                    execute(module)
+                except BaseException:
+                    del inside["__path__"]
+                    raise
+                finally:
+                    is_loading = False
+                del inside["__getattr__"]
+        return getattr(module, name)
+
+    inside["__getattr__"] = load
+    sys.modules[package] = module
+
+
+class NoAddons:
+    """Takes the place of Ray's `serialization_addons`."""
+
+    def apply(self, context: Any) -> None:
+        """Sets up nothing."""
+
+
+def set_up_pickling_late() -> None:
+    """Makes Ray set up the pickling of other packages' values before the first value is pickled
+    after the process has imported one of them. There is no value of theirs before."""
+    serialization: Any = importlib.import_module("ray._private.serialization")
+    addons = serialization.serialization_addons
+
+    class LateContext(serialization.SerializationContext):  # type: ignore[misc]
+        has_addons = False
+
+        def serialize(self, value: Any) -> Any:
+            if not self.has_addons and any(each in sys.modules for each in PICKLED_PACKAGES):
+                self.has_addons = True
+                addons.apply(self)
+            return super().serialize(value)
+
+    serialization.SerializationContext = LateContext
+    serialization.serialization_addons = NoAddons()
+
+
+def main() -> None:
+    """Runs Ray's worker in this process."""
+    for package in LATE_PACKAGES:
+        with suppress(Exception):
+            load_late(package)
+    with suppress(Exception):
+        set_up_pickling_late()
+    found = importlib.util.find_spec("ray._private.workers.default_worker")
+    assert found is not None and found.origin is not None
+    # As if Python had been given Ray's file.
+    sys.argv[0] = found.origin
+    sys.path[0] = found.origin.rpartition("/")[0]
+    runpy.run_path(found.origin, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
