@@ -85,14 +85,14 @@ class Page:
         *,
         folded: bool | None = None,
     ) -> None:
-        """Adds a table of values and `Cell`s. A column of numbers is aligned to the right.
+        """Adds a table of values and `Cell`s. A column with a number is aligned to the right.
 
         Args:
             folded: whether the reader has to open the table; default: whether it is long.
         """
         cells = [[each if isinstance(each, Cell) else Cell(each) for each in row] for row in rows]
         numeric = [
-            bool(cells) and all(isinstance(row[at].value, int | float) for row in cells)
+            any(isinstance(row[at].value, int | float) for row in cells)
             for at in range(len(columns))
         ]
         shown = [

@@ -141,7 +141,7 @@ def _cell(share: Share) -> Cell:
     lacking = sum(share.lacking.values())
     tone: Tone = "bad" if share.lacking.get("lost") else "warn" if lacking else "good"
     if not lacking:
-        return Cell(f"{share.held:,}", tone)
+        return Cell(share.held, tone)
     worst = next(reason for reason in REASONS if reason in share.lacking)
     return Cell(
         f"{share.expected - lacking:,} of {share.expected:,} "
@@ -295,13 +295,13 @@ def _sow(page: Page, found: Audit) -> None:
     """Adds a table for each SOW topic with the records of its instances."""
     for each in found.sow:
         name = f"SOW topic {each['topic']} ({each['message_type']})"
-        instances = list(each["records"])
+        instances = [instance for instance in found.instances if instance in each["records"]]
         note = "Two publishers may have written a key at once." if each["differing"] else ""
         if each["in_flight"]:
             note += f" {each['in_flight']:,} more were on their way."
         for instance, why in each["not_compared"].items():
             note += f" {instance} was not compared: {why}."
-        rows: list[Any] = [["records", *each["records"].values()]]
+        rows: list[Any] = [["records", *(each["records"][instance] for instance in instances)]]
         rows.append(["keys that differ", each["differing"], *[""] * (len(instances) - 1)])
         for key in each["keys"]:
             rows.append([key["key"], *(key["held"][one] or "nothing" for one in instances)])

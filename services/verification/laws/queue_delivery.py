@@ -394,7 +394,8 @@ def verdict_of(
     """Judges a load on a queue.
 
     Args:
-        done: number of messages that the consumers of a region acknowledged, by region.
+        done: number of messages that the consumers of a region acknowledged, by region. The
+            verdict has the regions in this order.
     """
     region_of = {record.publisher: record.region for record in found.produced}
     given = [delivery for delivery in found.given if delivery.key[0] in region_of]
@@ -405,6 +406,7 @@ def verdict_of(
         places=list(found.journals),
         notes=list(notes),
         broken=violations(found),
+        regions={region: RegionTally(acknowledged=count) for region, count in done.items()},
     )
     first = first_given(given)
     verdict.moved = sum(each.region != region_of[each.key[0]] for each in first.values())
@@ -417,7 +419,5 @@ def verdict_of(
     verdict.again = sum(count > 1 for count in times.values())
     for of in found.produced:
         verdict.regions.setdefault(of.region, RegionTally()).published += len(of.times_us)
-    for region, count in done.items():
-        verdict.regions.setdefault(region, RegionTally()).acknowledged = count
     verdict.takeovers = [taken_over(kill, found.produced, given) for kill in kills]
     return verdict

@@ -3,6 +3,7 @@ each fault and each excuse is told apart."""
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ from raylay.services.pipeline.audit.ages import (
 )
 from raylay.services.pipeline.audit.judgement import Audit, conflicting, judge, settle
 from raylay.services.pipeline.audit.origins import FabricKnowledge, Origin, origins_of
-from raylay.services.pipeline.audit.page import rates_of
+from raylay.services.pipeline.audit.page import audit_page, rates_of
 from raylay.services.pipeline.audit.parts import (
     BLOCK,
     TIMES_MAX,
@@ -675,6 +676,17 @@ def test_why_it_does_not(tmp_path: Any) -> None:
 def drawn(points: list[int], rates: list[float], at_s: int) -> float:
     """As steps are drawn: what holds at a point holds until the next."""
     return rates[max(index for index, point in enumerate(points) if point <= at_s)]
+
+
+def test_every_table_of_the_page_has_the_instances_in_one_order() -> None:
+    counts = {"messages": 1, "duplicates": 0, "out_of_order": 0, "late": 0}
+    found = Audit(instances={"West-1": counts, "East-1": counts})
+    sow = {"topic": "orders", "message_type": "json", "records": {"East-1": 5, "West-1": 6}}
+    found.sow = [sow | {"differing": 0, "in_flight": 0, "not_compared": {}, "keys": []}]
+    page = audit_page(found, "x", dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
+    _, _, table = page.partition("SOW topic orders")
+    assert table.index("West-1") < table.index("East-1")
+    assert table.index(">6<") < table.index(">5<")
 
 
 def test_an_idle_time_is_drawn_as_idle() -> None:

@@ -51,6 +51,15 @@ def test_long_tables_are_folded() -> None:
     assert page.html().count("<details>") == 1
 
 
+def test_a_column_with_a_number_is_aligned_to_the_right_in_each_row() -> None:
+    page = Page("Audit")
+    page.table("Who", ["topic", "a"], [["t", Cell(3, "good")], ["u", Cell("none: cut off")]])
+    html = page.html()
+    assert '<th class="number">a</th>' in html and "<th>topic</th>" in html
+    assert '<td class="good number">3</td>' in html
+    assert '<td class="number">none: cut off</td>' in html
+
+
 @pytest.mark.parametrize(
     ("value", "shown"),
     [(1234567, "1,234,567"), (0.12345, "0.123"), (12345.6, "12,346"), (None, ""), (True, "yes")],

@@ -219,6 +219,8 @@ def test_what_others_took_over_is_measured() -> None:
         "east": RegionTally(published=3, given=2),
         "west": RegionTally(published=1, given=3, taken=2, acknowledged=3),
     }
+    ordered = verdict_of(evidence(), {"west": 3, "south": 0, "east": 0}, ())
+    assert list(ordered.regions) == ["west", "south", "east"]
     assert "4 messages that were acknowledged" in verdict.sentence
     assert "1 was first delivered in another region" in verdict.sentence
     assert "at all 2 instances" in verdict.sentence and verdict.sentence.endswith("East slept.")
