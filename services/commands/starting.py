@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raylay.services.commands.shared.printing import print_words
 from raylay.services.messages.plain_text import plain
@@ -80,14 +81,51 @@ def up_lines(
 
 def next_command(settings: FabricSettings) -> str:
     """Returns a command that publishes a first message: to the first topic that has a plain name,
-    else to a topic that matches the first simple expression."""
+    else to a topic that matches the first simple expression. The message has the key fields of a
+    SOW topic; where clients need credentials, the command says where they are given."""
     options = f" --fabric {settings.name}"
     groups = list(dict.fromkeys(instance.group for instance in settings.instances))
     if len(groups) > 1:
         options += f" --group {groups[0]}"
+    instance = settings.instances[0]
+    sow = settings.sow_of(instance)
+    named = {(each.name, each.message_type): each for each in sow}
+    asks = settings.authentication if instance.authentication is None else instance.authentication
+    user = "" if asks is None else "RAYLAY_USER=USER RAYLAY_PASSWORD_FILE=FILE "
     for topic in settings.topics:
         name = topic.name.removesuffix(".*") + ("1" if topic.name.endswith(".*") else "")
-        if topic.journaled and not _EXPRESSION.search(name):
-            kind = "" if topic.message_type in ("json", "*") else f" --type {topic.message_type}"
-            return f"raylay publish {name} '{{\"hello\": 1}}'{kind}{options}"
+        if not topic.journaled or _EXPRESSION.search(name):
+            continue
+        kind = "json" if topic.message_type == "*" else topic.message_type
+        kept = named.get((name, kind)) or next(
+            (each for each in sow if each.message_type == kind and _takes(each.pattern, name)), None
+        )
+        body: dict[str, Any] = {"hello": 1}
+        key = ""
+        if kept is not None:
+            if (kept.name == name and kept.pattern) or (kept.keys and kind != "json"):
+                continue  # to the one no client publishes, of the other no body is known
+            body |= _fields(kept.keys)
+            key = "" if kept.keys or kept.key_generator else " --key 1"
+        typed = "" if kind == "json" else f" --type {kind}"
+        return f"{user}raylay publish {name} '{json.dumps(body)}'{typed}{key}{options}"
     return f"raylay status --fabric {settings.name}"
+
+
+def _takes(pattern: str, topic: str) -> bool:
+    # Late: its engine takes 10 ms to import.
+    from raylay.services.messages.topic_pattern import TopicPattern
+
+    return bool(pattern) and TopicPattern(pattern).search(topic)
+
+
+def _fields(identifiers: Iterable[str]) -> dict[str, Any]:
+    """Returns a JSON object that has a value in each of these fields."""
+    found: dict[str, Any] = {}
+    for identifier in identifiers:
+        *parents, last = identifier.strip("/").split("/")
+        place = found
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = 1
+    return found

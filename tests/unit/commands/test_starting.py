@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from raylay.services.commands import lifecycle
 from raylay.services.commands.starting import next_command, shown_progress, up_lines
+from raylay.services.configuration import yaml_file
 from raylay.services.fabric import Fabric, Topic
 
 MAKEFILE = Path(__file__).parents[3] / "Makefile"
@@ -88,6 +91,37 @@ def test_the_next_command_publishes_to_a_topic_that_there_is(
     topic = command.split()[2]
     if " publish " in command:
         assert any(re.fullmatch(each.name, topic) for each in settings.topics)
+
+
+@pytest.mark.parametrize(
+    ("sow", "words"),
+    [
+        ({"name": "orders", "keys": ["/id"]}, """orders '{"hello": 1, "id": 1}' --fabric f"""),
+        ({"name": "orders", "keys": ["/a/b", "/a/c"]},
+         """orders '{"hello": 1, "a": {"b": 1, "c": 1}}' --fabric f"""),
+        ({"name": "orders"}, """orders '{"hello": 1}' --key 1 --fabric f"""),
+        ({"name": "all", "pattern": "^ord", "keys": ["/id"]},
+         """orders '{"hello": 1, "id": 1}' --fabric f"""),
+        ({"name": "orders", "pattern": "^ord", "keys": ["/id"]}, "publish trades '"),
+        ({"name": "other", "keys": ["/id"]}, """orders '{"hello": 1}' --fabric f"""),
+    ],
+)  # fmt: skip
+def test_the_next_command_gives_the_key_of_a_sow_topic(sow: dict[str, Any], words: str) -> None:
+    topics = [{"name": "orders", "message_type": "json"}, {"name": "trades"}, {"name": "other"}]
+    settings = yaml_file.parse(json.dumps(
+        {"fabric": "f", "regions": {"A": 1}, "topics": topics,
+         "sow_topics": [{"message_type": "json"} | sow]}
+    ))  # fmt: skip
+    assert words in next_command(settings)
+
+
+def test_the_next_command_says_where_credentials_are_given() -> None:
+    settings = yaml_file.parse(json.dumps(
+        {"fabric": "f", "regions": {"A": 1}, "topics": ["orders"],
+         "authentication": {"module": "passwords", "options": {"File": "users"}}}
+    ))  # fmt: skip
+    command = next_command(settings)
+    assert command.startswith("RAYLAY_USER=USER RAYLAY_PASSWORD_FILE=FILE raylay publish orders")
 
 
 def made(*options: str) -> list[str]:
