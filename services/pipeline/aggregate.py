@@ -337,7 +337,7 @@ def _published(directory: Path) -> int:
         state = json.loads((directory / STAGING_OF_CHECKPOINT / STATE_FILE).read_bytes())
     except FileNotFoundError:
         return 0
-    return int(state["next_sequence"]) - 1
+    return int(state["next_sequence"]) - 1 - int(state["refused"])
 
 
 def _followed(

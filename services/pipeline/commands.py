@@ -82,6 +82,15 @@ OnCorruptOption = Annotated[
 ]
 
 
+DeadLettersOption = Annotated[
+    str,
+    typer.Option(
+        "--dead-letters",
+        help="Keep messages that are refused in this directory of Parquet files, or topic:NAME.",
+    ),
+]
+
+
 class BodyMode(StrEnum):
     """The effect of a body that does not fit the schema."""
 
@@ -287,6 +296,7 @@ def aggregate_command(
         str,
         typer.Option("--instance", help="The instance to read; default: the fabric's first."),
     ] = "",
+    dead_letters: DeadLettersOption = "",
     on_corrupt: OnCorruptOption = OnCorrupt.STOP,
     master: MasterOption = MASTER_DEFAULT,
     debug: DebugOption = False,
@@ -317,6 +327,8 @@ def aggregate_command(
         if server
         else _where_to(None, record.directory if record else source, group or place.group)
     )
+    if dead_letters:
+        publish["dead_letters"] = dead_letters
     with _spark(master, "aggregate", debug) as spark, _stopped_by_signals() as stop:
         summary = aggregate(
             spark,
@@ -482,6 +494,7 @@ def replay_command(
     chunk: Annotated[
         int, typer.Option("--chunk", min=1, help="Messages staged at once.")
     ] = 100_000,
+    dead_letters: DeadLettersOption = "",
     on_corrupt: OnCorruptOption = OnCorrupt.STOP,
     master: MasterOption = MASTER_DEFAULT,
     debug: DebugOption = False,
@@ -502,7 +515,7 @@ def replay_command(
     factor, gap_max_us = parse_speed(speed), parse_milliseconds(gap_max, "--gap-max") * 1000
     if job and staging is None:
         raise ConfigurationError("a job is stored in its staging directory: give --staging")
-    target = WriteOptions.of(_where_to(server, fabric, group))
+    target = WriteOptions.of(_where_to(server, fabric, group) | {"dead_letters": dead_letters})
     check_target(target)
     job = job or f"replay-{os.urandom(4).hex()}"
     where = staging or Path(tempfile.mkdtemp(prefix="raylay-replay-"))
@@ -538,14 +551,16 @@ def publish_command(
     ] = None,
     fabric: ToFabricOption = "",
     group: GroupOption = "",
+    dead_letters: DeadLettersOption = "",
 ) -> None:
     """Publish what a write from Spark left staged, each row once."""
     check_spark()
     from raylay.services.pipeline.publishing.sink import WriteOptions, publish_pending
 
     started_s = time.monotonic()
-    options = WriteOptions.of(_where_to(server, fabric, group))
-    _report("publish", started_s, {"published": publish_pending(staging, options)})
+    options = WriteOptions.of(_where_to(server, fabric, group) | {"dead_letters": dead_letters})
+    published = publish_pending(staging, options, any_reason=True)
+    _report("publish", started_s, {"published": published})
 
 
 def main() -> int:

@@ -11,11 +11,12 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -43,7 +44,7 @@ SCHEMA = pa.schema(
     ]
 )
 """Columns of a table of dead letters."""
-_BYTES = ("body", "key", "correlation_id")
+BATCH_LETTERS = 10_000
 
 
 def now_us() -> int:
@@ -61,7 +62,8 @@ class DeadLetter:
         position: the message's transaction id, or the row's number in its partition, from 0; the
             row's sequence where an instance refused it.
         write: the micro-batch (`batch-N`) or job of the row; empty for a message.
-        partition: the row's partition in the write; -1 for a message.
+        partition: the row's partition in the write; -1 for a message, and for a row that an
+            instance refused.
         time_us: when it was refused, in microseconds since 1970.
     """
 
@@ -97,17 +99,27 @@ class DeadLetter:
         return json.dumps(values, ensure_ascii=False).encode("utf-8", "replace")
 
 
-def letters_table(letters: Iterable[DeadLetter]) -> pa.Table:
-    """Returns dead letters as a table with the columns `SCHEMA`."""
-    listed = list(letters)
-    columns = {
-        name: pa.array(
-            [getattr(letter, "time_us" if name == "time" else name) for letter in listed],
+def letters_batch(letters: Sequence[DeadLetter]) -> pa.RecordBatch:
+    """Returns dead letters as rows with the columns `SCHEMA`."""
+    columns = [
+        pa.array(
+            [getattr(letter, "time_us" if name == "time" else name) for letter in letters],
             SCHEMA.field(name).type,
         )
         for name in SCHEMA.names
-    }
-    return pa.table(columns, schema=SCHEMA)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def letters_of(batch: pa.RecordBatch) -> Iterator[DeadLetter]:
+    """Yields the dead letters of rows that `letters_batch` made."""
+    names = ["time_us" if name == "time" else name for name in SCHEMA.names]
+    columns = [
+        column.cast(pa.int64()) if name == "time_us" else column
+        for name, column in zip(names, batch.columns, strict=True)
+    ]
+    for row in zip(*(column.to_pylist() for column in columns), strict=True):
+        yield DeadLetter(**dict(zip(names, row, strict=True)))
 
 
 class LetterPublisher(Protocol):
@@ -146,13 +158,26 @@ class DeadLetterTarget:
         return cls(directory=path.absolute())
 
 
-def append_letters(directory: Path, name: str, letters: Sequence[DeadLetter]) -> Path | None:
+def append_letters(directory: Path, name: str, letters: Iterable[DeadLetter]) -> Path | None:
+    """Adds dead letters to a table, as `append_batches` does."""
+    return append_batches(directory, name, batches_of(letters))
+
+
+def batches_of(letters: Iterable[DeadLetter]) -> Iterator[pa.RecordBatch]:
+    """Yields dead letters as rows, up to `BATCH_LETTERS` at a time."""
+    left = iter(letters)
+    while taken := list(islice(left, BATCH_LETTERS)):
+        yield letters_batch(taken)
+
+
+def append_batches(directory: Path, name: str, batches: Iterable[pa.RecordBatch]) -> Path | None:
     """Adds dead letters to a table durably, as one file; readers see all of them or none.
 
     Args:
         directory: the table's; created when it is missing.
         name: identifies these letters: a second call with this name replaces those of the first,
             so that a task or a micro-batch that is repeated adds none twice.
+        batches: rows with the columns `SCHEMA`.
 
     Returns:
         The file; None: there are no letters, and a file of that name is removed.
@@ -160,23 +185,28 @@ def append_letters(directory: Path, name: str, letters: Sequence[DeadLetter]) ->
     Raises:
         StorageError: the directory cannot be written.
     """
-    file = directory / f"{name.replace('/', '%2F')}.parquet"
-    aside = directory / f".{file.name}.{os.urandom(4).hex()}"
+    file = directory / f"{quote(name, safe=' ')}.parquet"
+    aside = directory / f".{os.urandom(8).hex()}"
     try:
-        if not letters:
+        left = iter(batches)
+        first = next((batch for batch in left if batch.num_rows), None)
+        if first is None:
             file.unlink(missing_ok=True)
             return None
         make_directory(directory)
         make_file(aside)
-        pq.write_table(letters_table(letters), aside)
+        with pq.ParquetWriter(aside, SCHEMA) as writer:
+            for batch in chain([first], left):
+                writer.write_batch(batch)
         sync_file(aside)
         move_durably(aside, file)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            aside.unlink()
         raise StorageError(
             f"the dead letters cannot be written to {directory}: {error}", str(directory)
         ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            aside.unlink()
     return file
 
 

@@ -11,6 +11,7 @@ from support.pipeline_child import FOR_SMALL_QUERIES
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import TopicRule
+from raylay.services.sow.definition import SowTopicDefinition
 
 
 @pytest.fixture(scope="session")
@@ -48,5 +49,21 @@ def choosy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningInstance
     and no others."""
     directory = tmp_path_factory.mktemp("choosy") / "Chicago-2"
     made = RunningInstance(directory, topics=(TopicRule("^(kept/|orders)", "json"),))
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def stateful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningInstance]:
+    """A running instance with SOW topics: `board/…` by the field `/id`, `given` by the publishers'
+    keys."""
+    directory = tmp_path_factory.mktemp("stateful") / "Chicago-3"
+    made = RunningInstance(
+        directory,
+        sow=(
+            SowTopicDefinition("boards", "json", pattern="^board/", keys=("/id",)),
+            SowTopicDefinition("given", "json"),
+        ),
+    )
     yield made
     made.stop()

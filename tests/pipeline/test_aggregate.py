@@ -29,7 +29,9 @@ from raylay.services.pipeline.journals import places
 ROOT = Path(__file__).parents[2]
 NOWHERE = {"servers": "127.0.0.1:9", "connect_wait_s": "0.2"}
 FLIGHTS = 1_500
-SECTIONS = ("Reading", "Following", "Publishing", "Archiving", "Summing up, live")
+SECTIONS = (
+    "Reading", "Following", "Publishing", "Dead letters", "Archiving", "Summing up, live",
+)  # fmt: skip
 """Of the page, those whose Python is run."""
 
 

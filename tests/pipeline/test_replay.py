@@ -9,11 +9,13 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from support import replay_child
 from support.pipeline_cases import (
@@ -27,12 +29,13 @@ from support.pipeline_cases import (
 from support.replay_child import CHUNK_ROWS, Numbers
 
 from raylay.services import cli
-from raylay.services.errors import ConfigurationError, ConnectionLost, StorageError
+from raylay.services.errors import CommandFailed, ConfigurationError, ConnectionLost, StorageError
 from raylay.services.messages.records import decode_record
 from raylay.services.pipeline.archive import archive
 from raylay.services.pipeline.journals import places
 from raylay.services.pipeline.publishing.sink import WriteOptions
-from raylay.services.pipeline.publishing.staging import PendingWrite, stage
+from raylay.services.pipeline.publishing.staged_rows import PendingWrite, read_batches
+from raylay.services.pipeline.publishing.staging import StagedFile, stage
 from raylay.services.pipeline.replay.job import REPLAYED, LogChunk, ReplayPlan, replay
 from raylay.services.pipeline.replay.pacing import Schedule, ready
 from raylay.services.pipeline.replay.source import ReplaySelection, SparkSource, cut
@@ -95,7 +98,7 @@ def test_rows_are_given_out_in_order(tmp_path: Path) -> None:
     assert (store.lowest, store.highest, store.messages) == (1, 1, 1)
     store.advance(1)
     assert bodies_of(store) == [(1, b"a")] and store.known_rows == 0
-    (record,) = (r for s, r in PacedRows("p", store._rows._pending).replay() if s == 1)
+    (record,) = (r for s, r in PacedRows("p", store._rows.pending).replay() if s == 1)
     store.put(2, record)
     assert [sequence for sequence, _ in store.replay()] == [1, 2]
     with pytest.raises(StorageError, match="4 does not follow 2"):
@@ -181,6 +184,37 @@ def test_a_replay_keeps_its_times(instance: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="job a was begun with another value of count:"):
         replay(Numbers("replay/times", 9), target, tmp_path, "a")
     assert len(journaled(instance, "replay/times")) == 600
+
+
+class OddRefused(Numbers):
+    """The numbers, where a SOW topic by `/id` takes only the even ones."""
+
+    def stage(self, chunk: LogChunk, run: Path) -> StagedFile:
+        file = super().stage(chunk, run)
+        rows = [row for batch in read_batches(file.path) for row in batch.to_pylist()]
+        for row in rows:
+            if int(row["body"]) % 2 == 0:
+                row["body"] = b'{"id": %s}' % row["body"]
+        return stage(run, 0, [pa.RecordBatch.from_pylist(rows, REPLAYED)], REPLAYED)
+
+
+@pytest.mark.covers("Data pipeline", "rows that are refused")
+def test_a_replay_of_messages_that_are_refused(stateful: Any, tmp_path: Path) -> None:
+    target = WriteOptions.of({"servers": stateful.address})
+    source = OddRefused("board/replayed", 60)
+    for _ in range(2):
+        with pytest.raises(CommandFailed, match="row 1 of 20 of batch-0 on board/replayed was ref"):
+            replay(source, target, tmp_path, "job", speed=0, chunk_rows=20)
+    dead = tmp_path / "dead"
+    settled = replace(target, dead_letters=str(dead))
+    done = replay(source, settled, tmp_path, "job", speed=0)
+    assert (done.published, done.published_before, done.refused) == (20, 10, 30)
+    again = replay(source, settled, tmp_path, "job", speed=0)
+    assert (again.published, again.refused) == (0, 0)
+    found = [json.loads(body)["id"] for _, _, body in journaled(stateful, "board/replayed")]
+    assert found == list(range(2, 61, 2))
+    refused = [row["body"] for row in pq.read_table(dead).to_pylist()]
+    assert sorted(int(body) for body in refused) == list(range(1, 61, 2))
 
 
 # -- from lakes -----------------------------------------------------------------------------------

@@ -55,10 +55,9 @@ from raylay.services.pipeline.publishing.sink import (
     publish_pending,
     publish_rows,
 )
+from raylay.services.pipeline.publishing.staged_rows import STAGED, StagedRows
 from raylay.services.pipeline.publishing.staging import (
-    STAGED,
     StagedFile,
-    StagedRows,
     StagingDirectory,
     rows_checksum,
     stage,
@@ -268,6 +267,7 @@ def test_the_checksum_of_rows() -> None:
         {"key": rows["correlation_id"], "correlation_id": rows["key"]},
         {"key": pa.array([None, b"k", b""], pa.binary())},
         {"expiration_s": pa.array([None, 8, 0], pa.int64())},
+        {"command": [None, "delta_publish", None]},
     ]
     found = {rows_checksum(normal(batch(**rows | other), "", "")) for other in others}
     assert len(found) == len(others) and one not in found
@@ -356,9 +356,13 @@ def test_staged_rows_as_a_publish_store(tmp_path: Path) -> None:
     [
         ({"body": [None]}, "a row has no body"),
         ({"body": ["x"], "topic": pa.array([None], pa.string())}, "a row has no topic"),
-        ({"body": ["x"], "topic": [""]}, "a row's topic has 0 to 0 bytes"),
-        ({"body": ["x"], "topic": ["t" * 2000]}, "topic has 2000 to 2000 bytes, but 1 to 1024"),
-        ({"body": ["x"], "expiration_s": [-1]}, "expiration_s is -1 to -1: give 0 to"),
+        ({"body": ["x"], "topic": [""]}, "row 0 cannot be published: its topic has 0 bytes"),
+        ({"body": ["x"], "topic": ["t" * 2000]}, "topic has 2000 bytes, but 1 to 1024"),
+        ({"body": ["x"], "key": ["k" * 65_536]}, "its key has 65536 bytes, but 0 to 65535"),
+        ({"body": ["x"], "command": ["merge"]}, "its command is 'merge': give publish, delta_pub"),
+        ({"body": [None], "command": ["sow_delete"]}, "a row has no body and no key"),
+        ({"body": [""], "command": ["sow_delete"]}, "a sow_delete has neither a key nor a body"),
+        ({"body": ["x"], "expiration_s": [-1]}, "expiration_s is -1: give 0 to"),
     ],
 )
 def test_rows_that_cannot_be_published(columns: Any, text: str) -> None:
@@ -385,7 +389,7 @@ def test_columns_become_messages() -> None:
     assert made.schema == STAGED
     assert made.to_pylist()[0] == {
         "topic": "orders", "message_type": "xml", "body": b"x", "key": b"k",
-        "correlation_id": None, "expiration_s": 3,
+        "correlation_id": None, "expiration_s": 3, "command": None,
     }  # fmt: skip
     assert made["message_type"].to_pylist() == ["xml", "json"]
 
@@ -478,7 +482,7 @@ def test_the_shells_options_of_tls_reach_what_is_published(
 ) -> None:
     told: list[WriteOptions] = []
 
-    def pending(staging: Path, options: WriteOptions) -> int:
+    def pending(staging: Path, options: WriteOptions, any_reason: bool) -> int:
         told.append(options)
         return 0
 

@@ -14,12 +14,13 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
@@ -32,20 +33,27 @@ from pyspark.sql.types import StructType
 
 from raylay.services.client import EPOCH, SyncClient
 from raylay.services.client.credentials import credentials
+from raylay.services.client.events import PublishFailed
+from raylay.services.client.publishing.deletes import delete_body
 from raylay.services.client.publishing.publish_store import PublishStoreProtocol
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import CommandFailed, ConfigurationError
 from raylay.services.fabric.plan import servers_of
 from raylay.services.fabric.transports import client_tls
-from raylay.services.messages.records import TOPIC_BYTES_MAX, TYPE_BYTES_MAX
+from raylay.services.messages.records import (
+    EXPIRATION_S_MAX,
+    KEY_BYTES_MAX,
+    TOPIC_BYTES_MAX,
+    TYPE_BYTES_MAX,
+    Command,
+)
+from raylay.services.pipeline.dead_letters import DeadLetter, DeadLetterTarget
 from raylay.services.pipeline.journals import record_of
+from raylay.services.pipeline.publishing.staged_rows import COMMAND_NAMES, STAGED, StagedRows
 from raylay.services.pipeline.publishing.staging import (
     BATCH,
-    EXPIRATION_S_MAX,
-    STAGED,
     STATE_FILE,
     StagedFile,
-    StagedRows,
     StagingDirectory,
     stage,
 )
@@ -84,6 +92,7 @@ class WriteOptions:
     ca_file: str = ""
     certificate: str = ""
     private_key: str = ""
+    dead_letters: str = ""
     checkpointlocation: str = field(default="")
 
     @classmethod
@@ -122,7 +131,16 @@ class WriteOptions:
             )
         if made.job.startswith(BATCH):
             raise ConfigurationError(f"a job's name cannot begin with {BATCH}")
+        made.letters_target()
         return made
+
+    def letters_target(self) -> DeadLetterTarget | None:
+        """Returns where refused rows go; None: they are an error.
+
+        Raises:
+            ConfigurationError: `dead_letters` is neither a directory nor a topic.
+        """
+        return DeadLetterTarget.of(self.dead_letters) if self.dead_letters else None
 
     def client_options(self) -> dict[str, Any]:
         """Returns a client's options: servers and group, TLS, and the credentials that the
@@ -149,41 +167,143 @@ def normal(batch: pa.RecordBatch, topic: str, message_type: str) -> pa.RecordBat
     """Returns a batch of the written table as rows of schema `STAGED`.
 
     Raises:
-        ConfigurationError: a row cannot be published; the error names the column and the reason.
+        ConfigurationError: a row cannot be published; the error names it and the reason.
     """
-    count = batch.num_rows
-    given = dict(zip(batch.schema.names, batch.columns, strict=True))
-    columns = []
-    for wanted in STAGED:
-        column = given.get(wanted.name)
-        if column is None:
-            fixed = {"topic": topic, "message_type": message_type or MESSAGE_TYPE_DEFAULT}
-            column = pa.repeat(pa.scalar(fixed.get(wanted.name), wanted.type), count)
-        column = column.cast(wanted.type)
-        if wanted.name == "message_type":
-            column = pc.fill_null(column, message_type or MESSAGE_TYPE_DEFAULT)
-        columns.append(column)
-    made = pa.RecordBatch.from_arrays(columns, schema=STAGED)
+    made, refused = checked(batch, topic, message_type)
+    for at, reason in refused.items():
+        raise ConfigurationError(
+            f"row {at} cannot be published: {reason}; set the option dead_letters to keep such "
+            "rows in a table or topic of their own; nothing was published"
+        )
+    return made
+
+
+def checked(
+    batch: pa.RecordBatch, topic: str, message_type: str
+) -> tuple[pa.RecordBatch, dict[int, str]]:
+    """Returns the rows of a written table that can be published, with the schema `STAGED`, and the
+    others: number in the batch, and reason."""
+    columns = _columns(batch, topic, message_type or MESSAGE_TYPE_DEFAULT)
+    commands = columns["command"]
+    codes = _codes(commands)
+    refused: dict[int, str] = {}
+
+    def refuse(wrong: Any, reason: Callable[[int], str]) -> None:
+        for at in pc.indices_nonzero(pc.fill_null(wrong, False)).to_pylist():
+            refused.setdefault(at, reason(at))
+
+    refuse(
+        pc.and_(pc.is_null(codes), pc.is_valid(commands)),
+        lambda at: (
+            f"its command is {commands[at].as_py()!r}: give {', '.join(COMMAND_NAMES.values())}"
+        ),
+    )
+    deletes = pc.fill_null(pc.equal(codes, int(Command.DELETE)), False)
+    by_key = pc.and_(deletes, pc.greater(pc.fill_null(pc.binary_length(columns["key"]), 0), 0))
+    refuse(
+        pc.and_(pc.is_null(columns["body"]), pc.invert(by_key)),
+        lambda at: "a row has no body" + (" and no key" if deletes[at].as_py() else ""),
+    )
+    empty = pc.equal(pc.binary_length(columns["body"]), 0)
+    refuse(
+        pc.and_(pc.and_(deletes, pc.invert(by_key)), empty),
+        lambda at: "a sow_delete has neither a key nor a body with the key's fields",
+    )
     for name, low, high in (
         ("topic", 1, TOPIC_BYTES_MAX),
         ("message_type", 1, TYPE_BYTES_MAX),
         ("body", 0, BODY_BYTES_MAX),
+        ("key", 0, KEY_BYTES_MAX),
+        ("correlation_id", 0, KEY_BYTES_MAX),
     ):
-        if made[name].null_count:
-            raise ConfigurationError(f"a row has no {name}: nothing was published")
-        lengths = pc.binary_length(made[name])
-        worst = pc.min_max(lengths).as_py()
-        if count and not low <= worst["min"] <= worst["max"] <= high:
-            raise ConfigurationError(
-                f"a row's {name} has {worst['min']} to {worst['max']} bytes, but {low} to {high} "
-                "are allowed: nothing was published"
-            )
-    seconds = pc.min_max(made["expiration_s"]).as_py()
-    if seconds["min"] is not None and not 0 <= seconds["min"] <= seconds["max"] <= EXPIRATION_S_MAX:
-        raise ConfigurationError(
-            f"expiration_s is {seconds['min']} to {seconds['max']}: give 0 to {EXPIRATION_S_MAX}"
+        lengths = pc.binary_length(columns[name])
+        if name == "topic":
+            refuse(pc.is_null(lengths), lambda at: "a row has no topic")
+        refuse(
+            pc.or_(pc.less(lengths, low), pc.greater(lengths, high)),
+            lambda at, name=name, lengths=lengths, low=low, high=high: (  # type: ignore[misc]
+                f"its {name} has {lengths[at].as_py()} bytes, but {low} to {high} are allowed"
+            ),
         )
-    return made
+    seconds = columns["expiration_s"]
+    refuse(
+        pc.or_(pc.less(seconds, 0), pc.greater(seconds, EXPIRATION_S_MAX)),
+        lambda at: f"its expiration_s is {seconds[at].as_py()}: give 0 to {EXPIRATION_S_MAX}",
+    )
+    columns["command"] = codes
+    if pc.any(deletes).as_py():
+        columns["body"], columns["key"] = _delete_bodies(columns, deletes, by_key, refused)
+    made = pa.RecordBatch.from_arrays([columns[name] for name in STAGED.names], schema=STAGED)
+    if refused:
+        good = np.ones(batch.num_rows, bool)
+        good[list(refused)] = False
+        made = made.filter(pa.array(good))
+    return made, dict(sorted(refused.items()))
+
+
+def _columns(batch: pa.RecordBatch, topic: str, message_type: str) -> dict[str, pa.Array]:
+    """Returns the columns of staged rows, where `command` is the text that the table has."""
+    count = batch.num_rows
+    given = dict(zip(batch.schema.names, batch.columns, strict=True))
+    fixed = {"topic": topic, "message_type": message_type}
+    columns = {}
+    for wanted in STAGED:
+        kind = pa.string() if wanted.name == "command" else wanted.type
+        column = given.get(wanted.name)
+        if column is None:
+            column = pa.repeat(pa.scalar(fixed.get(wanted.name), kind), count)
+        columns[wanted.name] = column.cast(kind)
+    columns["message_type"] = pc.fill_null(columns["message_type"], message_type)
+    return columns
+
+
+def _codes(commands: pa.Array) -> pa.Array:
+    """Returns the numbers of commands; null where there is none, or no such command."""
+    if commands.null_count == len(commands):
+        return pa.nulls(len(commands), pa.uint8())
+    at = pc.index_in(commands, pa.array(list(COMMAND_NAMES.values())))
+    return pa.array([int(each) for each in COMMAND_NAMES], pa.uint8()).take(at)
+
+
+def _delete_bodies(
+    columns: Mapping[str, pa.Array], deletes: Any, by_key: Any, refused: Mapping[int, str]
+) -> tuple[pa.Array, pa.Array]:
+    """Returns the bodies and keys of records, where a delete's key or data is in its body."""
+    bodies, keys = columns["body"].to_pylist(), columns["key"].to_pylist()
+    keyed = by_key.to_pylist()
+    for at in pc.indices_nonzero(deletes).to_pylist():
+        if at not in refused:
+            bodies[at] = delete_body(keys=[keys[at]]) if keyed[at] else delete_body(data=bodies[at])
+        keys[at] = None
+    return pa.array(bodies, pa.binary()), pa.array(keys, pa.binary())
+
+
+def refused_letters(
+    batch: pa.RecordBatch,
+    refused: Mapping[int, str],
+    options: WriteOptions,
+    source: str,
+    partition: int,
+    first: int,
+) -> list[DeadLetter]:
+    """Returns the rows of a written table that cannot be published as dead letters.
+
+    Args:
+        first: the number of the batch's first row in its partition.
+    """
+    rows = pa.array(list(refused), pa.int64())
+    taken = _columns(batch.take(rows), options.topic, options.message_type or MESSAGE_TYPE_DEFAULT)
+    listed = zip(*(taken[name].to_pylist() for name in STAGED.names), strict=True)
+    return [
+        DeadLetter(
+            source,
+            reason,
+            first + at,
+            partition=partition,
+            **dict(zip(STAGED.names, row, strict=True)),
+        )
+        for (at, reason), row in zip(refused.items(), listed, strict=True)
+    ]
 
 
 def check_schema(schema: StructType, topic: str) -> None:
@@ -200,6 +320,7 @@ def check_schema(schema: StructType, topic: str) -> None:
         "key": ("binary", "string"),
         "correlation_id": ("binary", "string"),
         "expiration_s": ("integer", "long", "short", "byte"),
+        "command": ("string",),
     }
     if "body" not in kinds:
         raise ConfigurationError(
@@ -221,13 +342,20 @@ def check_schema(schema: StructType, topic: str) -> None:
 
 def publish_rows(options: WriteOptions, rows: StagedRows) -> None:
     """Publishes the rows of a staged write that the servers do not have yet. Returns when all are
-    durable.
+    durable, or noted in `rows` as refused.
 
     Raises:
-        RaylayError: no server was reached, or a publish was refused. The rows stay staged.
+        RaylayError: no server was reached. The rows stay staged.
     """
-    with contextlib.closing(_client(options, rows.publisher, rows)) as client:
+    with contextlib.closing(
+        _client(options, rows.publisher, rows, on_publish_failed=refusals_of(rows))
+    ) as client:
         client.flush()
+
+
+def refusals_of(rows: StagedRows) -> Callable[[PublishFailed], None]:
+    """Returns a client's `on_publish_failed` that notes refused rows."""
+    return lambda failed: rows.refuse(failed.sequence, failed.error.reason, str(failed.error))
 
 
 def known_sequence(options: WriteOptions, publisher: str) -> int:
@@ -285,14 +413,20 @@ def check_target(options: WriteOptions, topics: Iterable[tuple[str, str]] = ()) 
 
 def fixed_topics(options: WriteOptions, schema: StructType) -> list[tuple[str, str]]:
     """Returns the topic and type of all rows of a table, where the options set them and no column
-    does."""
+    does, and those of the dead letters."""
+    target = options.letters_target()
+    letters = [(target.topic, "json")] if target is not None and target.topic else []
     if {"topic", "message_type"} & set(schema.names):
-        return []
-    return [(options.topic, options.message_type or MESSAGE_TYPE_DEFAULT)]
+        return letters
+    return [(options.topic, options.message_type or MESSAGE_TYPE_DEFAULT), *letters]
 
 
-def publish_pending(directory: Path, options: WriteOptions) -> int:
+def publish_pending(directory: Path, options: WriteOptions, any_reason: bool = False) -> int:
     """Publishes the rows that a write left staged when its driver died. Returns their number.
+
+    Args:
+        any_reason: whether dead letters are also made of rows that were refused for no reason of
+            theirs, such as a missing permission.
 
     Raises:
         ConfigurationError: the directory is not a staging directory.
@@ -300,18 +434,25 @@ def publish_pending(directory: Path, options: WriteOptions) -> int:
     """
     if not (directory / STATE_FILE).is_file():
         raise ConfigurationError(f"{directory} is not a staging directory: it has no {STATE_FILE}")
-    with StagingDirectory(directory, seen=lambda name: known_sequence(options, name)) as staging:
+    with StagingDirectory(
+        directory,
+        seen=lambda name: known_sequence(options, name),
+        dead_letters=options.letters_target(),
+        any_reason=any_reason,
+        publish_letters=lambda rows: publish_rows(options, rows),
+    ) as staging:
         return staging.finish(lambda rows: publish_rows(options, rows))
 
 
 def _client(
-    options: WriteOptions, name: str, store: PublishStoreProtocol | None = None
+    options: WriteOptions, name: str, store: PublishStoreProtocol | None = None, **more: Any
 ) -> SyncClient:
     return SyncClient(
         name,
         **options.client_options(),
         publish_store=store,
         connect_wait_s=options.connect_wait_s,
+        **more,
     )
 
 
@@ -377,12 +518,27 @@ class WriteJob:
         if context is not None:
             query = context.getLocalProperty(QUERY_PROPERTY) or ""
             run = _run_of(context.getLocalProperty(RUN_PROPERTY))
-        topic, message_type = self.options.topic, self.options.message_type
-        return StagedReport(
-            stage(self._run, partition, (normal(each, topic, message_type) for each in iterator)),
-            query,
-            run if query else "",
-        )
+        letters: list[DeadLetter] = []
+        rows = self._publishable(iterator, partition, letters)
+        file = stage(self._run, partition, rows, letters=letters)
+        return StagedReport(file, query, run if query else "")
+
+    def _publishable(
+        self, iterator: Iterator[pa.RecordBatch], partition: int, letters: list[DeadLetter]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields the rows that can be published, and adds the others to `letters`, if the write
+        has dead letters."""
+        options, source = self.options, str(self.directory)
+        first = 0
+        for batch in iterator:
+            if options.dead_letters:
+                rows, refused = checked(batch, options.topic, options.message_type)
+                if refused:
+                    letters += refused_letters(batch, refused, options, source, partition, first)
+            else:
+                rows = normal(batch, options.topic, options.message_type)
+            yield rows
+            first += batch.num_rows
 
     @plain_errors()
     def commit_batch(self, number: int, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -411,7 +567,16 @@ class WriteJob:
     ) -> int:
         """Publishes the rows that the winning task attempts staged. Returns their number."""
         files = [message.file for message in messages if isinstance(message, StagedReport)]
-        with StagingDirectory(self.directory, self.options.name, owner, run, self._seen) as staging:
+        options = self.options
+        with StagingDirectory(
+            self.directory,
+            options.name,
+            owner,
+            run,
+            self._seen,
+            options.letters_target(),
+            publish_letters=lambda rows: publish_rows(options, rows),
+        ) as staging:
             try:
                 return staging.commit(
                     key,
@@ -420,9 +585,10 @@ class WriteJob:
                     self._check_topics,
                     plan,
                 )
-            except BaseException:
+            except BaseException as error:
                 pending = staging.pending
-                if pending is not None:
+                # A refusal says itself what to do.
+                if pending is not None and not isinstance(error, CommandFailed):
                     log.error(
                         "%d rows are staged in %s and may not be published yet: restart the "
                         "query or job, or publish exactly these rows with `raylay pipeline "
@@ -440,9 +606,9 @@ class WriteJob:
         """Removes staged files that no pending write needs. Returns whether a write is pending."""
         files = [message.file for message in messages if isinstance(message, StagedReport)]
         with StagingDirectory(self.directory, self.options.name) as staging:
-            for file in files:
-                if not staging.holds(file.path):
-                    Path(file.path).unlink(missing_ok=True)
+            for name in [name for file in files for name in file.paths]:
+                if not staging.holds(name):
+                    Path(name).unlink(missing_ok=True)
             pending = staging.pending is not None
         with contextlib.suppress(OSError):
             for path in {Path(file.path).parent for file in files}:

@@ -5,16 +5,22 @@ A staging directory is one publisher. It holds
     state.json            publisher, next sequence, what was published, and what is pending
     run-<id>/             the rows that one write's tasks staged, a file a task attempt
       part-<n>-<id>.arrow
+      part-<n>-<id>.dead  the rows that the task refused
 
 A task only writes a file. When all tasks of a write are done the driver names, in one durable
 replacement of state.json, which files are published under which sequences: from then on that write
 is *pending*, and the next driver publishes exactly these rows, however often. Instances journal
 each (publisher, sequence) once, so rows that were sent before a crash are not journaled again. The
 directory remembers each published write by its key, and a second write of a known key does nothing.
+
+Rows that the tasks or an instance refuse become dead letters before the write counts as published.
+In a table, a file that is named after the write holds them: a second attempt replaces it. For a
+topic they are staged in turn, as the rows of a second publisher.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -22,21 +28,36 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest as checksum64
 
 from raylay.services.errors import (
+    CommandFailed,
     ConfigurationError,
-    PublishStoreFull,
     RaylayError,
     StorageError,
 )
-from raylay.services.messages.ranges import Range, SequenceSet
-from raylay.services.messages.records import RecordBuilder, publisher_id
+from raylay.services.pipeline.dead_letters import (
+    SCHEMA,
+    DeadLetter,
+    DeadLetterTarget,
+    append_batches,
+    batches_of,
+    letters_batch,
+    letters_of,
+)
+from raylay.services.pipeline.publishing.staged_rows import (
+    STAGED,
+    PendingWrite,
+    StagedRows,
+    read_batches,
+)
 from raylay.storage.files import (
     FileLock,
     fault_point,
@@ -53,21 +74,28 @@ STATE_FILE = "state.json"
 LOCK_FILE = "lock"
 BATCH = "batch-"
 """Prefix of a micro-batch's key; its number follows."""
-STAGED = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("message_type", pa.string()),
-        ("body", pa.binary()),
-        ("key", pa.binary()),
-        ("correlation_id", pa.binary()),
-        ("expiration_s", pa.int64()),
-    ]
+LETTERS_SUFFIX = "-dead-letters"
+"""Suffix of the publisher that publishes dead letters to a topic."""
+BODY_SHOWN_BYTES = 80
+ROW_REASONS = frozenset(
+    (
+        "bad_filter",
+        "bad_key",
+        "bad_message",
+        "bad_message_type",
+        "bad_topic",
+        "no_sow",
+        "not_supported",
+        "reserved_topic",
+        "too_large",
+        "too_many",
+    )
 )
-"""Columns of a staged row."""
+"""Reasons of an instance that lie in a row, and not in the instance's state or permissions."""
 DONE_JOBS_MAX = 10_000
+FILE_NAME_MAX = 200
 ABANDONED_S = 24 * 3600
 """Age at which the files of a write that was neither committed nor aborted are removed."""
-EXPIRATION_S_MAX = (1 << 32) - 1
 _MASK = (1 << 64) - 1
 
 
@@ -78,6 +106,8 @@ class StagedFile:
     Attributes:
         topics: (topic, message type) of its rows, if `stage` recorded them.
         checksum: the checksum of its rows (`rows_checksum`), if `stage` recorded it.
+        dead_file: the file of the rows that the task refused, as dead letters; empty: none.
+        dead_rows: their number.
     """
 
     path: str
@@ -85,31 +115,13 @@ class StagedFile:
     rows: int
     topics: frozenset[tuple[str, str]] = frozenset()
     checksum: int = 0
+    dead_file: str = ""
+    dead_rows: int = 0
 
-
-@dataclass(slots=True)
-class PendingWrite:
-    """A write whose rows have their sequences, and may not be published yet.
-
-    Attributes:
-        origin_time_us: the origin time of all its messages, so that a second attempt sends the same
-            bytes.
-        run: the run of the query whose micro-batch it is.
-        plan: tells this micro-batch from another one with its number; empty: unknown.
-        checksum: the checksum of its rows (`rows_checksum`).
-        asked: whether the servers are known not to have had its sequences before. Nothing of it is
-            sent until then.
-    """
-
-    key: str
-    first_sequence: int
-    rows: int
-    origin_time_us: int
-    files: list[str]
-    run: str = ""
-    plan: str = ""
-    checksum: int = 0
-    asked: bool = True
+    @property
+    def paths(self) -> list[str]:
+        """Returns the files that exist."""
+        return [self.path, self.dead_file] if self.dead_file else [self.path]
 
 
 @dataclass(slots=True)
@@ -126,39 +138,121 @@ class _State:
     pending: PendingWrite | None = None
     leftovers: list[str] = field(default_factory=list)
     """Files of the last published write that could not be removed yet."""
+    letters: PendingWrite | None = None
+    """Dead letters of the pending write that go to a topic, under sequences of their own."""
+    next_letter: int = 1
+    refused: int = 0
+    """Number of rows with sequences that were refused, and are dead letters."""
+
+
+class ArrowFile:
+    """A file of rows in Arrow's format, which appears under its name when it is whole and on disk.
+
+    Lifecycle: a context; an error inside it leaves nothing. Owner: one task.
+
+    Args:
+        run: the directory, which is made with the first row.
+        optional: whether to make no file where there are no rows.
+
+    Attributes:
+        path: the file; empty as long as there is none.
+        rows: number of rows in it.
+    """
+
+    def __init__(self, run: Path, name: str, schema: pa.Schema, *, optional: bool = False) -> None:
+        self._run = run
+        self._aside, self._final = run / f".{name}", run / name
+        self._schema = schema
+        self._file: Any = None
+        self._writer: Any = None
+        self._optional = optional
+        self.path = ""
+        self.rows = 0
+
+    def __enter__(self) -> ArrowFile:
+        if not self._optional:
+            self._open()
+        return self
+
+    def _open(self) -> None:
+        try:
+            make_directory(self._run)
+            make_file(self._aside)
+            self._file = pa.OSFile(str(self._aside), "wb")
+            self._writer = pa.ipc.new_file(self._file, self._schema)
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Adds rows.
+
+        Raises:
+            StorageError: the directory cannot be written.
+        """
+        if self._writer is None:
+            self._open()
+        try:
+            self._writer.write_batch(batch)
+        except OSError as error:
+            raise self._failure(error) from error
+        self.rows += batch.num_rows
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if self._writer is None:
+            return
+        try:
+            self._writer.close()
+            self._file.close()
+            if kind is None:
+                sync_file(self._aside)
+                os.replace(self._aside, self._final)
+                sync_directory(self._run)
+                self.path = str(self._final)
+        except OSError as error:
+            if kind is None:
+                raise self._failure(error) from error
+        finally:
+            self._aside.unlink(missing_ok=True)
+
+    def _failure(self, error: OSError) -> StorageError:
+        with contextlib.suppress(OSError):
+            self._aside.unlink(missing_ok=True)
+        return StorageError(f"{self._run} cannot be written: {error}", str(self._run))
 
 
 def stage(
-    run: Path, partition: int, batches: Iterable[pa.RecordBatch], schema: pa.Schema = STAGED
+    run: Path,
+    partition: int,
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema = STAGED,
+    letters: list[DeadLetter] | None = None,
 ) -> StagedFile:
     """Writes one task attempt's rows durably, with schema `STAGED` or one that has more columns.
+
+    Args:
+        letters: the list to which `batches` adds the rows that it refuses. They are written to a
+            file of their own, and the list is emptied.
 
     Raises:
         StorageError: the directory cannot be written.
     """
-    name = f"part-{partition:06d}-{os.urandom(6).hex()}.arrow"
-    aside = run / f".{name}"
-    rows = checksum = 0
+    name = f"part-{partition:06d}-{os.urandom(6).hex()}"
+    checksum = 0
     topics: set[tuple[str, str]] = set()
-    try:
-        make_directory(run)
-        make_file(aside)
-        with pa.OSFile(str(aside), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
-                rows += batch.num_rows
-                topics.update(_topics(batch))
-                checksum = (checksum + rows_checksum(batch)) & _MASK
-        sync_file(aside)
-        os.replace(aside, run / name)
-        sync_directory(run)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise StorageError(f"{run} cannot be written: {error}", str(run)) from error
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-    return StagedFile(str(run / name), partition, rows, frozenset(topics), checksum)
+    with (
+        ArrowFile(run, f"{name}.arrow", schema) as file,
+        ArrowFile(run, f"{name}.dead", SCHEMA, optional=True) as refused,
+    ):
+        for batch in batches:
+            file.write(batch)
+            topics.update(_topics(batch))
+            checksum = (checksum + rows_checksum(batch)) & _MASK
+            if letters:
+                refused.write(letters_batch(letters))
+                letters.clear()
+    return StagedFile(
+        file.path, partition, file.rows, frozenset(topics), checksum, refused.path, refused.rows
+    )
 
 
 def _topics(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
@@ -173,7 +267,7 @@ def rows_checksum(batch: pa.RecordBatch) -> int:
     do not depend on the order of the rows or on their division into batches."""
     seeds = _hashes(batch["topic"], 1) ^ _hashes(batch["message_type"], 2)
     found: Iterable[int] = map(checksum64, batch["body"].to_pylist(), seeds.tolist())
-    for at, name in enumerate(("key", "correlation_id", "expiration_s"), 1):
+    for at, name in enumerate(("key", "correlation_id", "expiration_s", "command"), 1):
         column = batch[name]
         if column.null_count < len(column):
             # Null and empty are published alike.
@@ -206,6 +300,10 @@ class StagingDirectory:
         run: identifies one start of that query.
         seen: returns the highest sequence that the servers know of a publisher, 0 for none. Where
             it is given, a write is refused whose sequences were published before it was staged.
+        dead_letters: where rows go that the tasks or an instance refuse; None: they are an error.
+        any_reason: whether rows also go there that are refused for no reason of theirs, such as a
+            missing permission.
+        publish_letters: publishes the dead letters of a topic, as `publish` of `commit` does rows.
 
     Raises:
         StorageLocked: another driver commits here.
@@ -220,8 +318,14 @@ class StagingDirectory:
         owner: str = "",
         run: str = "",
         seen: Callable[[str], int] | None = None,
+        dead_letters: DeadLetterTarget | None = None,
+        any_reason: bool = False,
+        publish_letters: Callable[[StagedRows], None] | None = None,
     ) -> None:
         self.directory = directory
+        self._dead_letters = dead_letters
+        self._any_reason = any_reason
+        self._publish_letters = publish_letters
         self._seen = seen
         self._name = name
         self._owner = owner
@@ -245,8 +349,11 @@ class StagingDirectory:
         path = self.directory / STATE_FILE
         try:
             values = json.loads(path.read_bytes())
-            pending = values.pop("pending")
-            state = _State(**values, pending=PendingWrite(**pending) if pending else None)
+            writes = {name: values.pop(name) for name in ("pending", "letters")}
+            opened: dict[str, Any] = {
+                name: PendingWrite(**each) if each else None for name, each in writes.items()
+            }
+            state = _State(**values, **opened)
         except FileNotFoundError:
             state = _State(f"{self._name}-{os.urandom(8).hex()}", self._owner)
             self._save(state)
@@ -282,15 +389,16 @@ class StagingDirectory:
         return key in self._state.jobs
 
     def holds(self, path: str) -> bool:
-        return self._state.pending is not None and path in self._state.pending.files
+        pending, letters = self._state.pending, self._state.letters
+        return (pending is not None and path in [*pending.files, *pending.dead_files]) or (
+            letters is not None and path in letters.files
+        )
 
     def finish(self, publish: Callable[[StagedRows], None]) -> int:
-        """Publishes the pending write. Returns the number of its rows; 0 where none is pending."""
+        """Publishes the pending write. Returns the number of published rows; 0 where none is
+        pending."""
         pending = self._state.pending
-        if pending is None:
-            return 0
-        self._publish(pending, publish)
-        return pending.rows
+        return 0 if pending is None else self._publish(pending, publish)
 
     def commit(
         self,
@@ -300,8 +408,8 @@ class StagingDirectory:
         check: Callable[[set[tuple[str, str]]], None] = lambda topics: None,
         plan: str = "",
     ) -> int:
-        """Publishes a write once, after the pending one. Returns the number of its rows; 0 where it
-        was published before.
+        """Publishes a write once, after the pending one. Returns the number of published rows; 0
+        where it was published before.
 
         Args:
             key: `batch-N` of a stream, or a job's name.
@@ -320,16 +428,16 @@ class StagingDirectory:
             StorageError: files of the pending write are gone.
         """
         before = self._state.pending
-        if before is not None:
-            self._publish(before, publish)
+        published = self._publish(before, publish) if before is not None else 0
         files = sorted(files, key=lambda each: each.partition)
         rows = sum(each.rows for each in files)
         checksum = sum(each.checksum for each in files) & _MASK
         if self.is_done(key):
             self._check_repeated(key, rows, checksum, plan)
             self._forget(files)
-            return before.rows if before is not None and before.key == key else 0
-        missing = _missing([each.path for each in files if each.rows])
+            return published if before is not None and before.key == key else 0
+        dead_files = [each.dead_file for each in files if each.dead_rows]
+        missing = _missing([*(each.path for each in files if each.rows), *dead_files])
         if missing:
             raise ConfigurationError(
                 f"{len(missing)} of {len(files)} files that the workers staged are missing, such "
@@ -347,11 +455,13 @@ class StagingDirectory:
             plan,
             checksum,
             asked=self._seen is None or not rows,
+            dead_files=dead_files,
+            dead_rows=sum(each.dead_rows for each in files),
         )
         self._begin(pending)
-        self._publish(pending, publish)
+        published = self._publish(pending, publish)
         self._forget(files)
-        return rows
+        return published
 
     def _begin(self, pending: PendingWrite) -> None:
         """Makes a write pending, even where no server can be asked, so that rows that took long to
@@ -420,37 +530,151 @@ class StagingDirectory:
             )
         pending.asked = True
 
-    def _publish(self, pending: PendingWrite, publish: Callable[[StagedRows], None]) -> None:
-        missing = _missing(pending.files)
-        if missing:
-            raise StorageError(
-                f"{len(missing)} of {len(pending.files)} files staged as {pending.key} are gone, "
-                f"such as {missing[0]}, and some of its {pending.rows} rows may be published: "
-                "restore the files, or begin anew with another staging directory, which may "
-                "publish some rows twice",
-                missing[0],
-            )
-        if not pending.asked:
-            self._check_unknown(pending, self._ask())
-            self._save(self._state)
-        if pending.rows:
-            publish(StagedRows(self.publisher, pending))
-        fault_point("staging.published")
+    def _publish(self, pending: PendingWrite, publish: Callable[[StagedRows], None]) -> int:
         state = self._state
+        target = self._dead_letters
+        if state.letters is not None and target is not None and not target.topic:
+            # The topic did not take them, and now they go to a directory.
+            state.letters = None
+        if state.letters is None:
+            missing = _missing([*pending.files, *pending.dead_files])
+            if missing:
+                raise StorageError(
+                    f"{len(missing)} of {len(pending.files) + len(pending.dead_files)} files "
+                    f"staged as {pending.key} are gone, such as {missing[0]}, and some of its "
+                    f"{pending.rows} rows may be published: restore the files, or begin anew with "
+                    "another staging directory, which may publish some rows twice",
+                    missing[0],
+                )
+            if not pending.asked:
+                self._check_unknown(pending, self._ask())
+                self._save(self._state)
+            rows = StagedRows(self.publisher, pending)
+            if pending.rows:
+                publish(rows)
+            self._check_refused(rows)
+            fault_point("staging.refused")
+            pending.refused = len(rows.refused)
+            self._keep_letters(pending, rows)
+        if state.letters is not None:
+            self._send_letters(state.letters)
+        fault_point("staging.published")
         if pending.key.startswith(BATCH):
             state.last_batch = int(pending.key.removeprefix(BATCH))
             state.last_run, state.last_plan = pending.run, pending.plan
             state.last_rows, state.last_checksum = pending.rows, pending.checksum
         else:
             state.jobs = [*state.jobs, pending.key][-DONE_JOBS_MAX:]
-        state.pending = None
-        state.leftovers = pending.files
+        state.leftovers = [*pending.files, *pending.dead_files]
+        if state.letters is not None:
+            state.leftovers += state.letters.files
+            state.next_letter += state.letters.rows
+        state.refused += pending.refused
+        state.pending = state.letters = None
         self._save(state)
         fault_point("staging.done")
-        _remove(pending.files)
+        _remove(state.leftovers)
+        return pending.rows - pending.refused
+
+    def _check_refused(self, rows: StagedRows) -> None:
+        """Raises CommandFailed where rows were refused that are no dead letters."""
+        refused = rows.refused
+        if self._dead_letters is not None:
+            if self._any_reason:
+                return
+            refused = [each for each in refused if each.reason not in ROW_REASONS]
+        if not refused:
+            return
+        worst = min(refused, key=lambda each: each.sequence)
+        pending = rows.pending
+        letter = next(rows.letters(str(self.directory), [worst]))
+        way_out = (
+            f"set the option dead_letters (a directory, or topic:NAME) and run again, which keeps "
+            f"refused rows there, or `raylay pipeline publish {self.directory} --dead-letters "
+            "DIRECTORY`; or let the topic take the row, and run again"
+        )
+        if self._dead_letters is not None:
+            way_out = (
+                "that is no fault of a row: mend it, and run again; or `raylay pipeline publish "
+                f"{self.directory} --dead-letters DIRECTORY`, which keeps these rows there"
+            )
+        more = f"; so were {len(refused) - 1} more" if refused[1:] else ""
+        raise CommandFailed(
+            "publish",
+            worst.reason,
+            f"row {worst.sequence - pending.first_sequence + 1} of {pending.rows} of {pending.key} "
+            f"on {letter.topic} was refused: {letter.reason}; its body: "
+            f"{(letter.body or letter.key or b'')[:BODY_SHOWN_BYTES]!r}{more}; the other rows are "
+            f"published, and nothing is published twice: {way_out}",
+        )
+
+    def _keep_letters(self, pending: PendingWrite, rows: StagedRows) -> None:
+        """Adds the rows that tasks and instances refused to the table of dead letters, or makes
+        them pending for their topic."""
+        target = self._dead_letters
+        if not rows.refused and not pending.dead_files:
+            return
+        if target is None:
+            raise ConfigurationError(
+                f"the tasks refused rows of {pending.key}, and the option dead_letters is gone: "
+                "give it again; the other rows are published, and nothing is published twice"
+            )
+        found = chain(
+            _staged_letters(pending), batches_of(rows.letters(str(self.directory), rows.refused))
+        )
+        name = f"{self.publisher}-{pending.key}"
+        if len(quote(name)) > FILE_NAME_MAX:
+            name = f"{self.publisher}-{checksum64(pending.key.encode()):016x}"
+        log.warning(
+            "%d of %d rows of %s are refused, %d of them by an instance%s: they go to the dead "
+            "letters in %s",
+            pending.dead_rows + len(rows.refused),
+            pending.dead_rows + pending.rows,
+            pending.key,
+            len(rows.refused),
+            f" ({rows.refused[0].text})" if rows.refused else "",
+            target.directory or target.topic,
+        )
+        if target.directory is not None:
+            append_batches(target.directory, name, found)
+            return
+        with ArrowFile(
+            self.directory / f"run-{os.urandom(6).hex()}", "part-letters.arrow", STAGED
+        ) as file:
+            for batch in found:
+                file.write(_letter_rows(batch, target.topic))
+        # Of a directory from a backup, the servers know later ones.
+        seen = self._seen(self.publisher + LETTERS_SUFFIX) if self._seen is not None else 0
+        self._state.next_letter = max(self._state.next_letter, seen + 1)
+        self._state.letters = PendingWrite(
+            pending.key,
+            self._state.next_letter,
+            file.rows,
+            pending.origin_time_us,
+            [file.path],
+        )
+        self._save(self._state)
+        fault_point("staging.letters")
+
+    def _send_letters(self, letters: PendingWrite) -> None:
+        assert self._publish_letters is not None
+        missing = _missing(letters.files)
+        if missing:
+            raise StorageError(f"the dead letters in {missing[0]} are gone", missing[0])
+        rows = StagedRows(self.publisher + LETTERS_SUFFIX, letters)
+        self._publish_letters(rows)
+        if rows.refused:
+            worst = rows.refused[0]
+            raise CommandFailed(
+                "publish",
+                worst.reason,
+                f"{len(rows.refused)} dead letters of {letters.key} were refused: {worst.text}; "
+                "the rows are published, and nothing is published twice: let the topic take the "
+                "dead letters, and run again, or set dead_letters to a directory",
+            )
 
     def _forget(self, files: list[StagedFile]) -> None:
-        _remove([file.path for file in files])
+        _remove([path for file in files for path in file.paths])
         now_s = time.time()
         for run in self.directory.glob("run-*"):
             try:
@@ -458,6 +682,28 @@ class StagingDirectory:
                     shutil.rmtree(run, ignore_errors=True)
             except FileNotFoundError:
                 pass
+
+
+def _staged_letters(pending: PendingWrite) -> Iterator[pa.RecordBatch]:
+    """Yields the rows that tasks refused."""
+    at = SCHEMA.get_field_index("write")
+    for path in pending.dead_files:
+        for batch in read_batches(path):
+            keys = pa.repeat(pa.scalar(pending.key), batch.num_rows)
+            yield batch.set_column(at, SCHEMA.field(at), keys)
+
+
+def _letter_rows(batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
+    """Returns dead letters as messages of a topic."""
+    bodies = [letter.to_json() for letter in letters_of(batch)]
+    given = {"topic": topic, "message_type": "json"}
+    columns = [
+        pa.array(bodies, pa.binary())
+        if each.name == "body"
+        else pa.repeat(pa.scalar(given.get(each.name), each.type), len(bodies))
+        for each in STAGED
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=STAGED)
 
 
 def _missing(paths: list[str]) -> list[str]:
@@ -472,123 +718,3 @@ def _remove(paths: list[str]) -> None:
             Path(path).parent.rmdir()
         except OSError:
             pass  # another attempt's file is in it, or it is gone
-
-
-class StagedRows:
-    """The rows of a pending write as a client's publish store (`client.PublishStore`): rows that
-    the server lacks are sent, rows that it has are dropped. No row can be put into it.
-
-    Invariant: the record of a sequence is the same bytes in every process. Owner: one client.
-
-    Attributes:
-        first, last: the sequences of the first and the last row.
-    """
-
-    words = b""
-
-    def __init__(self, publisher: str, pending: PendingWrite) -> None:
-        self.publisher = publisher
-        self._publisher_id = publisher_id(publisher)
-        self.take(pending)
-        self._builders: dict[tuple[str, str], RecordBuilder] = {}
-
-    def take(self, pending: PendingWrite) -> None:
-        """Replaces the pending write by another one, none of whose rows is known durable."""
-        self._pending = pending
-        self.first = pending.first_sequence
-        self.last = pending.first_sequence + pending.rows - 1
-        self._gone = SequenceSet()
-
-    @property
-    def durable(self) -> int:
-        """Returns the number of rows that are known durable."""
-        return self._gone.count
-
-    @property
-    def full(self) -> bool:
-        """Returns true, because no row can be put into the store."""
-        return True
-
-    @property
-    def messages(self) -> int:
-        """Returns the number of rows that are not known durable."""
-        return self._pending.rows - self._gone.count
-
-    @property
-    def bytes(self) -> int:
-        """Returns the size of the files in bytes."""
-        return sum(os.stat(path).st_size for path in self._pending.files)
-
-    @property
-    def lowest(self) -> int:
-        """Returns the lowest sequence that is not known durable; 0: all are durable."""
-        left = self._gone.missing(self.first, self.last)
-        return left[0][0] if left else 0
-
-    @property
-    def highest(self) -> int:
-        """Returns the sequence of the last row."""
-        return self.last
-
-    def put(self, sequence: int, record: Any) -> None:
-        """Refuses the record.
-
-        Raises:
-            PublishStoreFull: always.
-        """
-        raise PublishStoreFull("a staged write takes no further rows")
-
-    def flush(self) -> None:
-        """Does nothing, because the rows are on disk."""
-
-    def advance(self, highest: int) -> None:
-        """Nothing to do: the sequences are given."""
-
-    def acknowledge(self, upto: int) -> None:
-        self.drop([(self.first, upto)])
-
-    def drop(self, ranges: Iterable[Range]) -> None:
-        for first, last in ranges:
-            first, last = max(first, self.first), min(last, self.last)
-            if first <= last:
-                self._gone.add(first, last)
-
-    def replay(self, first: int = 0) -> Iterator[tuple[int, Any]]:
-        sequence = self.first
-        for path in self._pending.files:
-            with pa.memory_map(path) as source:
-                reader = pa.ipc.open_file(source)
-                for number in range(reader.num_record_batches):
-                    batch = reader.get_batch(number)
-                    following = sequence + batch.num_rows
-                    if following > first and not self._gone.covers(sequence, following - 1):
-                        yield from self._records(batch, sequence, first)
-                    sequence = following
-
-    def _records(self, batch: pa.RecordBatch, sequence: int, first: int) -> Iterator[Any]:
-        origin_time_us = self._pending.origin_time_us
-        gone = self._gone
-        columns = [batch[name].to_pylist() for name in STAGED.names]
-        for at, row in enumerate(zip(*columns, strict=True), sequence):
-            if at < first or at in gone:
-                continue
-            topic, message_type, body, key, correlation, expiration_s = row
-            builder = self._builders.get((topic, message_type))
-            if builder is None:
-                builder = RecordBuilder(self._publisher_id, topic, message_type)
-                self._builders[topic, message_type] = builder
-            yield (
-                at,
-                builder.build(
-                    at,
-                    body,
-                    origin_time_us,
-                    key=key or b"",
-                    correlation=correlation or b"",
-                    expiration_s=expiration_s or 0,
-                ),
-            )
-            fault_point("staging.record")
-
-    def close(self) -> None:
-        """Nothing to give back."""

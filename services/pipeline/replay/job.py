@@ -27,14 +27,11 @@ import numpy as np
 import pyarrow as pa
 
 from raylay.services.client import SyncClient
+from raylay.services.client.events import PublishFailed
 from raylay.services.errors import ConfigurationError, StorageError
-from raylay.services.pipeline.publishing.sink import WriteOptions, check_target
-from raylay.services.pipeline.publishing.staging import (
-    STAGED,
-    StagedFile,
-    StagedRows,
-    StagingDirectory,
-)
+from raylay.services.pipeline.publishing.sink import WriteOptions, check_target, publish_rows
+from raylay.services.pipeline.publishing.staged_rows import STAGED, StagedRows
+from raylay.services.pipeline.publishing.staging import StagedFile, StagingDirectory
 from raylay.services.pipeline.replay.pacing import Schedule, ready
 from raylay.services.pipeline.replay.store import PacedRows
 from raylay.storage.files import fault_point, write_durably
@@ -135,6 +132,7 @@ class ReplaySummary:
     Attributes:
         published, published_before: messages that this run published, and that earlier runs of the
             job did.
+        refused: messages of this run that went to the dead letters.
         skipped: selected rows that are no publishes.
         left_out, left_out_null: numbers of messages, as in the plan.
         behind_max_ms, behind_mean_ms: time from a message's due time until it was given to the
@@ -147,6 +145,7 @@ class ReplaySummary:
     messages: int = 0
     published: int = 0
     published_before: int = 0
+    refused: int = 0
     skipped: int = 0
     left_out: int = 0
     left_out_null: int = 0
@@ -220,8 +219,17 @@ def replay(
     if known is not None:
         source.open(known)
     plan = known or source.plan(chunk_rows)
-    check_target(target, ((topic, message_type) for topic, message_type in plan.topics))
-    with StagingDirectory(directory, f"replay-{job}") as opened:
+    letters = target.letters_target()
+    topics = [(topic, message_type) for topic, message_type in plan.topics]
+    if letters is not None and letters.topic:
+        topics.append((letters.topic, "json"))
+    check_target(target, topics)
+    with StagingDirectory(
+        directory,
+        f"replay-{job}",
+        dead_letters=letters,
+        publish_letters=lambda rows: publish_rows(target, rows),
+    ) as opened:
         if known is None:
             if (directory / PLAN_FILE).exists():
                 raise ConfigurationError(
@@ -244,10 +252,12 @@ class _ReplayRun:
     schedule: Schedule
     progress: Callable[[str], None]
     _store: PacedRows | None = None
+    _rows: StagedRows | None = None
     _client: SyncClient | None = None
     _due_began_us: int = 0
     """Time, on the clock of `_now_us`, at which a message with the due time 0 is due."""
     _published: int = 0
+    _refused: int = 0
     _before: int = 0
     _behind: _Lateness = field(default_factory=_Lateness)
     _told_s: float = 0.0
@@ -276,6 +286,7 @@ class _ReplayRun:
             self.plan.rows,
             self._published,
             self._before,
+            self._refused,
             self.plan.skipped,
             self.plan.left_out,
             self.plan.left_out_null,
@@ -322,6 +333,7 @@ class _ReplayRun:
         """Publishes a pending chunk, each message when it is due."""
         pending = self.staging.pending
         assert pending is not None
+        self._rows = rows
         if self._store is None or self._client is None:
             self._store = PacedRows(rows.publisher, pending)
             self._client = SyncClient(
@@ -329,6 +341,7 @@ class _ReplayRun:
                 **self.target.client_options(),
                 publish_store=self._store,
                 connect_wait_s=self.target.connect_wait_s,
+                on_publish_failed=self._refuse,
             )
             self._store.check()
             known = self._store.known_rows or 0
@@ -346,8 +359,13 @@ class _ReplayRun:
         with closing(_messages(pending.files, at)) as messages:
             self._send(due + self._due_began_us, at, messages)
         self._client.flush()
-        self._published += pending.rows
+        self._published += pending.rows - len(rows.refused)
+        self._refused += len(rows.refused)
         self._tell()
+
+    def _refuse(self, failed: PublishFailed) -> None:
+        assert self._rows is not None
+        self._rows.refuse(failed.sequence, failed.error.reason, str(failed.error))
 
     def _send(self, due_us: Any, at: int, messages: Iterator[tuple[Any, ...]]) -> None:
         assert self._client is not None
@@ -362,7 +380,7 @@ class _ReplayRun:
             if self.schedule.paced:
                 self._behind.add(now_us - due_us[at : at + wanted])
             for _ in range(wanted):
-                topic, message_type, body, key, correlation, expiration_s = next(messages)
+                topic, message_type, body, key, correlation, expiration_s, _ = next(messages)
                 publish(
                     topic,
                     body,

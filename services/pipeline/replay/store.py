@@ -8,7 +8,7 @@ from typing import Any
 
 from raylay.services.errors import ConfigurationError, StorageError
 from raylay.services.messages.ranges import Range
-from raylay.services.pipeline.publishing.staging import PendingWrite, StagedRows
+from raylay.services.pipeline.publishing.staged_rows import PendingWrite, StagedRows
 from raylay.storage.files import fault_point
 
 UNSETTLED_MAX = 50_000

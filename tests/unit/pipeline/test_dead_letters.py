@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -16,7 +17,8 @@ from raylay.services.pipeline.dead_letters import (
     DeadLetter,
     DeadLetterTarget,
     append_letters,
-    letters_table,
+    letters_batch,
+    letters_of,
     publish_letters,
 )
 
@@ -39,7 +41,9 @@ def test_a_table_of_letters(tmp_path: Path) -> None:
     file = append_letters(tmp_path / "dead", "batch-3", [MESSAGE, ROW])
     assert file == tmp_path / "dead" / "batch-3.parquet"
     found = pq.read_table(tmp_path / "dead")
-    assert found.schema == SCHEMA and found == letters_table([MESSAGE, ROW])
+    assert found.schema == SCHEMA
+    assert found == pa.Table.from_batches([letters_batch([MESSAGE, ROW])])
+    assert list(letters_of(letters_batch([MESSAGE, ROW]))) == [MESSAGE, ROW]
     first, second = found.to_pylist()
     assert (first["source"], first["topic"], first["position"]) == ("Chicago-1", "flights/UA", 7)
     assert first["body"] == b"\xff" and first["key"] is None and first["reason"] == "no JSON"
