@@ -24,8 +24,9 @@ from raylay.services.pipeline.publishing.staging import StagedFile, stage
 from raylay.services.pipeline.replay.job import REPLAYED, TIME, LogChunk, ReplayPlan
 from raylay.services.pipeline.selection import topic_condition
 from raylay.services.pipeline.session import one_line, quiet_pandas
-from raylay.services.pipeline.tables.values import BodyParser, Mode
+from raylay.services.pipeline.tables.values import BodyParser, Mode, misfit_error
 from raylay.services.pipeline.worker_errors import plain_errors
+from raylay.services.plugins.message_types import installed_types
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -136,18 +137,17 @@ def _value(schema: str, mode: Mode) -> Column:
         )
     kind = pa.struct(list(to_arrow_schema(declared, timezone="UTC")))
 
+    BodyParser(kind, installed_types(()))  # refuses types that no body has
+
     def value(
         bodies: pa.Array, message_types: pa.Array, bookmarks: pa.Array, commands: pa.Array
     ) -> pa.Array:
-        found = BodyParser(kind, "permissive").values(bodies, message_types, bookmarks)
-        if mode == "failfast":
-            doubtful = pc.and_(pc.is_null(found), pc.is_in(commands, pa.array(MESSAGES)))
-            rows = pc.indices_nonzero(doubtful)
+        found = BodyParser(kind, installed_types(())).read(bodies, message_types, commands)
+        if mode == "failfast" and found.refused:
+            row, reason = found.refused[0]
             with plain_errors():
-                BodyParser(kind, mode).values(
-                    bodies.take(rows), message_types.take(rows), bookmarks.take(rows)
-                )
-        return found
+                raise misfit_error(kind, bookmarks[row].as_py(), reason, "")
+        return found.values
 
     make: Any = arrow_udf  # its stub knows no struct
     with quiet_pandas():

@@ -13,6 +13,7 @@ from raylay.services.errors import ConfigurationError, ExpressionError, MessageT
 from raylay.services.expressions.expression import READ, Expression, expression, refusal
 from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext
 from raylay.services.messages.records import MESSAGES
+from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.pipeline.journals import JournalPlace
 from raylay.services.pipeline.tables.columns import Rows
 from raylay.services.plugins.functions import functions
@@ -33,6 +34,19 @@ def checked_filter(text: str) -> Expression:
         raise ConfigurationError(f"filter: {refusal(text, error)}") from None
 
 
+def types_at(place: JournalPlace) -> MessageTypes:
+    """Returns the message types of a journal's instance, as its configuration beside the journal
+    defines them; the built-in ones where there is none.
+
+    Raises:
+        RaylayError: the configuration cannot be used.
+    """
+    home = Path(place.journal).parent
+    if not (home / INSTANCE_FILE).is_file():
+        return installed_types(())
+    return installed_types(InstanceConfig.load(home).type_definitions)
+
+
 class RowFilter:
     """Judges the records of one journal. A record that is no message, or cannot be read, passes no
     filter.
@@ -50,11 +64,7 @@ class RowFilter:
         self._matches = found.matches
         self._asks_around = found.asks_around
         self._place = place
-        home = Path(place.journal).parent
-        definitions = (
-            InstanceConfig.load(home).type_definitions if (home / INSTANCE_FILE).is_file() else ()
-        )
-        self._types = installed_types(definitions)
+        self._types = types_at(place)
 
     def passing(self, rows: Rows) -> Any:
         names = rows.column("message_type").to_pylist()

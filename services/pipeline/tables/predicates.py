@@ -19,6 +19,8 @@ from raylay.services.subscriptions.matching import topic_filter
 NUMBERS = ("txid", "segment", "sequence", "publisher", "receive_time", "origin_time")
 TEXTS = ("instance", "topic", "message_type", "command", "group")
 FLAGS = {name: flag for flag, name in FLAG_NAMES.items() if name != "contiguous"}
+OF_ANY_RECORD = "traced"
+"""The flag that a run has where any of its records has the property; of the others may lack it."""
 COMMANDS: dict[int, str] = {int(command): command.name.lower() for command in Command}
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -202,7 +204,9 @@ class Predicate:
     def wants_flags(self, flags: int) -> bool:
         """Returns whether a run with these flags may hold wanted records."""
         return not self.nothing and all(
-            bool(flags & FLAGS[name]) is value for name, value in self.flags.items()
+            bool(flags & FLAGS[name]) is value
+            for name, value in self.flags.items()
+            if name != OF_ANY_RECORD or value
         )
 
     @property

@@ -10,8 +10,10 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import (
@@ -33,6 +35,7 @@ from pyspark.sql.types import StructType
 
 from raylay.services.errors import ConfigurationError, CorruptRecord, StorageError
 from raylay.services.messages.bookmarks import EPOCH
+from raylay.services.pipeline.dead_letters import DeadLetter, DeadLetterTarget, append_letters
 from raylay.services.pipeline.journals import (
     PARTITION_BYTES_DEFAULT,
     JournalPlace,
@@ -47,10 +50,10 @@ from raylay.services.pipeline.journals import (
 )
 from raylay.services.pipeline.publishing.sink import BatchWriter, StreamWriter, WriteOptions
 from raylay.services.pipeline.tables.columns import COLUMNS, Batches
-from raylay.services.pipeline.tables.content import RowFilter, checked_filter
+from raylay.services.pipeline.tables.content import RowFilter, checked_filter, types_at
 from raylay.services.pipeline.tables.predicates import Predicate
 from raylay.services.pipeline.tables.topics import check_held, check_journaled
-from raylay.services.pipeline.tables.values import BodyParser, Mode
+from raylay.services.pipeline.tables.values import CORRUPT_RECORD, BodyParser, Mode, misfit_error
 from raylay.services.pipeline.worker_errors import plain_errors
 from raylay.services.subscriptions.matching import TopicFilter, topic_filter
 
@@ -70,6 +73,9 @@ DDL_OF: dict[pa.DataType, str] = {
     COLUMNS["path"]: "ARRAY<STRING>",
 }
 DATA_LOSS = ("fail", "go_on")
+LETTER_COLUMNS = ("topic", "key", "correlation_id", "expiration_s")
+LETTER_FIELDS = ("body", "message_type", "command")
+"""Columns of a journal that a dead letter has too."""
 
 
 @dataclass(slots=True)
@@ -91,6 +97,8 @@ class ReadOptions:
     filter: str = ""
     schema: str = ""
     mode: Mode = "failfast"
+    columnnameofcorruptrecord: str = CORRUPT_RECORD
+    dead_letters: str = ""
     starting: str = EPOCH
     ending: str = ""
     on_corrupt: OnCorrupt = "stop"
@@ -118,7 +126,7 @@ class ReadOptions:
                 values[name] = _whole(name, values[name])
         made = cls(**values)
         for name, allowed in (
-            ("mode", ("failfast", "permissive")),
+            ("mode", ("failfast", "permissive", "dropmalformed", "dead_letter")),
             ("on_corrupt", ("stop", "skip")),
             ("on_data_loss", DATA_LOSS),
             ("verify", ("true", "false")),
@@ -131,6 +139,16 @@ class ReadOptions:
             setattr(made, name, value)
         if made.filter:
             checked_filter(made.filter)
+        if (made.mode == "dead_letter") != bool(made.dead_letters):
+            raise ConfigurationError(
+                "mode dead_letter and the option dead_letters, a directory for the bodies that do "
+                "not fit, belong together: give both or neither"
+            )
+        if made.dead_letters and DeadLetterTarget.of(made.dead_letters).directory is None:
+            raise ConfigurationError(
+                f"dead_letters is {made.dead_letters!r}: a read's go to a directory; publish them "
+                "from there"
+            )
         return made
 
     def places(self) -> list[JournalPlace]:
@@ -239,10 +257,11 @@ class StretchTable:
         options = self.options
         reader = StretchReader(stretch, options.on_corrupt)
         needed = dict.fromkeys((*self.columns, *(("topic",) if self.wanted is not None else ())))
-        parser = None
+        values = None
         if self.value_type is not None:
-            parser = BodyParser(self.value_type, options.mode)
-            needed |= dict.fromkeys(("body", "message_type", "bookmark"))
+            with plain_errors():
+                values = _Values(options, self.value_type, stretch)
+            needed |= dict.fromkeys(values.needed)
         batches = Batches(
             stretch.place.instance,
             stretch.segment,
@@ -263,19 +282,91 @@ class StretchTable:
                     rows = batches.batch(blocks, passing)
                     if rows is not None and self.wanted is not None:
                         rows = _of_topics(rows, self.wanted)
-                    if rows is not None:
-                        yield self._shaped(rows, parser)
+                    if rows is None:
+                        continue
+                    column = None
+                    if values is not None:
+                        rows, column = values.of(rows)
+                    yield self._shaped(rows, column)
+                if values is not None:
+                    values.finish()
         finally:
             reader.close()
 
-    def _shaped(self, rows: pa.RecordBatch, parser: BodyParser | None) -> pa.RecordBatch:
+    def _shaped(self, rows: pa.RecordBatch, values: pa.Array | None) -> pa.RecordBatch:
         made = [
-            parser.values(rows["body"], rows["message_type"], rows["bookmark"])
-            if parser is not None and name == VALUE
-            else rows[name]
+            values if values is not None and name == VALUE else rows[name]
             for name in self.arrow_schema.names
         ]
         return pa.RecordBatch.from_arrays(made, schema=self.arrow_schema)
+
+
+class _Values:
+    """Makes the column `value` of one stretch, by the option `mode`.
+
+    Attributes:
+        needed: the columns of a journal that it needs.
+
+    Raises:
+        ConfigurationError: no body has values of a declared type.
+        RaylayError: the instance's configuration cannot be used.
+    """
+
+    def __init__(self, options: ReadOptions, kind: pa.StructType, stretch: JournalStretch) -> None:
+        self._options = options
+        self._kind = kind
+        self._stretch = stretch
+        self._reader = BodyParser(kind, types_at(stretch.place), options.columnnameofcorruptrecord)
+        self.needed = ["body", "message_type", "command", "txid", "publisher", "sequence"]
+        self._letters: list[DeadLetter] = []
+        if options.mode == "dead_letter":
+            self.needed += LETTER_COLUMNS
+
+    def of(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
+        """Returns the rows that stay, and their values.
+
+        Raises:
+            ConfigurationError: a body does not fit, and the mode is `failfast`.
+        """
+        mode = self._options.mode
+        found = self._reader.read(rows["body"], rows["message_type"], rows["command"])
+        if not found.refused or mode == "permissive":
+            return rows, found.values
+        if mode == "failfast":
+            row, reason = found.refused[0]
+            txid, publisher, sequence = (
+                rows[name][row].as_py() for name in ("txid", "publisher", "sequence")
+            )
+            where = f", in transaction id {txid} of {self._stretch.place.journal}"
+            raise misfit_error(self._kind, f"{publisher}|{sequence}|", reason, where)
+        if mode == "dead_letter":
+            self._letters += [self._letter(rows, row, reason) for row, reason in found.refused]
+        kept = np.ones(len(rows), bool)
+        kept[[row for row, _ in found.refused]] = False
+        marks = pa.array(kept)
+        return rows.filter(marks), found.values.filter(marks)
+
+    def _letter(self, rows: pa.RecordBatch, row: int, reason: str) -> DeadLetter:
+        values = {name: rows[name][row].as_py() for name in (*LETTER_COLUMNS, *LETTER_FIELDS)}
+        return DeadLetter(self._stretch.place.instance, reason, rows["txid"][row].as_py(), **values)
+
+    def finish(self) -> None:
+        """Writes the dead letters of the whole stretch, so that a task that is repeated adds none
+        twice.
+
+        Raises:
+            StorageError: they cannot be written.
+        """
+        directory = DeadLetterTarget.of(self._options.dead_letters or "-").directory
+        if self._options.mode != "dead_letter" or directory is None:
+            return
+        stretch = self._stretch
+        query = sha256(f"{self._options.topic}|{self._options.filter}|{self._kind}".encode())
+        name = (
+            f"{stretch.place.instance}-{stretch.first_txid:016x}-{stretch.last_txid:016x}-"
+            f"{query.hexdigest()[:16]}"
+        )
+        append_letters(directory, name, self._letters)
 
 
 def _of_topics(rows: pa.RecordBatch, wanted: TopicFilter) -> pa.RecordBatch:
