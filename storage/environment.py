@@ -218,11 +218,12 @@ class LastingEnvironment:
 
 
 @contextmanager
-def read_only(path: Path, **options: Any) -> Iterator[Any]:
+def read_only(path: Path, *, buffers: bool = False, **options: Any) -> Iterator[Any]:
     """Begins a read transaction on the LMDB file of another process, for a `with`.
 
     Args:
         path: the file. This process may not have an environment of it open.
+        buffers: whether keys and values are views into the map, valid until the transaction's end.
         options: options of `lmdb.open`.
 
     Raises:
@@ -230,17 +231,17 @@ def read_only(path: Path, **options: Any) -> Iterator[Any]:
         CutShortError: the file is shorter than LMDB believes.
     """
     # A reader makes the lock table where there is none.
-    file = lmdb.open(
+    file: Any = lmdb.open(
         str(path), subdir=False, readonly=True, max_dbs=0, mode=PRIVATE_FILE_MODE, **options
     )
     try:
         check_whole(file, path)
         try:
-            transaction = file.begin()
+            transaction = file.begin(buffers=buffers)
         except lmdb.ReadersFullError:
             # Killed readers have all the places, and the writer may write nothing for a while.
             file.reader_check()
-            transaction = file.begin()
+            transaction = file.begin(buffers=buffers)
         with transaction:
             yield transaction
     finally:

@@ -6,9 +6,11 @@ Records that a crash takes from the store are folded again from the journal.
 
     key    b"\\0" + topic name                 u32 number of the topic, big-endian
     key    b"\\1" + number                     u64 transaction id up to which the topic is folded
-    key    b"\\2" + number + key of an entry   its value
+    key    b"\\2" + number + u32 of a block    records with generated keys (storage/sow_blocks.py)
+    key    b"\\3" + number + key of an entry   its value
 
-services/sow/state.py defines the keys and values of entries.
+services/sow/state.py defines the keys and values of entries. Records whose key the instance makes
+of key fields are in blocks; records with other keys, histories, tombstones and counts are entries.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from __future__ import annotations
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import merge
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,8 +29,18 @@ from xxhash import xxh3_128_digest
 
 from raylay.services.errors import SowDamaged, StorageError
 from raylay.services.messages.sorted_entries import SortedEntries
-from raylay.storage.environment import CutShortError, LastingEnvironment
+from raylay.storage.environment import CutShortError, LastingEnvironment, Transaction
 from raylay.storage.files import fault_point
+from raylay.storage.sow_blocks import (
+    BLOCK,
+    NUMBER,
+    BlockPlan,
+    Place,
+    TopicBlocks,
+    blocks_of,
+    generated,
+    split_entries,
+)
 from raylay.storage.state import KEY_BYTES_MAX, explained, open_store
 
 MAP_BYTES_DEFAULT = 64 * 1024**3
@@ -45,8 +58,11 @@ ENTRY_BYTES = 160
 """The bytes that the cache counts for an entry in addition to its key and value."""
 COMPACT_WAIT_S = 10.0
 """Time, in seconds, that queries have to end when a compacted file is to take the file's place."""
-DROPPED_AT_ONCE = 10_000
-_NAME, _VALID, _ENTRY = b"\0", b"\1", b"\2"
+DROPPED_AT_ONCE = 1_000
+READ_AT_ONCE = 1_000
+BLOCKS_MOVED = 16
+"""Number of blocks whose records a compaction moves at once."""
+_NAME, _VALID, _ENTRY = b"\0", b"\1", b"\3"
 _NUMBER = struct.Struct(">I")
 _TXID = struct.Struct("<Q")
 _FRONT_BYTES = 1 + _NUMBER.size
@@ -198,10 +214,12 @@ class MemoryTopic:
 
 
 class LmdbSowStore:
-    """A SowStore in one LMDB file, with a cache of the entries that were read or written last.
+    """A SowStore in one LMDB file, with an index of the records in blocks, and a cache of the other
+    entries that were read or written last.
 
         Invariants: a cached entry is equal to the entry on disk; the cache counts no more than
-        `cache_bytes_max`.
+        `cache_bytes_max`. Each block that the index names is in the file, for every transaction
+        that begins: a commit removes only blocks that the one before it has emptied.
     Owner: one process. One thread reads and one writes: no entry is read from the store while it is
     being written (`SowState` has it in memory then). A scan has a transaction of its own.
 
@@ -209,6 +227,8 @@ class LmdbSowStore:
         path: the path of the file.
         map_bytes: the bytes that the file may hold at most.
         cache_bytes_max: the limit of the cache; 0: no cache.
+        loaded: called while the index of a topic is read, with the topic's name and the number of
+            its records so far.
 
     Raises:
         StorageError: the file cannot be opened; the message names the file.
@@ -220,13 +240,26 @@ class LmdbSowStore:
         *,
         map_bytes: int = MAP_BYTES_DEFAULT,
         cache_bytes_max: int = CACHE_BYTES_DEFAULT,
+        loaded: Callable[[str, int], None] = lambda _, __: None,
     ) -> None:
         self._path = Path(path)
+        self._loaded = loaded
         self._map_bytes = map_bytes
         self.cache_bytes_max = cache_bytes_max
         self.cache_bytes = 0
         self._cache: OrderedDict[bytes, bytes] = OrderedDict()
         self._cache_lock = threading.Lock()
+        self._index_lock = threading.Lock()
+        """Guards the indexes, and the four attributes below."""
+        self._held: Transaction | None = None
+        """The read transaction that is kept open between two commits, so that the read of a record
+        begins none."""
+        self._held_transaction: Any = None
+        self._views: dict[bytes, Any] = {}
+        """Blocks as `_held` sees them, by key."""
+        self._may_hold = True
+        """Whether a read transaction may stay open: not while the file is rewritten, or must be
+        opened again after a failed write."""
         self._topics: dict[str, LmdbTopic] = {}
         self._file = LastingEnvironment(self._open)
 
@@ -247,7 +280,18 @@ class LmdbSowStore:
         found = self._topics.get(name)
         if found is None:
             found = self._topics[name] = LmdbTopic(self, self._number(name))
+            self._load(found, name)
         return found
+
+    def _load(self, topic: LmdbTopic, name: str) -> None:
+        try:
+            with self._file.begin(buffers=True) as transaction:
+                topic.blocks.load(
+                    list(blocks_of(transaction, topic.number)),
+                    lambda records: self._loaded(name, records),
+                )
+        except lmdb.Error as error:
+            raise _explained(error, self._path) from error
 
     def _number(self, name: str) -> bytes:
         key = _topic_key(name)
@@ -276,23 +320,98 @@ class LmdbSowStore:
             for key in entries:
                 _check(key)
         fault_point("sow.begin")
+        self._write([(topic, txid, *self._planned(topic, each)) for topic, each, txid in topics])
+
+    def _write(self, written: list[tuple[LmdbTopic, int, BlockPlan, Changes]]) -> None:
         try:
             with self._file.begin(write=True) as transaction:
-                for topic, entries, txid in topics:
-                    for key in sorted(entries):
-                        value = entries[key]
+                for topic, txid, plan, rest in written:
+                    for key in sorted(rest):
+                        value = rest[key]
                         if value is None:
                             transaction.delete(topic.front + key)
                         else:
                             transaction.put(topic.front + key, value)
+                    for number in plan.removed:
+                        transaction.delete(topic.block_key(number))
+                    for number, block in plan.blocks.items():
+                        transaction.put(topic.block_key(number), block)
                     transaction.put(_VALID + topic.number, _TXID.pack(txid))
         except lmdb.Error as error:
+            self._let_go(may_hold=False)
             raise _explained(error, self._path) from error
         fault_point("sow.synced")
-        for topic, entries, txid in topics:
-            topic.now_valid_for(txid)
-            for key, value in entries.items():
+        self._let_go(may_hold=True)
+        for topic, txid, plan, rest in written:
+            topic.blocks.apply(plan, self._index_lock)
+            for key, value in rest.items():
                 self.remember(topic.front + key, value)
+            topic.now_valid_for(txid)
+
+    def _planned(
+        self, topic: LmdbTopic, entries: Changes, moved: Iterable[int] = ()
+    ) -> tuple[BlockPlan, Changes]:
+        """Returns the changes of the topic's blocks, and the entries of the tree."""
+        made, rest = split_entries(entries)
+        try:
+            with self._file.begin(buffers=True) as transaction:
+
+                def read(number: int) -> Any:
+                    return transaction.get(topic.block_key(number))
+
+                return topic.blocks.plan(made, read, moved), rest
+        except lmdb.Error as error:
+            raise _explained(error, self._path) from error
+
+    def _let_go(self, *, may_hold: bool) -> None:
+        """Ends the read transaction that is kept open: it does not see what was written since.
+
+        Args:
+            may_hold: whether another one may be kept open.
+        """
+        with self._index_lock:
+            self._may_hold = may_hold
+            self._end_held()
+
+    def _end_held(self) -> None:
+        held, self._held, self._held_transaction = self._held, None, None
+        self._views.clear()
+        if held is not None:
+            held.__exit__(None, None, None)
+
+    def read_places(self, topic: LmdbTopic, places: Iterable[Place]) -> list[bytes]:
+        """Returns values of a topic's blocks. To be called with the index locked.
+
+        Raises:
+            StorageError: the file cannot be used.
+        """
+        views, found = self._views, []
+        try:
+            for number, offset, length in places:
+                key = topic.block_key(number)
+                view = views.get(key)
+                if view is None:
+                    view = views[key] = self._block(key)
+                found.append(bytes(view[offset : offset + length]))
+            return found
+        except lmdb.Error as error:
+            raise _explained(error, self._path) from error
+        finally:
+            if not self._may_hold:
+                self._end_held()
+
+    def _block(self, key: bytes) -> Any:
+        if self._held is None:
+            held = self._file.begin(buffers=True)
+            self._held_transaction, self._held = held.__enter__(), held
+        block = self._held_transaction.get(key)
+        if block is None:
+            raise SowDamaged(f"{self._path} lacks a block of records", str(self._path))
+        return block
+
+    @property
+    def index_lock(self) -> threading.Lock:
+        return self._index_lock
 
     def drop(self, name: str) -> None:
         """Removes all entries of a topic, which is new afterwards.
@@ -304,18 +423,21 @@ class LmdbSowStore:
         with self._cache_lock:
             self._cache.clear()
             self.cache_bytes = 0
+        self._let_go(may_hold=True)
         topic.now_valid_for(0)
-        left = True
+        topic.blocks = TopicBlocks()
         try:
-            while left:
-                with self._file.begin(write=True) as transaction, transaction.cursor() as cursor:
-                    transaction.delete(_VALID + topic.number)
-                    left = cursor.set_range(topic.front)
-                    for _ in range(DROPPED_AT_ONCE):
-                        left = left and cursor.key().startswith(topic.front)
-                        if not left:
-                            break
-                        left = cursor.delete()
+            for front in (topic.front, topic.block_front):
+                left = True
+                while left:
+                    with self._file.begin(write=True) as writing, writing.cursor() as cursor:
+                        writing.delete(_VALID + topic.number)
+                        left = cursor.set_range(front)
+                        for _ in range(DROPPED_AT_ONCE):
+                            left = left and cursor.key().startswith(front)
+                            if not left:
+                                break
+                            left = cursor.delete()
         except lmdb.Error as error:
             raise _explained(error, self._path) from error
 
@@ -330,8 +452,12 @@ class LmdbSowStore:
             StorageFull: no space for a second file; nothing was changed.
             StorageError: the file cannot be rewritten; nothing was changed.
         """
+        before = self._path.stat().st_size
+        for topic in list(self._topics.values()):
+            self._move_records(topic)
+        self._let_go(may_hold=False)
         try:
-            return self._file.rewrite(self._path, COMPACT_WAIT_S)
+            return before, self._file.rewrite(self._path, COMPACT_WAIT_S)[1]
         except TimeoutError:
             raise StorageError(
                 f"{self._path} is not compacted: queries read it for longer than "
@@ -339,6 +465,16 @@ class LmdbSowStore:
             ) from None
         except (lmdb.Error, OSError) as error:
             raise _explained(error, self._path) from error
+        finally:
+            self._let_go(may_hold=True)
+
+    def _move_records(self, topic: LmdbTopic) -> None:
+        """Writes blocks with dead records anew, without them."""
+        wasteful = topic.blocks.wasteful()
+        # The last one only removes the blocks that the one before it has emptied.
+        for first in range(0, len(wasteful) + BLOCKS_MOVED, BLOCKS_MOVED):
+            part = wasteful[first : first + BLOCKS_MOVED]
+            self._write([(topic, topic.txid, *self._planned(topic, {}, part))])
 
     def value(self, key: bytes) -> bytes | None:
         """Returns the value of a key of the file, from the cache if it is there; None when there is
@@ -403,40 +539,79 @@ class LmdbSowStore:
         except lmdb.Error as error:
             raise _explained(error, self._path) from error
 
-    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yields (key, value) of the file from `start` to before `end`, all of one transaction.
+    def scan(self, topic: LmdbTopic, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yields (key, value) of a topic from `start` to before `end`, all of one transaction.
 
         Raises:
             StorageError: the file cannot be used.
         """
         try:
-            with self._file.begin() as transaction, transaction.cursor() as cursor:
-                if cursor.set_range(start):
-                    for key, value in cursor.iternext():
-                        if key >= end:
-                            break
-                        yield key, value
+            with self._file.begin(buffers=True) as transaction, transaction.cursor() as cursor:
+                yield from merge(
+                    scanned_tree(cursor, topic.front, start, end),
+                    scanned_blocks(transaction, topic.number, topic.blocks, start, end),
+                )
         except lmdb.Error as error:
             raise _explained(error, self._path) from error
 
     def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
-        """Returns the first `most` pairs of `scan`, with the topic's prefix removed from their
-        keys.
+        """Returns the first `most` entries of the tree from `start` to before `end`, with the
+        topic's prefix removed from their keys.
 
         Raises:
             StorageError: the file cannot be used.
         """
         try:
             with self._file.begin() as transaction, transaction.cursor() as cursor:
-                entries = list(islice(cursor.iternext(), most)) if cursor.set_range(start) else []
-                if entries and entries[-1][0] >= end:
+                if not cursor.set_range(start) or cursor.key() >= end:
+                    return []
+                entries = list(islice(cursor.iternext(), most))
+                if entries[-1][0] >= end:
                     entries = [each for each in entries if each[0] < end]
                 return [(key[_FRONT_BYTES:], value) for key, value in entries]
         except lmdb.Error as error:
             raise _explained(error, self._path) from error
 
     def close(self) -> None:
+        self._let_go(may_hold=False)
         self._file.close()
+
+
+def scanned_tree(
+    cursor: Any, front: bytes, start: bytes, end: bytes
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yields (key, value) of the entries of a topic from `start` to before `end` that are in the
+    tree."""
+    found = cursor.set_range(front + start)
+    while found:
+        key = bytes(cursor.key())
+        if key >= front + end:
+            return
+        yield key[len(front) :], bytes(cursor.value())
+        found = cursor.next()
+
+
+def scanned_blocks(
+    transaction: Any, number: bytes, blocks: TopicBlocks, start: bytes, end: bytes
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yields (key, value) of the records of a topic from `start` to before `end` that are in
+    blocks.
+
+    Args:
+        transaction: a read transaction with buffers.
+    """
+    views: dict[int, Any] = {}
+    most = READ_AT_ONCE
+    while True:
+        entries = blocks.index.entries(start, end, most)
+        for key, block, offset, length in entries:
+            view = views.get(block)
+            if view is None:
+                view = views[block] = transaction.get(BLOCK + number + NUMBER.pack(block))
+            yield key, bytes(view[offset : offset + length])
+        if len(entries) < most:
+            return
+        start = entries[-1][0] + b"\0"
 
 
 class LmdbTopic:
@@ -452,6 +627,9 @@ class LmdbTopic:
         self.number = number
         self.front = _ENTRY + number
         """The prefix of all keys of the topic's entries in the file."""
+        self.block_front = BLOCK + number
+        """The prefix of the keys of the topic's blocks in the file."""
+        self.blocks = TopicBlocks()
         held = store.read(_VALID + number)
         if held is not None and len(held) != _TXID.size:
             raise SowDamaged(f"the SOW store says no transaction but {held[:20]!r}")
@@ -466,23 +644,42 @@ class LmdbTopic:
         """Notes that the topic on disk is folded up to this transaction id; 0: it was dropped."""
         self._txid = txid
 
+    def block_key(self, number: int) -> bytes:
+        return self.block_front + NUMBER.pack(number)
+
     def get(self, key: bytes) -> bytes | None:
-        return self._store.value(self.front + key)
+        digest = generated(key)
+        if digest is None:
+            return self._store.value(self.front + key)
+        with self._store.index_lock:
+            place = self.blocks.index.find(digest)
+            return None if place is None else self._store.read_places(self, (place,))[0]
 
     def last(self, start: bytes, end: bytes) -> bytes | None:
         """Returns the last key from `start` to before `end`; None when there is none."""
         found = self._store.last(self.front + start, self.front + end)
-        return None if found is None else found[_FRONT_BYTES:]
+        with self._store.index_lock:
+            other = self.blocks.index.last(start, end)
+        if found is None:
+            return other
+        key = found[_FRONT_BYTES:]
+        return key if other is None else max(key, other)
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yields (key, value) from `start` to before `end`, in the order of keys, as they are when
         the first pair is asked for."""
-        for key, value in self._store.scan(self.front + start, self.front + end):
-            yield key[_FRONT_BYTES:], value
+        return self._store.scan(self, start, end)
 
     def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
         """Returns the first `most` pairs of `scan`."""
-        return self._store.chunk(self.front + start, self.front + end, most)
+        found = self._store.chunk(self.front + start, self.front + end, most)
+        with self._store.index_lock:
+            entries = self.blocks.index.entries(start, end, most)
+            if not entries:
+                return found
+            values = self._store.read_places(self, [entry[1:] for entry in entries])
+        made = [(entry[0], value) for entry, value in zip(entries, values, strict=True)]
+        return sorted(found + made)[:most] if found else made
 
 
 def _explained(error: Exception, path: Path) -> StorageError:

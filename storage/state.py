@@ -75,7 +75,9 @@ def check_version(transaction: Any, path: Path) -> bool:
     found = transaction.get(VERSION_KEY)
     is_empty = found is None and not transaction.cursor().first()
     if found != STORE_VERSION and not is_empty:
-        has = "no version" if found is None else f"version {found.decode('ascii', 'replace')}"
+        has = (
+            "no version" if found is None else f"version {bytes(found).decode('ascii', 'replace')}"
+        )
         raise StorageError(
             f"{path} has {has}, this software reads {STORE_VERSION.decode()}: use the release that "
             "wrote it",

@@ -12,6 +12,7 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from heapq import merge
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,9 @@ from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.lmdb_pages import starts_like_lmdb
 from raylay.storage.queue import _KEY as QUEUE_KEY
 from raylay.storage.queue import _read as read_queue
-from raylay.storage.sow import _ENTRY, _FRONT_BYTES, _NAME, _NUMBER, _TXID, _VALID
+from raylay.storage.sow import _ENTRY, _FRONT_BYTES, _NAME, _NUMBER, _TXID, _VALID, scanned_blocks
 from raylay.storage.sow import MAP_BYTES_DEFAULT as SOW_MAP_BYTES
+from raylay.storage.sow_reading import loaded_blocks
 from raylay.storage.state import MAP_BYTES, check_version, explained
 
 _TIME = struct.Struct(">Q")
@@ -40,10 +42,10 @@ _BYTES_SHOWN = 64
 
 
 @contextmanager
-def _opened(path: Path, map_bytes: int) -> Iterator[Any]:
+def _opened(path: Path, map_bytes: int, *, buffers: bool = False) -> Iterator[Any]:
     _check(path)
     try:
-        with read_only(path, map_size=map_bytes) as transaction:
+        with read_only(path, buffers=buffers, map_size=map_bytes) as transaction:
             check_version(transaction, path)
             yield transaction
     except (lmdb.Error, CutShortError) as error:
@@ -98,7 +100,7 @@ def sow_rows(path: Path, topic: str = "", key: bytes = b"", history: bool = Fals
         CorruptRecord: the file is damaged.
         StorageError: it cannot be read.
     """
-    with _opened(path, SOW_MAP_BYTES) as transaction:
+    with _opened(path, SOW_MAP_BYTES, buffers=True) as transaction:
         for name_key, number in _pairs(transaction, _NAME, path):
             stored_as = key_text(name_key[1:])
             message_type, _, name = stored_as.partition("/")
@@ -121,8 +123,15 @@ def sow_rows(path: Path, topic: str = "", key: bytes = b"", history: bool = Fals
             }
             kinds = (TOMBSTONE, VERSION, VALUE) if history else (VALUE,)
             for kind in kinds:
-                for stored, value in _pairs(transaction, front + kind + key, path):
-                    row = _sow_row(name, kind, stored[_FRONT_BYTES + 1 :], value, key)
+                pairs = _pairs(transaction, front + kind + key, path)
+                stored = ((entry[_FRONT_BYTES:], value) for entry, value in pairs)
+                if kind == VALUE:
+                    blocks = loaded_blocks(transaction, number)
+                    end = VALUE + key + b"\xff"
+                    made = scanned_blocks(transaction, number, blocks, VALUE + key, end)
+                    stored = merge(stored, made)
+                for entry, value in stored:
+                    row = _sow_row(name, kind, entry[1:], value, key)
                     if row is not None:
                         yield row
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.covers(
 CHILD = Path(__file__).with_name("sow_child.py")
 sys.path.insert(0, str(CHILD.parent))
 
-from sow_child import expected  # noqa: E402
+from sow_child import expected, made  # noqa: E402
 
 CHILD_TIMEOUT_S = 60
 
@@ -43,6 +43,11 @@ def check(path: Path, output: bytes) -> int:
     assert topic.txid >= told and quiet.txid == topic.txid
     assert dict(topic.scan(b"", b"\xff")) == expected(topic.txid)
     assert list(quiet.scan(b"", b"\xff")) == []
+    blocks = store.topic("made")
+    assert blocks.txid == topic.txid
+    wanted = {made(key): value for key, value in expected(topic.txid).items()}
+    assert dict(blocks.scan(b"", b"\xff")) == wanted
+    assert {key: blocks.get(key) for key in wanted} == wanted
     store.close()
     return topic.txid
 

@@ -101,7 +101,7 @@ class StoredSowTopics:
         config, journal = self._runtime.config, self._journal
         store: SowStore = MemorySowStore()
         if not all(each.transient for each in config.sow):
-            store = self.store = LmdbSowStore(path)
+            store = self.store = LmdbSowStore(path, loaded=self._loaded)
         whole_from_us = self._match(store)
         book = sow_book(
             config.sow,
@@ -133,6 +133,9 @@ class StoredSowTopics:
         for each in problems:
             self._runtime.report(each.event, topic=each.topic, text=each.text)
         return feature
+
+    def _loaded(self, name: str, records: int) -> None:
+        self._runtime.phase = f"recovering: the index of SOW topic {name} has {records:,} records"
 
     def _match(self, store: SowStore) -> dict[str, int]:
         """Drops the stored records of topics whose configuration has changed. Returns, by topic,
