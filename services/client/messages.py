@@ -10,13 +10,15 @@ bodies of a delivery together take little more memory than the delivery.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import Generic
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Generic, Protocol
 
 from raylay.services.client.body_decoder import BodyDecoder, Value, any_json, body_problem
 from raylay.services.errors import BodyTypeError, RemoteProtocolError
 from raylay.services.messages.bookmarks import format_bookmark
 from raylay.services.messages.records import Record, decode_record
+from raylay.services.messages.trace_context import traceparent
 from raylay.services.protocol.frames import Header
 
 # The parts of a record header (services/messages/records.py) that each loop needs: unpacking fewer
@@ -127,6 +129,24 @@ def latest_origin_time_us(payload: bytes, count: int) -> int:
         if origin_us > latest:
             latest = origin_us
     return latest
+
+
+class SpanMaker(Protocol):
+    """Makes the application's OpenTelemetry spans; application_spans.py has one."""
+
+    def context_of(self, trace: bytes) -> Any:
+        """Returns the OpenTelemetry context of the span that published a message."""
+
+    def handling_span(
+        self,
+        name: str,
+        topic: str,
+        traces: Sequence[bytes],
+        attributes: Mapping[str, Any],
+        *,
+        is_batch: bool,
+    ) -> AbstractContextManager[Any]:
+        """Makes a span in which the application handles messages."""
 
 
 class Message(Generic[Value]):
@@ -256,6 +276,41 @@ class Message(Generic[Value]):
         return self.record.trace
 
     @property
+    def traceparent(self) -> str:
+        """Returns the trace context of the publish as the W3C's `traceparent`; empty: the message
+        carries none."""
+        return traceparent(self.trace)
+
+    @property
+    def trace_context(self) -> Any:
+        """Returns the OpenTelemetry context in which the span that published the message is the
+        current one; the present context where the message carries no trace context. For spans
+        below it: `tracer.start_as_current_span("price", context=message.trace_context)`."""
+        return self.batch.spans.context_of(self.trace)
+
+    def span(
+        self, name: str = "", attributes: Mapping[str, Any] | None = None
+    ) -> AbstractContextManager[Any]:
+        """Makes a span of the application's in which it handles the message: `with message.span():`
+
+        It continues the trace of the publish, by the application's own tracer provider, and has the
+        attributes of OpenTelemetry's conventions. A message without a trace context gets a span
+        below the current one.
+
+        Args:
+            name: name of the span; default: `process TOPIC`.
+            attributes: further attributes.
+        """
+        of_message = {
+            "messaging.message.id": self.bookmark,
+            "messaging.message.body.size": len(self.body),
+            **self.batch.span_attributes(),
+            **(attributes or {}),
+        }
+        make = self.batch.spans.handling_span
+        return make(name, self.topic, [self.trace], of_message, is_batch=False)
+
+    @property
     def subscription_id(self) -> str:
         """Returns the id of the subscription to which the message was delivered."""
         return self.batch.subscription_id
@@ -303,6 +358,8 @@ class MessageBatch(Generic[Value]):
         "timestamp_us",
         "traced",
     )
+    spans: ClassVar[SpanMaker]
+    """The maker of the application's spans, which a client brings."""
 
     def __init__(
         self,
@@ -390,6 +447,42 @@ class MessageBatch(Generic[Value]):
         if count >= self.count and self.ranges is not None:
             return self.ranges
         return ranges_of(self.payload, min(count, self.count))
+
+    def span(
+        self, name: str = "", attributes: Mapping[str, Any] | None = None
+    ) -> AbstractContextManager[Any]:
+        """Makes a span of the application's in which it handles the messages together. It is below
+        the current span, and has links to the spans that published the messages.
+
+        Args:
+            name: name of the span; default: `process TOPIC`.
+            attributes: further attributes.
+        """
+        traces = [each.trace for each in self.traced_messages()] if self.traced else []
+        of_batch = {
+            "messaging.batch.message_count": self.count,
+            **self.span_attributes(),
+            **(attributes or {}),
+        }
+        make = self.spans.handling_span
+        return make(name, self._one_topic(), traces, of_batch, is_batch=True)
+
+    def span_attributes(self) -> dict[str, str]:
+        """Returns the attributes of a span that handles messages of this delivery."""
+        found = {"messaging.destination.subscription.name": self.subscription_id}
+        return found | ({"messaging.raylay.queue": self.queue} if self.queue else {})
+
+    def _one_topic(self) -> str:
+        """Returns the topic of all messages; empty: they have several."""
+        payload, offset = self.payload, 0
+        topics = set()
+        for _ in range(self.count):
+            length, _, _, topic, _, _ = _BODY.unpack_from(payload, offset)
+            topics.add(payload[offset + _HEADER_BYTES : offset + _HEADER_BYTES + topic])
+            if len(topics) > 1 or length < _HEADER_BYTES:
+                return ""
+            offset += length
+        return topics.pop().decode("utf-8", "replace") if topics else ""
 
     def traced_messages(self) -> list[Message[Value]]:
         """Returns the messages that carry a trace context."""

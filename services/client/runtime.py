@@ -15,7 +15,7 @@ from functools import partial, wraps
 from typing import Any, Protocol
 
 from raylay.services.client.arguments import Resolver
-from raylay.services.client.connection import Connection, open_connection
+from raylay.services.client.connection import Connection, open_connection, split_address
 from raylay.services.client.events import (
     ClientEvent,
     ClientStopped,
@@ -719,15 +719,29 @@ class ClientRuntime:
         if self.connection is not None:
             self.connection.set_reading(not paused)
 
+    def server_attributes(self) -> dict[str, Any]:
+        """Returns address and port of the present server, for spans."""
+        address = self.machine.chooser.current_address
+        if not address:
+            return {}
+        host, port = split_address(address)
+        return {"server_address": host} | ({"server_port": port} if port else {})
+
     def tell_tracer(self, batch: MessageBatch) -> None:
         """Tells the tracer of the traced messages of a delivery."""
         assert self.tracer is not None
         beside = {"instance": self.machine.instance, "subscription": batch.subscription_id}
+        beside |= self.server_attributes()
         beside |= {"queue": batch.queue} if batch.queue else {}
         for message in batch.traced_messages():
             self.tracer.delivered(
                 message.trace,
-                {"bookmark": message.bookmark, "topic": message.topic, **beside},
+                {
+                    "bookmark": message.bookmark,
+                    "topic": message.topic,
+                    "body_bytes": len(message.body),
+                    **beside,
+                },
                 batch.timestamp_us * 1000,
                 time.time_ns(),
             )

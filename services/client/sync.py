@@ -15,6 +15,7 @@ from functools import update_wrapper
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
+from raylay.services.client.application_spans import span_reader
 from raylay.services.client.body_decoder import Value
 from raylay.services.client.client import DELTA_PUBLISH, Client
 from raylay.services.client.fork_guard import guard
@@ -44,7 +45,7 @@ HANDED_OVER_BYTES_MAX = 64 * 1024 * 1024
 """Number and bytes of publishes between the callers' threads and the loop thread; above either,
 `publish` blocks."""
 
-_Publish = tuple[str, bytes, str, int, bytes, bytes, int]
+_Publish = tuple[str, bytes, str, int, bytes, bytes, int, bytes]
 
 
 class SyncSubscription(Generic[Value]):
@@ -224,6 +225,8 @@ class SyncClient:
 
     def __init__(self, name: str, *args: Any, **options: Any) -> None:
         self.client = Client(name, *args, **options)
+        self._read_span = span_reader()
+        """The reader of the calling thread's span: the loop thread has none."""
         self._publish_timeout_s = float(options.get("publish_timeout_s", 30.0))
         self._lock = threading.Condition()
         self._queue: deque[_Publish] = deque()
@@ -299,6 +302,7 @@ class SyncClient:
             raise LocalProtocolError(
                 f"message of {len(body)} bytes on {topic}: a record may have {RECORD_BYTES_MAX}"
             )
+        span = self._read_span() if self._read_span is not None else b""
         with self._lock:
             if self._crowded():
                 self._wait_for_room()
@@ -307,7 +311,8 @@ class SyncClient:
             if self._failure is not None:
                 raise self._failure
             self._queue_bytes += len(body)
-            self._queue.append((topic, body, message_type, expiration_s, key, correlation, command))
+            values = (topic, body, message_type, expiration_s, key, correlation, command, span)
+            self._queue.append(values)
             wake = not self._drain_scheduled
             self._drain_scheduled = True
         if wake:
@@ -374,22 +379,16 @@ class SyncClient:
     async def _drain(self) -> None:
         """Publishes the messages that callers queued, until the queue is empty."""
         client, queue = self.client, self._queue
+        # With positional arguments, and with the span in which each message was published.
+        publish_now = client._publisher.publish_now
         while True:
             failure: RaylayError | None = None
             taken_bytes = 0
             try:
                 for _ in range(min(len(queue), HANDED_OVER_MAX)):
-                    topic, body, message_type, expiration_s, key, correlation, command = queue[0]
-                    client.publish_nowait(
-                        topic,
-                        body,
-                        message_type,
-                        expiration_s=expiration_s,
-                        key=key,
-                        correlation=correlation,
-                        command=command,
-                    )
-                    taken_bytes += len(body)
+                    values = queue[0]
+                    publish_now(*values)
+                    taken_bytes += len(values[1])
                     queue.popleft()
             except RaylayError as error:
                 failure = error

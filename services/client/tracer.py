@@ -8,8 +8,11 @@ from typing import Any, Protocol
 class Tracer(Protocol):
     """Records traces of a client's sampled messages (telemetry/client_traces.py has one)."""
 
-    def publish_started(self, sequence: int, topic: str) -> bytes:
-        """Begins the trace of a publish; returns the 25 bytes of trace context for its record."""
+    def publish_started(
+        self, sequence: int, topic: str, attributes: dict[str, Any], parent: bytes = b""
+    ) -> bytes:
+        """Begins the span of a publish; returns the 25 bytes of trace context for its record.
+        `parent`: the context of the application's span in which it publishes; empty: none."""
 
     def publish_persisted(self, sequence: int) -> None:
         """Notes that every publish and acknowledgment up to this sequence is durable. Called once

@@ -30,6 +30,15 @@ class _PendingAcknowledgment(NamedTuple):
     attributes: Attributes
 
 
+class _OutstandingPublish(NamedTuple):
+    """A publish that is not durable yet. `parent_id`: that of the application's span, or empty."""
+
+    context: bytes
+    parent_id: bytes
+    start_ns: int
+    attributes: Attributes
+
+
 class ClientTracer:
     """Records spans of a client's sampled messages. The number of messages that wait for their ack
     is limited.
@@ -47,7 +56,7 @@ class ClientTracer:
         self._publisher = publisher_id(client_name)
         self._client_name = client_name
         self._outstanding_max = outstanding_max
-        self._outstanding: OrderedDict[int, tuple[bytes, str, int]] = OrderedDict()
+        self._outstanding: OrderedDict[int, _OutstandingPublish] = OrderedDict()
         self._taken: OrderedDict[str, bytes] = OrderedDict()
         """Spans of deliveries from queues that were not acknowledged yet, by the message's
         bookmark."""
@@ -55,10 +64,22 @@ class ClientTracer:
         self.sample_every = tracing.sample_every
         """The N where one in N publishes is to be reported to `publish_started`; 0: none is."""
 
-    def publish_started(self, sequence: int, topic: str) -> bytes:
-        """Begins the trace of a publish. Returns the 25 bytes that its record carries."""
+    def publish_started(
+        self, sequence: int, topic: str, attributes: Attributes, parent: bytes = b""
+    ) -> bytes:
+        """Begins the span of a publish. Returns the 25 bytes that its record carries.
+
+        Args:
+            attributes: the message's `body_bytes`, and `server_address` and `server_port`.
+            parent: the context of the application's current span, whose trace this publish joins;
+                empty: the trace begins here.
+        """
         context = new_context()
-        self._outstanding[sequence] = (context, topic, time.time_ns())
+        if parent:
+            context = parent[:16] + context[16:]
+        self._outstanding[sequence] = _OutstandingPublish(
+            context, parent[16:24], time.time_ns(), {"topic": topic, **attributes}
+        )
         if len(self._outstanding) > self._outstanding_max:
             self._finish(next(iter(self._outstanding)), {"outcome": "forgotten"})
         return context
@@ -84,14 +105,14 @@ class ClientTracer:
             self._finish(sequence, {"outcome": "failed", "reason": reason})
 
     def _finish(self, sequence: int, outcome: Attributes) -> None:
-        context, topic, start_ns = self._outstanding.pop(sequence)
+        context, parent_id, start_ns, given = self._outstanding.pop(sequence)
         attributes = {
             "bookmark": f"{self._publisher}|{sequence}|",
-            "topic": topic,
+            **given,
             "client": self._client_name,
             **outcome,
         }
-        self._tracing.root(PUBLISH, context, start_ns, time.time_ns(), attributes)
+        self._tracing.root(PUBLISH, context, start_ns, time.time_ns(), attributes, parent_id)
 
     def delivered(
         self, trace: bytes, attributes: Attributes, start_ns: int = 0, end_ns: int = 0
@@ -100,8 +121,9 @@ class ClientTracer:
 
         Args:
             trace: the 25 bytes of the record.
-            attributes: `bookmark`, `topic`, `instance` (the one that delivered it) and
-                `subscription`; for a queue's message also `queue`.
+            attributes: `bookmark`, `topic`, `body_bytes`, `instance` (the one that delivered it),
+                its `server_address` and `server_port`, and `subscription`; for a queue's message
+                also `queue`.
             start_ns: the time at which the instance received the message, or sent it from a queue;
                 0: now.
             end_ns: the time at which the consumer got it; 0: now.

@@ -9,12 +9,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from raylay.services.messages.trace_context import MESSAGING_SYSTEM
 from raylay.services.telemetry.span_export import Attributes, FinishedSpan
-
-SYSTEM = "raylay"
-SCHEMA_URL = "https://opentelemetry.io/schemas/1.38.0"
-"""The version of the conventions that `conventional` follows."""
-
 
 SpanKindName = Literal["INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER"]
 """The name of a kind of OpenTelemetry's `SpanKind`."""
@@ -73,13 +69,13 @@ def conventional(span: FinishedSpan, *, of_client: bool) -> ConventionalSpan:
     operations = _OF_CLIENTS if of_client else _OF_INSTANCES
     operation = operations.get(span.name) or _Operation("INTERNAL", span.name)
     attributes: dict[str, str | int | float | bool] = {
-        "messaging.system": SYSTEM,
+        "messaging.system": MESSAGING_SYSTEM,
         "messaging.operation.name": operation.name,
     }
     if operation.type:
         attributes["messaging.operation.type"] = operation.type
     for key, value in span.attributes.items():
-        attributes[_NAMES.get(key) or f"messaging.{SYSTEM}.{key}"] = value
+        attributes[_NAMES.get(key) or f"messaging.{MESSAGING_SYSTEM}.{key}"] = value
     error, text = _error(span.attributes)
     if error:
         attributes["error.type"] = error

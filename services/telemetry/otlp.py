@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.errors import ConfigurationError
-from raylay.services.telemetry.conventions import SCHEMA_URL, SYSTEM, conventional
+from raylay.services.messages.trace_context import MESSAGING_SYSTEM, SCHEMA_URL
+from raylay.services.telemetry.conventions import conventional
 from raylay.services.telemetry.span_export import FinishedSpan
 
 if TYPE_CHECKING:
@@ -44,9 +45,9 @@ class SpanTranslator:
         self._ok = Status(StatusCode.UNSET)
         self._status_class, self._error = Status, StatusCode.ERROR
         version = importlib.metadata.version("raylay")
-        self._scope = InstrumentationScope(SYSTEM, version, SCHEMA_URL)
+        self._scope = InstrumentationScope(MESSAGING_SYSTEM, version, SCHEMA_URL)
         of_process: dict[str, str | int] = {
-            "service.name": application_service() if of_client else SYSTEM,
+            "service.name": application_service() if of_client else MESSAGING_SYSTEM,
             "service.instance.id": process_name,
             "process.pid": os.getpid(),
         }

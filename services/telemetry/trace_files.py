@@ -197,7 +197,9 @@ def tree(spans: Iterable[TraceSpan]) -> list[TraceSpan]:
     for span in ordered:
         span.children = []
         by_id.setdefault(span.span_id, span)
-    publish = next((span for span in ordered if not span.parent_id), None)
+    # The parent of a publish may be a span of the application, which is in no file of ours.
+    firsts = (span for span in ordered if span.name == "publish" or not span.parent_id)
+    publish = next(firsts, None)
     roots: list[TraceSpan] = []
     for span in ordered:
         parent = by_id.get(span.parent_id) if span.parent_id else None

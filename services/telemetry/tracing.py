@@ -50,6 +50,7 @@ from xxhash import xxh3_64_intdigest as hash64
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.records import TRACE_BYTES
+from raylay.services.messages.trace_context import SAMPLED
 from raylay.services.telemetry.span_export import (
     COLLECTOR_WAIT_S,
     DISK_WAIT_S,
@@ -78,13 +79,12 @@ TRANSFER = "transfer"
 ACKNOWLEDGMENT = "acknowledgment"
 REMOVAL = "removal"
 
-_RECORD_FRONT = struct.Struct("<I8xBBBBH")
+_LENGTHS = struct.Struct("<14xBBHHH")  # of type, trace, topic, key and correlation id
 _LENGTH = struct.Struct("<I")
 _PUBLISHER_SEQUENCE = struct.Struct("<QQ")
 _TRACE_LENGTH_AT = 15
 _PUBLISHER_AT = 28
 _TOPIC_AT = 60
-_SAMPLED = 1
 
 
 class TracedMessage(NamedTuple):
@@ -95,6 +95,7 @@ class TracedMessage(NamedTuple):
     publisher: int
     sequence: int
     topic: str
+    body_bytes: int = 0
 
     @property
     def bookmark(self) -> str:
@@ -159,11 +160,12 @@ def traced(payload: bytes | memoryview, limit: int = 64) -> list[TracedMessage]:
 
 
 def _traced_at(payload: bytes | memoryview, offset: int, length: int) -> TracedMessage:
-    topic_bytes = _RECORD_FRONT.unpack_from(payload, offset)[5]
+    typ, trace, topic_bytes, key, correlation = _LENGTHS.unpack_from(payload, offset)
     publisher, sequence = _PUBLISHER_SEQUENCE.unpack_from(payload, offset + _PUBLISHER_AT)
     topic = bytes(payload[offset + _TOPIC_AT : offset + _TOPIC_AT + topic_bytes])
     context = bytes(payload[offset + length - TRACE_BYTES : offset + length])
-    return TracedMessage(context, publisher, sequence, topic.decode("utf-8", "replace"))
+    body_bytes = length - _TOPIC_AT - topic_bytes - typ - key - correlation - trace
+    return TracedMessage(context, publisher, sequence, topic.decode("utf-8", "replace"), body_bytes)
 
 
 def derived(context: bytes, name: str, *places: str | int) -> bytes:
@@ -184,7 +186,7 @@ def new_context() -> bytes:
     random = os.urandom(24)
     if not any(random[:16]) or not any(random[16:]):  # ids of all zeros are invalid (W3C)
         return new_context()
-    return random + bytes((_SAMPLED,))
+    return random + bytes((SAMPLED,))
 
 
 class OutstandingSamples:
@@ -465,6 +467,7 @@ def _of(message: TracedMessage, instance: str) -> dict[str, str | int | float | 
     attributes: dict[str, str | int | float | bool] = {
         "bookmark": message.bookmark,
         "topic": message.topic,
+        "body_bytes": message.body_bytes,
     }
     if instance:
         attributes["instance"] = instance

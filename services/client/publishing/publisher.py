@@ -7,9 +7,11 @@ import asyncio
 import random
 import time
 
+from raylay.services.client.application_spans import span_reader
 from raylay.services.client.arguments import sample_every
 from raylay.services.client.runtime import PUBLISH_FRAME_BYTES, PUBLISHES_A_TURN, ClientRuntime
 from raylay.services.errors import FlushTimeout, PublishStoreFull, RaylayError
+from raylay.services.messages.records import Command
 
 
 class Publisher:
@@ -37,6 +39,10 @@ class Publisher:
         # Begins at a random place of the first round, so that clients with few messages are
         # sampled, too.
         self._until_sample = self._sample_every and 1 + random.randrange(self._sample_every)
+        self._read_span = span_reader()
+        if self._read_span is not None:
+            # Each publish looks for the application's span, and the countdown runs beside that.
+            self._until_own, self._until_sample = self._until_sample, 1
         self.until_yield = PUBLISHES_A_TURN
 
     def publish_now(
@@ -48,9 +54,15 @@ class Publisher:
         key: bytes,
         correlation: bytes,
         command: int,
+        span: bytes | None = None,
     ) -> int:
         """Publishes without waiting, with the arguments and errors of `Client.publish_nowait`.
-        Returns the sequence."""
+        Returns the sequence.
+
+        Args:
+            span: context of the application's span in which it publishes; empty: there is none;
+                None: the current span.
+        """
         # Positional arguments: seven keyword arguments would cost as much for each message as
         # giving it a sequence.
         runtime = self._runtime
@@ -58,7 +70,7 @@ class Publisher:
         if self._until_sample:
             self._until_sample -= 1
             if not self._until_sample:
-                trace = self._sample(topic)
+                trace = self._sample(topic, body, command, span)
         try:
             sequence = runtime.outbox.publish(
                 topic,
@@ -73,7 +85,7 @@ class Publisher:
             )
         except RaylayError as error:
             if trace and runtime.tracer is not None:
-                runtime.tracer.publish_failed(runtime.outbox.next_sequence, str(error))
+                runtime.tracer.publish_failed(runtime.outbox.next_sequence, type(error).__name__)
             raise runtime.error or error from None
         if not runtime.pump_scheduled and not runtime.outbox.gathers_on(PUBLISH_FRAME_BYTES):
             runtime.pump_scheduled = True
@@ -81,13 +93,34 @@ class Publisher:
             runtime.loop.call_soon(runtime.pump)
         return sequence
 
-    def _sample(self, topic: str) -> bytes:
-        self._until_sample = self._sample_every
+    def _sample(self, topic: str, body: bytes, command: int, span: bytes | None) -> bytes:
+        """Returns the trace context of a publish whose turn it is; empty: it is not traced."""
         runtime = self._runtime
-        machine = runtime.machine
-        if runtime.tracer is None or runtime.store.full or not machine.outbox.next_sequence:
+        parent = b""
+        if self._read_span is None:
+            self._until_sample = self._sample_every
+        else:
+            self._until_sample = 1
+            # An acknowledgment is sent by a timer, whose context is that of any earlier call.
+            if command != Command.QUEUE_ACKNOWLEDGMENT:
+                parent = self._read_span() if span is None else span
+            if not parent and not self._counted_down():
+                return b""
+        sequence = runtime.machine.outbox.next_sequence
+        if runtime.store.full or not sequence:
             return b""
-        return runtime.tracer.publish_started(machine.outbox.next_sequence, topic)
+        if runtime.tracer is None:
+            return parent
+        attributes = {"body_bytes": len(body), **runtime.server_attributes()}
+        return runtime.tracer.publish_started(sequence, topic, attributes, parent)
+
+    def _counted_down(self) -> bool:
+        """Returns whether a publish without a span of the application is sampled."""
+        self._until_own -= 1
+        if self._until_own:
+            return False
+        self._until_own = self._sample_every
+        return True
 
     async def publish_when_room(
         self,

@@ -230,6 +230,7 @@ class QueueOperations:
                 "bookmark": f"{each.publisher}|{each.sequence}|",
                 "topic": each.topic,
                 "queue": each.queue,
+                **self._runtime.server_attributes(),
             }
             if each.how != "ack":
                 attributes["how"] = each.how

@@ -308,5 +308,11 @@ class QueueTraces:
 
     def _of(self, mark: SampledMessage, more: Attributes) -> Attributes:
         message = mark.message
-        beside = {"bookmark": message.bookmark, "topic": message.topic}
-        return {**beside, "instance": self._instance, "queue": self._definition.name, **more}
+        return {
+            "bookmark": message.bookmark,
+            "topic": message.topic,
+            "body_bytes": message.body_bytes,
+            "instance": self._instance,
+            "queue": self._definition.name,
+            **more,
+        }

@@ -293,8 +293,13 @@ async def test_tracing_samples_and_closes() -> None:
             self.upto = 0
             self.deliveries: list[tuple[bytes, Any]] = []
 
-        def publish_started(self, sequence: int, topic: str) -> bytes:
+        def publish_started(
+            self, sequence: int, topic: str, attributes: dict[str, Any], parent: bytes = b""
+        ) -> bytes:
             self.started.append(sequence)
+            address = {"server_address": "127.0.0.1", "server_port": server.port}
+            assert attributes == {"body_bytes": 1, **address}
+            assert parent == b""
             return bytes([7]) * 25
 
         def publish_persisted(self, sequence: int) -> None:
@@ -325,7 +330,9 @@ async def test_tracing_samples_and_closes() -> None:
         batch = await subscription.next_batch()
         assert batch is not None and batch.count == 30
         assert [trace for trace, _ in tracer.deliveries] == [bytes([7]) * 25] * 3
-        assert tracer.deliveries[0][1]["bookmark"] == f"{client.publisher}|{begin}|"
+        given = tracer.deliveries[0][1]
+        assert given["bookmark"] == f"{client.publisher}|{begin}|"
+        assert (given["body_bytes"], given["server_port"]) == (1, server.port)
     await server.stop()
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from raylay.services.telemetry.conventions import SCHEMA_URL, conventional
+from raylay.services.messages.trace_context import SCHEMA_URL
+from raylay.services.telemetry.conventions import conventional
 from raylay.services.telemetry.span_export import Attributes, FinishedSpan
 from raylay.services.telemetry.tracing import derived, new_context
 

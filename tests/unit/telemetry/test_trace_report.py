@@ -153,6 +153,20 @@ def test_spans_of_a_missing_parent_stand_below_the_publish() -> None:
     assert twin.children == [below]
 
 
+def test_a_publish_in_a_span_of_the_application_is_the_root_all_the_same(tmp_path: Path) -> None:
+    """Our files have no spans of applications."""
+    of = TracedMessage(new_context(), PUBLISHER, 1, "flights")
+    tracing = start_tracing("client", TracingOptions(file_directory=str(tmp_path)))
+    tracing.commit([of], 2, 3, instance="A1")
+    attributes = {"bookmark": of.bookmark, "topic": "flights", "client": "pub"}
+    tracing.root("publish", of.context, 1, 4, attributes, bytes(7) + b"x")
+    tracing.delivery([of], 3, 5, instance="gone")
+    tracing.close()
+    text = printed(tmp_path, of.bookmark)
+    assert text.index("publish") < text.index("commit") < text.index("delivery")
+    assert "├─ commit" in text and "└─ delivery" in text
+
+
 def test_what_queues_do_is_said_with_what_became_of_it(tmp_path: Path) -> None:
     m = message(1)
     tracing = start_tracing("A1.work", TracingOptions(file_directory=str(tmp_path)))

@@ -76,7 +76,7 @@ def test_without_an_exporter_nothing_is_imported_or_started() -> None:
 def test_a_disabled_client_tracer_still_gives_a_context() -> None:
     tracer = ClientTracer(start_tracing("client"), "pub")
     assert tracer.sample_every == 0
-    assert len(tracer.publish_started(1, "t")) == 25
+    assert len(tracer.publish_started(1, "t", {})) == 25
     tracer.publish_persisted(1)
     tracer.close()
 
@@ -138,7 +138,7 @@ def test_the_sampled_records_of_a_payload_are_found() -> None:
         builder.build(i, b"body" * i, 1, contexts.get(i, b""), key=b"k" * (i % 3))
         for i in range(1, 11)
     )
-    expected = [TracedMessage(contexts[i], PUBLISHER, i, "flights/é") for i in (3, 4, 10)]
+    expected = [TracedMessage(contexts[i], PUBLISHER, i, "flights/é", 4 * i) for i in (3, 4, 10)]
     assert traced(payload) == expected
     assert traced(memoryview(payload)) == expected
     assert traced(payload, limit=2) == expected[:2]
@@ -177,6 +177,7 @@ def test_one_tree_from_the_spans_of_three_processes(tmp_path: Path) -> None:
     assert commit["attributes"] == {
         "bookmark": m.bookmark,
         "topic": "flights",
+        "body_bytes": 0,
         "instance": "A1",
         "txid": 5,
     }
@@ -335,7 +336,7 @@ def test_spans_reach_an_otlp_collector() -> None:
 def test_a_persisted_ack_ends_all_publish_spans_up_to_it(tmp_path: Path) -> None:
     with tracing_to(tmp_path, "client") as tracing:
         tracer = ClientTracer(tracing, "pub")
-        contexts = {n: tracer.publish_started(n, "flights") for n in (10, 20, 30)}
+        contexts = {n: tracer.publish_started(n, "flights", {}) for n in (10, 20, 30)}
         tracer.publish_persisted(9)
         tracing.flush()
         assert spans_in(tmp_path) == []
@@ -354,7 +355,7 @@ def test_a_persisted_ack_ends_all_publish_spans_up_to_it(tmp_path: Path) -> None
         tracer.publish_failed(11, "bad_topic")
         tracer.publish_failed(30, "bad_topic")
         tracer.publish_persisted(30)
-        tracer.publish_started(40, "flights")
+        tracer.publish_started(40, "flights", {})
         tracer.close()
         assert [s["attributes"]["outcome"] for s in spans_in(tmp_path)[2:]] == ["failed", "unknown"]
 
@@ -363,7 +364,7 @@ def test_outstanding_publishes_are_bounded(tmp_path: Path) -> None:
     with tracing_to(tmp_path, "client") as tracing:
         tracer = ClientTracer(tracing, "pub", outstanding_max=2)
         for sequence in range(1, 6):
-            tracer.publish_started(sequence, "t")
+            tracer.publish_started(sequence, "t", {})
         tracer.publish_persisted(5)
     outcomes = [s["attributes"]["outcome"] for s in spans_in(tmp_path)]
     assert outcomes == ["forgotten"] * 3 + ["persisted"] * 2

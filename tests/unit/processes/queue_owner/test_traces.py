@@ -141,6 +141,7 @@ def test_a_message_has_one_tree_of_spans_from_when_it_comes_until_it_leaves() ->
     assert ack[5] == {
         "bookmark": "1|5|",
         "topic": "orders",
+        "body_bytes": 2,
         "instance": "A",
         "queue": "q",
         "by": "900|1|",
