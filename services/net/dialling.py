@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from enum import Enum
 from typing import TypeVar
 
 from raylay.services.errors import ConfigurationError
@@ -94,10 +95,23 @@ async def open_streams(
     return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
-async def refuses(loop: asyncio.AbstractEventLoop, host: str, port: int, timeout_s: float) -> bool:
-    """Returns whether the host answers that no process listens at the address: every address that
-    the name resolves to refuses a connection within the time. A connection that is accepted is
-    closed at once."""
+class Answer(Enum):
+    """A host's answer to a connection to one of its addresses.
+
+    REFUSED: no process listens there. ACCEPTED: one does. NONE: neither came in time, the name is
+    unknown, or the network is away.
+    """
+
+    REFUSED = "refused"
+    ACCEPTED = "accepted"
+    NONE = "none"
+
+
+async def answer_of(
+    loop: asyncio.AbstractEventLoop, host: str, port: int, timeout_s: float
+) -> Answer:
+    """Asks the host whether a process listens at the address, and closes a connection that is
+    accepted at once. It is refused if every address that the name resolves to refuses."""
     try:
         async with asyncio.timeout(timeout_s):
             resolved = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -108,7 +122,7 @@ async def refuses(loop: asyncio.AbstractEventLoop, host: str, port: int, timeout
                         await loop.sock_connect(dialled, target)
                     except ConnectionRefusedError:
                         continue
-                    return False
+                    return Answer.ACCEPTED
     except (OSError, TimeoutError):
-        return False
-    return bool(resolved)
+        return Answer.NONE
+    return Answer.REFUSED if resolved else Answer.NONE

@@ -17,6 +17,7 @@ from raylay.services.config.transport import TransportConfig
 from raylay.services.configuration.amps.fabric import fabric_of
 from raylay.services.configuration.amps.load import load_amps
 from raylay.services.fabric.plan import instance_config, record_of
+from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.server.children.subprocess import ChildSubprocess
 from raylay.services.server.instance_server import InstanceServer
 
@@ -52,7 +53,15 @@ XML = """\
 """
 
 
-def config(name: str, port: int, other: str, address: str, *, share: bool) -> InstanceConfig:
+def config(
+    name: str,
+    port: int,
+    other: str,
+    address: str,
+    *,
+    share: bool,
+    policy: DowngradePolicy | None = None,
+) -> InstanceConfig:
     """Of an instance with a sync destination; without an address it waits for the other one."""
     destination = DestinationConfig(
         other,
@@ -70,6 +79,7 @@ def config(name: str, port: int, other: str, address: str, *, share: bool) -> In
         destinations=(destination,),
         replication_transports=(TransportConfig("replication", port),),
         first=True,
+        policy=policy or DowngradePolicy(),
     )
 
 
@@ -81,7 +91,15 @@ class Pair:
         share: what those destinations say of it. None: the pair is started from XML files.
     """
 
-    def __init__(self, servers: Servers, path: Path, dialling: str, *, share: bool | None) -> None:
+    def __init__(
+        self,
+        servers: Servers,
+        path: Path,
+        dialling: str,
+        *,
+        share: bool | None,
+        policy: DowngradePolicy | None = None,
+    ) -> None:
         self.ports = dict(zip("AB", free_ports(2), strict=True))
         self.published = 0
         sides = [
@@ -105,7 +123,7 @@ class Pair:
             record = record_of(settings, path)
             configs = [instance_config(settings, record, each) for each in settings.instances]
         else:
-            configs = [config(*side, share=share) for side in sides]
+            configs = [config(*side, share=share, policy=policy) for side in sides]
         self.a, self.b = (Server(path / made.name, made) for made in configs)
         servers += [self.a, self.b]
 

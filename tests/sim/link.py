@@ -371,7 +371,11 @@ class LinkProcess:
             self._address = 0
         else:
             self._address += 1
-        self._look_for_process(was_connected)
+        if was_connected:
+            # A server that has connected by itself may have an address that is not among those.
+            is_elsewhere = isinstance(connection, Carried) and self.destination.waits
+            self._is_looking = not is_elsewhere
+        self._look_for_process()
         if self._address >= len(self.destination.addresses):
             self._address = 0
             world.after(self._pause_us, self._again)
@@ -379,10 +383,9 @@ class LinkProcess:
         else:
             self._again()
 
-    def _look_for_process(self, was_connected: bool) -> None:
+    def _look_for_process(self) -> None:
         """Tells the instance if all addresses refuse connections, as they do when the process has
         ended. Now and then a proxy, or a closed port, refuses for a process that lives."""
-        self._is_looking = self._is_looking or was_connected
         world = self.world
         if not self._is_looking or not self.destination.addresses:
             return
@@ -393,7 +396,6 @@ class LinkProcess:
             is_cut = (here, there) in world.blocked or (there, here) in world.blocked
             if is_cut or (world.hosts[there].alive and not lies):
                 return
-        self._is_looking = False
         world.probes["wrong evidence of an end" if lies else "evidence of an end"] += 1
         self.outbox.send(self.instance.process_ended, self)
 

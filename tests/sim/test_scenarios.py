@@ -1005,6 +1005,21 @@ def test_evidence_does_not_pass_the_minimum_or_the_grace_period(least: int, grac
 
 
 @pytest.mark.covers("Replication", "downgraded at once on evidence")
+def test_evidence_of_a_grace_period_counts_when_it_is_over() -> None:
+    """It was told once, when it changed nothing: whoever published later waited for the age."""
+    play, client = evidence(grace_ms=500)
+    play.world.crash("b")
+    play.until(1_500)
+    client.publish(["orders"])
+    play.until(1_600)
+    assert client.store.messages == 0
+    play.world.restart("b")
+    play.until(3_000)
+    history = play.end()
+    assert [op.sync for op in history.operations if isinstance(op, LinkModeSet)] == [False, True]
+
+
+@pytest.mark.covers("Replication", "downgraded at once on evidence")
 def test_silence_is_no_evidence() -> None:
     play, client = evidence()
     play.world.partition({("a", "b"), ("b", "a")})

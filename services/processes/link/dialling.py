@@ -12,7 +12,7 @@ from typing import Any
 
 from raylay.services.config.instance import DestinationConfig, split_address
 from raylay.services.errors import ConfigurationError, RemoteProtocolError
-from raylay.services.net.dialling import connect, refuses
+from raylay.services.net.dialling import Answer, answer_of, connect
 from raylay.services.net.impaired import ImpairedLine, Impairment
 from raylay.services.net.liveness import SilenceDetector, why_lost
 from raylay.services.net.tls_files import PeerCertificate
@@ -43,8 +43,11 @@ CHALLENGES_MAX = 8
 DISABLED = "transport_disabled:"
 """Beginning of the reason of a destination that disables its transport: its process lives, and its
 address refuses connections from then on."""
-REFUSAL_TIMEOUT_S = 0.25
+ANSWER_OF_ADDRESS_S = 0.25
 """The time, in seconds, within which an address has to refuse a connection to be evidence."""
+ADDRESS_TRIES = 5
+"""The number of times that the addresses of a server that connected by itself are tried, where they
+neither accept nor refuse a connection."""
 AWAITS_DIAL_S = 0.5
 """The time, in seconds, for which the side that would give way, where connections are shared, lets
 the other side dial first. It is about what an instance needs to start a killed link again."""
@@ -87,11 +90,11 @@ class LinkDialler:
         missing."""
         self._is_kept_out = False
         """Whether the last connection ended with a refusal that the next one will meet, too."""
-        self._is_disabled = False
-        """Whether the other side ended the last connection because it disables its transport."""
         self._is_looking = False
-        """Whether the other side was connected and it is not known yet whether its process has
-        ended."""
+        """Whether the process at the other end of the last connection has ended if all addresses
+        refuse connections: it accepted connections there."""
+        self._trying: asyncio.Task[None] | None = None
+        """Finds out whether a server that has connected by itself accepts connections, too."""
         self._last_carried: bool | None = None
         """Whether the last connection went over a connection of the other side; None: there was
         none yet."""
@@ -164,7 +167,7 @@ class LinkDialler:
             self._runtime.tell(
                 encode_frame({"c": "disconnected", "why": "; ".join(failures)[:2000]})
             )
-            await self._look_for_process(has_connected)
+            await self._look_for_process()
             # A connection that the other side made meanwhile is a reason to try at once.
             await self._arrives_within(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, destination.retry_ms_max)
@@ -186,20 +189,48 @@ class LinkDialler:
                 return True
         return False
 
-    async def _look_for_process(self, has_connected: bool) -> None:
-        """Tells the instance, once after each connection, that the process at the other end has
-        ended, if all of its addresses refuse connections. Silence and any other error say
-        nothing."""
-        self._is_looking = (self._is_looking or has_connected) and not self._is_disabled
+    async def _look_for_process(self) -> None:
+        """Tells the instance that the process at the other end of the last connection has ended, if
+        all of its addresses refuse connections: behind each attempt to connect, since the instance
+        may not act yet. Silence and any other error say nothing."""
         addresses = self._runtime.config.destination.addresses
-        if not self._is_looking or not addresses:
+        if not self._is_looking:
             return
         for address in addresses:
-            if not await refuses(self._runtime.loop, *split_address(address), REFUSAL_TIMEOUT_S):
+            if await self._answer_of(address) is not Answer.REFUSED:
                 return
-        self._is_looking = False
         why = f"its process has ended: {' and '.join(addresses)[:500]} refuses connections"
         self._runtime.tell(encode_frame({"c": "ended", "why": why}))
+
+    async def _answer_of(self, address: str) -> Answer:
+        return await answer_of(self._runtime.loop, *split_address(address), ANSWER_OF_ADDRESS_S)
+
+    async def _try_addresses(self) -> None:
+        """Looks from now on for the process of a server that has connected by itself, if all of its
+        addresses accept connections. Where a firewall refuses them, or there is none, a refusal
+        later says nothing."""
+        destination = self._runtime.config.destination
+        if destination.waits or not destination.addresses:
+            return  # It may have an address that is not among these.
+        for _ in range(ADDRESS_TRIES):
+            answers = {await self._answer_of(address) for address in destination.addresses}
+            self._is_looking = answers == {Answer.ACCEPTED}
+            if self._is_looking or Answer.REFUSED in answers:
+                return
+            await asyncio.sleep(destination.retry_ms_max / 1000)
+
+    def _begin_looking(self, downstream: Downstream | None) -> None:
+        """Notes whether refusals will say something of the process at the other end."""
+        self._is_looking = downstream is not None and not downstream.is_carried
+        if downstream is not None and downstream.is_carried:
+            self._trying = self._runtime.loop.create_task(self._try_addresses())
+
+    def _end_looking(self) -> None:
+        """Takes a refusal for no evidence if the other side said that it disables its transport."""
+        if self._trying is not None:
+            self._trying.cancel()
+            self._trying = None
+        self._is_looking = self._is_looking and not self._why_lost().startswith(DISABLED)
 
     def _credentials_for(self, server: int | None) -> OwnCredentials:
         found = self._credentials.get(server)
@@ -228,10 +259,11 @@ class LinkDialler:
             return False
         downstream = self._pump.downstream
         self._last_carried = downstream is not None and downstream.is_carried
+        self._begin_looking(downstream)
         self._give_way()
         await self._stay()
         self._is_kept_out = downstream is not None and downstream.refused == "not_entitled"
-        self._is_disabled = self._why_lost().startswith(DISABLED)
+        self._end_looking()
         failures[:] = [f"{way}: {self._why_lost()}"]
         self._drop()
         return True

@@ -563,7 +563,10 @@ class Destinations:
                 if downgrade_age_ms is None:
                     continue
                 if oldest is None or age_ms <= downgrade_age_ms:
-                    ledger.further_on = ledger.downgrade_refused = False
+                    ledger.further_on = False
+                    if ledger.connected:
+                        # Evidence may come again and again while it is not.
+                        ledger.downgrade_refused = False
                     continue
                 stored = ledger.connected and ledger.stored_txid >= oldest[1]
                 self._downgrade_by_age(ledger, stored, now_us, why)

@@ -7,14 +7,14 @@ import socket
 
 import pytest
 
-from raylay.services.net.dialling import refuses
+from raylay.services.net.dialling import Answer, answer_of
 
 pytestmark = pytest.mark.covers("Replication", "downgraded at once on evidence")
 
 
-def asked(host: str, port: int, timeout_s: float = 5.0) -> bool:
-    async def ask() -> bool:
-        return await refuses(asyncio.get_running_loop(), host, port, timeout_s)
+def asked(host: str, port: int, timeout_s: float = 5.0) -> Answer:
+    async def ask() -> Answer:
+        return await answer_of(asyncio.get_running_loop(), host, port, timeout_s)
 
     return asyncio.run(ask())
 
@@ -22,12 +22,12 @@ def asked(host: str, port: int, timeout_s: float = 5.0) -> bool:
 def test_a_port_that_nobody_listens_at_refuses() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
-        assert asked("127.0.0.1", bound.getsockname()[1])
+        assert asked("127.0.0.1", bound.getsockname()[1]) is Answer.REFUSED
 
 
 def test_a_process_that_listens_does_not_refuse_even_if_it_accepts_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        assert not asked("127.0.0.1", listening.getsockname()[1])
+        assert asked("127.0.0.1", listening.getsockname()[1]) is Answer.ACCEPTED
 
 
 def test_silence_is_no_refusal() -> None:
@@ -38,11 +38,11 @@ def test_silence_is_no_refusal() -> None:
             for each in waiting:
                 each.setblocking(False)
                 each.connect_ex(("127.0.0.1", port))
-            assert not asked("127.0.0.1", port, 0.05)
+            assert asked("127.0.0.1", port, 0.05) is Answer.NONE
         finally:
             for each in waiting:
                 each.close()
 
 
 def test_a_name_that_is_unknown_says_nothing() -> None:
-    assert not asked("no-such-host.invalid", 1)
+    assert asked("no-such-host.invalid", 1) is Answer.NONE

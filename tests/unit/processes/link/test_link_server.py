@@ -200,7 +200,7 @@ class Dialler(LinkDialler):
     async def _stay(self) -> None:
         """The connection is lost at once."""
 
-    async def _look_for_process(self, has_connected: bool) -> None:
+    async def _look_for_process(self) -> None:
         """Dials nothing."""
 
     async def _arrives_within(self, timeout_s: float) -> None:
@@ -263,10 +263,52 @@ def test_a_refusal_is_no_evidence_where_the_destination_said_that_it_disables_it
         link.runtime.config = replace(link.runtime.config, destination=to)
         link.pump.drop = lambda: downstream  # type: ignore[method-assign]
         assert await dialler._connected_by(address, connected(), None, [])
-        for has_connected in (True, False):
-            await dialler._look_for_process(has_connected)
+        for _ in range(2):
+            await dialler._look_for_process()
 
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         asyncio.run(run(f"127.0.0.1:{bound.getsockname()[1]}"))
+    # Behind each attempt: the first time the instance may not act yet.
+    assert [header["c"] for header, _ in told] == ["ended"] * 2 * evidence
+
+
+@pytest.mark.covers("Replication", "downgraded at once on evidence")
+@pytest.mark.parametrize(
+    ("accepts", "waits", "evidence"), [(True, False, 1), (False, False, 0), (True, True, 0)]
+)
+def test_a_refusal_is_evidence_of_a_server_that_connected_by_itself_if_it_accepted_before(
+    accepts: bool, waits: bool, evidence: int
+) -> None:
+    """Behind a firewall the server lives, and where the destination waits as well it has another
+    address than those."""
+    link, downstream, told = linked()
+    dialler = link.dialling
+    downstream.is_carried, downstream.is_open, downstream.refused = True, False, ""
+    downstream.why = "connection lost"
+    link.pump.drop = lambda: downstream  # type: ignore[method-assign]
+
+    async def run(bound: socket.socket) -> None:
+        link.runtime.loop = asyncio.get_running_loop()
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        to = replace(link.runtime.config.destination, addresses=(address,), waits=waits)
+        link.runtime.config = replace(link.runtime.config, destination=to)
+
+        async def connected() -> None:
+            """The connection is lost once the dialler knows what the address says."""
+
+        async def stay() -> None:
+            assert dialler._trying is not None
+            await dialler._trying
+
+        dialler._stay = stay  # type: ignore[method-assign]
+        assert await dialler._connected_by("over B's", connected(), None, [])
+        bound.close()
+        await dialler._look_for_process()
+
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        if accepts:
+            bound.listen()
+        asyncio.run(run(bound))
     assert [header["c"] for header, _ in told] == ["ended"] * evidence

@@ -807,6 +807,28 @@ def test_a_refused_downgrade_by_age_is_told_once() -> None:
     assert len(told) == 1
 
 
+@pytest.mark.covers("Replication", "downgraded at once on evidence")
+def test_a_refused_downgrade_by_evidence_is_told_once_for_each_connection() -> None:
+    """Evidence comes again at each attempt to connect, with ticks between, that find nothing owed
+    or nothing old."""
+    bench = Bench(destination(), policy=DowngradePolicy(3_600_000, None, 1))
+    machine = bench.machine
+    bench.log_on()
+    told = []
+    for times in range(2):
+        bench.connect()
+        bench.take(machine.tick(0))
+        bench.take(machine.link_disconnected("peer", "lost"))
+        for at_us in (SECOND_US, 2 * SECOND_US, 3 * SECOND_US):
+            found = [
+                *bench.take(machine.process_ended("peer", at_us, "its process has ended")),
+                *bench.take(machine.tick(at_us)),
+            ]
+            told += [e for e in found if isinstance(e, EventReport) and "downgrade" in e.event]
+        assert [report.event for report in told] == ["downgrade_refused"] * (times + 1)
+    assert machine.destinations["peer"].sync
+
+
 def test_in_the_grace_period_a_destination_stays_sync() -> None:
     bench = Bench(destination(), policy=DowngradePolicy(100, grace_period_ms=5_000))
     bench.log_on()
