@@ -11,7 +11,7 @@ import itertools
 import logging
 import os
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -61,6 +61,9 @@ TOLD_BY = ("txid", "publisher", "sequence", "digest", "receive_time")
 
 OnCorrupt = Literal["stop", "skip"]
 """Effect of a damaged record."""
+LostRecords = Callable[[str, int, bytes], None]
+"""Takes what `skip` leaves out: why and where, the first transaction id that may be missing, and
+the bytes that could be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -565,8 +568,14 @@ class StretchReader:
     opened_segments = 0
     """Number of segments that this process opened to read rows, for tests and measurements."""
 
-    def __init__(self, stretch: JournalStretch, on_corrupt: OnCorrupt = "stop") -> None:
+    def __init__(
+        self,
+        stretch: JournalStretch,
+        on_corrupt: OnCorrupt = "stop",
+        lost: LostRecords | None = None,
+    ) -> None:
         self.left_out: list[str] = []
+        self._lost = lost
         self._stretch = stretch
         self._skips = on_corrupt == "skip"
         self._segment: OpenSegment | None = None
@@ -591,7 +600,7 @@ class StretchReader:
             except CorruptRecord as error:
                 if not self._skips:
                     raise
-                self._leave_out(f"{error}: the segment is left out")
+                self._leave_out(f"{error}: the segment is left out", stretch.first_txid)
                 return None
             StretchReader.opened_segments += 1
             return segment
@@ -625,7 +634,7 @@ class StretchReader:
             except CorruptRecord as error:
                 if not self._skips:
                     raise
-                self._leave_out(f"{error}: transaction ids from {at} on are left out")
+                self._leave_out(f"{error}: transaction ids from {at} on are left out", at)
                 return
             # Behind damage the end of a segment is unknown.
             if not found and (damaged or not to_the_end):
@@ -659,9 +668,11 @@ class StretchReader:
             rest = []  # it is the last one
         return next((each for each, _ in rest if each > key), TXID_MAX)
 
-    def _leave_out(self, text: str) -> None:
+    def _leave_out(self, text: str, txid: int) -> None:
         log.warning("%s", text)
         self.left_out.append(text)
+        if self._lost is not None:
+            self._lost(text, txid, b"")
 
     def damaged(self, key: int, error: CorruptRecord) -> CorruptRecord:
         assert self._segment is not None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan
@@ -405,6 +406,33 @@ def test_a_damaged_record(damaged: tuple[Log, Path]) -> None:
     assert found == [txid for txid in range(1, 201) if not 21 <= txid <= 40]
 
 
+@pytest.mark.covers("Data pipeline", "a damaged record names file and block")
+def test_what_cannot_be_read_becomes_dead_letters(
+    damaged: tuple[Log, Path], tmp_path: Path
+) -> None:
+    log, path = damaged
+    options = {"on_corrupt": "dead_letter", "dead_letters": str(tmp_path / "dead")}
+    wanted = [txid for txid in range(1, 201) if not 21 <= txid <= 40]
+    # Another read of the same damage adds no letter.
+    for topic in ("flights/EWR", "flights/.*"):
+        found, _ = read_here(reader_of(log, topic=topic, **options))
+        assert found == wanted
+    (letter,) = pq.read_table(tmp_path / "dead").to_pylist()
+    assert (letter["source"], letter["position"]) == ("hurt", 21)
+    assert "block 21: run at byte 0 fails its checksum" in letter["reason"]
+    assert b'"number": 29,' in letter["body"]
+    # A whole segment.
+    path.write_bytes(path.read_bytes()[:100])
+    read_here(reader_of(log, **options))
+    letters = sorted(pq.read_table(tmp_path / "dead").to_pylist(), key=lambda row: row["position"])
+    assert [letter["position"] for letter in letters] == [1, 21]
+    assert letters[0]["body"] is None and str(path) in letters[0]["reason"]
+    assert letters[0]["reason"].endswith("the segment is left out")
+    for wrong in ({"on_corrupt": "dead_letter"}, {"dead_letters": str(tmp_path / "dead")}):
+        with pytest.raises(ConfigurationError, match="belong together"):
+            reader_of(log, **wrong)
+
+
 @pytest.mark.parametrize("suffix", ["sealed", "live", "zst"])
 @pytest.mark.parametrize("read_bytes", [1, 4 << 20], ids=["each block", "the last block"])
 def test_a_damaged_length_in_the_last_block_of_a_read(
@@ -446,6 +474,9 @@ def test_a_record_of_another_version(tmp_path: Path) -> None:
         read_here(reader_of(log))
     found, _ = read_here(reader_of(log, on_corrupt="skip"))
     assert found == [txid for txid in range(1, 101) if txid != 43]
+    read_here(reader_of(log, on_corrupt="dead_letter", dead_letters=str(tmp_path / "dead")))
+    (letter,) = pq.read_table(tmp_path / "dead").to_pylist()
+    assert letter["position"] == 43 and "of transaction id 43" in letter["reason"]
 
 
 def test_a_segment_of_another_version(tmp_path: Path, mixed: Log) -> None:

@@ -24,6 +24,7 @@ from xxhash import xxh3_64_intdigest as checksum64
 from raylay.services.errors import CorruptRecord
 from raylay.services.messages import records
 from raylay.services.messages.records import RECORD_VERSION, RUN_VERSION, Kind, Run
+from raylay.services.pipeline.journals import LostRecords
 from raylay.services.pipeline.tables.predicates import COMMANDS, FLAGS, Predicate
 
 log = logging.getLogger("raylay.pipeline")
@@ -129,6 +130,7 @@ class Batches:
         damaged: turns a block's key and an error into an error that names the file.
         on_corrupt: the effect of a damaged run: `stop` raises; `skip` logs it and goes on behind
             it.
+        lost: takes what `skip` leaves out.
     """
 
     def __init__(
@@ -143,7 +145,9 @@ class Batches:
         *,
         verify: bool = True,
         on_corrupt: Literal["stop", "skip"] = "stop",
+        lost: LostRecords | None = None,
     ) -> None:
+        self._lost = lost
         self._instance = instance
         self._segment = segment
         self._columns = tuple(columns)
@@ -219,7 +223,7 @@ class Batches:
                 raise made from None
             # A sound header knows where its run ends; behind another the block is lost.
             following = min(end, error.offset or end)
-            log.warning("%s: left out", made)
+            self._leave_out(made, key, data[at:following])
         return following
 
     def _run(self, data: bytes, at: int, end: int, runs: _Runs) -> int:
@@ -348,12 +352,20 @@ class Batches:
         if sound is None:
             return rows
         at = int(np.argmin(sound))
-        self._unsound(blocks, int(starts[at]), int(txids[at]), int((~sound).sum()))
+        self._unsound(blocks, data, int(starts[at]), int(txids[at]), int((~sound).sum()))
         return rows.only(sound) if sound.any() else None
 
-    def _unsound(self, blocks: Sequence[tuple[int, bytes]], at: int, txid: int, count: int) -> None:
+    def _leave_out(self, error: CorruptRecord, txid: int, content: bytes) -> None:
+        log.warning("%s: left out", error)
+        if self._lost is not None:
+            self._lost(str(error), txid, content)
+
+    def _unsound(
+        self, blocks: Sequence[tuple[int, bytes]], data: bytes, at: int, txid: int, count: int
+    ) -> None:
         """Reports records that cannot be read: their number, and the position of the first one in
         the blocks."""
+        content = data[at : at + RECORD_BYTES]
         number = 0
         while at >= len(blocks[number][1]):
             at -= len(blocks[number][1])
@@ -366,7 +378,7 @@ class Batches:
         made = self._damaged(blocks[number][0], CorruptRecord(text, offset=at))
         if not self._skips:
             raise made
-        log.warning("%s: left out", made)
+        self._leave_out(made, txid, content)
 
     def _kept(self, headers: Any, txids: Any) -> Any:
         """Marks the rows that may be wanted; None: all of them."""

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
+from xxhash import xxh3_64_intdigest as checksum64
 
 from raylay.services.errors import ConfigurationError, CorruptRecord, StorageError
 from raylay.services.messages.bookmarks import EPOCH
@@ -74,6 +75,8 @@ DDL_OF: dict[pa.DataType, str] = {
 }
 DATA_LOSS = ("fail", "go_on")
 LETTER_COLUMNS = ("topic", "key", "correlation_id", "expiration_s")
+LOST_BYTES_MAX = 1024 * 1024
+"""Bytes of damaged records that a dead letter holds."""
 LETTER_FIELDS = ("body", "message_type", "command")
 """Columns of a journal that a dead letter has too."""
 
@@ -101,7 +104,7 @@ class ReadOptions:
     dead_letters: str = ""
     starting: str = EPOCH
     ending: str = ""
-    on_corrupt: OnCorrupt = "stop"
+    on_corrupt: Literal["stop", "skip", "dead_letter"] = "stop"
     on_data_loss: str = "fail"
     verify: str = "true"
     partition_bytes: int = PARTITION_BYTES_DEFAULT
@@ -127,7 +130,7 @@ class ReadOptions:
         made = cls(**values)
         for name, allowed in (
             ("mode", ("failfast", "permissive", "dropmalformed", "dead_letter")),
-            ("on_corrupt", ("stop", "skip")),
+            ("on_corrupt", ("stop", "skip", "dead_letter")),
             ("on_data_loss", DATA_LOSS),
             ("verify", ("true", "false")),
         ):
@@ -139,10 +142,11 @@ class ReadOptions:
             setattr(made, name, value)
         if made.filter:
             checked_filter(made.filter)
-        if (made.mode == "dead_letter") != bool(made.dead_letters):
+        if ("dead_letter" in (made.mode, made.on_corrupt)) != bool(made.dead_letters):
             raise ConfigurationError(
-                "mode dead_letter and the option dead_letters, a directory for the bodies that do "
-                "not fit, belong together: give both or neither"
+                "the value dead_letter of mode or on_corrupt and the option dead_letters, a "
+                "directory for the bodies that do not fit or cannot be read, belong together: give "
+                "both or neither"
             )
         if made.dead_letters and DeadLetterTarget.of(made.dead_letters).directory is None:
             raise ConfigurationError(
@@ -150,6 +154,11 @@ class ReadOptions:
                 "from there"
             )
         return made
+
+    @property
+    def damage(self) -> OnCorrupt:
+        """Returns the effect of a damaged record, as the reading of a journal knows it."""
+        return "stop" if self.on_corrupt == "stop" else "skip"
 
     def places(self) -> list[JournalPlace]:
         return places(
@@ -255,7 +264,8 @@ class StretchTable:
 
     def read_stretch(self, stretch: JournalStretch) -> Iterator[pa.RecordBatch]:
         options = self.options
-        reader = StretchReader(stretch, options.on_corrupt)
+        lost = _LostRecords(options, stretch.place.instance)
+        reader = StretchReader(stretch, options.damage, lost.add)
         needed = dict.fromkeys((*self.columns, *(("topic",) if self.wanted is not None else ())))
         values = None
         if self.value_type is not None:
@@ -271,7 +281,8 @@ class StretchTable:
             self.predicate,
             reader.damaged,
             verify=options.verify == "true",
-            on_corrupt=options.on_corrupt,
+            on_corrupt=options.damage,
+            lost=lost.add,
         )
         try:
             with plain_errors():
@@ -299,6 +310,32 @@ class StretchTable:
             for name in self.arrow_schema.names
         ]
         return pa.RecordBatch.from_arrays(made, schema=self.arrow_schema)
+
+
+class _LostRecords:
+    """Keeps what cannot be read as dead letters, if the read has them: a file for each damaged
+    place, which a task or a query that reads the place again replaces."""
+
+    def __init__(self, options: ReadOptions, instance: str) -> None:
+        self._directory = (
+            DeadLetterTarget.of(options.dead_letters).directory
+            if options.on_corrupt == "dead_letter"
+            else None
+        )
+        self._instance = instance
+
+    def add(self, text: str, txid: int, content: bytes) -> None:
+        """Keeps one place.
+
+        Raises:
+            StorageError: the directory cannot be written.
+        """
+        if self._directory is None:
+            return
+        name = f"{self._instance}-damaged-{txid:016x}-{checksum64(content):016x}"
+        body = content[:LOST_BYTES_MAX] or None
+        letter = DeadLetter(self._instance, text, txid, body=body)
+        append_letters(self._directory, name, [letter])
 
 
 class _Values:
@@ -414,7 +451,7 @@ class BatchReader(DataSourceReader):
             check_held(options.topic, wanted)
         for place in wanted:
             after = _bound(place, begins, options.starting)
-            last = last_txid(place, options.on_corrupt)
+            last = last_txid(place, options.damage)
             if options.ending:
                 last = min(last, _bound(place, ends, options.ending))
             found += map(
@@ -526,7 +563,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def _newest(self, place: JournalPlace) -> int:
-        return last_txid(place, self.options.on_corrupt)
+        return last_txid(place, self.options.damage)
 
     def _begin(self, place: JournalPlace, known: dict[str, Any] | None) -> int | None:
         """Returns the transaction id behind which this instance's part of a micro-batch begins;
