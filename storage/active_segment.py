@@ -51,8 +51,7 @@ class ActiveSegment:
     def take(self, runs: Sequence[Run], lengths: Sequence[int]) -> None:
         """Adds committed runs, which are in the segment or in front of it, with their lengths in
         bytes."""
-        for run, length in zip(runs, lengths, strict=True):
-            self.index.add(run, run.ranges(), length)
+        self.index.add_all(runs, lengths)
 
     def is_full(self, segment_bytes: int, file_bytes: int) -> bool:
         """Returns whether the segment holds `segment_bytes`, or its file has `file_bytes`."""
@@ -79,6 +78,12 @@ class ActiveSegment:
 def pack_blocks(runs: list[Run]) -> tuple[list[tuple[bytes, bytes]], list[int], int]:
     """Returns (key, block) for each block, the length of each run in bytes, and the sum of
     these."""
+    if len(runs) == 1:
+        run = runs[0]
+        head = run.head = run.encode_head()
+        block = head + run.payload
+        length = len(block)
+        return [(_KEY.pack(run.first_txid), block)], [length], length
     blocks: list[tuple[bytes, bytes]] = []
     lengths: list[int] = []
     parts: list[bytes] = []

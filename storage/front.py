@@ -43,7 +43,13 @@ from xxhash import xxh3_64_intdigest as checksum64
 
 from raylay.services.errors import StorageError
 from raylay.storage.file_systems import has_every_block, overwrites_in_place
-from raylay.storage.files import ASIDE_SUFFIX, fault_point, private_opener, sync_directory
+from raylay.storage.files import (
+    ASIDE_SUFFIX,
+    fault_point,
+    faults,
+    private_opener,
+    sync_directory,
+)
 from raylay.storage.front_entries import (
     FILE_BYTES,
     FILES,
@@ -245,7 +251,8 @@ class Front:
             return 0
         file, offset, generation, number = place
         length = encode_into(self._view, generation, number, first_txid, last_txid, block)
-        fault_point("front.begin")
+        if faults:
+            fault_point("front.begin")
         try:
             descriptor, is_direct = self._files[file]
             overlapped = self._overlapped
@@ -256,7 +263,8 @@ class Front:
             ):
                 try:
                     ahead.prepare(last_txid)
-                    fault_point("front.prepared")
+                    if faults:
+                        fault_point("front.prepared")
                 finally:
                     # The kernel reads the buffer until `end` returns.
                     written = overlapped.end()
@@ -269,7 +277,8 @@ class Front:
         except BaseException:
             space.failed()
             raise
-        fault_point("front.written")
+        if faults:
+            fault_point("front.written")
         return space.written(len(block))
 
     def close(self) -> None:

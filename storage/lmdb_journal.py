@@ -29,6 +29,7 @@ from raylay.storage.active_segment import ActiveSegment, explained, pack_blocks
 from raylay.storage.files import (
     FileLock,
     fault_point,
+    faults,
     make_directory,
     sync_directory,
 )
@@ -518,14 +519,16 @@ class LmdbJournal:
         started_ns = time.perf_counter_ns()
         first_txid = runs[0].first_txid
         try:
-            self._check_room(bytes_in_all + self._front.room_bytes)
+            if self._storage_bytes_max is not None:
+                self._check_room(self._storage_bytes_max, bytes_in_all + self._front.room_bytes)
             in_front = self._may_be_in_front(blocks)
             if not (in_front and self._front.take(runs, lengths, blocks[0][1], ahead)):
                 fault_point("commit.begin")
                 with self._store_lock:
                     self._store(first_txid, blocks)
                 self._move_error = None
-            fault_point("commit.synced")
+            if faults:
+                fault_point("commit.synced")
         except Exception as error:
             with self._failure_lock:
                 self._failed_at = self._expected_txid = first_txid
@@ -555,7 +558,7 @@ class LmdbJournal:
             and active is not None
             and active.opened
             and self._move_error is None
-            and not self._must_rotate()
+            and not active.is_full(self._segment_bytes, self._rotate_file_bytes)
         )
 
     def _store(self, first_txid: int, blocks: list[tuple[bytes, bytes]]) -> None:
@@ -638,10 +641,7 @@ class LmdbJournal:
         active.opened = True
         active.grew(size_bytes, exactly=exactly)
 
-    def _check_room(self, bytes_wanted: int) -> None:
-        limit_bytes = self._storage_bytes_max
-        if limit_bytes is None:
-            return
+    def _check_room(self, limit_bytes: int, bytes_wanted: int) -> None:
         active = self._active
         assert active is not None
         if self._closed_bytes + active.file_bytes + bytes_wanted <= limit_bytes:

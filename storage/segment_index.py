@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest as checksum64
@@ -222,6 +222,12 @@ class SegmentIndex:
         """Takes the next run of the segment; `ranges` are its sequences."""
         with self._lock:
             self._add(run, ranges, length_bytes)
+
+    def add_all(self, runs: Sequence[Run], lengths: Sequence[int]) -> None:
+        """Takes the runs of a commit, with their lengths in bytes."""
+        with self._lock:
+            for run, length_bytes in zip(runs, lengths, strict=True):
+                self._add(run, run.ranges(), length_bytes)
 
     def _add(self, run: Run, ranges: Iterable[Range], length_bytes: int) -> None:
         time_us = run.receive_time_us

@@ -287,7 +287,8 @@ class CommitCycle:
         runtime = self._runtime
         size_bytes = len(run.payload)
         self.staged_bytes += size_bytes
-        self._notifications.staged(run, self._instance.machine.destinations)
+        if self._notifications.wakeable:
+            self._notifications.staged(run, self._instance.machine.destinations)
         self._instance.journal.keep(run)
         self._policy.staged(size_bytes)
         if run.flags & Flag.TRACED:
@@ -457,7 +458,8 @@ class CommitCycle:
             if self._fault is None:
                 # Where the store took a commit that the front log could not, nothing was released
                 # before.
-                self.durable()
+                if runtime.outbox.is_held:
+                    self.durable()
                 self._is_prepared = False
                 runtime.outbox.await_flush()
                 try:

@@ -133,8 +133,11 @@ class EffectLoop:
         """Performs a step's effects in order, and folds the runs that it committed."""
         if self._is_over:
             return
-        self._perform(effects)
-        self.catch_up()
+        handlers = self._handlers
+        for effect in effects:
+            handlers[type(effect)](effect)
+        if self._batches or self._folds.following:
+            self.catch_up()
         if effects:
             self.performed += 1
 
@@ -146,16 +149,13 @@ class EffectLoop:
         """Performs the effects of a commit that the disk is still writing. Data that leaves the
         process is held; parts that may only be folded after the disk has it are folded by
         `catch_up`, which follows."""
-        self._perform(effects)
+        handlers = self._handlers
+        for effect in effects:
+            handlers[type(effect)](effect)
         if self._batches and self._folds.may_be_ahead:
             self._fold()
         if effects:
             self.performed += 1
-
-    def _perform(self, effects: list[Effect]) -> None:
-        handlers = self._handlers
-        for effect in effects:
-            handlers[type(effect)](effect)
 
     def catch_up(self) -> None:
         """Folds everything that is not folded yet. To be called when the commit is on disk and the

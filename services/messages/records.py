@@ -609,7 +609,9 @@ class Run:
         if not self.payload_checksum:
             self.payload_checksum = checksum64(self.payload)
         group, path = self.group.encode(), self.path
-        names = b"".join((self.topic, self.message_type, *map(_U64.pack, path), group))
+        names = self.topic + self.message_type
+        if path or group:
+            names = b"".join((names, *map(_U64.pack, path), group))
         tail = _RUN_TAIL.pack(
             RUN_VERSION,
             self.kind,

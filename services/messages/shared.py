@@ -40,18 +40,15 @@ class SharedMap(Generic[Value]):
         """Returns the publisher's value, to be changed; creates it where there is none."""
         found = self.sets.get(publisher)
         own = self._own
-        if own is None:
-            if found is None:
-                found = self.sets[publisher] = self._made()
-            return found
-        if found is None:
-            found = self._made()
-        elif publisher in own:
-            return found
-        else:
+        if found is not None:
+            if own is None or publisher in own:
+                return found
             found = self._copied(found)
+        else:
+            found = self._made()
         self.sets[publisher] = found
-        own.add(publisher)
+        if own is not None:
+            own.add(publisher)
         return found
 
     def get(self, publisher: int) -> Value | None:

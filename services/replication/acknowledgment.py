@@ -430,7 +430,11 @@ class WaiterTable:
         self.roots: dict[int, _Waits] = {}
 
     def __bool__(self) -> bool:
-        return any([waits.sets for waits in self.roots.values()])
+        # A loop, because this is asked for each commit, and a comprehension would be a call.
+        for waits in self.roots.values():  # noqa: SIM110
+            if waits.sets:
+                return True
+        return False
 
     def of(self, root: int) -> _Waits:
         """Returns the table of one root; creates an empty table where there is none."""
@@ -465,7 +469,10 @@ class WaiterTable:
         routes = publishers.of(publisher)
         for route in list(routes):
             waits = routes[route]
-            theirs = [piece for a, b in ranges for piece in waits.take(a, b)]
+            if len(ranges) == 1:
+                theirs = waits.take(*ranges[0])
+            else:
+                theirs = [piece for a, b in ranges for piece in waits.take(a, b)]
             if theirs:
                 if not waits:
                     del routes[route]

@@ -54,6 +54,8 @@ class CommitNotifications:
     def due(self, last_txid: int) -> set[str]:
         """Returns the destinations whose links are to be woken when everything up to this
         transaction id is on disk. To be called only while no other thread commits."""
+        if not self._due:
+            return set()
         return {name for due_txid, name in self._due if due_txid <= last_txid}
 
     def committed(self, last_txid: int) -> tuple[bool, set[str]]:

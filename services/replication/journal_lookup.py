@@ -77,6 +77,10 @@ class LookupRequest:
         return bool(self.compared or self.topics or self.routed.sets or self.looking)
 
 
+NOTHING_ASKED = LookupRequest()
+"""The look-up of an arrival that needs none; never changed."""
+
+
 class LookupResult:
     """The result of the look-up for one arrival. Lifecycle: until the machine has taken it."""
 
@@ -228,9 +232,22 @@ class LookupPlanner:
         """Number of failed commits. After each the machine forgets the highest sequences on
         topics."""
 
+    def are_new(self, runs: Iterable[Run]) -> bool:
+        """Returns whether each run lies above all that is known of its publisher, so that it needs
+        no look-up: the common case."""
+        highest = self._highest
+        for run in runs:  # noqa: SIM110 (a generator would be a call for each run)
+            if run.first_sequence <= highest.get(run.publisher, 0):
+                return False
+        return True
+
+    def request(self) -> LookupRequest:
+        """Returns a look-up that asks for nothing yet."""
+        return LookupRequest(self._contents)
+
     def of(self, runs: Iterable[Run], answers: LookupResult) -> LookupRequest:
         """Returns the look-up that these runs need; an empty one where all of them are new."""
-        questions = LookupRequest(self._contents)
+        questions = self.request()
         if answers.failures != self.failures:
             answers.clear()
             answers.failures = self.failures

@@ -161,7 +161,7 @@ class PrefixAcks(InstanceMachine):
                         answered.difference_update(kept)
                     if answered:
                         upstream.answer(root, publisher, answered.ranges())
-            self._upstreams._dirty.add(upstream.connection)
+            self._upstreams.dirty.add(upstream.connection)
         super()._flush()
         for upstream in self._upstreams.values():
             for root, answers in kept_back[upstream.connection].roots.items():
@@ -861,7 +861,7 @@ class ConflictToldAhead(UpstreamTable):
     def _take_replicated(self, upstream: Upstream, *arguments: Any) -> None:
         super()._take_replicated(upstream, *arguments)
         upstream.conflicts.update(upstream.contested)
-        self._dirty.add(upstream.connection)
+        self.dirty.add(upstream.connection)
 
 
 class WhatComesBackIsItsOwn(InstanceMachine):

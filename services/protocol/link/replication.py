@@ -648,7 +648,7 @@ def ack_frames(ack: AckUpstream, at_ns: int) -> list[bytes]:
     count = sum([len(pairs) for part in parts_of for pairs in part.values()])
     if count <= RANGES_IN_ACK_MAX:
         held, conflicts = ack.held and _flat(ack.held), ack.conflicts and _flat(ack.conflicts)
-        value = [held, _flat_rooted(ack.persisted), conflicts]
+        value = [held, ack.persisted and _flat_rooted(ack.persisted), conflicts]
         return [encode_frame(header, _pack(value) if count else b"")]
     frames = [encode_frame(header, _pack([part, {}, {}])) for part in _cut(ack.held)]
     for root, ranges in ack.persisted.items():

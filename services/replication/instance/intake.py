@@ -7,7 +7,7 @@ a thread, and passes the answers to `begin`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from raylay.services.errors import RaylayError
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
@@ -19,6 +19,7 @@ from raylay.services.replication.effects import Append, Ranges, Rooted
 from raylay.services.replication.instance.durability import Durability
 from raylay.services.replication.instance.effect_list import EffectList
 from raylay.services.replication.journal_lookup import (
+    NOTHING_ASKED,
     LookupPlanner,
     LookupRequest,
     LookupResult,
@@ -130,7 +131,7 @@ class Intake:
 
     # -- asking ------------------------------------------------------------------------------
     def asks(
-        self, runs: Iterable[Run], answers: LookupResult, noted: Rooted | None
+        self, runs: Sequence[Run], answers: LookupResult, noted: Rooted | None
     ) -> LookupRequest:
         """Returns what must be read from the journal before these runs are taken, beyond what
         `answers` already holds."""
@@ -140,6 +141,8 @@ class Intake:
             self._out.is_changing = True
             self._forget_topics()
             self._out.is_changing = False
+        if not noted and self._asking.are_new(runs):
+            return NOTHING_ASKED
         questions = self._asking.of(runs, answers)
         for root, asked in (noted or {}).items():
             for publisher, ranges in asked.items():
@@ -147,6 +150,10 @@ class Intake:
                 acceptable = self._durability.acceptable(publisher, news)
                 self._asking.routes(questions, publisher, acceptable, answers)
         return questions
+
+    def request(self) -> LookupRequest:
+        """Returns a look-up that asks for nothing yet."""
+        return self._asking.request()
 
     def begin(self, answers: LookupResult) -> None:
         """Takes what the shell has read for the arrival that is taken next."""

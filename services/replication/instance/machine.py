@@ -23,7 +23,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from raylay.services.messages.ranges import PublisherRanges, Range
@@ -318,7 +318,7 @@ class InstanceMachine:
 
     # -- what came, and the journal ----------------------------------------------------------
     def asks(
-        self, runs: Iterable[Run], answers: LookupResult, noted: Rooted | None = None
+        self, runs: Sequence[Run], answers: LookupResult, noted: Rooted | None = None
     ) -> LookupRequest:
         """Returns what must be read from the journal before these runs are given to the machine,
         beyond what `answers` already holds.
@@ -381,11 +381,7 @@ class InstanceMachine:
         self._out.is_changing = False
 
     def client_runs(
-        self,
-        session: int,
-        payload: bytes,
-        count: int = 0,
-        types: frozenset[bytes] = frozenset(),
+        self, session: int, payload: bytes, count: int = 0, types: frozenset[bytes] = frozenset()
     ) -> list[Run]:
         """Returns the runs of a client's records, for `client_published`. See `Publishers.runs`."""
         return self._publishers.runs(session, payload, count, types)
@@ -542,8 +538,9 @@ class InstanceMachine:
         staged, committed_txid = self.intake.staged, self.durability.committed_txid
         runs: list[Run] = []
         # First, so that links and subscribers hear of a commit before the acks that it releases.
-        at = len(self._out)
+        at = -1
         while (entry := staged.committed(committed_txid)) is not None:
+            at = at if at >= 0 else len(self._out)
             if isinstance(entry, RunStaged):
                 runs.append(entry.run)
                 run = entry.run
@@ -634,8 +631,11 @@ class InstanceMachine:
     # -- answers -----------------------------------------------------------------------------
     def _flush(self) -> None:
         """Emits what sessions and upstreams are to be told, once per call from outside."""
-        self._publishers.flush()
-        self._upstreams.flush()
+        book = self._book
+        if self._publishers.dirty or book.durable or book.refused:
+            self._publishers.flush()
+        if self._upstreams.dirty or book.persisted or book.conflicts or book.contested:
+            self._upstreams.flush()
 
     # -- moved instances ---------------------------------------------------------------------
     def placed(self, told: Mapping[str, InstancePlacement]) -> list[Effect]:

@@ -38,7 +38,7 @@ from raylay.services.replication.instance.durability import Durability
 from raylay.services.replication.instance.effect_list import EffectList
 from raylay.services.replication.instance.intake import Intake
 from raylay.services.replication.instance.pending_replies import DestinationRefusal, PendingReplies
-from raylay.services.replication.journal_lookup import LookupRequest, LookupResult
+from raylay.services.replication.journal_lookup import NOTHING_ASKED, LookupRequest, LookupResult
 from raylay.services.replication.publisher_names import (
     NO_CLIENT,
     PUBLISHER_CONFLICT,
@@ -110,7 +110,6 @@ class Publishers:
     __slots__ = (
         "_book",
         "_counters",
-        "_dirty",
         "_durability",
         "_identity",
         "_intake",
@@ -120,6 +119,7 @@ class Publishers:
         "_topics",
         "_unnumbered",
         "_unused",
+        "dirty",
         "gaps",
         "names",
     )
@@ -144,7 +144,7 @@ class Publishers:
         self._counters = counters
         self._sessions: dict[int, _Session] = {}
         self._session_of: dict[int, _Session] = {}
-        self._dirty: set[int] = set()
+        self.dirty: set[int] = set()
         """Sessions that may have to be told something when the step ends."""
         self._unnumbered: dict[tuple[int, int], tuple[int, str]] = {}
         """(session, command id) of each publish that was numbered here, by (publisher,
@@ -271,7 +271,7 @@ class Publishers:
         if found is not None and self._session_of.get(found.publisher) is found:
             del self._session_of[found.publisher]
             self.gaps.ends(found.user, found.publisher, self._intake.known.get(found.publisher))
-        self._dirty.discard(session)
+        self.dirty.discard(session)
         if self._unnumbered:
             self._unnumbered = {k: v for k, v in self._unnumbered.items() if v[0] != session}
 
@@ -294,8 +294,11 @@ class Publishers:
         found = self._sessions[session]
         chunks = scan(payload, record_bytes_max=RECORD_BYTES_MAX, commands=PUBLISHED)
         self._check_chunks(found, chunks, types)
-        found_count = sum(chunk.records for chunk in chunks)
-        self._check_count(found, found_count, count)
+        found_count = 0
+        for chunk in chunks:
+            found_count += chunk.records
+        if count != found_count:
+            self._check_count(found, found_count, count)
         topics = self._topics
         runs = [run_of(chunk, payload) for chunk in chunks]
         if topics.has_targets:
@@ -387,7 +390,7 @@ class Publishers:
             session.user, session.client, session.publisher, known, ranges[0]
         )
 
-    def asks(self, runs: Iterable[Run], answers: LookupResult) -> LookupRequest:
+    def asks(self, runs: Sequence[Run], answers: LookupResult) -> LookupRequest:
         """Returns what must be read from the journal before these runs are published, and what the
         topics' states must look up."""
         questions = self._intake.asks(runs, answers, None)
@@ -400,6 +403,8 @@ class Publishers:
                 state = self._topics[run.topic, run.message_type].state_of(run)
                 fresh = None if state is None else self._fresh(run)
                 if state is not None and fresh is not None:
+                    if questions is NOTHING_ASKED:
+                        questions = self._intake.request()
                     questions.looking += answers.looks(state.looks_for(fresh, judge))
         return questions
 
@@ -444,7 +449,7 @@ class Publishers:
                 found.received = run.last_sequence
             entry = topics[run.topic, run.message_type]
             if not entry.journaled:
-                self._dirty.add(session)
+                self.dirty.add(session)
                 refused = self._refusal(run)
                 if refused is not None:
                     self._refuse(found, (refused,))
@@ -470,7 +475,7 @@ class Publishers:
             else:
                 self._published_again(found, run, now_us, state, claim)
         if not self._intake.staged:
-            self._dirty.add(session)
+            self.dirty.add(session)
         return transient
 
     def _judged(
@@ -554,7 +559,7 @@ class Publishers:
             for first, last in ranges:
                 session.refused.add(first, last)
             self._out.emit(RefuseClient(session.number, ranges, reason, text))
-        self._dirty.add(session.number)
+        self.dirty.add(session.number)
 
     def _take(
         self,
@@ -675,7 +680,7 @@ class Publishers:
                             ", command or expiration: a publisher lost its store, or two clients "
                             "have this name",
                         )
-                self._dirty.add(session.number)
+                self.dirty.add(session.number)
                 self._intake.report_conflict(session.client, publisher, conflicts)
                 unsound = SequenceSet(conflicts)
                 old = [piece for a, b in old for piece in unsound.missing(a, b)]
@@ -684,7 +689,7 @@ class Publishers:
             part = run.select(fresh)
             assert part is not None
             self._take(session, part, now_us, state, claim)
-        self._dirty.add(session.number)
+        self.dirty.add(session.number)
 
     # -- ends --------------------------------------------------------------------------------
     def senders_of(self, undone: RunStaged | NoteStaged) -> set[int]:
@@ -710,7 +715,7 @@ class Publishers:
             self.close(session, reason, text)
 
     def forget(self) -> None:
-        self._dirty.clear()
+        self.dirty.clear()
 
     # -- answers -----------------------------------------------------------------------------
     def flush(self) -> None:
@@ -720,7 +725,7 @@ class Publishers:
             for publisher, ranges in book.durable:
                 session = self._session_of.get(publisher)
                 if session is not None:
-                    self._dirty.add(session.number)
+                    self.dirty.add(session.number)
                 if self._unnumbered:
                     self._answer_unnumbered(publisher, ranges)
             book.durable.clear()
@@ -728,12 +733,12 @@ class Publishers:
             for refusal in book.refused:
                 self._refused(refusal)
             book.refused.clear()
-        if self._dirty:
-            for number in self._dirty:
+        if self.dirty:
+            for number in self.dirty:
                 session = self._sessions.get(number)
                 if session is not None:
                     self._ack(session)
-            self._dirty.clear()
+            self.dirty.clear()
 
     def _refused(self, refusal: DestinationRefusal) -> None:
         """Tells the publishing sessions that a destination holds other contents under these
@@ -751,7 +756,7 @@ class Publishers:
                             f"{destination} holds sequence {sequence} of "
                             f"{session.client} with another content",
                         )
-            self._dirty.add(session.number)
+            self.dirty.add(session.number)
         if self._unnumbered:
             self._answer_unnumbered(
                 publisher,

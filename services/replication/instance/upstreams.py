@@ -125,7 +125,6 @@ class UpstreamTable:
         "_book",
         "_connected",
         "_counters",
-        "_dirty",
         "_durability",
         "_hearing",
         "_identity",
@@ -134,6 +133,7 @@ class UpstreamTable:
         "_out",
         "_topics",
         "absent",
+        "dirty",
     )
 
     def __init__(
@@ -163,7 +163,7 @@ class UpstreamTable:
         """The upstream of each incarnation."""
         self._hearing: set[int] = set()
         """Incarnations that are told which messages others bring."""
-        self._dirty: set[int] = set()
+        self.dirty: set[int] = set()
         """Connections that may have to be told something when the step ends."""
 
     def get(self, connection: int) -> Upstream | None:
@@ -236,7 +236,7 @@ class UpstreamTable:
             del self._of[found.incarnation]
             if not found.salvages:
                 self.absent.add(found.name if len(self.absent) < ABSENT_MAX else "")
-        self._dirty.discard(connection)
+        self.dirty.discard(connection)
 
     def close(self, connection: int, reason: str, text: str) -> None:
         self._out.emit(CloseUpstream(connection, reason, text))
@@ -358,7 +358,7 @@ class UpstreamTable:
                 if refused is not None:
                     theirs = [piece for a, b in asked for piece in refused.within(a, b)]
                     upstream.conflicts.add_ranges(publisher, theirs)
-                    self._dirty.add(upstream.connection)
+                    self.dirty.add(upstream.connection)
                     asked = self._durability.acceptable(publisher, asked)
                 contested = upstream.contested.get(publisher)
                 if contested is not None:
@@ -538,7 +538,7 @@ class UpstreamTable:
         if upstream is None:
             return
         upstream.stored = entry.number
-        self._dirty.add(entry.connection)
+        self.dirty.add(entry.connection)
         for publisher, ranges in entry.conflicts.items():
             upstream.conflicts.add_ranges(publisher, ranges)
         for root, arrived in entry.touched.items():
@@ -574,10 +574,10 @@ class UpstreamTable:
         for upstream in self._connected.values():
             if upstream.hears_what_comes and upstream.incarnation != sender:
                 upstream.held.add_ranges(publisher, ranges)
-                self._dirty.add(upstream.connection)
+                self.dirty.add(upstream.connection)
 
     def forget(self) -> None:
-        self._dirty.clear()
+        self.dirty.clear()
 
     # -- answers -----------------------------------------------------------------------------
     def take(self) -> None:
@@ -588,21 +588,21 @@ class UpstreamTable:
                 upstream = self._of.get(sender)
                 if upstream is not None:
                     upstream.answer(root, publisher, ranges)
-                    self._dirty.add(upstream.connection)
+                    self.dirty.add(upstream.connection)
             book.persisted.clear()
         if book.conflicts:
             for sender, publisher, ranges in book.conflicts:
                 upstream = self._of.get(sender)
                 if upstream is not None:
                     upstream.conflicts.add_ranges(publisher, ranges)
-                    self._dirty.add(upstream.connection)
+                    self.dirty.add(upstream.connection)
             book.conflicts.clear()
         if book.contested:
             for connection, publisher, ranges in book.contested:
                 upstream = self._connected.get(connection)
                 if upstream is not None:
                     upstream.conflicts.add_ranges(publisher, ranges)
-                    self._dirty.add(connection)
+                    self.dirty.add(connection)
             book.contested.clear()
 
     def flush(self) -> None:
@@ -610,9 +610,9 @@ class UpstreamTable:
         book = self._book
         if book.persisted or book.conflicts or book.contested:
             self.take()
-        if not self._dirty:
+        if not self.dirty:
             return
-        for connection in self._dirty:
+        for connection in self.dirty:
             upstream = self._connected.get(connection)
             if upstream is None:
                 continue
@@ -629,4 +629,4 @@ class UpstreamTable:
             if upstream.stored > upstream.told or ack.held or ack.persisted or ack.conflicts:
                 upstream.told = upstream.stored
                 self._out.emit(ack)
-        self._dirty.clear()
+        self.dirty.clear()

@@ -173,8 +173,10 @@ class DirectLink:
     def committed(self, runs: list[Run], now_us: int) -> list[LinkEffect]:
         """Takes all runs that were committed since the last call."""
         if runs:
-            if not self._unsent:
+            if not self._unsent and not self.trouble:
                 effects = self.machine.pass_by(runs)
+                if effects is None and len(runs) == 1:
+                    effects = self.machine.send_new(runs[0])
                 if effects is not None:
                     return effects
             self.machine.told(runs[-1].last_txid)
@@ -191,7 +193,8 @@ class DirectLink:
         Raises:
             RemoteProtocolError: it is of a batch that was not sent.
         """
-        return self.machine.acked(number, held, persisted, conflicts) + self.go_on(now_us)
+        effects = self.machine.acked(number, held, persisted, conflicts)
+        return effects + self.go_on(now_us) if self._unsent else effects
 
     def notice(self, awaited: Rooted, last_txid: int, now_us: int) -> list[LinkEffect]:
         """Asks the destination about messages; see `OutboundLink.notice`."""

@@ -60,6 +60,10 @@ Way = tuple[tuple[int, ...], bytes]
 """Path and topic of messages: messages with the same way arrive over the same links."""
 
 
+_NOTHING_AWAITED = RootedRanges()
+"""No awaited messages of a batch; never changed."""
+
+
 class OutboundLink:
     """Decides what one destination is sent (see the module docstring). Owner: the link's process,
     or the instance for a direct link. Lifecycle: as long as the owner; `connected` begins a
@@ -434,6 +438,39 @@ class OutboundLink:
         self.cursor = self.told_txid = upto
         return [] if self._in_flight else self._progress(0)
 
+    def send_new(self, run: Run) -> list[LinkEffect] | None:
+        """Sends a committed run of which the destination has nothing and for which it is waited,
+        where nothing else is to be done: the common case of a message that was published here.
+        `take` would reach the same result more slowly. Returns None where `take` must decide, and
+        then changes nothing."""
+        asks = self._mark.roots or self._notices.roots or self._looked_for.sets or self._yours
+        if (
+            asks
+            or not self.sync
+            or self._may_defer
+            or run.path
+            or run.kind != _RECORDS
+            or self.cursor != self.told_txid
+            or run.first_txid != self.cursor + 1
+            or run.first_txid <= self.resync_to
+            or self._at_connect is not None
+            or self.router.has_filter
+            or not self.is_connected
+            or self._bytes_in_flight >= self.window_bytes
+            or len(self._in_flight) >= WINDOW_BATCHES_MAX
+            or not self.router.routed(run, self._downstream)
+        ):
+            return None
+        there = self._held.get(run.publisher)
+        if there is not None and there.touches(run.first_sequence, run.last_sequence):
+            return None
+        held, before = self._held.of(run.publisher), self.cursor
+        self.cursor = self.told_txid = before + run.count
+        self.sent_records += run.count
+        for first, last in run.ranges():
+            held.add(first, last)
+        return [self._batch([run], _NOTHING_AWAITED, len(run.payload), before)]
+
     def _defers(self, run: Run, part: Run | None, now_us: int) -> bool:
         """Returns whether the missing part of a run that others brought here is deferred, because
         the destination may get it by another path."""
@@ -667,7 +704,8 @@ class OutboundLink:
         self.sent_bytes += size
         marked = self.sync if marked is None else marked
         yours, self._yours = self._yours, {}
-        return SendBatch(self._number, runs, marked, rooted_of(awaited.roots), ends, yours=yours)
+        asked = rooted_of(awaited.roots) if awaited.roots else {}
+        return SendBatch(self._number, runs, marked, asked, ends, yours=yours)
 
     # -- acknowledgments ---------------------------------------------------------------------
     def acked(

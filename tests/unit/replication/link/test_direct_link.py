@@ -253,10 +253,24 @@ def test_large_commits_go_out_in_several_batches() -> None:
 
 
 class Longer(OutboundLink):
-    """Passes nothing by: `take` looks at all of it."""
+    """Passes nothing by and has no short path: `take` looks at all of it."""
 
     def pass_by(self, runs: list[Run]) -> list[LinkEffect] | None:
         return None
+
+    def send_new(self, run: Run) -> list[LinkEffect] | None:
+        return None
+
+
+class Counting(OutboundLink):
+    """Counts what goes by the short path."""
+
+    short = 0
+
+    def send_new(self, run: Run) -> list[LinkEffect] | None:
+        effects = super().send_new(run)
+        self.short += effects is not None
+        return effects
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -297,6 +311,49 @@ def test_what_came_from_there_is_passed_by_as_the_longer_way_does(seed: int) -> 
             passed += not effects and link.machine.cursor > before
         assert found[0] == found[1], step
     assert passed
+
+
+def test_a_new_message_is_sent_as_the_longer_way_does() -> None:
+    """Also where the window is full, its sequence is there already, or a notice asks for it."""
+    assert sum(map(sent_by_the_short_path, range(40))) > 100
+
+
+def sent_by_the_short_path(seed: int) -> int:
+    """Compares both ways in one random life of a link; returns how often the short one was
+    taken."""
+    rng = random.Random(seed)
+    to = DestinationRoute("there", "g", True, pass_through=".*")
+    state = DirectLinkState(THERE, held((1, 3)), 3, 7, OWN, True, PublisherRanges(), True)
+    links = []
+    for kind in (Counting, Longer):
+        made = kind(to, rng.choice((300, 1 << 20)) if not links else links[0].machine.window_bytes)
+        made.take_over(state._replace(held=state.held.copy()))
+        links.append(DirectLink(made))
+    upto = sequence = 3
+    for step in range(1, 60):
+        upto, sequence = upto + 1, sequence + rng.choice((1, 1, 1, 2, 0))
+        path = rng.choice(((), (), (), (ELSEWHERE,), (THERE,)))
+        said = rng.random()
+        found = []
+        for link in links:
+            effects = link.committed([run(upto, sequence, path=path)], step * MS)
+            number = link.machine._number
+            if said < 0.6:
+                effects += link.acked(number, {}, {}, {}, step * MS)
+            elif said < 0.7:
+                shown = {P: [(sequence + 1, sequence + 1)]}
+                effects += link.acked(number, shown, {}, {}, step * MS)
+            elif said < 0.75:
+                effects += link.notice({OWN: {P: [(sequence, sequence)]}}, upto, step * MS)
+            machine = link.machine
+            told = machine.cursor, machine.told_txid, machine.stored_txid, machine.wants
+            counts = machine.sent_records, machine.sent_bytes, machine._bytes_in_flight
+            held_there = {key: value.ranges() for key, value in machine._held.sets.items()}
+            found.append((effects, told, counts, held_there, link.trouble))
+        assert found[0] == found[1], step
+    counting = links[0].machine
+    assert isinstance(counting, Counting)
+    return counting.short
 
 
 def test_the_commonest_commit_of_a_pair_is_passed_by() -> None:
