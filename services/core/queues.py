@@ -15,7 +15,7 @@ from raylay.services.core.batch import CommitBatch
 from raylay.services.errors import LocalProtocolError, RemoteProtocolError
 from raylay.services.messages.ranges import Range
 from raylay.services.messages.readable import readable_records
-from raylay.services.messages.records import Command, Flag, Record, Run, iterate_records
+from raylay.services.messages.records import Command, Flag, Kind, Record, Run, iterate_records
 from raylay.services.messages.stateful import (
     PendingLookup,
     PreparedRun,
@@ -24,7 +24,7 @@ from raylay.services.messages.stateful import (
     left_of,
 )
 from raylay.services.messages.topic_book import QueueTopics
-from raylay.services.messages.topics import TopicKey, TopicRule
+from raylay.services.messages.topics import TopicKey, TopicMatcher, TopicRule
 from raylay.services.queues.decisions import QueueRecordDraft
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.frontend import EARLY_MAX, Flood, QueueFrontend
@@ -78,6 +78,15 @@ class Queues:
             self.frontends[definition.stored_as] = self._by_topic[
                 frontend.topic, frontend.message_type
             ] = frontend
+        self._matcher = TopicMatcher(
+            tuple(
+                TopicRule(each.definition.topic, each.definition.message_type)
+                for each in self.frontends.values()
+            )
+        )
+        self.is_awaited = False
+        """Whether an owner must read the commit folded last at once: it has messages of a queue, or
+        records that decide about some."""
         self.flood = Flood(identity.name, identity.incarnation, identity.life)
         self._author = SelfPublisher("queues", identity)
         self._tags: dict[int, tuple[QueueFrontend, int]] = {}
@@ -196,14 +205,19 @@ class Queues:
 
     # -- a feature, for the folds --------------------------------------------------------------
     def fold(self, batch: CommitBatch) -> None:
-        find, publisher = self._by_topic.get, self._author.publisher
+        find, publisher, is_of_queue = self._by_topic.get, self._author.publisher, self._matcher
+        is_awaited = False
         for run in batch.runs:
-            frontend = find((run.topic, run.message_type))
-            if frontend is not None and run.flags & Flag.COMMANDS:
-                frontend.fold(run)
+            if run.flags & Flag.COMMANDS:
+                frontend = find((run.topic, run.message_type))
+                if frontend is not None and frontend.fold(run):
+                    is_awaited = True
+            elif run.kind == Kind.RECORDS and is_of_queue[run.topic, run.message_type]:
+                is_awaited = True
             if run.publisher == publisher:
                 for draft in self._author.committed((run,)):
                     self._tags.pop(draft.sequence, None)
+        self.is_awaited = is_awaited
 
     def failed(self, committed_txid: int) -> dict[str, list[int]]:
         """Takes an append failure: nothing staged behind this transaction id comes to the disk.

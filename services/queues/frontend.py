@@ -493,15 +493,22 @@ class QueueFrontend:
             del self._leases[publisher]
 
     # -- what was committed --------------------------------------------------------------------
-    def fold(self, run: Run) -> None:
+    def fold(self, run: Run) -> bool:
+        """Takes in a committed run of the queue's own records. Returns whether it has anything but
+        acknowledgments, which the owner knows of since they were staged."""
+        is_awaited = False
         if run.kind != Kind.RECORDS:
-            return
+            return is_awaited
         for at, record in readable_records(run):
             txid = run.first_txid + at
             try:
                 if record.command == Command.QUEUE_ACKNOWLEDGMENT:
                     self._gone(read_acknowledgment(record.body).keys, txid)
-                elif record.command == Command.QUEUE_REMOVAL:
+                    # A barrier waits until all before it have left the queue.
+                    is_awaited |= bool(self.definition.barrier)
+                    continue
+                is_awaited = True
+                if record.command == Command.QUEUE_REMOVAL:
                     self._gone(read_removal(record.body).keys, txid)
                 elif record.command == Command.TRANSFER:
                     names = read_transfer(record.body).names
@@ -509,6 +516,7 @@ class QueueFrontend:
                         self.is_announced = True
             except RemoteProtocolError:
                 pass  # Nobody can read it: it changes nothing, here and everywhere.
+        return is_awaited
 
     def _gone(self, keys: Keys, txid: int) -> None:
         if self.has_owner:

@@ -165,6 +165,8 @@ class OwnerServer:
             machine.subscribed(each)
             self._traces.subscribed(each)
         elif command == "left":
+            # What it has acknowledged is done, and not given back: the instance told of it first.
+            self._read_told(machine)
             consumer = control.consumer_of(header)
             machine.left(consumer, has_said=bool(header.get("said")))
             self._traces.left(consumer)
@@ -198,6 +200,11 @@ class OwnerServer:
             self._follow(machine.state, number, txid)
         elif command == "ask":
             self._loop.create_task(self._answering.answer(header))
+
+    def _read_told(self, machine: QueueMachine) -> None:
+        """Reads one batch of what the instance has told of."""
+        if self._folded_txid < self._told_txid:
+            self._read(machine, self._now_us())
 
     def _begin(self, header: Header, body: bytes) -> None:
         config, definition = self._config, self._definition

@@ -198,7 +198,7 @@ class QueueClients:
         self._counted.subscriptions.remove(consumer)
         frontend.left(consumer)
         frame = queue_control.left(consumer, has_said=has_said)
-        self._manager.controls[frontend.definition.stored_as].process.say(frame)
+        self._manager.controls[frontend.definition.stored_as].say(frame)
 
     # -- full sockets --------------------------------------------------------------------------
     def went_offline(self, client: QueueClient) -> None:

@@ -64,6 +64,9 @@ PROXIED_KEY = "proxied/"
 """Prefix of the entries of the state store that exist while a queue's proxied transfer is on."""
 STOP_S_MAX = 2.0
 """Time, in seconds, that an owner has to stop before it is killed."""
+TOLD_S = 0.005
+"""Time, in seconds, after which an owner is told of commits that have nothing it waits for. Each
+frame wakes its process, and the process then reads the journal."""
 QUESTIONS_MAX = 1_000
 """Limit on unanswered questions to one owner."""
 OWNER_WAIT_S = 5.0
@@ -106,6 +109,9 @@ class QueueControl:
         judged. They are bounded by the backlogs of the consumers."""
         self._asked: dict[int, Callable[[QueueAnswer], None]] = {}
         self._asked_last = 0
+        self._untold_txid = 0
+        """Transaction id of the last commit, while the owner has not been told of it; 0: it has."""
+        self._is_told_soon = False
         self._letters: list[tuple[str, bytes]] = []
         """Messages whose dead letters are drafted with the next removal, and the reason why each
         leaves the queue. Drafted earlier, they could be journaled without the removal."""
@@ -177,16 +183,45 @@ class QueueControl:
     def follow(self, number: int, committed_txid: int = 0) -> None:
         """Asks the owner to tell of all messages, with the number of the request; 0: of none. With
         an owner that begins later, `QueueManager.follows` decides."""
-        self.process.say(self._control.follow(number, committed_txid))
+        self.say(self._control.follow(number, committed_txid))
 
     def consumes(self, each: ConsumerSubscription) -> None:
         """Tells the owner, and any owner that is started later, the terms of a consumer."""
         self.frontend.subscribed(each)
-        self.process.say(self._control.sub(each))
+        self.say(self._control.sub(each))
 
     def acknowledging(self, keys: Keys) -> None:
         """Tells the owner of acknowledgments that are on their way to the disk."""
         self.process.say(self._control.done(keys))
+
+    def committed(self, txid: int, *, is_awaited: bool) -> None:
+        """Tells the owner that the journal has everything up to a transaction.
+
+        Args:
+            is_awaited: whether the owner is told now: it may have been given something to deliver.
+        """
+        self._untold_txid = txid
+        if is_awaited:
+            self.tell()
+        elif not self._is_told_soon:
+            self._is_told_soon = True
+            self._runtime.loop.call_later(TOLD_S, self._tell_due)
+
+    def _tell_due(self) -> None:
+        self._is_told_soon = False
+        self.tell()
+
+    def tell(self) -> None:
+        """Tells the owner of the commits that it has not been told of."""
+        if self._untold_txid:
+            self.process.say(self._control.told(self._untold_txid))
+            self._untold_txid = 0
+
+    def say(self, frame: bytes) -> None:
+        """Sends the owner a frame, behind all commits: what a consumer that leaves has acknowledged
+        is done, and an answer is of all messages."""
+        self.tell()
+        self.process.say(frame)
 
     # -- frames from the owner -----------------------------------------------------------------
     def frame_received(self, header: Header, body: bytes) -> None:
@@ -276,7 +311,7 @@ class QueueControl:
             if full is not None:
                 self.consumes(full)
         if decided.bounced:
-            self.process.say(control.bounce(decision.consumer, decided.bounced))
+            self.say(control.bounce(decision.consumer, decided.bounced))
 
     # -- questions -----------------------------------------------------------------------------
     def ask(self, question: QueueQuestion, told: Callable[[QueueAnswer], None]) -> None:
@@ -294,6 +329,8 @@ class QueueControl:
                 f"the owner of queue {self.name} does not answer now ({why}): try again",
                 "not_ready",
             )
+        # The answer is of everything that is committed.
+        self.tell()
         self._asked_last += 1
         self._asked[self._asked_last] = told
         self.process.connection.send(self._control.ask(self._asked_last, question))
@@ -573,11 +610,8 @@ class QueueManager:
         """Folds commits, and tells the owners of them."""
         assert self.queues is not None
         self.queues.fold(batch)
-        from raylay.services.protocol.child import queue_control
-
-        frame = queue_control.told(batch.last_txid)
         for control in self.controls.values():
-            control.process.say(frame)
+            control.committed(batch.last_txid, is_awaited=self.queues.is_awaited)
             control.judge()
         if self._unannounced:
             self._note_announced()
@@ -604,7 +638,7 @@ class QueueManager:
         tags = self.queues.failed(committed_txid)
         self.clock_steps.failed(committed_txid)
         for name, control in self.controls.items():
-            control.process.say(queue_control.failed(tags.get(name, ()), committed_txid))
+            control.say(queue_control.failed(tags.get(name, ()), committed_txid))
         if self._unannounced and self.queues.announcement(self.runtime.now_us()):
             self.author_soon()
 
@@ -696,7 +730,7 @@ class QueueManager:
             from raylay.services.queues.decisions import TransferRequest
 
             request = TransferRequest(asked.count, asked.wanted)
-            control.process.say(queue_control.request(request, asked.name))
+            control.say(queue_control.request(request, asked.name))
         return True
 
     # -- frames to owners ----------------------------------------------------------------------
@@ -709,7 +743,7 @@ class QueueManager:
         self.names.update(names)
         keep_last(self.names, NAMES_KEPT_MAX)
         for control in self.controls.values():
-            control.process.say(queue_control.names(names))
+            control.say(queue_control.names(names))
 
     def steady_us(self) -> int:
         """The time by which leases end and messages expire, in microseconds. It does not jump at a
@@ -728,13 +762,13 @@ class QueueManager:
             # The changes are kept: messages from before the next start age by them, too.
             self.runtime.spawn(self._remember({CLOCK_KEY: msgpack.packb(self.clock_steps.all())}))
             for control in self.controls.values():
-                control.process.say(queue_control.clock(after_txid, offset_us))
+                control.say(queue_control.clock(after_txid, offset_us))
 
     def became_ready(self) -> None:
         for control in self.controls.values():
             from raylay.services.protocol.child import queue_control
 
-            control.process.say(queue_control.SERVES)
+            control.say(queue_control.SERVES)
 
     def cancelled(
         self, frontend: QueueFrontend, session: int | None, keys: Any, *, unseen: bool = False
@@ -758,7 +792,7 @@ class QueueManager:
         found: dict[Consumer, list[tuple[Key, int]]] = frontend.cancelled(session, keys)
         for consumer, leases in found.items():
             count += len(leases)
-            control.process.say(queue_control.cancel(consumer, leases, unseen=unseen))
+            control.say(queue_control.cancel(consumer, leases, unseen=unseen))
         return count
 
     # -- periodic work -------------------------------------------------------------------------
@@ -778,7 +812,7 @@ class QueueManager:
         for name, told in self._proxied.items():
             if told != reachable and self.controls[name].process.connection is not None:
                 self._proxied[name] = reachable
-                self.controls[name].process.say(queue_control.proxied(True, reachable))
+                self.controls[name].say(queue_control.proxied(True, reachable))
 
     async def proxied(self, queue: str, *, on: bool) -> str:
         """Lets a queue take over, for consumers here, messages of instances that this one is not,
@@ -812,7 +846,7 @@ class QueueManager:
             if on:
                 self._proxied[name] = None
             elif self._proxied.pop(name, None) is not None:
-                self.controls[name].process.say(queue_control.proxied(False, ()))
+                self.controls[name].say(queue_control.proxied(False, ()))
         self.runtime.report("queue_proxied", queue=queue, on=on)
         self.check()
         if not on:

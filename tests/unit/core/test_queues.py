@@ -496,3 +496,27 @@ def test_where_the_owner_is_named_or_there_is_one_alone_nobody_claims() -> None:
 def test_very_many_gaps_are_several_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core_queues, "RANGES_MAX", 1)
     assert len(claimed(QueueDefinition("work", "json"))) == 2
+
+
+def test_acknowledgments_alone_and_other_topics_are_awaited_by_no_owner() -> None:
+    acknowledgment = records.pack_acknowledgment(Acknowledgment({1: [(1, 1)]}))
+    cases: list[tuple[bool, str, list[tuple[int, bytes]]]] = [
+        (False, "work", [(Command.QUEUE_ACKNOWLEDGMENT, acknowledgment)]),
+        (True, "orders", [(Command.PUBLISH, b"{}")]),
+        (False, "trades", [(Command.PUBLISH, b"{}")]),
+        (False, "trades", [(Command.DELETE, b"")]),
+        (True, "work", [(Command.QUEUE_REMOVAL, removal(1).body)]),
+    ]
+    here = queues(QueueDefinition("work", "json", underlying="orders"))
+    for is_awaited, topic, said in cases:
+        (run,) = journaled([published(*said, topic=topic)])
+        here.fold(CommitBatch([run], run.last_txid))
+        assert here.is_awaited is is_awaited, (topic, said)
+
+
+def test_a_barrier_awaits_the_acknowledgments_of_all_before_it() -> None:
+    acknowledgment = records.pack_acknowledgment(Acknowledgment({1: [(1, 1)]}))
+    here = queues(QueueDefinition("work", "json", barrier="/last = 1"))
+    (run,) = journaled([published((Command.QUEUE_ACKNOWLEDGMENT, acknowledgment))])
+    here.fold(CommitBatch([run], run.last_txid))
+    assert here.is_awaited

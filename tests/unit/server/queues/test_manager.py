@@ -372,6 +372,7 @@ def test_what_is_gone_meanwhile_goes_back_and_the_rest_to_the_client() -> None:
     bench = Bench()
     client, owner = bench.client(max_backlog=5), bench.owner()
     bench.commits((7, 1))
+    bench.turn()
     assert owner.said("told")[-1].header["tx"] == 9
     bench.delivers(ONE, TWO)
     (frame,) = client.said("p")
@@ -382,6 +383,43 @@ def test_what_is_gone_meanwhile_goes_back_and_the_rest_to_the_client() -> None:
     assert owner.said("left")
     bench.delivers(TWO)
     assert owner.said("bounce") and not client.said("p")
+
+
+def test_an_owner_is_told_of_acknowledgments_once_for_many_and_of_messages_at_once() -> None:
+    bench = Bench()
+    owner = bench.owner()
+    for txid in (9, 10):
+        bench.commits((7, 1), txid=txid)
+    assert not owner.said("told") and len(bench.later) == 1
+    bench.turn()
+    assert [frame.header["tx"] for frame in owner.said("told")] == [10]
+    bench.commits((7, 2), txid=11)
+    message = run_of(scan(RECORDS[2])[0], RECORDS[2])
+    message.first_txid = 12
+    bench.folds.fold(CommitBatch([message], 12))
+    assert [frame.header["tx"] for frame in owner.said("told")] == [12]
+    bench.turn()
+    assert not owner.said("told")
+
+
+def test_what_an_owner_is_asked_is_of_all_that_is_committed() -> None:
+    bench = Bench(QueueDefinition("work", "json", kind="queue", underlying="orders"))
+    owner = bench.owner()
+    bench.commits((7, 1))
+    bench.work.ask(control.QueueQuestion("status"), lambda answer: None)
+    assert [frame.header["c"] for frame in owner.frames[-2:]] == ["told", "ask"]
+    bench.commits((7, 2), txid=10)
+    asked = RoutedRequest(0xB, 1, 1, "b", "json/work", 8, [])
+    assert bench.manager.asked(asked)
+    assert [frame.header["c"] for frame in owner.frames[-2:]] == ["told", "request"]
+
+
+def test_a_consumer_leaves_behind_its_acknowledgments() -> None:
+    bench = Bench()
+    client, owner = bench.client(), bench.owner()
+    bench.commits((7, 1))
+    bench.clients.gone(client)
+    assert [frame.header["c"] for frame in owner.frames[-2:]] == ["told", "left"]
 
 
 def test_a_client_whose_socket_is_full_is_sent_no_more_until_it_is_not() -> None:
