@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -16,6 +17,7 @@ from raylay.services.server.clients.replay import ReplayPump
 from raylay.services.server.clients.sessions import ClientSessions
 from raylay.services.server.commits import Commits
 from raylay.services.server.control import ControlAccess
+from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
 from raylay.services.server.data.journal_reads import JournalReads
 from raylay.services.server.links.bootstrap import BootstrapRun
 from raylay.services.server.links.control import Links
@@ -319,6 +321,7 @@ class InstanceStatus:
             status = self._destination_status(name)
             destinations[name] = {
                 "sent": status.get("sent_records", 0),
+                "sent_bytes": status.get("sent_wire_bytes", 0),
                 "persisted_sent": status["persisted"],
                 "ack_age_ms": status["age_ms"],
                 "lag_messages": status["lag"],
@@ -330,6 +333,7 @@ class InstanceStatus:
             "persisted": counters.persisted,
             "delivered": self.delivered,
             "commits": counters.commits,
+            "committed_bytes": self._commits.sizes.total,
             "late_records": counters.late,
             "unavailable_records": machine.missing.ranges.count,
             "conflicting_records": counters.conflicts,
@@ -357,6 +361,14 @@ class InstanceStatus:
             "shares": {
                 limit: {"reached": times} for limit, times in self._runtime.shares_reached.items()
             },
+            "queues": {
+                name: _queue_figures(each)
+                for name, each in self._queues.status().get("queues", {}).items()
+            },
+            "places": {
+                "pid": os.getpid(),
+                "journal_directory": str(self._runtime.directory / JOURNAL_DIRECTORY),
+            },
             **self._clients.pools.snapshot(),
             **self._sow.snapshot(),
         }
@@ -370,6 +382,19 @@ class InstanceStatus:
             **self._sow.aggregated_sizes(),
             "pagination_bytes": self._clients.pages.memory_bytes,
         }
+
+
+def _queue_figures(status: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of a queue, of which those are None that its owner has not told yet."""
+    oldest_us = status.get("age_of_oldest_lease_us")
+    return {
+        "depth": status.get("queue_depth"),
+        "leases": status["leases"],
+        "consumers": status["subscriptions"],
+        "delivered": status["delivered"],
+        "expired_leases": status.get("expired_leases"),
+        "oldest_lease_age_ms": None if oldest_us is None else oldest_us // 1000,
+    }
 
 
 def _examples(rooted: RootedRanges) -> list[str]:

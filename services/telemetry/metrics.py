@@ -16,9 +16,11 @@ The snapshot is a flat dict; a key that is missing is left out of the scrape:
     slow_clients                                          counter
     subscriptions_conflated, conflation_pending_bytes,
     aggregations, aggregation_bytes, pagination_bytes     now
+    committed_bytes                                       counter
     commit_latency                                        a LatencyHistogram
+    places                                                {pid, journal_directory}
     destinations                                          {name: {...}} with
-        sent, persisted_sent                              counters
+        sent, sent_bytes, persisted_sent                  counters
         ack_age_ms, lag_messages, connected, sync         now
     sow_topics                                            {name: {...}} with
         deleted, expired                                  counters
@@ -31,9 +33,17 @@ The snapshot is a flat dict; a key that is missing is left out of the scrape:
         records, pending, in_service                      now
     shares                                                {limit: {...}} with
         reached                                           counter
+    queues                                                {name: {...}} with
+        delivered, expired_leases                         counters
+        depth, leases, consumers, oldest_lease_age_ms     now
 
-Every metric is named `raylay_…` and has the label `instance`, those of destinations `destination`
-as well, those of SOW topics, views and conflated topics `topic`, those of shares `limit`.
+The places are those of the instance's process and files, of which each scrape looks up
+`journal_bytes`, `disk_free_bytes`, `disk_bytes` and the `process_…` metrics.
+
+Every other metric is named `raylay_…`, and all have the label `instance`, those of destinations
+`destination` as well, those of SOW topics, views and conflated topics `topic`, those of shares
+`limit`, those of queues `queue`. The number of series is bounded: of each kind `PARTS_MAX` parts
+have series of their own, and the others share one.
 """
 
 from __future__ import annotations
@@ -46,6 +56,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raylay.services.errors import ConfigurationError
+from raylay.services.telemetry.process_metrics import (
+    DiskFigures,
+    ProcessMetrics,
+    build_labels,
+    places_of,
+)
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
@@ -62,6 +78,10 @@ LATENCY_BOUNDS_MS = (
 SIZE_BOUNDS = tuple(1 << power for power in range(7, 27))
 """Bounds of the sizes of commits, in bytes: 128 B to 64 MiB."""
 SNAPSHOT_ATTEMPTS = 3
+PARTS_MAX = 500
+"""Number of topics, queues or destinations of an instance with series of their own."""
+OTHERS = "(others)"
+"""Label of the series of all further ones."""
 
 
 class ValueHistogram:
@@ -139,6 +159,8 @@ class _MetricDescription(NamedTuple):
     unit: str
     description: str
     counter: bool = False
+    of_others: Callable[[Iterable[Any]], Any] = sum
+    """How the values of many parts become one: their sum, greatest or least value."""
 
     def told(self, value: Any) -> int | float:
         """Returns a value of the snapshot in the metric's unit."""
@@ -154,6 +176,14 @@ _OF_INSTANCE = (
     ),
     _MetricDescription("delivered", "delivered", "", "messages sent to subscribers", True),
     _MetricDescription("commits", "commits", "", "synced commits of the journal", True),
+    _MetricDescription(
+        "committed_bytes", "committed", "By", "bytes of the records in these commits", True
+    ),
+    _MetricDescription("journal_bytes", "journal", "By", "bytes of the journal on its disk"),
+    _MetricDescription(
+        "disk_free_bytes", "disk_free", "By", "free bytes of the disk that holds the journal"
+    ),
+    _MetricDescription("disk_bytes", "disk", "By", "bytes of the disk that holds the journal"),
     _MetricDescription("late_records", "late_records", "", "records journaled late", True),
     _MetricDescription(
         "conflicting_records", "conflicting_records", "", "one identity, two contents", True
@@ -250,13 +280,22 @@ _OF_DESTINATION = (
         "persisted_sent", "destination_persisted", "", "messages persisted there", True
     ),
     _MetricDescription(
-        "ack_age_ms", "destination_ack_age", "s", "age of the oldest unpersisted message"
+        "ack_age_ms",
+        "destination_ack_age",
+        "s",
+        "age of the oldest unpersisted message",
+        of_others=max,
     ),
+    _MetricDescription("sent_bytes", "destination_sent", "By", "bytes sent to a destination", True),
     _MetricDescription(
         "lag_messages", "destination_lag", "", "messages routed there and not stored there"
     ),
-    _MetricDescription("connected", "destination_connected", "", "1 while the link is connected"),
-    _MetricDescription("sync", "destination_sync", "", "1 while persisted acks wait for it"),
+    _MetricDescription(
+        "connected", "destination_connected", "", "1 while the link is connected", of_others=min
+    ),
+    _MetricDescription(
+        "sync", "destination_sync", "", "1 while persisted acks wait for it", of_others=max
+    ),
 )
 _OF_SOW_TOPIC = (
     _MetricDescription("records", "sow_records", "", "records of a SOW topic"),
@@ -276,7 +315,11 @@ _OF_VIEW = (
         "queue_depth", "view_queue_depth", "", "updates that a view has not applied yet"
     ),
     _MetricDescription(
-        "in_service", "view_in_service", "", "0 while a view is neither queried nor followed"
+        "in_service",
+        "view_in_service",
+        "",
+        "0 while a view is neither queried nor followed",
+        of_others=min,
     ),
 )
 _OF_CONFLATED_TOPIC = (
@@ -295,11 +338,32 @@ _OF_CONFLATED_TOPIC = (
         "conflated_in_service",
         "",
         "0 while a conflated topic is neither queried nor followed",
+        of_others=min,
     ),
 )
 _OF_SHARE = (
     _MetricDescription(
         "reached", "shares_reached", "", "connections refused or ended because of the limit", True
+    ),
+)
+_OF_QUEUE = (
+    _MetricDescription(
+        "depth", "queue_depth", "", "messages of a queue that no consumer has finished"
+    ),
+    _MetricDescription("leases", "queue_leases", "", "messages leased to consumers here"),
+    _MetricDescription("consumers", "queue_consumers", "", "subscriptions to a queue here"),
+    _MetricDescription(
+        "delivered", "queue_delivered", "", "messages of a queue delivered to consumers here", True
+    ),
+    _MetricDescription(
+        "expired_leases", "queue_expired_leases", "", "leases that ended unacknowledged", True
+    ),
+    _MetricDescription(
+        "oldest_lease_age_ms",
+        "queue_oldest_lease_age",
+        "s",
+        "age of the oldest lease of a queue",
+        of_others=max,
     ),
 )
 _OF_EACH = (
@@ -308,6 +372,7 @@ _OF_EACH = (
     ("views", "topic", _OF_VIEW),
     ("conflated_topics", "topic", _OF_CONFLATED_TOPIC),
     ("shares", "limit", _OF_SHARE),
+    ("queues", "queue", _OF_QUEUE),
 )
 """Key in the snapshot, label, and metric descriptions, for each kind of part that has metrics of
 its own."""
@@ -320,6 +385,7 @@ SOW_TOPIC_KEYS = frozenset(item.key for item in _OF_SOW_TOPIC)
 VIEW_KEYS = frozenset(item.key for item in _OF_VIEW)
 CONFLATED_TOPIC_KEYS = frozenset(item.key for item in _OF_CONFLATED_TOPIC)
 SHARE_KEYS = frozenset(item.key for item in _OF_SHARE)
+QUEUE_KEYS = frozenset(item.key for item in _OF_QUEUE)
 
 
 class Metrics:
@@ -336,6 +402,7 @@ class Metrics:
         self._snapshot = snapshot
         self._last: Mapping[str, Any] = {}
         self._failures = 0
+        self._disk = DiskFigures()
         self._started_ns = time.time_ns()
         self._provider: MeterProvider | None = None
         self._registry: CollectorRegistry | None = None
@@ -401,7 +468,10 @@ class Metrics:
     def _refresh(self) -> None:
         for attempt in range(SNAPSHOT_ATTEMPTS):
             try:
-                self._last = dict(self._snapshot())
+                self._last = found = dict(self._snapshot())
+                places = places_of(found)
+                if places is not None:
+                    found |= self._disk.take(places)
                 return
             except RuntimeError:
                 if attempt == SNAPSHOT_ATTEMPTS - 1:
@@ -437,11 +507,13 @@ class Metrics:
         )
         resource = Resource({"service.name": "raylay", "service.instance.id": self._instance_name})
         provider = MeterProvider(metric_readers=[reader], resource=resource, shutdown_on_exit=False)
+        registry.register(ProcessMetrics(self._instance_name, self._pid))
         meter = provider.get_meter("raylay")
         # The first to be observed in each scrape, so it takes the snapshot that the others read.
         meter.create_observable_counter(
             "snapshot_failures", [self._observe_failures], "", "scrapes served from an old snapshot"
         )
+        meter.create_observable_gauge("build_info", [self._observe_build], "", "always 1")
         observed = [(item, self._observe(item)) for item in _OF_INSTANCE]
         for key, label, items in _OF_EACH:
             observed += [(item, self._observe_each(item, key, label)) for item in items]
@@ -457,6 +529,15 @@ class Metrics:
 
         self._refresh()
         yield Observation(self._failures, {"instance": self._instance_name})
+
+    def _pid(self) -> int:
+        places = places_of(self._last)
+        return 0 if places is None else places.pid
+
+    def _observe_build(self, _: CallbackOptions) -> Iterable[Observation]:
+        from opentelemetry.metrics import Observation
+
+        yield Observation(1, {"instance": self._instance_name, **build_labels()})
 
     def _observe(
         self, item: _MetricDescription
@@ -478,11 +559,18 @@ class Metrics:
         from opentelemetry.metrics import Observation
 
         def observe(_: CallbackOptions) -> Iterable[Observation]:
-            for name, values in dict(self._last.get(key) or {}).items():
-                value = values.get(item.key)
-                if value is not None:
-                    labels = {"instance": self._instance_name, label: str(name)}
-                    yield Observation(item.told(value), labels)
+            parts = dict(self._last.get(key) or {})
+            values = [
+                (str(name), each[item.key])
+                for name, each in parts.items()
+                if each.get(item.key) is not None
+            ]
+            shown, others = values[:PARTS_MAX], [value for _, value in values[PARTS_MAX:]]
+            if others:
+                shown.append((OTHERS, item.of_others(others)))
+            for name, value in shown:
+                labels = {"instance": self._instance_name, label: name}
+                yield Observation(item.told(value), labels)
 
         return observe
 

@@ -267,6 +267,11 @@ async def beside_the_tree(session: ClientSession) -> None:
     assert 'raylay_destination_connected{destination="south",instance="north"} 0.0' in metrics
     assert 'raylay_commit_latency_seconds_bucket{instance="north",le="+Inf"}' in metrics
     assert "raylay_ranges_held" in metrics
+    # Of the instance's process, not of the one that answers.
+    assert 'process_resident_memory_bytes{instance="north"}' in metrics
+    assert 'raylay_build_info{instance="north",python="' in metrics
+    assert 'raylay_committed_bytes_total{instance="north"}' in metrics
+    assert 'raylay_destination_sent_bytes_total{destination="south",instance="north"}' in metrics
 
 
 def test_a_damaged_statistics_file_is_moved_aside_and_told_of(tmp_path: Path) -> None:

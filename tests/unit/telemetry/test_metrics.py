@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partialmethod
+from pathlib import Path
 from socketserver import BaseServer
 from typing import Any
 
 import pytest
+from support.promlint import problems
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.telemetry.metrics import (
+    _OF_EACH,
     CONFLATED_TOPIC_KEYS,
     DESTINATION_KEYS,
     KEYS,
+    PARTS_MAX,
+    QUEUE_KEYS,
     SHARE_KEYS,
     SOW_TOPIC_KEYS,
     VIEW_KEYS,
@@ -28,13 +37,16 @@ from raylay.services.telemetry.metrics import (
     Metrics,
 )
 from raylay.services.telemetry.metrics_server import CONNECTIONS_MAX
+from raylay.services.telemetry.process_metrics import DiskFigures, Places
 
 pytest.importorskip("opentelemetry.exporter.prometheus")
 
 
 @pytest.fixture(autouse=True)
 def soon_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python's HTTP server looks twice a second whether it is to stop."""
+    """Python's HTTP server looks twice a second whether it is to stop; and a machine that is busy
+    is given its time."""
+    monkeypatch.setattr("raylay.services.telemetry.process_metrics.DISK_LOOK_S", 60.0)
     monkeypatch.setattr(BaseServer, "serve_forever", partialmethod(BaseServer.serve_forever, 0.01))
 
 
@@ -62,47 +74,143 @@ def scrape(port: int) -> dict[str, float]:
     }
 
 
-def problems(text: str) -> list[str]:
-    """What `promtool check metrics` says of a scrape: the rules of promlint."""
-    helped = dict(re.findall(r"^# HELP (\S+) ?(.*)$", text, re.MULTILINE))
-    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
-    found = []
-    for name, kind in kinds.items():
-        words = name.split("_")
-        if not helped.get(name):
-            found.append(f"{name}: no help text")
-        if (kind == "counter") != name.endswith("_total"):
-            found.append(f"{name}: counters alone end with _total")
-        if kind != "histogram" and words[-1] in ("count", "sum", "bucket"):
-            found.append(f"{name}: only histograms end so")
-        if kind in words or name != name.lower() or ":" in name:
-            found.append(f"{name}: a type, a capital letter or a colon in its name")
-        if NOT_BASE.intersection(words):
-            found.append(f"{name}: no base unit")
-    return found
-
-
-EACH = {"conflated_topics", "destinations", "shares", "sow_topics", "views"}
+EACH = {"conflated_topics", "destinations", "queues", "shares", "sow_topics", "views"}
 """Parts of a snapshot with metrics of their own."""
-NOT_BASE = {
-    *("ms", "us", "ns", "milliseconds", "microseconds", "nanoseconds", "minutes", "hours", "days"),
-    *("s", "sec", "b", "kb", "mb", "gb", "kilobytes", "megabytes", "bits", "percent", "kib", "mib"),
-}
+DISK = {"journal_bytes", "disk_free_bytes", "disk_bytes"}
+"""Keys that a scrape looks up by itself, where the snapshot names the places."""
+PLACES = {"pid": os.getpid(), "journal_directory": str(Path(__file__).parent)}
 
 
-def test_names_are_as_promtool_has_them() -> None:
-    told: dict[str, Any] = dict.fromkeys(KEYS, 1)
+def whole() -> dict[str, Any]:
+    """A snapshot with every key, and one part of each kind."""
+    told: dict[str, Any] = dict.fromkeys(KEYS - DISK, 1)
     told["commit_latency"] = LatencyHistogram()
-    told["destinations"] = {"B": dict.fromkeys(DESTINATION_KEYS, 1)}
-    told["sow_topics"] = {"json/orders": dict.fromkeys(SOW_TOPIC_KEYS, 1)}
-    told["views"] = {"json/sums": dict.fromkeys(VIEW_KEYS, 1)}
-    told["conflated_topics"] = {"json/slow": dict.fromkeys(CONFLATED_TOPIC_KEYS, 1)}
-    told["shares"] = {"client_user": dict.fromkeys(SHARE_KEYS, 1)}
-    with serving(lambda: told) as port:
+    told["places"] = PLACES
+    for key, _, items in _OF_EACH:
+        told[key] = {"json/orders": {item.key: 1 for item in items}}
+    return told
+
+
+def test_prometheus_linter_finds_nothing() -> None:
+    with serving(whole) as port:
         text = page(port)
     assert problems(text) == []
-    wrong = "# TYPE a_milliseconds gauge\n# HELP a_milliseconds of it\n# TYPE sent counter\n"
-    assert len(problems(wrong)) == 3, "the rules find what is wrong"
+    if shutil.which("promtool"):
+        done = subprocess.run(
+            ["promtool", "check", "metrics"], input=text, capture_output=True, text=True,
+            timeout=60, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("# TYPE a gauge\na 1\n", "a: no help text"),
+        ("# HELP a of it\n# TYPE a counter\na 1\n", "a: counters end with _total"),
+        ("# HELP a_total of it\n# TYPE a_total gauge\na_total 1\n", "a_total: counters end"),
+        ("# HELP a_milliseconds x\n# TYPE a_milliseconds gauge\na_milliseconds 1\n", "no base"),
+        ("# HELP a_hours x\n# TYPE a_hours gauge\na_hours 1\n", "its unit hours is no base unit"),
+        ("# HELP a_ms x\n# TYPE a_ms gauge\na_ms 1\n", "abbreviates a unit: ms"),
+        ("# HELP a_gauge x\n# TYPE a_gauge gauge\na_gauge 1\n", "has a type in its name"),
+        ("# HELP a_count x\n# TYPE a_count gauge\na_count 1\n", "_count or _sum"),
+        ("# HELP a_bucket x\n# TYPE a_bucket gauge\na_bucket 1\n", "end with _bucket"),
+        ("# HELP a:b x\n# TYPE a:b gauge\na:b 1\n", "a colon"),
+        ("# HELP aB x\n# TYPE aB gauge\naB 1\n", "aB: is not in snake_case"),
+        ('# HELP a x\n# TYPE a gauge\na{bC="1"} 1\n', "label bC is not in snake_case"),
+        ('# HELP a x\n# TYPE a gauge\na{le="1"} 1\n', "label le is reserved"),
+    ],
+)
+def test_the_linters_rules_find_what_is_wrong(text: str, problem: str) -> None:
+    (found,) = problems(text)
+    assert problem in found
+    if shutil.which("promtool"):
+        done = subprocess.run(
+            ["promtool", "check", "metrics"], input=text, capture_output=True, text=True,
+            timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode, "promtool finds nothing"
+
+
+# -- the process, its disk and its build -------------------------------------------------------
+
+
+def test_a_scrape_tells_of_process_disk_and_build(tmp_path: Path) -> None:
+    (tmp_path / "segment").write_bytes(b"x" * 100_000)
+    places = {"pid": os.getpid(), "journal_directory": str(tmp_path)}
+    with serving(lambda: {"places": places}) as port:
+        found = scrape(port)
+    of = '{instance="Chicago-1"}'
+    assert 100_000 <= found["raylay_journal_bytes" + of] < 1_000_000
+    assert 0 < found["raylay_disk_free_bytes" + of] < found["raylay_disk_bytes" + of]
+    assert found["process_resident_memory_bytes" + of] > 1_000_000
+    assert found["process_cpu_seconds_total" + of] > 0
+    (build,) = [name for name in found if name.startswith("raylay_build_info")]
+    version = importlib.metadata.version("raylay")
+    assert f'version="{version}"' in build and found[build] == 1
+
+
+def test_without_places_neither_disk_nor_process_are_told_of() -> None:
+    with serving(lambda: {"clients": 3}) as port:
+        found = scrape(port)
+    assert not [name for name in found if "process" in name or "disk" in name or "journal" in name]
+
+
+def test_a_directory_and_a_process_that_are_gone_are_left_out(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    places = {"pid": gone.pid, "journal_directory": str(tmp_path / "gone")}
+    with serving(lambda: {"places": places, "clients": 3}) as port:
+        found = scrape(port)
+    assert not [name for name in found if "memory" in name or "disk" in name or "journal" in name]
+    assert found['raylay_clients{instance="Chicago-1"}'] == 3
+
+
+def test_a_disk_that_hangs_keeps_no_scrape_waiting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    places = Places(os.getpid(), str(tmp_path))
+    figures = DiskFigures()
+    before = figures.take(places, 60.0)
+    assert set(before) == DISK
+    hung, began = threading.Event(), threading.Event()
+    looks = 0
+
+    def scandir(_: str) -> Any:
+        nonlocal looks
+        looks += 1
+        began.set()
+        hung.wait(60.0)
+        raise OSError
+
+    monkeypatch.setattr("raylay.services.telemetry.process_metrics.os.scandir", scandir)
+    assert figures.take(places, 0.01) == before
+    assert began.wait(60.0)
+    # The look that hangs is not waited for again, and no further one is begun.
+    assert figures.take(places, 60.0) == before
+    assert looks == 1
+    hung.set()
+
+
+# -- very many parts ---------------------------------------------------------------------------
+
+
+def test_very_many_topics_share_series() -> None:
+    """10,000 topics with four series each would be more than a Prometheus should keep."""
+    topics = {f"json/t{number}": {"records": 1, "deleted": 2} for number in range(10_000)}
+    links = {f"d{n}": {"ack_age_ms": n, "connected": n != 9_000} for n in range(10_000)}
+    with serving(lambda: {"sow_topics": topics, "destinations": links}) as port:
+        found = scrape(port)
+    records = {name: value for name, value in found.items() if "raylay_sow_records" in name}
+    assert len(records) == PARTS_MAX + 1
+    others = '{instance="Chicago-1",topic="(others)"}'
+    assert found["raylay_sow_records" + others] == 10_000 - PARTS_MAX
+    assert found["raylay_sow_deleted_total" + others] == 2 * (10_000 - PARTS_MAX)
+    assert found['raylay_sow_records{instance="Chicago-1",topic="json/t0"}'] == 1
+    # Of ages the greatest one is told, and of what should be 1 the least.
+    others = '{destination="(others)",instance="Chicago-1"}'
+    assert found["raylay_destination_ack_age_seconds" + others] == 9.999
+    assert found["raylay_destination_connected" + others] == 0
 
 
 def test_every_key_is_served() -> None:
@@ -125,6 +233,7 @@ def test_every_key_is_served() -> None:
         "json/slow": {key: n for n, key in enumerate(sorted(CONFLATED_TOPIC_KEYS), 1)}
     }
     snapshot["shares"] = {"client_user": {"reached": 7}}
+    snapshot["queues"] = {"json/work": {key: n for n, key in enumerate(sorted(QUEUE_KEYS), 1)}}
     with serving(lambda: snapshot) as port:
         found = scrape(port)
     assert found['raylay_shares_reached_total{instance="Chicago-1",limit="client_user"}'] == 7
@@ -150,9 +259,15 @@ def test_every_key_is_served() -> None:
     assert found["raylay_view_memory_bytes" + sums] == 2
     slow = '{instance="Chicago-1",topic="json/slow"}'
     assert found["raylay_conflated_replaced_total" + slow] == 1
-    parts = (DESTINATION_KEYS, SOW_TOPIC_KEYS, VIEW_KEYS, CONFLATED_TOPIC_KEYS, SHARE_KEYS)
+    work = '{instance="Chicago-1",queue="json/work"}'
+    assert found["raylay_queue_consumers" + work] == 1
+    assert found["raylay_queue_oldest_lease_age_seconds" + work] == 0.006
+    parts = (
+        *(DESTINATION_KEYS, SOW_TOPIC_KEYS, VIEW_KEYS, CONFLATED_TOPIC_KEYS),
+        *(SHARE_KEYS, QUEUE_KEYS),
+    )
     one_of_each = len(KEYS - {"commit_latency", *EACH}) + sum(map(len, parts))
-    assert len([n for n in found if "latency" not in n and "Paris" not in n]) == one_of_each + 1
+    assert len([n for n in found if "latency" not in n and "Paris" not in n]) == one_of_each + 2
 
 
 def test_a_scrape_takes_one_fresh_snapshot() -> None:
