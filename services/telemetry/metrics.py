@@ -561,7 +561,7 @@ class Metrics:
         def observe(_: CallbackOptions) -> Iterable[Observation]:
             parts = dict(self._last.get(key) or {})
             values = [
-                (str(name), each[item.key])
+                (_label(name), each[item.key])
                 for name, each in parts.items()
                 if each.get(item.key) is not None
             ]
@@ -599,6 +599,11 @@ class Metrics:
         )
         data = Histogram([point], AggregationTemporality.CUMULATIVE)
         return Metric("commit_latency", "of one synced commit", "s", data)
+
+
+def _label(name: object) -> str:
+    """Returns a name as the value of a label. One that is no UTF-8 would end the whole scrape."""
+    return str(name).encode("utf-8", "replace").decode()
 
 
 def _with_metric(data: MetricsData, metric: Metric) -> MetricsData:

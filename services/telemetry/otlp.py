@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.errors import ConfigurationError
@@ -114,7 +115,10 @@ def application_service() -> str:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.trace import get_tracer_provider
 
-    provider: Any = get_tracer_provider()
+    provider: Any = None
+    # The environment may name a provider that there is not.
+    with suppress(Exception):
+        provider = get_tracer_provider()
     resource: Resource = getattr(provider, "resource", None) or Resource.create()
     found = str(resource.attributes.get("service.name", ""))
     return CLIENT_SERVICE if not found or found.startswith(_UNKNOWN_SERVICE) else found

@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from prometheus_client.parser import text_string_to_metric_families
-
 BASE_UNITS = frozenset(
     ("amperes", "bytes", "celsius", "grams", "joules", "kelvin", "meters", "metres", "seconds")
 ) | {"volts"}
@@ -30,6 +28,8 @@ _CAMEL = re.compile(r"[a-z][A-Z]")
 
 def problems(text: str) -> list[str]:
     """Returns what the linter says of a scrape in the text format."""
+    from prometheus_client.parser import text_string_to_metric_families
+
     helped = set(re.findall(r"^# HELP (\S+) \S", text, re.MULTILINE))
     found = []
     for family in text_string_to_metric_families(text):

@@ -195,6 +195,12 @@ def test_without_a_provider_nothing_is_looked_for(monkeypatch: pytest.MonkeyPatc
     for provider in (None, trace.ProxyTracerProvider(), trace.NoOpTracerProvider()):
         monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
         assert span_reader() is None
+
+    def raising() -> Any:
+        raise StopIteration  # as for an OTEL_PYTHON_TRACER_PROVIDER that there is not
+
+    monkeypatch.setattr(trace, "get_tracer_provider", raising)
+    assert span_reader() is None
     monkeypatch.delitem(__import__("sys").modules, "opentelemetry.trace")
     assert span_reader() is None
 

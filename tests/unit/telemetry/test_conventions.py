@@ -135,6 +135,8 @@ def test_the_conventions_are_a_version_that_the_sdk_knows() -> None:
     [
         ({}, "raylay-client"),
         ({"OTEL_SERVICE_NAME": "orders"}, "orders"),
+        ({"OTEL_SERVICE_NAME": "orders", "OTEL_PYTHON_TRACER_PROVIDER": "none such"}, "orders"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "garbage"}, "raylay-client"),
         ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=shop,team=x"}, "shop"),
     ],
 )

@@ -192,6 +192,17 @@ def test_a_disk_that_hangs_keeps_no_scrape_waiting(
     hung.set()
 
 
+def test_names_of_any_kind_are_labels() -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    names = ['a"b\nc\\d', "é\u2028", "\0", "x" * 2_000, "\ud800", "{}", ""]
+    with serving(lambda: {"sow_topics": {name: {"records": 1} for name in names}}) as port:
+        text = page(port)
+    families = {each.name: each for each in text_string_to_metric_families(text)}
+    topics = [each.labels["topic"] for each in families["raylay_sow_records"].samples]
+    assert sorted(topics) == sorted([*names[:4], "?", *names[5:]])
+
+
 # -- very many parts ---------------------------------------------------------------------------
 
 
