@@ -32,7 +32,7 @@ from raylay.services.pipeline.publishing.sink import (
     publish_pending,
 )
 from raylay.services.pipeline.publishing.staging import STATE_FILE
-from raylay.services.pipeline.session import one_line
+from raylay.services.pipeline.session import one_line, spark_path
 from raylay.services.pipeline.tables.columns import COLUMNS
 from raylay.services.subscriptions.matching import topic_filter
 from raylay.storage.files import make_directory, write_durably
@@ -265,7 +265,7 @@ def aggregate(
             **publish,
             "topic": into,
             "name": f"aggregate-{into}",
-            "checkpointLocation": directory.as_uri(),
+            "checkpointLocation": spark_path(directory),
         }
         writer = results(read.load(), windows).writeStream.options(**sink)
         writer = _updating(writer, sink) if windows.updates else writer.format("raylay")

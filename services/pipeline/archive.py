@@ -15,8 +15,9 @@ and the lake has it: the last record of each stretch is compared, the lake's fil
 and their rows counted where the journal still has them.
 
 A journal that lies alone, without its instance's state, goes by a hash of its path in place of an
-incarnation. A topic whose name is too long for a directory's stands in `topic=` with its beginning
-and a hash, and whole in the column `long_topic`.
+incarnation. A topic whose name cannot be a directory's (it is too long, or Spark would take it for
+a null, or Java's locale cannot write it) stands in `topic=` with its beginning and a hash, and
+whole in the column `long_topic`.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from raylay.services.pipeline.journals import (
     plan,
     record_told,
 )
+from raylay.services.pipeline.session import spark_path
 from raylay.services.pipeline.tables.columns import COLUMNS
 from raylay.services.pipeline.tables.predicates import Predicate
 from raylay.services.pipeline.tables.stretch_rows import StretchRows, TaskFailure
@@ -77,8 +79,11 @@ PARTITIONED_BY = ("instance", "topic", "date")
 LONG_TOPIC = "long_topic"
 TOPIC_NAME_BYTES_MAX = 255 - len("topic=")
 """Most bytes of a topic in a directory's name, in Spark's spelling."""
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+"""Name of a directory that Spark takes for a null, and writes for an empty text."""
 TOPIC_BEGINNING = 48
 """Number of characters that a directory's name keeps of a longer topic: at most 192 bytes."""
+OUTSIDE_ASCII = r"[^\x00-\x7f]"
 SPARK_ESCAPES = r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]"""
 """Characters that Spark writes as three bytes each."""
 
@@ -267,6 +272,11 @@ def archive(
         raise ConfigurationError(
             "two of the journals lie in directories of the same name, by which a lake "
             "distinguishes instances: give the fabric's directory, or a lake for each journal"
+        )
+    if any(place.instance == NULL_PARTITION for place in places):
+        raise ConfigurationError(
+            f"an instance is called {NULL_PARTITION}, which Spark takes for a null: rename its "
+            "directory"
         )
     directory = Path(lake_directory).absolute()
     try:
@@ -466,7 +476,7 @@ def _write(
         .withColumn("instance", F.lit(place.instance))
         .withColumn("date", F.to_date("receive_time"))
     )
-    rows = _with_short_topics(rows)
+    rows = _with_short_topics(rows, _names_any_file(spark))
     shutil.rmtree(lake.staging, ignore_errors=True)
     out = lake.staging / "out"
     expected = _written(rows, out)
@@ -479,7 +489,7 @@ def _write(
     sync_directory(out)
     sync_directory(lake.staging)
     sync_directory(lake.meta)
-    back = spark.read.schema(rows.schema).parquet(out.as_uri()) if written else rows.limit(0)
+    back = spark.read.schema(rows.schema).parquet(spark_path(out)) if written else rows.limit(0)
     found = _fingerprint(back)
     if expected != found:
         raise CorruptRecord(
@@ -543,17 +553,30 @@ def _counted(stretch: JournalStretch) -> tuple[int, int, list[str]] | TaskFailur
         return TaskFailure.of(error)
 
 
-def _with_short_topics(rows: DataFrame) -> DataFrame:
+def _names_any_file(spark: SparkSession) -> bool:
+    """Returns whether Spark's Java can name files in all of Unicode. It takes the encoding of its
+    locale, of which `LC_ALL=C` has only ASCII."""
+    java: Any = getattr(spark, "_jvm", None)
+    return java is None or "UTF-8" in java.System.getProperty("sun.jnu.encoding", "UTF-8").upper()
+
+
+def _with_short_topics(rows: DataFrame, unicode_names: bool) -> DataFrame:
     """Adds `topic` as a directory's name can hold it, and `long_topic` where that differs from the
-    topic."""
+    topic.
+
+    Args:
+        unicode_names: whether a directory's name may have other characters than those of ASCII.
+    """
     from pyspark.sql import functions as F
 
     topic = F.col("topic")
     escaped = F.regexp_replace(topic, SPARK_ESCAPES, "%XX")
-    is_long = F.octet_length(escaped) > TOPIC_NAME_BYTES_MAX
-    short = F.concat(
-        F.substring(topic, 1, TOPIC_BEGINNING), F.lit("~"), F.substring(F.sha2(topic, 256), 1, 16)
-    )
+    is_long = (F.octet_length(escaped) > TOPIC_NAME_BYTES_MAX) | topic.isin(NULL_PARTITION, "")
+    beginning = F.substring(topic, 1, TOPIC_BEGINNING)
+    if not unicode_names:
+        is_long |= topic.rlike(OUTSIDE_ASCII)
+        beginning = F.regexp_replace(beginning, OUTSIDE_ASCII, "_")
+    short = F.concat(beginning, F.lit("~"), F.substring(F.sha2(topic, 256), 1, 16))
     return rows.withColumns(
         {LONG_TOPIC: F.when(is_long, topic), "topic": F.when(is_long, short).otherwise(topic)}
     )
@@ -568,7 +591,7 @@ def _written(rows: DataFrame, out: Path) -> tuple[int, int]:
         rows.observe(observed, *_measures(rows))
         .write.option("compression", "zstd")
         .partitionBy(*PARTITIONED_BY)
-        .parquet(out.as_uri())
+        .parquet(spark_path(out))
     )
     return _numbers(observed.get)
 

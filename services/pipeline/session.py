@@ -38,6 +38,7 @@ LOG_VARIABLE = "RAYLAY_SPARK_LOG"
 QUERY_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 WORKER_HELLO_S = 120
 PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
+UTF8_LOCALE = "C.UTF-8"
 INSTALL_JAVA = "sudo apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
 INSTALL_SPARK = "pip install 'raylay[spark]'"
 
@@ -154,7 +155,7 @@ def session(
     builder = SparkSession.builder.master(master).appName(app)
     for name, value in (wanted | settings).items():
         builder = builder.config(name, value)
-    with quiet_pandas(), without_greetings(), _own_python(master):
+    with quiet_pandas(), without_greetings(), _own_python(master), java_locale():
         made = builder.getOrCreate()
     _set_query_loggers(log_level != "OFF")
     return register(made)
@@ -196,6 +197,26 @@ def _own_python(master: str) -> Iterator[None]:
 
 
 @contextmanager
+def java_locale() -> Iterator[None]:
+    """Makes the Java that is started inside name files in UTF-8, as this Python does. Java takes
+    the encoding of its locale: with `LC_ALL=C` it cannot name a directory after a topic."""
+    names = ("LC_ALL", "LC_CTYPE", "LANG")
+    effective = next((os.environ[name] for name in names if os.environ.get(name)), "C")
+    if re.search(r"utf-?8", effective, re.IGNORECASE) or sys.getfilesystemencoding() != "utf-8":
+        yield
+        return
+    before = os.environ.get("LC_ALL")
+    os.environ["LC_ALL"] = UTF8_LOCALE
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["LC_ALL"]
+        else:
+            os.environ["LC_ALL"] = before
+
+
+@contextmanager
 def without_greetings() -> Iterator[None]:
     """Removes from the standard error the lines that Java and Spark print at every start, and
     nothing else.
@@ -225,6 +246,12 @@ def _copy(reader: int, target: int) -> None:
         for line in lines:
             if not _GREETINGS.match(line):
                 out.write(line)
+
+
+def spark_path(path: Path) -> str:
+    """Returns a path of this host as Spark takes it, whatever its default file system is. Spark
+    takes the percent signs of a URI for themselves, so `Path.as_uri` would name another place."""
+    return f"file:{path}"
 
 
 def one_line(error: BaseException | str) -> str:

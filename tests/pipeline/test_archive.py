@@ -352,14 +352,16 @@ def test_topics_that_are_too_long_for_a_directory(spark: Any, tmp_path: Path) ->
         "a/b=c:" * 40 + "d",
         "ü" * 500,
         "𝄞" * 256,
+        "__HIVE_DEFAULT_PARTITION__",
+        "börse/a",
     ]
     runs, txid = [], 1
     for number, topic in enumerate(topics):
         runs.append(message_run(txid, 7, 100 * number + 1, 5, topic))
         txid += 5
     log = write_log(tmp_path / "a", runs)
-    lake = tmp_path / "lake"
-    assert archive(spark, lake, places(path=str(log.directory)))[0].archived_records == 40
+    lake = tmp_path / "a lake, 50% ü"
+    assert archive(spark, lake, places(path=str(log.directory)))[0].archived_records == 50
     rows = read_lake(spark, lake)
     assert rows.columns == [*COLUMNS, "date"]
     assert sorted(row["topic"] for row in rows.collect()) == sorted(topics * 5)
@@ -367,6 +369,29 @@ def test_topics_that_are_too_long_for_a_directory(spark: Any, tmp_path: Path) ->
     folders = [path.name for path in (lake / "messages" / "instance=a").iterdir()]
     assert len(folders) == len(topics) and f"topic={'x' * 249}" in folders
     assert any(re.fullmatch("topic=x{48}~[0-9a-f]{16}", name) for name in folders)
+
+
+@pytest.mark.slow
+def test_topics_that_the_locale_of_java_cannot_name(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "_names_any_file", lambda _: False)
+    topics = ["börse/a", "börse/ä", "plain"]
+    runs = [message_run(at * 5 + 1, 7, at * 100, 5, topic) for at, topic in enumerate(topics)]
+    log = write_log(tmp_path / "a", runs)
+    lake = tmp_path / "lake"
+    assert archive(spark, lake, places(path=str(log.directory)))[0].archived_records == 15
+    rows = read_lake(spark, lake).collect()
+    assert sorted(row["topic"] for row in rows) == sorted(topics * 5)
+    folders = [path.name for path in (lake / "messages" / "instance=a").iterdir()]
+    assert len(folders) == 3 and all(name.isascii() for name in folders)
+
+
+def test_an_instance_that_spark_takes_for_a_null(tmp_path: Path) -> None:
+    log = write_log(tmp_path / job.NULL_PARTITION, [message_run(1, 7, 1, 5)])
+    spark: Any = None
+    with pytest.raises(ConfigurationError, match="takes for a null: rename its directory"):
+        archive(spark, tmp_path / "lake", places(path=str(log.directory)))
 
 
 @pytest.mark.slow

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
+import sys
 import time
+import traceback
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +20,13 @@ from raylay.services.pipeline.session import (
     LOG_VARIABLE,
     QUERY_LOGGERS,
     _set_query_loggers,
+    java_locale,
     log_level_of,
     one_line,
     without_greetings,
     worker_python,
 )
+from raylay.services.pipeline.spark_worker import print_errors_but_closed_pipes
 
 PATIENCE_S = 120.0
 OURS = "raylay.services.errors"
@@ -79,6 +83,48 @@ def test_workers_take_the_pyspark_that_is_installed() -> None:
     file, path = done.stdout.splitlines()
     assert Path(file).parent == home
     assert zipped not in path and "/a place" in path and "/other.zip" in path
+
+
+def test_a_worker_whose_rows_are_no_longer_needed_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Spark closes the pipe of a LIMIT's other tasks."""
+    monkeypatch.setattr(traceback, "print_exc", traceback.print_exc)
+    print_errors_but_closed_pipes()
+    for error in (BrokenPipeError(32, "Broken pipe"), ConnectionResetError(104, "reset")):
+        try:
+            raise error
+        except OSError:
+            traceback.print_exc()
+    assert not capsys.readouterr().err
+    try:
+        raise OSError(28, "no space")
+    except OSError:
+        traceback.print_exc()
+    assert capsys.readouterr().err.endswith("OSError: [Errno 28] no space\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "inside"),
+    [
+        ({"LC_ALL": "C"}, "C.UTF-8"),
+        ({}, "C.UTF-8"),
+        ({"LANG": "en_US.ISO-8859-1"}, "C.UTF-8"),
+        ({"LC_ALL": "", "LANG": "de_DE.utf8"}, ""),
+        ({"LC_ALL": "en_US.UTF-8", "LANG": "C"}, "en_US.UTF-8"),
+    ],
+)
+def test_java_names_files_in_utf8(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], inside: str
+) -> None:
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "utf-8")
+    with java_locale():
+        assert os.environ.get("LC_ALL", "") == inside
+    assert os.environ.get("LC_ALL") == given.get("LC_ALL")
 
 
 @pytest.mark.parametrize(("level", "speaks"), [("OFF", False), ("ERROR", True)])
