@@ -4,9 +4,10 @@ topic.
 readStream (one instance's journal) → groupBy(window, by…) → writeStream (a topic)
 
 Every instance that holds a topic holds the same messages, so the job reads one of them. An
-expression gives a message's time: the time of its publish, or a field of its body. With `updates`
-each change of a window is published as it happens; without, each window once, when the watermark
-has passed its end. The results are written down before the first of them is sent
+expression gives a message's time: the time of its publish, or a field of its body. A time moves the
+watermark for all publishers, so one that is far ahead of the message's receipt is replaced. With
+`updates` each change of a window is published as it happens; without, each window once, when the
+watermark has passed its end. The results are written down before the first of them is sent
 (services/pipeline/publishing/staging.py), and the checkpoint holds what was read: a job that is
 killed at any point and run again with the same checkpoint publishes each result once.
 """
@@ -14,6 +15,7 @@ killed at any point and run again with the same checkpoint publishes each result
 from __future__ import annotations
 
 import json
+import logging
 import re
 import threading
 import time
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+log = logging.getLogger("raylay.pipeline")
+
 OFFSETS = "offsets"
 """Directory of a checkpoint in which Spark keeps what each micro-batch reads."""
 QUERY_FILE = "raylay-aggregate.json"
@@ -49,6 +53,9 @@ POLL_S = 0.2
 STOP_WAIT_S = 60.0
 """Most time that the job waits for a running micro-batch when it is told to stop."""
 EVERY_MS_DEFAULT = 1_000
+AHEAD_MS_DEFAULT = 60_000
+"""Milliseconds by which a publisher's clock may be ahead of the instance's."""
+OBSERVED, AHEAD = "raylay-times", "ahead"
 VALUE = "value"
 START_FORMAT = "yyyyMMdd'T'HHmmss"
 START_FORMAT_MS = f"{START_FORMAT}.SSS"
@@ -76,6 +83,9 @@ class Windows:
         window_ms, watermark_ms: the length of a window, and how late a message may arrive, in
             milliseconds of that time.
         updates: whether each change of a window is published, or each window once.
+        ahead_ms: a time that is further ahead of the message's receipt, in milliseconds, is
+            replaced by the time of receipt. None: `AHEAD_MS_DEFAULT` where `time` is made of
+            `origin_time`, the clock of the publisher; without limit for another expression.
 
     Raises:
         ConfigurationError: a name is missing or given twice, or a length is not above 0.
@@ -89,11 +99,12 @@ class Windows:
     window_ms: int = 10_000
     watermark_ms: int = 10_000
     updates: bool = False
+    ahead_ms: int | None = None
 
     def __post_init__(self) -> None:
         if not self.topic or not self.schema:
             raise ConfigurationError("give a topic and the schema of its bodies")
-        if self.window_ms <= 0 or self.watermark_ms < 0:
+        if self.window_ms <= 0 or self.watermark_ms < 0 or (self.ahead_ms or 0) < 0:
             raise ConfigurationError("a window must be longer than 0, and a watermark at least 0")
         names = [*FIELDS_OF_ALL, *self.named(self.by)]
         for name in self.named(self.values):
@@ -120,8 +131,21 @@ class Windows:
     def columns(self) -> str:
         """Returns the journal columns that the expressions use, separated by commas."""
         texts = (self.time, *self.named(self.by).values(), *self.named(self.values).values())
-        words = {word for text in texts for word in _NAME.findall(_TEXT.sub("", text))}
+        words = {word for text in texts for word in _words(text)}
+        if self.most_ahead_ms is not None:
+            words.add("receive_time")
         return ",".join(name for name in COLUMNS if name in words) or "txid"
+
+    @property
+    def most_ahead_ms(self) -> int | None:
+        """Returns the bound of a time, see `ahead_ms`; None: there is none."""
+        if self.ahead_ms is None and "origin_time" in _words(self.time):
+            return AHEAD_MS_DEFAULT
+        return self.ahead_ms
+
+
+def _words(expression: str) -> list[str]:
+    return _NAME.findall(_TEXT.sub("", expression))
 
 
 @dataclass(slots=True)
@@ -133,6 +157,7 @@ class AggregateSummary:
         records, batches: the messages that it read, and the micro-batches that it took.
         published: the results that are durable in the fabric.
         dropped_late: messages behind the watermark, which are in no result.
+        ahead: messages whose time was too far ahead of their receipt, which replaces it.
         watermark: the time up to which windows are closed; empty: none is.
         ended: `caught up`, `time is up` or `stopped`.
     """
@@ -143,6 +168,7 @@ class AggregateSummary:
     records: int = 0
     published: int = 0
     dropped_late: int = 0
+    ahead: int = 0
     watermark: str = ""
     ended: str = ""
 
@@ -156,11 +182,9 @@ def results(rows: DataFrame, windows: Windows) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
-    fields = rows.select(f"{VALUE}.*").columns
-    flat = rows.select(*(name for name in rows.columns if name not in fields), f"{VALUE}.*")
     by, values = windows.named(windows.by), windows.named(windows.values)
-    picked = flat.select(
-        F.expr(windows.time).cast("timestamp").alias("_time"),
+    picked = _timed(rows, windows).select(
+        "_time",
         *(F.expr(expression).alias(name) for name, expression in by.items()),
         *(F.expr(text).cast("double").alias(f"_{name}") for name, text in values.items()),
     )
@@ -191,6 +215,34 @@ def results(rows: DataFrame, windows: Windows) -> DataFrame:
     )
 
 
+def _timed(rows: DataFrame, windows: Windows) -> DataFrame:
+    """Returns the rows with the fields of their bodies as columns, and each message's `_time`."""
+    from pyspark.sql import functions as F
+
+    fields = rows.select(f"{VALUE}.*").columns
+    bound_ms = windows.most_ahead_ms
+    if bound_ms is not None:
+        rows = rows.withColumn("_received", F.col("receive_time"))
+    flat = rows.select(*(name for name in rows.columns if name not in fields), f"{VALUE}.*")
+    time = F.expr(windows.time).cast("timestamp")
+    if bound_ms is None:
+        return flat.withColumn("_time", time)
+    is_ahead = time > F.col("_received") + F.expr(f"INTERVAL {bound_ms} MILLISECONDS")
+    return flat.withColumn("_time", F.when(is_ahead, F.col("_received")).otherwise(time)).observe(
+        OBSERVED, F.count_if(is_ahead).alias(AHEAD)
+    )
+
+
+def _late_messages(rows: DataFrame, windows: Windows, watermark_ms: int) -> int:
+    """Returns the number of messages whose window had ended at a watermark."""
+    from pyspark.sql import functions as F
+
+    length = f"{windows.window_ms} milliseconds"
+    ends = F.window("_time", length).getField("end")
+    late = ends <= F.timestamp_millis(F.lit(watermark_ms))
+    return _timed(rows, windows).where(F.col("_time").isNotNull()).where(late).count()
+
+
 def _key_part(name: str) -> Column:
     """Returns a group as text for a key. Null, and a value that holds the separator, give texts
     that no other value gives."""
@@ -215,6 +267,7 @@ def aggregate(
     starting: str = "0",
     records_per_batch: int = 0,
     on_corrupt: str = "stop",
+    mode: str = "failfast",
     stop: threading.Event | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> AggregateSummary:
@@ -231,6 +284,8 @@ def aggregate(
         starting: the position at which a new checkpoint begins.
         records_per_batch: most messages in a micro-batch; 0: no limit.
         on_corrupt: the effect of a damaged record: `stop`, or `skip`, which logs it.
+        mode: the effect of a body that does not fit the schema, as in a read. It may change from
+            run to run. The messages of `dead_letter` go where `publish` has `dead_letters`.
         stop: an event that ends the job when it is set.
         progress: called with a line of text for each micro-batch that read something.
 
@@ -250,16 +305,30 @@ def aggregate(
     options = WriteOptions.of({**publish, "topic": into})
     check_target(options, [(into, options.message_type or MESSAGE_TYPE_DEFAULT)])
     _claim(directory, place, windows, into)
-    read = spark.readStream.format("raylay").options(
-        path=place.journal,
-        topic=windows.topic,
-        columns=windows.columns(),
-        schema=windows.schema,
-        starting=starting,
-        on_corrupt=on_corrupt,
+    reading = {
+        "path": place.journal,
+        "topic": windows.topic,
+        "columns": windows.columns(),
+        "schema": windows.schema,
+        "on_corrupt": on_corrupt,
+        "mode": mode,
         **({"archive": place.archive} if place.archive else {}),
+    }
+    letters = {"dead_letters": publish.get("dead_letters", "")} if mode == "dead_letter" else {}
+    read = spark.readStream.format("raylay").options(
+        **reading,
+        **letters,
+        starting=starting,
         **({"max_records_per_trigger": str(records_per_batch)} if records_per_batch else {}),
     )
+    if mode == "dead_letter":
+        reading["mode"] = "dropmalformed"  # their letters are written already
+
+    def late(start: str, end: str, watermark_ms: int) -> int:
+        again = spark.read.format("raylay").options(**reading, starting=start, ending=end)
+        return _late_messages(again.load(), windows, watermark_ms)
+
+    lateness = _LateCounter(directory, late)
     try:
         sink = {
             **publish,
@@ -277,7 +346,7 @@ def aggregate(
         query = writer.start()
         try:
             summary = _followed(
-                query, AggregateSummary(place.instance, into), for_s, stop, progress
+                query, AggregateSummary(place.instance, into), lateness, for_s, stop, progress
             )
         finally:
             query.stop()
@@ -340,9 +409,50 @@ def _published(directory: Path) -> int:
     return int(state["next_sequence"]) - 1 - int(state["refused"])
 
 
+@dataclass(frozen=True, slots=True)
+class _LateCounter:
+    """Counts the messages that a micro-batch dropped. Spark counts the rows of its partial
+    aggregates, each of many messages, so the micro-batch's messages are read again.
+
+    Attributes:
+        checkpoint: the query's checkpoint.
+        late: returns the number of messages between two offsets (`starting` and `ending` of a read)
+            whose window had ended at a watermark, in milliseconds since 1970.
+    """
+
+    checkpoint: Path
+    late: Callable[[str, str, int], int]
+
+    def dropped(self, each: Any) -> int:
+        """Returns the number of messages that a micro-batch dropped."""
+        rows = sum(int(state["numRowsDroppedByWatermark"]) for state in each["stateOperators"])
+        source = each["sources"][0]
+        start, end = _offsets(source["startOffset"]), _offsets(source["endOffset"])
+        if not rows or not start or not end:
+            return rows
+        try:
+            return self.late(start, end, self._watermark_ms(int(each["batchId"])))
+        except Exception as error:  # the segments are gone, say
+            log.warning("the messages that came late cannot be counted: %s", one_line(error))
+            return rows
+
+    def _watermark_ms(self, batch: int) -> int:
+        """Returns the watermark by which a micro-batch judges its messages: the one before it."""
+        lines = (self.checkpoint / OFFSETS / str(batch - 1)).read_text().splitlines()
+        return int(json.loads(lines[1])["batchWatermarkMs"])
+
+
+def _offsets(offset: Any) -> str:
+    """Returns an offset of a stream as the option `starting` or `ending` of a read; empty where
+    there is none."""
+    found = json.loads(offset) if isinstance(offset, str) else offset
+    return json.dumps({name: known["txid"] for name, known in found.items()}) if found else ""
+
+
 def _followed(
     query: StreamingQuery,
     summary: AggregateSummary,
+    lateness: _LateCounter,
     for_s: float | None,
     stop: threading.Event | None,
     progress: Callable[[str], None],
@@ -367,20 +477,32 @@ def _followed(
             summary.watermark = recentProgres["eventTime"].get("watermark", summary.watermark)
             if batch > told and (recentProgres["numInputRows"] or _updated(recentProgres)):
                 told = batch
-                _count(summary, recentProgres, progress)
+                _count(summary, recentProgres, lateness, progress)
     return summary
 
 
-def _count(summary: AggregateSummary, each: Any, progress: Callable[[str], None]) -> None:
+def _count(
+    summary: AggregateSummary, each: Any, lateness: _LateCounter, progress: Callable[[str], None]
+) -> None:
     summary.batches += 1
     summary.records += int(each["numInputRows"])
-    summary.dropped_late += sum(
-        int(state["numRowsDroppedByWatermark"]) for state in each["stateOperators"]
-    )
+    summary.dropped_late += lateness.dropped(each)
+    ahead = _ahead(each)
+    if ahead and not summary.ahead:
+        progress(
+            "messages have times far ahead of their receipt, because of a publisher's clock or the "
+            "time's expression: they count as of their receipt"
+        )
+    summary.ahead += ahead
     progress(
         f"batch {each['batchId']}: {each['numInputRows']:,} messages, {summary.records:,} in all; "
         f"windows closed up to {summary.watermark or 'none'}"
     )
+
+
+def _ahead(each: Any) -> int:
+    observed = each["observedMetrics"].get(OBSERVED)
+    return int(observed[AHEAD] or 0) if observed is not None else 0
 
 
 def _updated(each: Any) -> bool:

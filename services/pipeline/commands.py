@@ -91,6 +91,15 @@ DeadLettersOption = Annotated[
 ]
 
 
+class ReadMode(StrEnum):
+    """The effect of a body that does not fit the schema of a read."""
+
+    FAILFAST = "failfast"
+    PERMISSIVE = "permissive"
+    DROPMALFORMED = "dropmalformed"
+    DEAD_LETTER = "dead_letter"
+
+
 class BodyMode(StrEnum):
     """The effect of a body that does not fit the schema."""
 
@@ -268,6 +277,17 @@ def aggregate_command(
     watermark: Annotated[
         str, typer.Option("--watermark", help="How late a message may arrive.")
     ] = "10s",
+    max_ahead: Annotated[
+        str,
+        typer.Option(
+            "--max-ahead",
+            help="A time further ahead of the message's receipt is replaced by it; 1m for "
+            "origin_time, else no limit.",
+        ),
+    ] = "",
+    mode: Annotated[
+        ReadMode, typer.Option("--mode", help="What to do with bodies that do not fit the schema.")
+    ] = ReadMode.FAILFAST,
     updates: Annotated[
         bool, typer.Option("--updates", help="Publish each change, not each window once.")
     ] = False,
@@ -316,6 +336,7 @@ def aggregate_command(
         parse_milliseconds(window, "--window"),
         parse_milliseconds(watermark, "--watermark"),
         updates,
+        parse_milliseconds(max_ahead, "--max-ahead") if max_ahead else None,
     )
     for_s = parse_milliseconds(for_time, "--for") / 1000 if for_time else None
     every_ms = parse_milliseconds(every, "--every")
@@ -342,6 +363,7 @@ def aggregate_command(
             every_ms=every_ms,
             starting=starting,
             on_corrupt=on_corrupt.value,
+            mode=mode.value,
             stop=stop,
             progress=_progress,
         )

@@ -24,7 +24,7 @@ def print_errors_but_closed_pipes() -> None:
         if not isinstance(sys.exc_info()[1], BrokenPipeError | ConnectionResetError):
             printed(*args, **keywords)
 
-    traceback.print_exc = print_exc
+    vars(traceback).update(print_exc=print_exc)  # by which PySpark's daemon prints them
 
 
 if __name__ == "__main__":

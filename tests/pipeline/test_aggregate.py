@@ -15,14 +15,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
-from support.pipeline_cases import Log, RunningInstance, message_run, write_log
+from support.pipeline_cases import (
+    START_US,
+    Log,
+    RunningInstance,
+    flight,
+    message_run,
+    write_log,
+)
 
 from raylay.services.client import Client, SyncClient
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.errors import ConfigurationError, ConnectionLost
 from raylay.services.fabric.plan import FabricRecord, InstancePorts
+from raylay.services.messages.records import Flag, RecordBuilder, Run
 from raylay.services.pipeline.aggregate import QUERY_FILE, Windows, aggregate, results
 from raylay.services.pipeline.journals import places
 
@@ -46,6 +55,7 @@ def windows(**changed: Any) -> Windows:
     [
         ({"topic": ""}, "give a topic and the schema"),
         ({"window_ms": 0}, "a window must be longer than 0"),
+        ({"ahead_ms": -1}, "a window must be longer than 0"),
         ({"by": ("carrier", "carrier = upper(carrier)")}, "carrier is given twice"),
         ({"by": ("upper(carrier)",)}, r"has no name: give name=expression"),
         ({"by": ("messages",)}, "would have two fields named messages"),
@@ -64,8 +74,12 @@ def test_windows_that_cannot_be(changed: dict[str, Any], text: str | None) -> No
 @pytest.mark.parametrize(
     ("given", "named", "columns"),
     [
-        ({}, {"carrier": "carrier"}, "origin_time"),
-        ({"by": ("topic", "late")}, {"topic": "topic", "late": "late"}, "topic,origin_time,late"),
+        ({}, {"carrier": "carrier"}, "origin_time,receive_time"),
+        (
+            {"by": ("topic", "late"), "ahead_ms": 0},
+            {"topic": "topic", "late": "late"},
+            "topic,origin_time,receive_time,late",
+        ),
         (
             {"by": ("part=split(topic, '/')[1]",), "time": "to_timestamp(at)"},
             {"part": "split(topic, '/')[1]"},
@@ -200,6 +214,61 @@ def test_a_damaged_record_stops_or_is_left_out(spark: Any, choosy: Any, tmp_path
     with pytest.raises(ConfigurationError, match="fails its checksum"):
         run("stop")
     assert 0 < run("skip").records < 200
+
+
+def timed_run(first: int, bodies: list[bytes], origin_us: list[int], received_us: int) -> Run:
+    """A run of flights that were published at these times."""
+    builder = RecordBuilder(7, "flights/EWR", "json")
+    parts = [
+        builder.build(number, body, time_us)
+        for number, (body, time_us) in enumerate(zip(bodies, origin_us, strict=True), first)
+    ]
+    last = first + len(parts) - 1
+    return Run(
+        7, first, last, len(parts), b"".join(parts), b"flights/EWR", b"json", path=(0xA1,),
+        group="Chicago", flags=Flag.CONTIGUOUS, first_txid=first, receive_time_us=received_us,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.covers("Data pipeline", "windows of a topic")
+def test_messages_that_come_late_are_counted_one_by_one(
+    spark: Any, choosy: Any, tmp_path: Path
+) -> None:
+    """Also those whose clock is ahead, which silence nobody; and bodies that do not fit."""
+    body = flight(1)
+    minute = 60_000_000
+    runs = [
+        timed_run(1, [body] * 20, [START_US + 5 * minute] * 20, START_US + 5 * minute),
+        # Of a clock that is years ahead: without a bound nothing later would count.
+        timed_run(21, [body] * 3, [START_US + 10**15] * 3, START_US + 6 * minute),
+        timed_run(24, [body, b"null"] * 5, [START_US + 7 * minute] * 10, START_US + 7 * minute),
+        # Twelve that come five minutes late, of one window and group, and one more.
+        timed_run(34, [body] * 12, [START_US + minute] * 12, START_US + 8 * minute),
+        timed_run(46, [body], [START_US + 2 * minute], START_US + 8 * minute),
+        timed_run(47, [body], [START_US + 8 * minute], START_US + 8 * minute),
+    ]
+    (place,) = places(path=str(write_log(tmp_path / "one", runs).directory))
+    lines: list[str] = []
+    options = {"until_caught_up": True, "progress": lines.append, "records_per_batch": 10}
+    what = windows(window_ms=60_000, watermark_ms=60_000)
+    publish = {"servers": choosy.address, "dead_letters": str(tmp_path / "dead")}
+
+    def run(mode: str, checkpoint: str) -> Any:
+        return aggregate(
+            spark, place, what, "kept/late", publish, tmp_path / checkpoint, mode=mode, **options
+        )
+
+    with pytest.raises(ConfigurationError, match=r"message 7\|25\| does not match the schema"):
+        run("failfast", "one of it's own, 50% ü")
+    # The same checkpoint goes on, once it is told what to do.
+    summary = run("dropmalformed", "one of it's own, 50% ü")
+    assert summary.records == 27 - 5
+    assert sum("far ahead of their receipt" in line for line in lines) == 1
+    whole = run("dead_letter", "second")
+    assert (whole.records, whole.dropped_late, whole.ahead) == (47 - 5, 13, 3)
+    letters = pq.read_table(tmp_path / "dead").to_pylist()
+    assert [each["position"] for each in letters] == [25, 27, 29, 31, 33]
 
 
 @pytest.fixture
