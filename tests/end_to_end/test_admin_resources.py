@@ -271,6 +271,7 @@ async def beside_the_tree(session: ClientSession) -> None:
     assert 'process_resident_memory_bytes{instance="north"}' in metrics
     assert 'raylay_build_info{instance="north",python="' in metrics
     assert 'raylay_committed_bytes_total{instance="north"}' in metrics
+    assert 'raylay_queue_consumers{instance="north",queue="json/jobs"}' in metrics
     assert 'raylay_destination_sent_bytes_total{destination="south",instance="north"}' in metrics
 
 
