@@ -18,7 +18,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice, takewhile
 from pathlib import Path
@@ -39,6 +39,7 @@ from raylay.storage.sow_blocks import (
     TopicBlocks,
     blocks_of,
     generated,
+    generated_all,
     split_entries,
 )
 from raylay.storage.state import KEY_BYTES_MAX, explained, open_store
@@ -80,6 +81,9 @@ class TopicStore(Protocol):
 
     def get(self, key: bytes) -> bytes | None:
         """Returns the value of an entry; None when there is none."""
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Returns what `get` returns for each key."""
 
     def last(self, start: bytes, end: bytes) -> bytes | None:
         """Returns the last key from `start` to before `end`; None when there is none."""
@@ -184,6 +188,9 @@ class MemoryTopic:
 
     def get(self, key: bytes) -> bytes | None:
         return self._entries.get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return list(map(self._entries.get, keys))
 
     def last(self, start: bytes, end: bytes) -> bytes | None:
         """Returns the last key from `start` to before `end`; None when there is none."""
@@ -654,6 +661,19 @@ class LmdbTopic:
         with self._store.index_lock:
             place = self.blocks.index.find(digest)
             return None if place is None else self._store.read_places(self, (place,))[0]
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Returns what `get` returns for each key."""
+        digests = generated_all(keys)
+        if digests is None:
+            return list(map(self.get, keys))
+        with self._store.index_lock:
+            places = list(map(self.blocks.index.find, digests))
+            found = self._store.read_places(self, [each for each in places if each is not None])
+        if not found:
+            return [None] * len(keys)
+        values = iter(found)
+        return [None if each is None else next(values) for each in places]
 
     def last(self, start: bytes, end: bytes) -> bytes | None:
         """Returns the last key from `start` to before `end`; None when there is none."""

@@ -74,6 +74,22 @@ def generated(key: bytes) -> bytes | None:
     return found if hexlify(found) == text else None
 
 
+def generated_all(keys: Sequence[bytes]) -> list[bytes] | None:
+    """Returns the digests in the entry keys of records; None: some have another kind of key."""
+    text = b"".join(keys).replace(_VALUE, b"")
+    if len(text) != 2 * _KEY_BYTES * len(keys):
+        return None
+    try:
+        joined = unhexlify(text)
+    except ValueError:
+        return None
+    # No digest has the letter that begins a key, and as many of them are gone as there are keys.
+    is_each = set(map(len, keys)) == {_STORED_BYTES} and {key[0] for key in keys} == set(_VALUE)
+    if not is_each or hexlify(joined) != text:
+        return None
+    return [joined[at : at + _KEY_BYTES] for at in range(0, len(joined), _KEY_BYTES)]
+
+
 def split_entries(
     entries: Mapping[bytes, bytes | None],
 ) -> tuple[dict[bytes, bytes | None], Mapping[bytes, bytes | None]]:
@@ -81,18 +97,12 @@ def split_entries(
     keys = [key for key in entries if len(key) == _STORED_BYTES and key[:1] == _VALUE]
     if not keys:
         return {}, entries
-    text = b"".join(keys).replace(_VALUE, b"")
-    try:
-        joined = unhexlify(text)
-    except ValueError:
-        joined = b""
-    if len(joined) == _KEY_BYTES * len(keys) and hexlify(joined) == text:
-        digests = [joined[at : at + _KEY_BYTES] for at in range(0, len(joined), _KEY_BYTES)]
+    digests = generated_all(keys)
+    if digests is not None:
         made = dict(zip(digests, map(entries.__getitem__, keys), strict=True))
         if len(keys) == len(entries):
             return made, {}
-        gone = set(keys)
-        return made, {key: value for key, value in entries.items() if key not in gone}
+        return made, {key: entries[key] for key in entries.keys() - set(keys)}
     made, rest = {}, {}
     for key, value in entries.items():
         digest = generated(key)

@@ -110,6 +110,7 @@ class LiveSubscriptions:
         "_enlist",
         "_filtered",
         "_followers",
+        "_has_looked_on",
         "_make_filtered",
         "_make_followers",
         "_shares",
@@ -141,6 +142,8 @@ class LiveSubscriptions:
         self._followers: dict[FollowKind, FollowerTable] = {}
         self._tell = tell
         self._weighed = weighed
+        self._has_looked_on = False
+        """Whether a table of followers ever made something before its subscription came."""
         self._shares = shares
         self._user = user
         self._watch = watch
@@ -219,6 +222,11 @@ class LiveSubscriptions:
         does."""
         return any(each.weight(topic, message_type) for each in self._followers.values())
 
+    def needs_changes(self, topic: bytes, message_type: bytes) -> bool:
+        """Returns whether the changes of the records of a topic are needed; may be True where they
+        are not."""
+        return self._has_looked_on or self.follows(topic, message_type)
+
     def followers(self, kind: FollowKind) -> FollowerTable:
         """Returns the table of a kind of subscriptions that follow records."""
         found = self._followers.get(kind)
@@ -229,6 +237,7 @@ class LiveSubscriptions:
     def look_on(self, kind: FollowKind) -> None:
         """Notes that a table of followers has begun to make what a later subscription needs, or has
         dropped it: it gets the changes of each commit meanwhile."""
+        self._has_looked_on = True
         self.followers(kind)
         self._enlist(self, bool(len(self)))
 

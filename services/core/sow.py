@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from raylay.services.core.feature import CommitBatch
 from raylay.services.errors import MessageTypeError, SowKeyError
+from raylay.services.messages.plain_records import plain_records
 from raylay.services.messages.readable import readable_records
 from raylay.services.messages.records import (
     Command,
@@ -24,6 +25,7 @@ from raylay.services.messages.records import (
 from raylay.services.sow import apply
 from raylay.services.sow.book import SowBook
 from raylay.services.sow.definition import recovery_from_us
+from raylay.services.sow.records import body_of
 from raylay.services.sow.topic import SowChange, SowTopic
 
 READ_BYTES = 4 * 1024 * 1024
@@ -99,6 +101,7 @@ class SowFeature:
         self.is_urgent = False
         self._from_us: dict[int, int] = {}
         self.first_unreadable = ""
+        self._is_wanted: Callable[[SowTopic], bool] = lambda _: True
 
     # -- beginning -----------------------------------------------------------------------------
     def begin(self, first_txid: int, last_txid: int) -> list[SowProblem]:
@@ -222,6 +225,8 @@ class SowFeature:
             return
         if run.receive_time_us < self._from_us.get(id(topic), 0):
             return
+        if (changes is None or not self._is_wanted(topic)) and self._fold_plain(topic, run):
+            return
         txid = run.first_txid - 1
         folded_txid = topic.state.txid
         logical = topic.logical(run.topic)
@@ -246,6 +251,36 @@ class SowFeature:
             elif record.command == Command.DELETE:
                 self._delete(topic, record, txid, run, changes)
         self.put[topic.stored_as] += put
+
+    def _fold_plain(self, topic: SowTopic, run: Run) -> bool:
+        """Folds a run of plain messages at once, where nobody needs the changes of its records.
+        Returns whether it did."""
+        state = topic.state
+        if not topic.keeps_plainly or not state.takes_runs or run.first_txid <= state.txid:
+            return False
+        plain = plain_records(run)
+        if plain is None:
+            return False
+        keys = None if topic.staging is None else topic.staging.keys_of(run)
+        if keys is None:
+            try:
+                keys = topic.keys_of(plain.bodies)
+            except Exception:
+                # One of them has no key, and is left out.
+                return False
+        known = [key for key in keys if key is not None]
+        if len(known) != len(plain.bodies):
+            return False
+        changes = state.put_run(known, plain, run.first_txid, run.receive_time_us)
+        self.put[topic.stored_as] += len(changes)
+        if topic.indexes is not None and changes:
+            topic.indexes.changed_run(changes, body_of)
+        return True
+
+    def wanted_by(self, is_wanted: Callable[[SowTopic], bool]) -> None:
+        """Sets a function that returns whether anybody needs the changes of a topic's records.
+        Where nobody does, a commit's batch lacks some of them."""
+        self._is_wanted = is_wanted
 
     def _key_of(self, topic: SowTopic, record: Record) -> bytes | None:
         try:

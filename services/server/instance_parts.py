@@ -368,7 +368,7 @@ class InstanceParts:
         """Begins to commit, and adds the links; connections are served from then on."""
         instance = self.instance
         self.clients.pools.begin()
-        self.sow.serve(self.clients.live.follows)
+        self.sow.serve(self.clients.live.follows, self.clients.live.needs_changes)
         self.commits.start()
         self.disk_watch.start()
         moved = instance.machine.placements.items()

@@ -25,11 +25,16 @@ from raylay.services.messages.types.trees import FieldPath, Tree, field_path
 from raylay.services.sow.keys import KeyRule
 
 Parse = Callable[[bytes], Tree]
+StoredChange = tuple[bytes, "bytes | None", bytes]
+"""Entry key of a record, its stored value before a change, and its body after it (state.py)."""
 PLACES_MAX = 64
 """Number of places of one record in one index; a record with more, from long arrays, is always a
 candidate."""
 ASKED_MAX = 1_024
 """Number of combinations of values that are looked up for one query."""
+_INT_MIN, _INT_MAX = -(1 << 63), (1 << 63) - 1
+_NO_NUMBER = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz/_")
+"""Characters with which no text begins that represents a number."""
 _EXACT = 1 << 53
 """Bound below which equal whole and floating-point numbers have one text."""
 
@@ -73,10 +78,13 @@ def canonical(value: Value) -> Value:
 class _HashIndex:
     """The keys of records by their values in some fields."""
 
-    __slots__ = ("always", "keys", "paths")
+    __slots__ = ("_names", "always", "keys", "paths")
 
     def __init__(self, identifiers: Sequence[str]) -> None:
         self.paths: tuple[FieldPath, ...] = tuple(map(field_path, identifiers))
+        names = [path[0] for path in self.paths if len(path) == 1 and type(path[0]) is str]
+        self._names = names if len(names) == len(self.paths) else None
+        """Names of the fields, where all of them are at the top."""
         self.keys: dict[tuple[Value, ...], bytes | set[bytes]] = {}
         self.always: set[bytes] = set()
 
@@ -114,7 +122,26 @@ class _HashIndex:
         there = self.keys.get(place, ())
         return (there,) if type(there) is bytes else there  # type: ignore[return-value]
 
+    def place_of(self, tree: Tree | None) -> tuple[Value, ...] | None:
+        """Returns the one place of a record whose fields are plain values; None: `places` tells."""
+        if tree is None or self._names is None:
+            return None
+        found: list[Value] = []
+        for name in self._names:
+            value = tree.get(name)
+            is_text = value.__class__ is str and value and value[0] in _NO_NUMBER
+            if not is_text and (value.__class__ is not int or not _INT_MIN <= value <= _INT_MAX):
+                return None
+            found.append(value)
+        return tuple(found)
+
     def change(self, key: bytes, before: Tree | None, after: Tree | None) -> None:
+        place = self.place_of(after)
+        if place is not None and (before is None or place == self.place_of(before)):
+            # Most messages are new, or leave the field as it is.
+            if before is None:
+                self.add(key, place)
+            return
         was = [] if before is None else self.places(before)
         now = [] if after is None else self.places(after)
         if was == now:
@@ -140,18 +167,24 @@ class SowIndexes:
         hash_indexes: identifiers of the fields of each index.
         parse: parses a body.
         rule: rule of the keys that are made of fields; None: keys are not made of fields.
+        read: parses many bodies; None for an unreadable one. None: `parse` is called for each.
 
     Raises:
         MessageTypeError: an identifier names no field.
     """
 
-    __slots__ = ("_indexes", "_odd", "_parse", "_rule")
+    __slots__ = ("_indexes", "_odd", "_parse", "_read", "_rule")
 
     def __init__(
-        self, hash_indexes: Iterable[Sequence[str]], parse: Parse, rule: KeyRule | None = None
+        self,
+        hash_indexes: Iterable[Sequence[str]],
+        parse: Parse,
+        rule: KeyRule | None = None,
+        read: Callable[[Sequence[bytes]], list[Tree | None]] | None = None,
     ) -> None:
         self._indexes = [_HashIndex(hash_index) for hash_index in hash_indexes]
         self._parse = parse
+        self._read = read or (lambda bodies: list(map(self._tree, bodies)))
         self._rule = rule
         self._odd = True
         """Whether a text in a key field may be a number in an unusual spelling."""
@@ -179,6 +212,29 @@ class SowIndexes:
         if current is not None and (self._indexes or (previous is None and not self._odd)):
             after = self._tree(current.body) if tree is None else tree
         self._change(change.key, before, after)
+
+    def changed_run(
+        self, changes: Sequence[StoredChange], body_of: Callable[[bytes], bytes]
+    ) -> None:
+        """Takes the changes of a run of messages, in order, as `changed` takes each.
+
+        Args:
+            body_of: returns the body in a stored value.
+        """
+        if not self._indexes and self._odd:
+            return
+        after = self._read([body for _, _, body in changes])
+        before = iter(
+            self._read([body_of(was) for _, was, _ in changes if was is not None])
+            if self._indexes
+            else ()
+        )
+        for (entry, was, _), tree in zip(changes, after, strict=True):
+            key = entry[1:]
+            if was is None:
+                self._change(key, None, tree)
+            elif self._indexes:
+                self._change(key, next(before), tree)
 
     @property
     def need_bodies(self) -> bool:
@@ -261,7 +317,9 @@ def _equalled(given: Iterable[Value]) -> list[Value]:
 
 
 def _is_odd(tree: Tree, path: FieldPath) -> bool:
-    value: Any = values.follow(tree, path)
+    value: Any = tree.get(path[0]) if len(path) == 1 else values.follow(tree, path)
+    if value.__class__ is int:
+        return False
     if value.__class__ is bytes:
         value = text_of(value)
     return value.__class__ is str and _is_unusual(value)

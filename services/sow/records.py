@@ -11,7 +11,11 @@ from raylay.services.errors import SowDamaged
 
 NEVER = 0
 """Expiration time of a record that never expires."""
-_RECORD = struct.Struct("<QQQQQQBH")
+RECORD = struct.Struct("<QQQQQQBH")
+"""Head of a record's value: transaction, publisher, sequence, receive time, expiration, publish
+time, whether there is a body, and the length of the logical topic."""
+AUTHOR, AUTHOR_AT = struct.Struct("<QQ"), 8
+"""Publisher and sequence in it, and their offset."""
 _TXID, _UPDATED = struct.Struct("<Q"), struct.Struct("<24xQ")
 _TOMBSTONE = struct.Struct("<QQQQQQQ")
 
@@ -80,7 +84,7 @@ class Tombstone(NamedTuple):
 
 def encoded(record: SowRecord) -> bytes:
     body, topic = record.body, record.topic
-    head = _RECORD.pack(
+    head = RECORD.pack(
         record.txid,
         record.publisher,
         record.sequence,
@@ -94,14 +98,14 @@ def encoded(record: SowRecord) -> bytes:
 
 
 def body_of(value: bytes) -> bytes:
-    topic_bytes = value[_RECORD.size - 2] | value[_RECORD.size - 1] << 8
-    return value[_RECORD.size + topic_bytes :]
+    topic_bytes = value[RECORD.size - 2] | value[RECORD.size - 1] << 8
+    return value[RECORD.size + topic_bytes :]
 
 
 def bodies_of(values: Iterable[bytes]) -> list[bytes]:
     """Returns `body_of` of each value, faster."""
     # Most records have no logical topic.
-    head = _RECORD.size
+    head = RECORD.size
     low, high = head - 2, head - 1
     return [body_of(value) if value[low] or value[high] else value[head:] for value in values]
 
@@ -117,12 +121,12 @@ def decoded(key: bytes, value: bytes) -> SowRecord:
     Raises:
         SowDamaged: the bytes are not such a record.
     """
-    if len(value) < _RECORD.size:
+    if len(value) < RECORD.size:
         raise SowDamaged(f"SOW record {key[:60]!r} has {len(value)} bytes only")
     (txid, publisher, sequence, updated_us, expires_us, stamp_us, has_body, topic_bytes) = (
-        _RECORD.unpack_from(value)
+        RECORD.unpack_from(value)
     )
-    at = _RECORD.size + topic_bytes
+    at = RECORD.size + topic_bytes
     if len(value) < at or has_body > 1:
         raise SowDamaged(f"SOW record {key[:60]!r} has lengths that do not fit")
     return SowRecord(
@@ -134,7 +138,7 @@ def decoded(key: bytes, value: bytes) -> SowRecord:
         expires_us,
         value[at:] if has_body else None,
         stamp_us,
-        value[_RECORD.size : at],
+        value[RECORD.size : at],
     )
 
 

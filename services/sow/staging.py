@@ -30,6 +30,7 @@ from raylay.services.errors import (
 )
 from raylay.services.expressions.expression import Expression, ExpressionUse, expression, refusal
 from raylay.services.expressions.functions.registry import Functions
+from raylay.services.messages.plain_records import plain_records
 from raylay.services.messages.readable import readable_records
 from raylay.services.messages.records import (
     RECORD_BYTES_MAX,
@@ -351,10 +352,15 @@ class SowStaging:
             CorruptRecord: the entry on disk is no record.
         """
         self._forget_ready()
+        self._steady_us = steady_us
+        if permission is None and self._topic.keeps_plainly:
+            keys = self._plain_keys(run)
+            if keys is not None:
+                self._ready.append(_StagedRun(run, keys))
+                return PreparedRun((run,))
         making = _RunDraft()
         staged = _StagedRun(run, making.keys)
         self._making = staged, making, now_us
-        self._steady_us = steady_us
         if permission is not None:
             self._writes_topic = permission.writes_all(run.topic)
             if not self._writes_topic or self._topic.logical(run.topic):
@@ -380,6 +386,20 @@ class SowStaging:
             prepared = left_of(run, making.made, making.refused)
         self._get_ready(staged, prepared)
         return prepared
+
+    def _plain_keys(self, run: Run) -> list[bytes | None] | None:
+        """Returns the keys of a run that is journaled as it came; None: its records are to be
+        prepared one by one."""
+        if self._topic.state.last_writer or not self._parses:
+            return None
+        plain = plain_records(run)
+        if plain is None or plain.has_deltas or plain.bytes_max > RECORD_BYTES_MAX:
+            return None
+        try:
+            return list(self._topic.keys_of(plain.bodies))
+        except Exception:
+            # One of them is refused, with its reason.
+            return None
 
     def _get_ready(self, staged: _StagedRun, prepared: PreparedRun) -> None:
         if len(prepared.runs) == 1:

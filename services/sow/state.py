@@ -16,17 +16,21 @@ the record back.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from raylay.services.errors import SowDamaged
+from raylay.services.messages.plain_records import PlainRecords
 from raylay.services.messages.sorted_entries import SortedEntries
 from raylay.services.sow.expirations import RecordExpirations
 from raylay.services.sow.query.as_of import AsOf, latest
 from raylay.services.sow.query.record_scan import KeyScan, PresentScan, RecordScan
 from raylay.services.sow.records import (
+    AUTHOR,
+    AUTHOR_AT,
     NEVER,
+    RECORD,
     RecordAuthor,
     SowRecord,
     Tombstone,
@@ -54,11 +58,18 @@ __all__ = [
 ]
 
 BEGUN, COUNTS, TOMBSTONE, VERSION, VALUE = b"b", b"c", b"d", b"h", b"v"
+UNORDERED_MAX = 8_192
+"""Number of unsaved keys that are not in order, while nobody queries the topic."""
 VALUE_END = b"w"
 """Key above every value."""
 _TOMBSTONE_END, _VERSION_END = b"e", b"i"
 _TIME = struct.Struct(">Q")
 _COUNTS = struct.Struct("<QQ")
+
+
+StoredChange = tuple[bytes, "bytes | None", bytes]
+"""Entry key of a record, its stored value before a change (None: there was none), and its body
+after it."""
 
 
 class RecordChange(NamedTuple):
@@ -139,8 +150,8 @@ class SowState:
         self.txid = txid
         self.last_writer = last_writer
         self._reading: StoreReader = reading or EmptyStore()
-        self._unsaved: SortedEntries[bytes | None] = SortedEntries()
-        self._taken: SortedEntries[bytes | None] = SortedEntries()
+        self._unsaved: SortedEntries[bytes | None] = SortedEntries(UNORDERED_MAX)
+        self._taken: SortedEntries[bytes | None] = SortedEntries(UNORDERED_MAX)
         self._newest_us: dict[bytes, int] = {}
         self._newest_taken_us: dict[bytes, int] = {}
         self._queries: list[ChangeListener] = []
@@ -311,6 +322,72 @@ class SowState:
         if self._is_late(record.author, record.updated_us, key, previous):
             return None
         return self._put(record, previous)
+
+    @property
+    def takes_runs(self) -> bool:
+        """Returns whether `put_run` may be called: no time and no tombstone decides what a message
+        does, and no query needs what was there before it."""
+        rules = self.rules
+        return (
+            self._kept
+            and not (self.last_writer or self.tombstones or self._queries)
+            and not (rules.expires or rules.lifetime_us or rules.window_us)
+        )
+
+    def put_run(
+        self, keys: Sequence[bytes], plain: PlainRecords, first_txid: int, received_us: int
+    ) -> list[StoredChange]:
+        """Applies the messages of a run, as `put` does, and returns the changes in stored form.
+
+        Args:
+            keys: key of each message.
+            first_txid: transaction of the first message; each has one of its own.
+            received_us: time at which this instance received them, in microseconds since 1970.
+        """
+        unsaved, taken = self._unsaved.entries, self._taken.entries
+        entries = [VALUE + key for key in keys]
+        stored: dict[bytes, bytes | None] = {}
+        missing = [entry for entry in entries if entry not in unsaved and entry not in taken]
+        if missing:
+            stored = dict(zip(missing, self._reading.get_many(missing), strict=True))
+        new: dict[bytes, bytes | None] = {}
+        changes: list[StoredChange] = []
+        inserted = added_bytes = 0
+        txid = first_txid - 1
+        pack, author_of = RECORD.pack, AUTHOR.unpack_from
+        for entry, body, (publisher, sequence, stamp_us) in zip(
+            entries, plain.bodies, plain.authors, strict=True
+        ):
+            txid += 1
+            if entry in new:
+                previous, is_unsaved = new[entry], True
+            elif entry in unsaved:
+                previous, is_unsaved = unsaved[entry], True
+            else:
+                previous = taken[entry] if entry in taken else stored[entry]
+                is_unsaved = False
+            if previous is None:
+                inserted += 1
+            else:
+                if len(previous) < RECORD.size:
+                    decoded(entry[1:], previous)
+                # A late one changes nothing.
+                before, at = author_of(previous, AUTHOR_AT)
+                if before == publisher and at > sequence:
+                    continue
+            value = pack(txid, publisher, sequence, received_us, NEVER, stamp_us, True, 0) + body
+            new[entry] = value
+            added_bytes += len(value)
+            if is_unsaved:
+                added_bytes -= len(previous or b"")
+            else:
+                added_bytes += len(entry)
+            changes.append((entry, previous, body))
+        self.txid = max(self.txid, txid)
+        self.count += inserted
+        self.pending_bytes += added_bytes
+        self._unsaved.update(new)
+        return changes
 
     def put_computed(self, record: SowRecord) -> RecordChange:
         """Applies a record that this instance computes, whatever the one before it was."""
@@ -610,14 +687,14 @@ class SowState:
         if self._unsaved:
             for key, value in counts_entry(self.count, self.tombstones).items():
                 self._unsaved[key] = value
-        self._taken, self._unsaved = self._unsaved, SortedEntries()
+        self._taken, self._unsaved = self._unsaved, SortedEntries(UNORDERED_MAX)
         self._taken_bytes, self.pending_bytes = self.pending_bytes, 0
         self._newest_taken_us, self._newest_us = self._newest_us, {}
         return self._taken.entries, self.txid
 
     def saved(self) -> None:
         self._taken_bytes = 0
-        self._taken = SortedEntries()
+        self._taken = SortedEntries(UNORDERED_MAX)
         self._newest_taken_us = {}
 
     def not_saved(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 READ_FIRST, READ_AT_ONCE = 16, 1000
@@ -19,6 +19,9 @@ class StoreReader(Protocol):
 
     def get(self, key: bytes) -> bytes | None:
         """Returns the value of a key of the store; None: there is none."""
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Returns what `get` returns for each key."""
 
     def last(self, start: bytes, end: bytes) -> bytes | None:
         """Returns the last key from `start` on and before `end`; None: there is none."""
@@ -44,6 +47,9 @@ class EmptyStore:
     def get(self, key: bytes) -> bytes | None:
         """None."""
         return None
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [None] * len(keys)
 
     def last(self, start: bytes, end: bytes) -> bytes | None:
         """None."""

@@ -155,7 +155,8 @@ class SowTopic:
             return
         identifiers = {each for index in hash_indexes for each in index} | set(definition.keys)
         names = frozenset(field_path(identifier)[0] for identifier in identifiers)
-        self.indexes = SowIndexes(hash_indexes, self.type.parser_of(names), rule)
+        kind = self.type
+        self.indexes = SowIndexes(hash_indexes, kind.parser_of(names), rule, kind.reader_of(names))
         self.indexes.load(self.state.records())
 
     def fits(self, topic: bytes, message_type: bytes) -> bool:
@@ -201,6 +202,27 @@ class SowTopic:
                 f"({type(error).__name__}: {error})"
             ) from error
         return given_key(key, record.topic)
+
+    @property
+    def keeps_plainly(self) -> bool:
+        """Returns whether messages are kept as they are published, under keys that are made of
+        their fields alone."""
+        return (
+            self._rule is not None
+            and self._fitting is None
+            and self.preprocess is None
+            and self.enrich is None
+        )
+
+    def keys_of(self, bodies: Sequence[bytes]) -> list[bytes]:
+        """Returns the keys of many messages of a topic that `keeps_plainly`.
+
+        Raises:
+            SowKeyError: of one of them a key field is missing.
+            MessageTypeError: one of the bodies is of another type.
+        """
+        assert self._rule is not None
+        return list(map(self._rule.key_of, self.type.parse_all(bodies)))
 
     def _rule_of(self, topic: str) -> KeyRule:
         """Returns the key rule of a logical topic: the topic is its own key domain, where none is

@@ -3,6 +3,7 @@ somebody reads it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from xxhash import xxh3_64_intdigest as checksum64
@@ -51,6 +52,9 @@ class GroupRecords:
         """Returns the value of a key of the store; None: there is none."""
         group = self._groups.by_key.get(key[1:]) if key[:1] == VALUE else None
         return None if group is None else encoded(self.of(group))
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return list(map(self.get, keys))
 
     def last(self, start: bytes, end: bytes) -> bytes | None:
         """Returns None: a view keeps no versions, of which the last one could be asked for."""

@@ -180,6 +180,14 @@ class MessageType(ABC):
             MessageTypeError: it is no body of this type; with the byte where that shows.
         """
 
+    def parse_all(self, bodies: Sequence[bytes]) -> list[Tree]:
+        """Returns the fields of each body, as `parse` does.
+
+        Raises:
+            MessageTypeError: one of them is no body of this type.
+        """
+        return list(map(self.parse, bodies))
+
     def parser_of(self, names: frozenset[str]) -> Callable[[bytes], Tree]:
         """Returns a parser for these top-level fields; it may return other fields as well. Where
         `parse` would refuse the body, it may return the fields that it finds."""

@@ -62,6 +62,22 @@ class Json(SplicedType[msgspec.Raw]):
             self.shallow(tree)
         return tree
 
+    def parse_all(self, bodies: Sequence[bytes]) -> list[Tree]:
+        together = b"".join(bodies)
+        # Flat objects, few bytes of them: none needs to be looked at by itself.
+        if (
+            len(together) <= COUNTED_FROM_BYTES
+            and together.count(b"{") == len(bodies)
+            and b"[" not in together
+        ):
+            try:
+                trees = list(map(orjson.loads, bodies))
+            except orjson.JSONDecodeError:
+                return super().parse_all(bodies)
+            if all(type(tree) is dict for tree in trees):
+                return trees
+        return super().parse_all(bodies)
+
     def count_values(self, body: bytes | memoryview) -> int:
         """Returns the number of commas and opening brackets; where there are many, only of those
         outside of strings."""

@@ -35,6 +35,7 @@ from raylay.storage.sow import LmdbSowStore
 if TYPE_CHECKING:
     # Most instances have no SOW topics, and need not load the parsers of message types.
     from raylay.services.core.conflation import ConflationFeature
+    from raylay.services.core.sow import SowFeature
     from raylay.services.core.views import ViewFeature
     from raylay.services.sow.book import QueryWish, SowBook
     from raylay.services.sow.topic import SowChange, SowTopic
@@ -146,12 +147,34 @@ class SowManager:
         views.follow_by(is_followed)
         views.wait_by(self._building.schedule)
 
+    def _want_by(self, feature: SowFeature, needs_changes: Callable[[bytes, bytes], bool]) -> None:
+        """Makes the changes of records only where somebody needs them."""
+        views = () if self.views is None else self.views.views
+        under = {each for view in views for each in view.under}
+        under |= {each.under for each in self._stored.conflated}
+
+        def is_wanted(topic: SowTopic) -> bool:
+            aggregated = self._aggregated
+            return (
+                topic in under
+                or needs_changes(topic.name, topic.type_name)
+                or (aggregated is not None and aggregated.is_over(topic))
+            )
+
+        feature.wanted_by(is_wanted)
+
     # -- beginning -----------------------------------------------------------------------------
-    def serve(self, follows: Callable[[bytes, bytes], bool]) -> None:
+    def serve(
+        self,
+        follows: Callable[[bytes, bytes], bool],
+        needs_changes: Callable[[bytes, bytes], bool],
+    ) -> None:
         """Begins to fold.
 
         Args:
             follows: returns whether a subscription follows a topic, by its name and message type.
+            needs_changes: returns whether the changes of a topic's records are needed, by a
+                subscription or what is prepared for one.
         """
         if self.views is not None:
             self._follow_by(self.views, follows)
@@ -159,6 +182,7 @@ class SowManager:
             from raylay.services.core.fold_backlog import PART_RECORDS, weight
             from raylay.services.sow.delete_scan import FINDINGS_AT_ONCE, may_ask
 
+            self._want_by(self.feature, needs_changes)
             find = self.feature.book.find
             views = 0 if self.views is None else len(self.views.views)
 

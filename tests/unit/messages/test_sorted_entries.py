@@ -37,3 +37,30 @@ def test_it_is_a_dict_with_sorted_keys(
         assert (given in made) == (given in model) and made.get(given) == model.get(given)
     for each, value in model.items():
         assert made[each] == value
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("added_max", [3, 100])
+def test_keys_are_ordered_when_a_range_is_asked_for(
+    seed: int, added_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sorted_entries, "LEAF_KEYS_MAX", 4)
+    chance = random.Random(seed)
+    made: SortedEntries[int] = SortedEntries(added_max)
+    model: dict[bytes, int] = {}
+    for step in range(100):
+        more = {b"%d" % chance.randrange(300): step for _ in range(chance.randrange(8))}
+        if chance.random() < 0.5:
+            made.update(more)
+        else:
+            for key, value in more.items():
+                made[key] = value
+        model.update(more)
+        assert made.entries == model
+        for key in chance.sample(sorted(model), len(model) // 10):
+            assert made.pop(key) == model.pop(key)
+        if chance.random() < 0.3:
+            assert list(made) == sorted(model)
+            assert made.keys(b"1", b"2", 99) == [
+                each for each in sorted(model) if b"1" <= each < b"2"
+            ]
