@@ -101,8 +101,9 @@ class SequenceSet:
             if first != last:
                 bits = (bits << (last - first + 1)) - bits
             part = self._part
-            if low in part:
-                bits |= part[low]
+            present = part.get(low)
+            if present is not None:
+                bits |= present
             elif self._full_starts and self._is_full(low):
                 return
             if bits != _FULL:

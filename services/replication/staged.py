@@ -94,17 +94,20 @@ class StagedLog:
 
     Args:
         recent_bytes_max: payload bytes of the committed runs that are kept; 0: none.
+
+    Attributes:
+        entries: entries that are not committed, the oldest first; other parts only read it.
     """
 
     __slots__ = (
         "_bytes_max",
-        "_entries",
         "_gone",
         "_recent",
         "_recent_bytes",
         "_runs",
         "_runs_max",
         "_spans",
+        "entries",
     )
 
     def __init__(self, recent_bytes_max: int = 0) -> None:
@@ -115,14 +118,14 @@ class StagedLog:
         self._runs_max = RECENT_RUNS_MAX if recent_bytes_max else 0
         self._gone = 0
         """Number of runs that were dropped since the widest runs were last determined."""
-        self._entries: deque[Entry] = deque()
+        self.entries: deque[Entry] = deque()
         self._runs: dict[int, list[Run]] = {}
         """Runs by publisher, in the order of their first sequences."""
         self._spans: dict[int, int] = {}
         """Width of the widest run of each publisher: last minus first sequence."""
 
     def append(self, entry: Entry) -> None:
-        self._entries.append(entry)
+        self.entries.append(entry)
         if isinstance(entry, RunStaged):
             run = entry.run
             publisher = run.publisher
@@ -147,9 +150,9 @@ class StagedLog:
     def committed(self, last_txid: int) -> Entry | None:
         """Removes and returns the oldest entry, if all of it is committed at this transaction
         id."""
-        if not self._entries or self._entries[0].txid > last_txid:
+        if not self.entries or self.entries[0].txid > last_txid:
             return None
-        entry = self._entries.popleft()
+        entry = self.entries.popleft()
         if isinstance(entry, RunStaged):
             recent = self._recent
             recent.append(entry.run)
@@ -186,7 +189,7 @@ class StagedLog:
         and batches, so that no note makes anybody wait for them and no batch counts as having
         brought them. Returns (connection, refused messages) of each such batch."""
         told = []
-        for entry in self._entries:
+        for entry in self.entries:
             if isinstance(entry, NoteStaged) and entry.publisher == publisher:
                 entry.ranges = _without(entry.ranges, refused)
                 for routed in entry.routes:
@@ -202,7 +205,7 @@ class StagedLog:
     def clear(self) -> None:
         """Forgets everything, including the committed runs: the highest sequences on topics are
         read from the journal afterwards, which must then cover all of them."""
-        self._entries.clear()
+        self.entries.clear()
         self._recent.clear()
         self._recent_bytes = self._gone = 0
         self._runs.clear()
@@ -219,10 +222,10 @@ class StagedLog:
         return [run for run in runs[low:high] if run.last_sequence >= first]
 
     def __iter__(self) -> Iterator[Entry]:
-        return iter(self._entries)
+        return iter(self.entries)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
 
 def _without(ranges: list[Range], refused: SequenceSet) -> list[Range]:

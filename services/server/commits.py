@@ -133,18 +133,16 @@ class Commits:
         }
 
     # -- publishers that outrun the disk, or the folds -------------------------------------------
-    def check_staged(self, client: PublishingClient) -> None:
-        """Stops reading from a publisher that outruns the disk or the folds."""
-        self._check_staged(client, 1)
+    def check_staged(self, publisher: PublishingClient, times: int = 1) -> None:
+        """Stops reading from a publisher that outruns the disk or the folds, or from a link that
+        does so whatever its window.
 
-    def check_link(self, link: PublishingClient) -> None:
-        """Stops reading from a link that outruns the disk or the folds, whatever its window."""
-        self._check_staged(link, LINKS_TIMES)
-
-    def _check_staged(self, publisher: PublishingClient, times: int) -> None:
+        Args:
+            times: the factor by which the limits are higher (`LINKS_TIMES`).
+        """
         unfolded = self._folds.unfolded
         if self.cycle.staged_bytes > times * self._staged_bytes_max or (
-            unfolded and unfolded.waiting_bytes > times * UNFOLDED_BYTES_MAX
+            unfolded is not None and unfolded.waiting_bytes > times * UNFOLDED_BYTES_MAX
         ):
             publisher.pause_reading("staged")
             self._paused.append(publisher)

@@ -41,7 +41,7 @@ MESSAGES_MAX = 1_000
 EXTRA_CALLS_MAX = 60
 """Between a batch of one message and a batch of MESSAGES_MAX: nothing is done for each message. A
 larger batch may come in more than one piece."""
-CALLS_MAX = {"alone": 170, "pair": 535, "direct": 455}
+CALLS_MAX = {"alone": 165, "pair": 505, "direct": 430}
 """From the publish until its ack, of everybody in this process. They may only fall. A busy disk has
 the writer thread commit, which takes some forty calls more than a commit on the loop. `direct`: the
 links of a pair have handed over their connections, each way one, which they do half a second after

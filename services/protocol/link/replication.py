@@ -568,7 +568,7 @@ def read_batch(
         RemoteProtocolError: with reason `bad_command` or `bad_ranges`.
     """
     number = u64_of(header, "n")
-    awaited_bytes = u64_of(header, "w", 0)
+    awaited_bytes = u64_of(header, "w") if "w" in header else 0
     compression = header.get("z")
     if awaited_bytes > len(body):
         raise _wrong(header, "w", f"within the {len(body)} bytes of the body")
@@ -578,7 +578,7 @@ def read_batch(
             f"{awaited_bytes_max:,} from who does not prove to be of the fabric",
             "bad_ranges",
         )
-    if compression not in (None, *COMPRESSION_TYPES):
+    if compression is not None and compression not in COMPRESSION_TYPES:
         raise _wrong(header, "z", f"one of {', '.join(COMPRESSION_TYPES)}")
     awaited = unpack_rooted(body[:awaited_bytes], awaited_ranges_max) if awaited_bytes else {}
     return LinkBatch(
@@ -644,6 +644,13 @@ def ack_frames(ack: AckUpstream, at_ns: int) -> list[bytes]:
     """Encodes an ack; several frames where it has very many ranges. Each can be decoded by
     itself."""
     header: Header = {"c": "ack", "n": ack.number, "at": at_ns}
+    if not ack.held and not ack.conflicts and len(ack.persisted) == 1:
+        ((root, answered),) = ack.persisted.items()
+        if len(answered) == 1:
+            ((publisher, pairs),) = answered.items()
+            if len(pairs) == 1:
+                # Of one message, or one batch: the usual case.
+                return [encode_frame(header, _pack([{}, {root: {publisher: pairs[0]}}, {}]))]
     parts_of = (ack.held, *ack.persisted.values(), ack.conflicts)
     count = sum([len(pairs) for part in parts_of for pairs in part.values()])
     if count <= RANGES_IN_ACK_MAX:
@@ -679,7 +686,13 @@ def read_ack(header: Header, body: bytes) -> tuple[int, Ranges, Rooted, Ranges]:
     value = _unpacked_ranges(body, RANGES_IN_ACK_MAX)
     if type(value) is not list or len(value) != 3:
         raise RemoteProtocolError("an ack has no three maps of ranges", "bad_ranges")
-    return number, _paired(value[0]), _paired_rooted(value[1]), _paired(value[2])
+    held, persisted, conflicts = value
+    return (
+        number,
+        held if held == {} else _paired(held),
+        _paired_rooted(persisted),
+        conflicts if conflicts == {} else _paired(conflicts),
+    )
 
 
 def refusal(

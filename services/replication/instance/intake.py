@@ -214,7 +214,7 @@ class Intake:
             ranges = run.ranges()
             self.known.add_ranges(publisher, ranges)
             self._durability.stage_ranges(root, publisher, ranges)
-        self.staged.append(RunStaged(run.last_txid, run, root, sender))
+        self.staged.append(RunStaged(self.next_txid - 1, run, root, sender))
         if state is not None:
             state.staged(run)
         self._out.emit(Append(run))

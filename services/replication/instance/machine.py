@@ -536,10 +536,10 @@ class InstanceMachine:
 
     def _drain(self, now_us: int) -> None:
         staged, committed_txid = self.intake.staged, self.durability.committed_txid
-        runs: list[Run] = []
+        entries, runs = staged.entries, list[Run]()
         # First, so that links and subscribers hear of a commit before the acks that it releases.
         at = -1
-        while (entry := staged.committed(committed_txid)) is not None:
+        while entries and (entry := staged.committed(committed_txid)) is not None:
             at = at if at >= 0 else len(self._out)
             if isinstance(entry, RunStaged):
                 runs.append(entry.run)

@@ -87,6 +87,8 @@ class _Session:
     refused: SequenceSet = field(default_factory=SequenceSet)
     """Sequences that were refused and that no acknowledgment covers yet: for their topic, by the
     topic's state, or because the session may not publish them."""
+    has_aside: bool = False
+    """Whether `unjournaled` or `refused` may hold any sequence."""
     judge: Judge | None = None
     user: str = ""
     """User as an authentication module knows the client; empty: unknown."""
@@ -368,7 +370,9 @@ class Publishers:
     def _may_have_gaps(
         self, session: _Session, known: SequenceSet | None, found_count: int
     ) -> bool:
-        pieces = session.unjournaled.pieces + session.refused.pieces
+        pieces = 0
+        if session.has_aside:
+            pieces = session.unjournaled.pieces + session.refused.pieces
         if known is not None:
             pieces += known.pieces
         return found_count + pieces > session.pieces_max
@@ -455,6 +459,7 @@ class Publishers:
                     self._refuse(found, (refused,))
                     continue
                 run.receive_time_us = now_us + self._intake.wall_offset_us
+                found.has_aside = True
                 for first, last in run.ranges():
                     found.unjournaled.add(first, last)
                 transient.append(run)
@@ -555,6 +560,7 @@ class Publishers:
 
     def _refuse(self, session: _Session, refused: Iterable[RefusedRecords]) -> None:
         """Refuses records. The refusals are sent before the ack that covers their sequences."""
+        session.has_aside = True
         for ranges, reason, text in refused:
             for first, last in ranges:
                 session.refused.add(first, last)
@@ -798,8 +804,11 @@ class Publishers:
 
     def _success(self, session: _Session, upto: int) -> None:
         """Acknowledges everything up to `upto` as durable, except what was refused."""
-        unjournaled = _taken(session.unjournaled, upto)
-        aside = unjournaled + _taken(session.refused, upto)
+        unjournaled = aside = 0
+        if session.has_aside:
+            unjournaled = _taken(session.unjournaled, upto)
+            aside = unjournaled + _taken(session.refused, upto)
+            session.has_aside = bool(session.unjournaled or session.refused)
         self._counters.persisted += max(upto - session.counted - aside, 0)
         session.counted = max(session.counted, upto)
         session.acked = upto

@@ -287,8 +287,11 @@ class UpstreamTable:
             return True
         upstream.number = number
         touched, upstream.touched = upstream.touched, {}
-        self._intake.batch(connection, number, touched, caught_up, ranges_of(upstream.contested))
-        upstream.contested = PublisherRanges()
+        contested: Ranges = {}
+        if upstream.contested.sets:
+            contested = ranges_of(upstream.contested)
+            upstream.contested = PublisherRanges()
+        self._intake.batch(connection, number, touched, caught_up, contested)
         return True
 
     def _take_part(

@@ -174,9 +174,10 @@ class DirectLink:
         """Takes all runs that were committed since the last call."""
         if runs:
             if not self._unsent and not self.trouble:
-                effects = self.machine.pass_by(runs)
-                if effects is None and len(runs) == 1:
-                    effects = self.machine.send_new(runs[0])
+                if runs[0].path:
+                    effects = self.machine.pass_by(runs)
+                else:
+                    effects = self.machine.send_new(runs[0]) if len(runs) == 1 else None
                 if effects is not None:
                     return effects
             self.machine.told(runs[-1].last_txid)

@@ -103,9 +103,8 @@ class OutboundLink:
         self._ways: dict[int, Way] = {}
         """Path and topic, by publisher, of its last message that came here from another
         instance."""
-        self._may_defer = (
-            not destination.sync and destination.ack_conflation_ms <= CONFLATION_MS_MAX
-        )
+        self.may_defer = not destination.sync and destination.ack_conflation_ms <= CONFLATION_MS_MAX
+        """Whether a message may ever wait for another path."""
         self._deferred: Way | None = None
         """Path and topic of the deferred message; None: no message is deferred."""
         self._deferred_txid = 0
@@ -349,7 +348,7 @@ class OutboundLink:
         # Transaction ids have no gaps: the records between were removed by force before they could
         # be sent.
         gap = bool(runs) and runs[0].first_txid > before + 1
-        may_defer = self._may_defer and now_us > 0 and not gap and not self.sync
+        may_defer = self.may_defer and now_us > 0 and not gap and not self.sync
         if self._has_news:
             self._news_us, self._has_news = now_us, False
         batch: list[Run] = []
@@ -447,7 +446,7 @@ class OutboundLink:
         if (
             asks
             or not self.sync
-            or self._may_defer
+            or self.may_defer
             or run.path
             or run.kind != _RECORDS
             or self.cursor != self.told_txid
@@ -727,7 +726,7 @@ class OutboundLink:
             self._bytes_in_flight -= in_flight.popleft()[2]
         for publisher, ranges in held.items():
             self._held.add_ranges(publisher, ranges)
-        if held and self._may_defer:
+        if held and self.may_defer:
             self._shown_elsewhere(held)
         effects: list[LinkEffect] = []
         if persisted or conflicts:

@@ -179,7 +179,7 @@ class Router:
             downstream not in path
             and (not path or self.passes(run.group))
             and not run.flags & self._stopping_flags
-            and self._topics.matches(run.topic, run.message_type)
+            and self._topics[run.topic, run.message_type]
         )
 
     def part(self, run: Run, downstream: int, ranges: list[Range]) -> list[Range]:

@@ -624,7 +624,9 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             self.number, runs, runtime.steady_us(), answers, resent
         )
         self.published_upto = self._instance.machine.received_of(self.number)
-        count = sum([run.count for run in runs])
+        count = 0
+        for run in runs:
+            count += run.count
         self.messages_in += count
         self._acks.batch(self.published_upto)
         if self._acks.counts:

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from raylay.services.config.instance import DestinationConfig
@@ -316,6 +316,7 @@ class DirectLinkSocket(FramedConnection):
             destination, link.config.window_bytes, filters=self._instance.filters
         )
         machine.take_over(state)
+        self._may_defer = machine.may_defer
         self.direct = DirectLink(machine)
         self._telling = ReportCoalescer(
             lambda told, _: link.take_report(told),
@@ -430,11 +431,14 @@ class DirectLinkSocket(FramedConnection):
                 self._telling.lacks(effect)
         if self.direct.trouble:
             self.abort(self.direct.trouble)
-        elif self.direct.due_us is not None:
+        elif self._may_defer and self.direct.due_us is not None:
             self._wait_until_due(self.direct.due_us)
 
     def _send(self, batch: SendBatch) -> None:
-        parts = [piece for run in batch.runs for piece in run.pieces()]
+        if len(batch.runs) == 1:
+            parts: Sequence[bytes] = batch.runs[0].pieces()
+        else:
+            parts = [piece for run in batch.runs for piece in run.pieces()]
         size_bytes = sum(map(len, parts))
         front = batch_front(
             batch.number,

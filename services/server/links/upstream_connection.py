@@ -85,7 +85,7 @@ from raylay.services.server.clients.connection_limit import ConnectionLimit
 from raylay.services.server.clients.sessions import ENTITLEMENT_RESET
 from raylay.services.server.clients.slow_clients import memory_of_process
 from raylay.services.server.clients.transport import ClientTransport
-from raylay.services.server.commits import Commits, SlowedPublishers
+from raylay.services.server.commits import LINKS_TIMES, Commits, SlowedPublishers
 from raylay.services.server.cooperative import yield_between
 from raylay.services.server.data.held_digest import HeldDigest
 from raylay.services.server.data.journal_reads import JournalReads
@@ -752,7 +752,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             if isinstance(runs, LinkBatchParts):
                 return self._go_on(batch, runs, answers)
         else:
-            batch = read_batch(header, body, *self._awaited_max)
+            batch = read_batch(header, body, *(self._awaited_max if "w" in header else ()))
             block = batch.block
             checks = self.logon is None or not self.logon.proven
             if self._needs_room(batch):
@@ -836,7 +836,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
 
     def _check_pace(self) -> None:
         """Pauses reading while the link outruns the disk, the folds or the queues."""
-        self._upstreams.commits.check_link(self)
+        self._upstreams.commits.check_staged(self, LINKS_TIMES)
         self._upstreams.slowed.check(self, is_link=True)
 
     def _refuse_records(self, error: CorruptRecord) -> None:

@@ -186,13 +186,13 @@ def test_a_link_is_not_read_either_where_it_keeps_to_no_window() -> None:
     commits, folds = _with_folds(0)
     link = Publisher()
     commits.cycle.staged_bytes = LINKS_TIMES * 1_000
-    commits.check_link(link)
+    commits.check_staged(link, LINKS_TIMES)
     assert link.said == [], "what those that wait for acks have on the way holds nobody up"
     commits.cycle.staged_bytes += 1
-    commits.check_link(link)
+    commits.check_staged(link, LINKS_TIMES)
     assert link.said == ["paused: staged"]
     commits.taken([_run(LINKS_TIMES * 1_000)])
     assert link.said == ["paused: staged", "read again: staged"]
     folds.unfolded.waiting_bytes = LINKS_TIMES * UNFOLDED_BYTES_MAX + 1
-    commits.check_link(link)
+    commits.check_staged(link, LINKS_TIMES)
     assert link.said[2:] == ["paused: staged"]
