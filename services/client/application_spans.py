@@ -48,15 +48,25 @@ def span_reader() -> Callable[[], bytes] | None:
         return None
     current = trace.get_current_span
 
+    # A program publishes many messages in one span, or in none: each is packed once. Threads of a
+    # SyncClient replace the pair as a whole.
+    last: tuple[Any, bytes] = trace.INVALID_SPAN, b""
+
     def read() -> bytes:
+        nonlocal last
+        known, given = last
         try:
-            context = current().get_span_context()
-            if not context.trace_flags & SAMPLED:
-                return b""
-            return packed(context.trace_id, context.span_id)
+            span = current()
+            if span is known:
+                return given
+            context = span.get_span_context()
+            is_sampled = context.trace_flags & SAMPLED
+            given = packed(context.trace_id, context.span_id) if is_sampled else b""
         except Exception:
             # A span of another library may do what it likes: the publish goes on without it.
             return b""
+        last = span, given
+        return given
 
     return read
 

@@ -95,7 +95,6 @@ class Publisher:
 
     def _sample(self, topic: str, body: bytes, command: int, span: bytes | None) -> bytes:
         """Returns the trace context of a publish whose turn it is; empty: it is not traced."""
-        runtime = self._runtime
         parent = b""
         if self._read_span is None:
             self._until_sample = self._sample_every
@@ -104,8 +103,12 @@ class Publisher:
             # An acknowledgment is sent by a timer, whose context is that of any earlier call.
             if command != Command.QUEUE_ACKNOWLEDGMENT:
                 parent = self._read_span() if span is None else span
-            if not parent and not self._counted_down():
-                return b""
+            if not parent:
+                self._until_own -= 1
+                if self._until_own:
+                    return b""
+                self._until_own = self._sample_every
+        runtime = self._runtime
         sequence = runtime.machine.outbox.next_sequence
         if runtime.store.full or not sequence:
             return b""
@@ -113,14 +116,6 @@ class Publisher:
             return parent
         attributes = {"body_bytes": len(body), **runtime.server_attributes()}
         return runtime.tracer.publish_started(sequence, topic, attributes, parent)
-
-    def _counted_down(self) -> bool:
-        """Returns whether a publish without a span of the application is sampled."""
-        self._until_own -= 1
-        if self._until_own:
-            return False
-        self._until_own = self._sample_every
-        return True
 
     async def publish_when_room(
         self,
