@@ -48,7 +48,7 @@ from raylay.services.messages.records import Command, Flag, RecordBuilder, Run
 from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.pipeline.dead_letters import SCHEMA
-from raylay.services.pipeline.tables.source import BatchReader, ReadOptions
+from raylay.services.pipeline.tables.source import BatchReader, RaylaySource, ReadOptions
 from raylay.services.pipeline.tables.values import BodyParser
 
 pytestmark = pytest.mark.covers("Data pipeline", "bodies by a schema")
@@ -552,3 +552,79 @@ def test_spark_takes_every_type(spark: Any, tmp_path: Path) -> None:
         "i": None, "bad": json.dumps(body), "y": "y", "txid": 1, "no": False,
     }  # fmt: skip
     assert second["bad"] == "null" and second["no"] is False and second["s"] is None
+
+
+# -- inference -----------------------------------------------------------------------------------
+def inferred(directory: Path, **options: str) -> str:
+    """The DDL of `value`."""
+    given = {"path": str(directory), "columns": "txid", "inferSchema": "true", **options}
+    found = RaylaySource(given).schema()
+    before = "`txid` BIGINT, `value` STRUCT<"
+    assert isinstance(found, str) and found.startswith(before) and found.endswith(">")
+    return found.removeprefix(before)[:-1]
+
+
+def test_a_schema_is_inferred_from_a_sample(tmp_path: Path) -> None:
+    bodies = [
+        b'{"i": 1, "d": 1, "s": "x", "t": 1, "n": null, "o": {"x": 1}, "l": [], "b`": true}',
+        b"no body at all",
+        b"",
+        b'{"i": -9, "d": 1.5, "s": null, "t": [1], "o": {"y": [null]}, "l": [{"z": 1}, {"z": 2}]}',
+        b'{"w": 12345678901234567890, "W": 1, "h": 1e400, "e": {}, "": 1, "v": [1, "x"]}',
+    ]
+    log = write_log(tmp_path / "one", [bodies_run(bodies)])
+    assert inferred(log.directory) == (
+        "`i` BIGINT, `d` DOUBLE, `s` STRING, `t` STRING, `n` STRING, "
+        "`o` STRUCT<`x`: BIGINT, `y`: ARRAY<STRING>>, `l` ARRAY<STRUCT<`z`: BIGINT>>, "
+        "`b``` BOOLEAN, `w` DECIMAL(38,0), `h` DOUBLE, `e` STRING, `v` ARRAY<STRING>"
+    )
+    assert inferred(log.directory, sampleSize="1", mode="permissive").endswith(
+        "`b``` BOOLEAN, `_corrupt_record` STRING"
+    )
+    fields = [StructField("value", StructType([StructField("i", LongType())]))]
+    options = {"path": str(log.directory), "inferSchema": "true"}
+    with pytest.raises(ConfigurationError, match=r"a stream takes no .*now .* `i` BIG"):
+        RaylaySource(options).streamReader(StructType(fields))
+    with pytest.raises(ConfigurationError, match="either the option schema or inferSchema"):
+        RaylaySource(options | {"schema": "a INT"}).schema()
+
+
+def test_a_sample_is_of_the_whole_journal_and_of_what_is_selected(tmp_path: Path) -> None:
+    runs = [
+        bodies_run([b'{"old": 1}'] * 500, first=1),
+        bodies_run([b'{"new": 1}'] * 500, first=501),
+    ]
+    rare = bodies_run([msgpack.packb({"rare": b"x", "d": {"e": 1.5}})], "msgpack", 1001)
+    rare.topic = b"rare"
+    runs += [rare, bodies_run(new, first=1002)]
+    runs.append(bodies_run([b'{"gone": 1}'], first=1502, command=Command.DELETE))
+    log = write_log(tmp_path / "one", runs)
+    assert inferred(log.directory, sampleSize="64") == "`old` BIGINT, `new` BIGINT"
+    assert inferred(log.directory, sampleSize="64", topic="rare") == (
+        "`rare` BINARY, `d` STRUCT<`e`: DOUBLE>"
+    )
+    assert inferred(log.directory, starting='{"*": 1002}') == "`new` BIGINT"
+    with pytest.raises(ConfigurationError, match="no message from whose body"):
+        inferred(log.directory, starting='{"*": 1501}')
+
+
+def test_values_that_are_nested_deeply_are_declared_as_text(tmp_path: Path) -> None:
+    body = b'{"a":' * 20 + b"1" + b"}" * 20
+    log = write_log(tmp_path / "one", [bodies_run([body])])
+    text = inferred(log.directory)
+    assert text.count("STRUCT<") == 11 and "`a`: STRING>" in text
+
+
+def test_an_inferred_schema_reads_every_body(spark: Any, tmp_path: Path) -> None:
+    bodies = [b'{"a b": 1, "x": {"y": "z"}}', b'{"a b": 1.5, "l": [1, "q"]}', b"{"]
+    log = write_log(tmp_path / "one", [bodies_run(bodies)])
+    table = (
+        spark.read.format("raylay")
+        .options(columns="txid", inferSchema="true", mode="permissive")
+        .load(str(log.directory))
+    )
+    assert [row["value"].asDict(recursive=True) for row in table.orderBy("txid").collect()] == [
+        {"a b": 1.0, "x": {"y": "z"}, "l": None, "_corrupt_record": None},
+        {"a b": 1.5, "x": None, "l": ["1", "q"], "_corrupt_record": None},
+        {"a b": None, "x": None, "l": None, "_corrupt_record": "{"},
+    ]

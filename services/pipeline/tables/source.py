@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
     InputPartition,
     Not,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -36,6 +36,7 @@ from xxhash import xxh3_64_intdigest as checksum64
 
 from raylay.services.errors import ConfigurationError, CorruptRecord, StorageError
 from raylay.services.messages.bookmarks import EPOCH
+from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.pipeline.dead_letters import DeadLetter, DeadLetterTarget, append_letters
 from raylay.services.pipeline.journals import (
     PARTITION_BYTES_DEFAULT,
@@ -52,9 +53,16 @@ from raylay.services.pipeline.journals import (
 from raylay.services.pipeline.publishing.sink import BatchWriter, StreamWriter, WriteOptions
 from raylay.services.pipeline.tables.columns import COLUMNS, Batches
 from raylay.services.pipeline.tables.content import RowFilter, checked_filter, types_at
+from raylay.services.pipeline.tables.inference import InferredType, infer
 from raylay.services.pipeline.tables.predicates import Predicate
 from raylay.services.pipeline.tables.topics import check_held, check_journaled
-from raylay.services.pipeline.tables.values import CORRUPT_RECORD, BodyParser, Mode, misfit_error
+from raylay.services.pipeline.tables.values import (
+    CORRUPT_RECORD,
+    MESSAGE_COMMANDS,
+    BodyParser,
+    Mode,
+    misfit_error,
+)
 from raylay.services.pipeline.worker_errors import plain_errors
 from raylay.services.subscriptions.matching import TopicFilter, topic_filter
 
@@ -73,7 +81,11 @@ DDL_OF: dict[pa.DataType, str] = {
     COLUMNS["origin_time"]: "TIMESTAMP",
     COLUMNS["path"]: "ARRAY<STRING>",
 }
+SAMPLED = ("body", "message_type", "command")
 DATA_LOSS = ("fail", "go_on")
+SAMPLE_SIZE_DEFAULT = 10_000
+SAMPLE_PLACES = 16
+"""Places of a journal from which a sample is taken, so that it has old and new bodies."""
 LETTER_COLUMNS = ("topic", "key", "correlation_id", "expiration_s")
 LOST_BYTES_MAX = 1024 * 1024
 """Bytes of damaged records that a dead letter holds."""
@@ -99,6 +111,8 @@ class ReadOptions:
     topic: str = ""
     filter: str = ""
     schema: str = ""
+    inferschema: str = "false"
+    samplesize: int = SAMPLE_SIZE_DEFAULT
     mode: Mode = "failfast"
     columnnameofcorruptrecord: str = CORRUPT_RECORD
     dead_letters: str = ""
@@ -124,7 +138,7 @@ class ReadOptions:
                     f"there is no option {name}: {', '.join(sorted(known))} are known"
                 )
             values[name.lower()] = value
-        for name in ("partition_bytes", "max_records_per_trigger"):
+        for name in ("partition_bytes", "max_records_per_trigger", "samplesize"):
             if name in values:
                 values[name] = _whole(name, values[name])
         made = cls(**values)
@@ -133,6 +147,7 @@ class ReadOptions:
             ("on_corrupt", ("stop", "skip", "dead_letter")),
             ("on_data_loss", DATA_LOSS),
             ("verify", ("true", "false")),
+            ("inferschema", ("true", "false")),
         ):
             value = getattr(made, name).lower()
             if value not in allowed:
@@ -142,6 +157,8 @@ class ReadOptions:
             setattr(made, name, value)
         if made.filter:
             checked_filter(made.filter)
+        if made.inferschema == "true" and made.schema:
+            raise ConfigurationError("give either the option schema or inferSchema")
         if ("dead_letter" in (made.mode, made.on_corrupt)) != bool(made.dead_letters):
             raise ConfigurationError(
                 "the value dead_letter of mode or on_corrupt and the option dead_letters, a "
@@ -208,8 +225,11 @@ class RaylaySource(DataSource):
     def schema(self) -> str:
         options = ReadOptions.of(self.options)
         parts = [f"`{name}` {DDL_OF[COLUMNS[name]]}" for name in options.column_names()]
-        if options.schema:
-            parts.append(f"`{VALUE}` STRUCT<{options.schema}>")
+        declared = options.schema
+        if options.inferschema == "true":
+            declared = inferred_schema(options)
+        if declared:
+            parts.append(f"`{VALUE}` STRUCT<{declared}>")
         return ", ".join(parts)
 
     @plain_errors()
@@ -220,7 +240,13 @@ class RaylaySource(DataSource):
     @plain_errors()
     def streamReader(self, schema: StructType) -> StreamReader:
         """Returns the reader of `spark.readStream`."""
-        return StreamReader(ReadOptions.of(self.options), schema)
+        options = ReadOptions.of(self.options)
+        if options.inferschema == "true":
+            raise ConfigurationError(
+                "a stream takes no option inferSchema, because its fields would differ from start "
+                f"to start: give it a schema; now it would be {inferred_schema(options)}"
+            )
+        return StreamReader(options, schema)
 
     @plain_errors()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
@@ -488,6 +514,48 @@ def _bound(place: JournalPlace, txids: dict[str, int] | None, text: str) -> int:
     if found is None:
         raise ConfigurationError(f"{text} names no transaction id for {place.instance}")
     return found
+
+
+# -- inference -----------------------------------------------------------------------------------
+def inferred_schema(options: ReadOptions) -> str:
+    """Returns the DDL of the fields in a sample of the bodies that the options select.
+
+    Raises:
+        ConfigurationError: none of them has fields.
+        RaylayError: the journals cannot be read as the options say.
+    """
+    found = infer(_sample(options, SAMPLE_PLACES), options.samplesize)
+    if not found.columns():
+        # The topic, say, is rare: then the whole is read up to the first that there are.
+        found = infer(_sample(options, 1), options.samplesize)
+    if not found.columns():
+        raise ConfigurationError(
+            "there is no message from whose body a schema could be inferred: give the option schema"
+        )
+    if options.mode == "permissive":
+        found.fields.setdefault(options.columnnameofcorruptrecord, InferredType("STRING"))
+    return found.columns()
+
+
+def _sample(options: ReadOptions, pieces: int) -> Iterator[tuple[pa.RecordBatch, MessageTypes]]:
+    """Yields the messages at so many places of each journal; at one: all of them."""
+    kind = from_arrow_schema(pa.schema([(name, COLUMNS[name]) for name in SAMPLED]))
+    table = StretchTable(options, kind)
+    begins, ends = _txids("starting", options.starting), _txids("ending", options.ending)
+    wanted = options.places()
+    each = -(-options.samplesize // (pieces * len(wanted)))
+    for place in wanted:
+        types = types_at(place)
+        after = _bound(place, begins, options.starting)
+        last = last_txid(place, options.damage)
+        if options.ending:
+            last = min(last, _bound(place, ends, options.ending))
+        for piece in range(pieces):
+            first = after + (last - after) * piece // pieces
+            upto = min(last, first + each) if pieces > 1 else last
+            for stretch in plan(place, first, upto, table.predicate, options.partition_bytes):
+                for rows in table.read_stretch(stretch):
+                    yield rows.filter(pc.is_in(rows["command"], MESSAGE_COMMANDS)), types
 
 
 # -- streams -------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ CORRUPT_RECORD = "_corrupt_record"
 _TEXT_KINDS = ("fix", "nvfix", "xml", "composite-local", "composite-global")
 """Kinds of message types of which all or some values are texts."""
 _JSON = FieldSource(base64=True)
-_MESSAGES = pa.array([COMMANDS[command] for command in MESSAGES])
+MESSAGE_COMMANDS = pa.array([COMMANDS[command] for command in MESSAGES])
 _ESCAPED_NAME = re.compile(rb'\\.[^"\\]*"\s*:', re.DOTALL)
 """An escape in a name, which decoders of declared fields do not resolve, or in a text that looks
 like the end of a name."""
@@ -134,7 +134,7 @@ class BodyParser:
             found = self._of_types(names, bodies, message_types)
         if found.refused:
             rows = pa.array([row for row, _ in found.refused], pa.int64())
-            messages = pc.is_in(commands.take(rows), _MESSAGES).to_pylist()
+            messages = pc.is_in(commands.take(rows), MESSAGE_COMMANDS).to_pylist()
             found.refused = [
                 each for each, is_one in zip(found.refused, messages, strict=True) if is_one
             ]
@@ -235,7 +235,7 @@ class BodyParser:
         for row in others:
             misfits: Misfits = []
             try:
-                tree = _json_tree(kind, raw[row]) if raw[row] else None
+                tree = json_tree(kind, raw[row]) if raw[row] else None
             except MessageTypeError as error:
                 misfits.append(str(error))
                 tree = None
@@ -282,7 +282,7 @@ def misfit_error(kind: pa.StructType, bookmark: str, reason: str, where: str) ->
     )
 
 
-def _json_tree(kind: Json, body: bytes) -> dict[str, Any]:
+def json_tree(kind: Json, body: bytes) -> dict[str, Any]:
     """Returns a body's fields, with its numbers as it spells them.
 
     Raises:
