@@ -590,9 +590,10 @@ def test_a_schema_is_inferred_from_a_sample(tmp_path: Path) -> None:
 
 
 def test_a_sample_is_of_the_whole_journal_and_of_what_is_selected(tmp_path: Path) -> None:
+    old, new = [b'{"old": 1}'] * 500, [b'{"new": 1}'] * 500
     runs = [
-        bodies_run([b'{"old": 1}'] * 500, first=1),
-        bodies_run([b'{"new": 1}'] * 500, first=501),
+        bodies_run(old, first=1),
+        bodies_run(new, first=501),
     ]
     rare = bodies_run([msgpack.packb({"rare": b"x", "d": {"e": 1.5}})], "msgpack", 1001)
     rare.topic = b"rare"
