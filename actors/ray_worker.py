@@ -15,6 +15,7 @@ start: what a later Ray does differently is left as Ray has it.
 from __future__ import annotations
 
 import importlib.util
+import os
 import runpy
 import sys
 import threading
@@ -90,7 +91,12 @@ def set_up_pickling_late() -> None:
 
 
 def main() -> None:
-    """Runs Ray's worker in this process."""
+    """Runs Ray's worker in this process, or ends it when a fork of another one does so."""
+    forks: Any = importlib.import_module("fork_server")
+    start = forks.start_of()
+    path = forks.socket_path(sys.argv)
+    if path and forks.is_taken_over(path, start):
+        os._exit(0)
     for package in LATE_PACKAGES:
         with suppress(Exception):
             load_late(package)
@@ -98,6 +104,10 @@ def main() -> None:
         set_up_pickling_late()
     found = importlib.util.find_spec("ray._private.workers.default_worker")
     assert found is not None and found.origin is not None
+    if path:
+        with suppress(OSError):
+            importlib.import_module("ray._private.node")
+            forks.start_server(path, start)
     # As if Python had been given Ray's file.
     sys.argv[0] = found.origin
     sys.path[0] = found.origin.rpartition("/")[0]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import select
+import signal
+import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Any
 import pytest
 import ray
 
+from raylay.actors import fork_server
 from raylay.actors.launch_program import StartedActor
 from raylay.services.fabric import Fabric
 
@@ -83,3 +87,69 @@ def test_instances_and_links_import_none_of_the_heavy_packages(whole: Fabric) ->
         ]
         assert not heavy, heavy
         assert len(names) < MODULES_MAX
+
+
+def fork_socket() -> str:
+    """The path of the socket of the process that workers are forked from."""
+    node: Any = ray._private.worker._global_node
+    return fork_server.socket_path([fork_server.RAYLET_ARGUMENT + node.raylet_socket_name])
+
+
+def fork_process() -> int:
+    """The pid of the process that workers are forked from, when it waits for requests."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.settimeout(60)
+        asking.connect(fork_socket())
+        asking.shutdown(socket.SHUT_WR)
+        assert asking.recv(1) == b""
+    return int(Path(fork_socket() + ".lock").read_text())
+
+
+class Plain:
+    """An actor of which only its process counts."""
+
+    def pids(self) -> tuple[int, int]:
+        """Its pid and that of its parent."""
+        return os.getpid(), os.getppid()
+
+
+def has_ended(pid: int, within_s: float) -> bool:
+    """Returns whether a process ends."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        return bool(poller.poll(within_s * 1000))
+    finally:
+        os.close(descriptor)
+
+
+def test_workers_are_forked_and_live_on_without_the_process_that_they_are_forked_from(
+    whole: Fabric,
+) -> None:
+    before = {name: whole.pid(name) for name in ("near-1", "near-2", "far-1")}
+    server = fork_process()
+    started: Any = ray.remote(num_cpus=0)(Plain)
+    forked = started.remote()
+    pid, parent = ray.get(forked.pids.remote())
+    assert parent == server
+    # Ray ends a worker that does not answer by the pid that the fork has told it, and its group.
+    os.kill(pid, signal.SIGSTOP)
+    ray.kill(forked)
+    assert has_ended(pid, 60)
+    assert os.path.exists(f"/proc/{server}")
+
+    lasting = started.remote()
+    pid, parent = ray.get(lasting.pids.remote())
+    assert parent == server
+    os.kill(server, signal.SIGKILL)
+    assert has_ended(server, 60)
+    assert ray.get(lasting.pids.remote())[0] == pid
+    assert {name: whole.pid(name) for name in ("near-1", "near-2", "far-1")} == before
+    # The next worker runs by itself, and another one is forked from what it leaves.
+    assert ray.get(started.remote().pids.remote())[1] != server
+    assert fork_process() != server
+    ray.kill(lasting)

@@ -1,0 +1,307 @@
+"""The process that the workers of a Ray are forked from, where Raylay starts that Ray.
+
+A worker that begins from nothing takes 0.3 s of processor time, almost all of it for imports, and
+35 MB, of which none is shared with the next one. So the first worker forks, before it connects to
+its raylet, a process that keeps what it has imported and adds the modules of a link. Every further
+worker begins as Python's bare start, hands its arguments, environment and open files over, and
+ends; a fork of that process goes on in its place. Ray knows a worker by the id in its arguments,
+and takes its pid from itself when it registers.
+
+A worker runs by itself, as if there were no such process, whenever anything is in the way: another
+interpreter, other variables of the environment (Ray reads them when it is imported), a module whose
+file has changed since (an upgrade), no answer. The process ends with the raylet; the workers live
+on without it.
+
+`ray_worker.py` imports this file by its directory, before all else: it imports Python's own modules
+only, and few of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+from typing import Any
+
+RAYLET_ARGUMENT = "--raylet-name="
+SOCKET_NAME = "raylay_fork"
+"""Name of the socket, beside the raylet's own. `SOCKET_NAME.lock` has the pid of the process."""
+ANSWER_S_MAX = 10.0
+"""Longest wait of a worker for the process, which may still import what it keeps."""
+REQUEST_S_MAX = 2.0
+"""Longest wait of the process for the rest of a request."""
+REQUEST_BYTES_MAX = 1 << 22
+OWN_VARIABLES = ("RAY_JOB_ID",)
+"""The variables that differ between the workers of one node, and are read after the fork."""
+KEPT_MODULES = ("raylay.actors.child", "raylay.services.processes.link.run_link", "uvloop")
+"""The modules of a link, of which there are most."""
+TITLE = "ray::raylay_fork"
+LENGTH = struct.Struct("<I")
+CREDENTIALS = struct.Struct("3i")
+YES, GO, NO = b"y", b"g", b"n"
+
+
+def socket_path(arguments: list[str]) -> str:
+    """Returns the path of the socket for a worker with these arguments; empty: it has no raylet."""
+    for argument in arguments:
+        if argument.startswith(RAYLET_ARGUMENT):
+            return os.path.join(os.path.dirname(argument[len(RAYLET_ARGUMENT) :]), SOCKET_NAME)
+    return ""
+
+
+def start_of() -> list[Any]:
+    """Returns what two processes must have in common for one to go on as a fork of the other."""
+    shared = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
+    return [sys.executable, sys.prefix, [*sys.flags], [*sys.path], shared]
+
+
+def is_own(connection: socket.socket) -> bool:
+    """Returns whether the other end is a process of this user: Ray's directory may be open."""
+    given = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    return bool(CREDENTIALS.unpack(given)[1] == os.getuid())
+
+
+# -- a worker that begins ------------------------------------------------------------------------
+def is_taken_over(path: str, start: list[Any]) -> bool:
+    """Returns whether a fork now runs the worker that this process was started for, so that this
+    process is to end.
+
+    Args:
+        path: path of the socket.
+        start: what `start_of` returned when this process began.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(ANSWER_S_MAX)
+            connection.connect(path)
+            if not is_own(connection):
+                return False
+            request = {
+                "start": start,
+                "arguments": sys.argv,
+                "variables": {name: os.environ.get(name) for name in OWN_VARIABLES},
+                "directory": os.getcwd(),
+                "group": os.getpgrp(),
+                "oom_score": oom_score(),
+            }
+            body = json.dumps(request).encode()
+            socket.send_fds(connection, [LENGTH.pack(len(body))], [0, 1, 2])
+            connection.sendall(body)
+            if connection.recv(1) != YES:
+                return False
+            # A fork that is not told to go on ends: there is never a second worker of one id.
+            connection.sendall(GO)
+            return True
+    except TimeoutError:
+        # Whoever comes next does not wait for it, too.
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+    except (OSError, ValueError):
+        pass
+    return False
+
+
+def oom_score() -> str:
+    """Returns the kernel's inclination to end this process when memory runs out. A raylet raises
+    that of its workers when it starts them."""
+    try:
+        with open("/proc/self/oom_score_adj", encoding="ascii") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+# -- the process itself --------------------------------------------------------------------------
+def start_server(path: str, start: list[Any]) -> None:
+    """Forks the process that further workers are forked from, unless there is one. Returns in this
+    worker, and in every fork that is to run another one, whose `sys.argv` are then that one's.
+
+    Args:
+        path: path of the socket.
+        start: what `start_of` returned when this process began.
+
+    Raises:
+        OSError: There can be none.
+    """
+    raylet = os.getppid()
+    if raylet == 1 or has_threads():
+        return
+    with contextlib.ExitStack() as opened:
+        # Held for as long as the process lives. Two that begin at once do not remove each other's
+        # socket.
+        lock = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        opened.callback(os.close, lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        listener = opened.enter_context(socket.socket(socket.AF_UNIX))
+        mask = os.umask(0o177)
+        try:
+            listener.bind(path)
+        finally:
+            os.umask(mask)
+        listener.listen(128)
+        if os.fork() == 0:
+            try:
+                serve(listener, path, start, raylet, lock)
+            except BaseException:
+                os._exit(1)
+
+
+def serve(listener: socket.socket, address: str, start: list[Any], raylet: int, lock: int) -> None:
+    """Forks a worker for each request that fits, until the raylet ends. Returns in the forks."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    # When a worker has died, its raylet kills what is left of the worker's group.
+    os.setpgid(0, 0)
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, b"%d\n" % os.getpid(), 0)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+    watched = os.pidfd_open(raylet)
+    keep_modules()
+    files = module_files()
+    gc.collect()
+    gc.freeze()
+    while True:
+        ready, _, _ = select.select([listener.fileno(), watched], [], [])
+        if watched in ready:
+            os._exit(0)
+        connection, _ = listener.accept()
+        with connection:
+            try:
+                request, descriptors = read_request(connection)
+            except (OSError, ValueError):
+                continue
+            if request.get("start") != start:
+                answer(connection, NO)
+            elif has_threads() or any(file_state(path) != then for path, then in files.items()):
+                os.unlink(address)
+                answer(connection, NO)
+                os._exit(0)
+            elif os.fork() == 0:
+                # The worker tells it to go on, or the connection's end says that it will not.
+                connection.settimeout(None)
+                join_group(request)
+                if not answer(connection, YES) or connection.recv(1) != GO:
+                    os._exit(0)
+                os.close(watched)
+                become(request, descriptors)
+                return
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+
+def keep_modules() -> None:
+    """Imports what a link needs, if it is this installation's, and names this process."""
+    import importlib
+
+    here = os.path.dirname(os.path.abspath(__file__))
+    with contextlib.suppress(Exception):
+        actors = importlib.import_module("raylay.actors")
+        if os.path.dirname(os.path.abspath(str(actors.__file__))) == here:
+            for name in KEPT_MODULES:
+                importlib.import_module(name)
+    raylet = sys.modules.get("ray._raylet")
+    if raylet is not None:
+        with contextlib.suppress(Exception):
+            raylet.setproctitle(TITLE)
+
+
+def has_threads() -> bool:
+    """Returns whether this process has other threads, which a fork would not have."""
+    return len(os.listdir("/proc/self/task")) > 1
+
+
+def module_files() -> dict[str, tuple[int, int]]:
+    """Returns the file of each module, with its time and size."""
+    paths = [getattr(each, "__dict__", {}).get("__file__") for each in [*sys.modules.values()]]
+    return {path: file_state(path) for path in paths if isinstance(path, str)}
+
+
+def file_state(path: str) -> tuple[int, int]:
+    """Returns time and size of a file; zeros: it is not there."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_size
+
+
+def read_request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Reads a worker's request, with its standard input, output and errors.
+
+    Raises:
+        OSError: It did not come.
+        ValueError: It is none.
+    """
+    connection.settimeout(REQUEST_S_MAX)
+    head, descriptors, _, _ = socket.recv_fds(connection, LENGTH.size, 3)
+    try:
+        if not is_own(connection) or len(head) != LENGTH.size or len(descriptors) != 3:
+            raise ValueError("not a worker of this user")
+        (length,) = LENGTH.unpack(head)
+        if length > REQUEST_BYTES_MAX:
+            raise ValueError(f"{length} bytes")
+        body = bytearray()
+        while len(body) < length:
+            part = connection.recv(length - len(body))
+            if not part:
+                raise ValueError("the worker has ended")
+            body += part
+        request = json.loads(body)
+        if not isinstance(request, dict):
+            raise ValueError("not a request")
+        return request, descriptors
+    except BaseException:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise
+
+
+def answer(connection: socket.socket, said: bytes) -> bool:
+    """Answers a worker, and returns whether it could be."""
+    try:
+        connection.sendall(said)
+    except OSError:
+        return False
+    return True
+
+
+def join_group(request: dict[str, Any]) -> None:
+    """Enters the process group of the worker that asked, of which its raylet knows. It lives on
+    with its new member. A fork that must not enter it ends by the error, and the worker runs by
+    itself: another worker's end would end that fork, too.
+
+    Raises:
+        OSError: It is a group of another session.
+    """
+    os.setpgid(0, request["group"])
+
+
+def become(request: dict[str, Any], descriptors: list[int]) -> None:
+    """Takes over what the worker that asked was started with."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.chdir(request["directory"])
+    sys.argv[:] = request["arguments"]
+    for name, value in request["variables"].items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as f:
+        f.write(request["oom_score"])
