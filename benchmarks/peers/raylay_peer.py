@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from context import Bench
+from memory import forked_from
 from peer import Bodies, Peer, Publisher
 
 from raylay.services.client import Client, Server
@@ -75,6 +76,7 @@ class Raylay(Peer):
         states: list[dict[str, Any]] = fabric.status()["instances"]
         links = [int(to["pid"]) for state in states for to in state["destinations"].values()]
         self._pids = [*map(fabric.pid, names), *links]
+        self._pids += forked_from(self._pids)
 
     async def stop(self) -> None:
         if self._bench is not None:
