@@ -28,11 +28,12 @@ import signal
 import socket
 import struct
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 RAYLET_ARGUMENT = "--raylet-name="
 SOCKET_NAME = "raylay_fork"
-"""Name of the socket, beside the raylet's own. `SOCKET_NAME.lock` has the pid of the process."""
+"""Name of the socket, beside the raylet's own. `SOCKET_NAME.lock` has the pid of the process
+once it serves."""
 ANSWER_S_MAX = 10.0
 """Longest wait of a worker for the process, which may still import what it keeps."""
 REQUEST_S_MAX = 2.0
@@ -100,9 +101,10 @@ def is_taken_over(path: str, start: list[Any]) -> bool:
             connection.sendall(GO)
             return True
     except TimeoutError:
-        # Whoever comes next does not wait for it, too.
+        # If it is not still about to begin, it hangs: whoever comes next does not wait for it, too.
         with contextlib.suppress(OSError):
-            os.unlink(path)
+            if os.path.getsize(path + ".lock"):
+                os.unlink(path)
     except (OSError, ValueError):
         pass
     return False
@@ -119,66 +121,92 @@ def oom_score() -> str:
 
 
 # -- the process itself --------------------------------------------------------------------------
-def start_server(path: str, start: list[Any]) -> None:
-    """Forks the process that further workers are forked from, unless there is one. Returns in this
-    worker, and in every fork that is to run another one, whose `sys.argv` are then that one's.
+class Claim(NamedTuple):
+    """The right of this worker to fork the process, while it imports what that is to keep. Workers
+    that ask meanwhile wait.
 
-    Args:
+    Attributes:
         path: path of the socket.
-        start: what `start_of` returned when this process began.
+        listener: the socket.
+        lock: descriptor of the file whose lock is held for as long as the process lives, so that
+            there is never a second one, and nobody removes another one's socket.
+    """
+
+    path: str
+    listener: socket.socket
+    lock: int
+
+    def close(self) -> None:
+        """Gives this process's part of it up. The lock is held by whoever has it still."""
+        self.listener.close()
+        os.close(self.lock)
+
+
+def claim_server(path: str) -> Claim | None:
+    """Makes the socket, and returns the right to fork the process behind it; None: another worker
+    has it, or the process runs.
 
     Raises:
-        OSError: There can be none.
+        OSError: There can be no such socket.
     """
-    raylet = os.getppid()
-    if raylet == 1 or has_threads():
-        return
-    with contextlib.ExitStack() as opened:
-        # Held for as long as the process lives. Two that begin at once do not remove each other's
-        # socket.
-        lock = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        opened.callback(os.close, lock)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
+    lock = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    listener = socket.socket(socket.AF_UNIX)
+    claim = Claim(path, listener, lock)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(lock, 0)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-        listener = opened.enter_context(socket.socket(socket.AF_UNIX))
-        mask = os.umask(0o177)
-        try:
-            listener.bind(path)
-        finally:
-            os.umask(mask)
+        os.fchmod(listener.fileno(), 0o600)
+        listener.bind(path)
         listener.listen(128)
-        if os.fork() == 0:
+    except BaseException as error:
+        claim.close()
+        if isinstance(error, BlockingIOError):
+            return None
+        raise
+    return claim
+
+
+def start_server(claim: Claim, start: list[Any]) -> None:
+    """Forks the process that further workers are forked from. Returns in this worker, and in every
+    fork that is to run another one, whose `sys.argv` are then that one's.
+
+    Args:
+        claim: the right to do so, which ends here.
+        start: what `start_of` returned when this process began.
+    """
+    raylet = os.getppid()
+    try:
+        if raylet != 1 and not has_threads() and os.fork() == 0:
             try:
-                serve(listener, path, start, raylet, lock)
+                serve(claim, start, raylet)
             except BaseException:
                 os._exit(1)
+    finally:
+        claim.close()
 
 
-def serve(listener: socket.socket, address: str, start: list[Any], raylet: int, lock: int) -> None:
+def serve(claim: Claim, start: list[Any], raylet: int) -> None:
     """Forks a worker for each request that fits, until the raylet ends. Returns in the forks."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     # When a worker has died, its raylet kills what is left of the worker's group.
     os.setpgid(0, 0)
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, b"%d\n" % os.getpid(), 0)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
     os.close(nowhere)
     watched = os.pidfd_open(raylet)
-    keep_modules()
+    name_process()
     files = module_files()
     gc.collect()
     gc.freeze()
+    os.pwrite(claim.lock, b"%d\n" % os.getpid(), 0)
     while True:
-        ready, _, _ = select.select([listener.fileno(), watched], [], [])
+        ready, _, _ = select.select([claim.listener.fileno(), watched], [], [])
         if watched in ready:
             os._exit(0)
-        connection, _ = listener.accept()
+        connection, _ = claim.listener.accept()
         with connection:
             try:
                 request, descriptors = read_request(connection)
@@ -187,7 +215,9 @@ def serve(listener: socket.socket, address: str, start: list[Any], raylet: int, 
             if request.get("start") != start:
                 answer(connection, NO)
             elif has_threads() or any(file_state(path) != then for path, then in files.items()):
-                os.unlink(address)
+                os.unlink(claim.path)
+                # First, so that the worker that asks can take its place.
+                claim.close()
                 answer(connection, NO)
                 os._exit(0)
             elif os.fork() == 0:
@@ -204,7 +234,7 @@ def serve(listener: socket.socket, address: str, start: list[Any], raylet: int, 
 
 
 def keep_modules() -> None:
-    """Imports what a link needs, if it is this installation's, and names this process."""
+    """Imports what a link needs, if it is this installation's."""
     import importlib
 
     here = os.path.dirname(os.path.abspath(__file__))
@@ -213,6 +243,10 @@ def keep_modules() -> None:
         if os.path.dirname(os.path.abspath(str(actors.__file__))) == here:
             for name in KEPT_MODULES:
                 importlib.import_module(name)
+
+
+def name_process() -> None:
+    """Gives this process its title, if Ray is imported."""
     raylet = sys.modules.get("ray._raylet")
     if raylet is not None:
         with contextlib.suppress(Exception):

@@ -97,6 +97,10 @@ def main() -> None:
     path = forks.socket_path(sys.argv)
     if path and forks.is_taken_over(path, start):
         os._exit(0)
+    claim = None
+    if path:
+        with suppress(OSError):
+            claim = forks.claim_server(path)
     for package in LATE_PACKAGES:
         with suppress(Exception):
             load_late(package)
@@ -104,10 +108,10 @@ def main() -> None:
         set_up_pickling_late()
     found = importlib.util.find_spec("ray._private.workers.default_worker")
     assert found is not None and found.origin is not None
-    if path:
-        with suppress(OSError):
-            importlib.import_module("ray._private.node")
-            forks.start_server(path, start)
+    if claim is not None:
+        importlib.import_module("ray._private.node")
+        forks.keep_modules()
+        forks.start_server(claim, start)
     # As if Python had been given Ray's file.
     sys.argv[0] = found.origin
     sys.path[0] = found.origin.rpartition("/")[0]

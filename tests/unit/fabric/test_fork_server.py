@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.waiting import wait_until
 
 from raylay.actors import fork_server
 
@@ -23,8 +25,7 @@ WORKER = """
 import json, os, sys
 sys.path.insert(0, {actors!r})
 import fork_server as forks
-forks.ANSWER_S_MAX = {patience}
-forks.KEPT_MODULES = ()
+forks.ANSWER_S_MAX = 0.2 if "--impatient" in sys.argv else {patience}
 start = forks.start_of()
 path = forks.socket_path(sys.argv)
 if "--gives-up" in sys.argv:
@@ -38,8 +39,13 @@ if forks.is_taken_over(path, start):
     os._exit(0)
 with open("/proc/self/oom_score_adj") as file:
     score = file.read().strip()
+claim = forks.claim_server(path)
 import late_module
-forks.start_server(path, start)
+if claim is not None:
+    if "--slow" in sys.argv:
+        print("claimed", flush=True)
+        input()
+    forks.start_server(claim, start)
 with open("/proc/self/oom_score_adj") as file:
     score = file.read().strip()
 job = os.environ.get("RAY_JOB_ID")
@@ -52,7 +58,7 @@ RAYLET = "import subprocess, sys; subprocess.run(sys.argv[1:]); sys.stdin.read()
 class Node:
     """A directory with workers, the first of which is started by a process that plays raylet."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *arguments: str) -> None:
         self.directory = directory
         self.path = str(directory / fork_server.SOCKET_NAME)
         self.module = directory / "late_module.py"
@@ -63,13 +69,17 @@ class Node:
         # With a locale, as else the interpreter sets one for its children.
         self.environment = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
         self.raylet = subprocess.Popen(
-            [sys.executable, "-c", RAYLET, *self.command("first")],
+            [sys.executable, "-c", RAYLET, *self.command("first", *arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=self.environment,
         )
+        if not arguments:
+            self.first = self.said_by_first()
+
+    def said_by_first(self) -> Any:
         assert self.raylet.stdout is not None
-        self.first = json.loads(self.raylet.stdout.readline())
+        return json.loads(self.raylet.stdout.readline())
 
     def command(self, *arguments: str) -> list[str]:
         raylet = f"{fork_server.RAYLET_ARGUMENT}{self.directory}/raylet"
@@ -175,8 +185,9 @@ def test_after_a_change_of_a_module_workers_are_forked_from_a_new_process(node: 
     assert has_ended(descriptor)
     os.close(descriptor)
     # The new one was forked from a worker whose parent is this process, which lives on.
-    assert node.server() != server
-    os.kill(node.server(), 9)
+    after = node.server()
+    assert node.worker("third")[1][1] == after != server
+    os.kill(after, 9)
 
 
 def test_a_worker_runs_by_itself_when_the_process_has_been_killed(node: Node) -> None:
@@ -237,6 +248,49 @@ def test_nonsense_is_answered_by_a_close_and_leaves_the_process_as_it_is(node: N
     assert node.worker("second")[1][1] == server
     assert node.server() == server  # so it has closed what it forked for
     assert sorted(os.listdir(f"/proc/{server}/fd")) == before
+
+
+def test_a_worker_that_begins_beside_the_first_one_waits_for_its_imports(tmp_path: Path) -> None:
+    node = Node(tmp_path, "--slow")
+    try:
+        assert node.raylet.stdin is not None
+        assert node.raylet.stdout is not None
+        assert node.raylet.stdout.readline() == b"claimed\n"
+        second = subprocess.Popen(
+            node.command("second"), stdout=subprocess.PIPE, env=node.environment
+        )
+        node.raylet.stdin.write(b"go on\n")
+        node.raylet.stdin.flush()
+        first = node.said_by_first()
+        said, _ = second.communicate(timeout=PATIENCE_S)
+        assert json.loads(said)[0] not in (second.pid, first[0])
+        assert json.loads(said)[1] == node.server()
+    finally:
+        node.end()
+
+
+def test_a_worker_does_not_wait_for_a_process_that_hangs(node: Node, tmp_path: Path) -> None:
+    server = node.server()
+    # At the end of its parent, a stopped process is sent SIGHUP.
+    wait_until(lambda: not os.path.exists(f"/proc/{node.first[0]}"))
+    os.kill(server, signal.SIGSTOP)
+    wait_until(
+        lambda: Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    )
+    try:
+        # Not a pipe, of which the stopped process has the other end as well.
+        with (tmp_path / "said").open("w+") as said:
+            second = subprocess.Popen(
+                node.command("second", "--impatient"), stdout=said, env=node.environment
+            )
+            assert second.wait(PATIENCE_S) == 0
+            said.seek(0)
+            assert json.load(said)[0] == second.pid
+        assert not os.path.exists(node.path)
+        started, third = node.worker("third")  # at once
+        assert third[0] == started
+    finally:
+        os.kill(server, signal.SIGCONT)
 
 
 def test_of_two_that_begin_at_once_one_becomes_the_process(node: Node) -> None:
