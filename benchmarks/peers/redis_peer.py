@@ -10,19 +10,38 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from peer import Bodies, Peer, Publisher, Server, free_ports, until
+from peer import KEY, Bodies, Peer, Publisher, QueueConsumer, Reader, Server, free_ports, until
 
+BLOCK_MS = 1_000
 BATCH = 500
 """Of a publisher with a window of 1,000: one pipeline is written while the next one fills."""
 READ_COUNT = 1_000
 DOWN_AFTER_MS = 500
 
 
+Commands = Callable[[str, bytes], tuple[tuple[Any, ...], ...]]
+
+
+def _to_stream(topic: str, body: bytes) -> tuple[tuple[Any, ...], ...]:
+    return (("XADD", topic, "*", "b", body),)
+
+
+def _to_hash(topic: str, body: bytes) -> tuple[tuple[Any, ...], ...]:
+    return (("HSET", topic, body[KEY], body),)
+
+
+def _to_hash_and_watchers(topic: str, body: bytes) -> tuple[tuple[Any, ...], ...]:
+    return (("HSET", topic, body[KEY], body), ("PUBLISH", topic, body))
+
+
 class RedisPublisher(Publisher):
     """What is handed over while a pipeline is under way goes with the next one."""
 
-    def __init__(self, connect: Callable[[], Any], topic: str) -> None:
+    def __init__(
+        self, connect: Callable[[], Any], topic: str, commands: Commands = _to_stream
+    ) -> None:
         super().__init__()
+        self._commands = commands
         self._connect = connect
         self._redis = connect()
         self._topic = topic
@@ -47,7 +66,8 @@ class RedisPublisher(Publisher):
     async def _pipeline(self, bodies: list[bytes]) -> None:
         pipeline = self._redis.pipeline(transaction=False)
         for body in bodies:
-            pipeline.execute_command("XADD", self._topic, "*", "b", body)
+            for command in self._commands(self._topic, body):
+                pipeline.execute_command(*command)
         pipeline.execute_command(*self._wait)
         found = await pipeline.execute()
         assert found[-1] >= self._wait[1], found[-1]
@@ -77,16 +97,73 @@ class RedisPublisher(Publisher):
         await self._redis.aclose()
 
 
+class RedisReader(Reader):
+    """A client that asks a hash."""
+
+    def __init__(self, redis: Any, topic: str) -> None:
+        self._redis = redis
+        self._topic = topic
+
+    async def get(self, key: str) -> bytes:
+        body: bytes = await self._redis.hget(self._topic, key)
+        return body
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+
+
+class RedisConsumer(QueueConsumer):
+    """A consumer of a group. It acknowledges what it has taken in the round trip that asks for
+    more."""
+
+    def __init__(
+        self, redis: Any, topic: str, number: int, backlog: int, took: Callable[[int], None]
+    ) -> None:
+        self._redis = redis
+        self._topic = topic
+        self._ask = (
+            *("XREADGROUP", "GROUP", "workers", f"c{number}", "COUNT", backlog),
+            *("BLOCK", BLOCK_MS, "STREAMS", topic, ">"),
+        )
+        self._took = took
+        self._taking = asyncio.create_task(self._take())
+
+    async def _take(self) -> None:
+        taken: list[bytes] = []
+        while True:
+            pipeline = self._redis.pipeline(transaction=False)
+            if taken:
+                pipeline.execute_command("XACK", self._topic, "workers", *taken)
+            pipeline.execute_command(*self._ask)
+            *_, found = await pipeline.execute()
+            taken = [entry[0] for entries in _entries(found) for entry in entries]
+            if taken:
+                self._took(len(taken))
+
+    async def settle(self) -> None:
+        # Asked, since the answer to XACK comes behind that of an XREADGROUP that waits. With the
+        # last message taken, the server knows of those before: the task has sent its XACK.
+        async with self._redis.client() as asking:
+            while (await asking.xpending(self._topic, "workers"))["pending"]:
+                await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        self._taking.cancel()
+        await self._redis.aclose()
+
+
 class Redis(Peer):
     """A primary, its replica, and three sentinels that a failover needs."""
 
     name = "redis"
     copies = "both disks"
+    lacks = frozenset(("failover_by_age",))
 
     def __init__(self) -> None:
         self._servers: dict[int, Server] = {}
         self._sentinels: dict[int, Server] = {}
         self._killed = 0
+        self._consumers = 0
         self._directory = Path()
 
     @staticmethod
@@ -230,6 +307,58 @@ class Redis(Peer):
                     length_bytes += len(fields[b"b"])
         await redis.aclose()
         return length_bytes
+
+    async def make_state(self, topic: str) -> None:
+        pass
+
+    async def drop_state(self, topic: str) -> None:
+        await self.drop_topic(topic)
+
+    async def keys_held(self, topic: str) -> list[int]:
+        return [int(await self._ask(port, "HLEN", topic)) for port in self._servers]
+
+    async def state_publisher(self, topic: str, *, watched: bool) -> Publisher:
+        return RedisPublisher(self._connect, topic, _to_hash_and_watchers if watched else _to_hash)
+
+    async def reader(self, topic: str) -> Reader:
+        return RedisReader(self._connect(), topic)
+
+    async def watch(self, topic: str, bodies: Bodies) -> Callable[[], object]:
+        redis = self._connect()
+        channel = redis.pubsub(ignore_subscribe_messages=True)
+        await channel.subscribe(topic)
+
+        async def read() -> None:
+            async for message in channel.listen():
+                bodies([message["data"]])
+
+        reading = asyncio.create_task(read())
+
+        async def end() -> None:
+            reading.cancel()
+            await channel.aclose()
+            await redis.aclose()
+
+        return end
+
+    async def make_queue(self, topic: str) -> str:
+        await self._ask(
+            await self._primary(), "XGROUP", "CREATE", topic, "workers", "0", "MKSTREAM"
+        )
+        return topic
+
+    async def drop_queue(self, topic: str) -> None:
+        await self.drop_topic(topic)
+
+    async def consumer(
+        self, topic: str, backlog: int, took: Callable[[int], None]
+    ) -> QueueConsumer:
+        self._consumers += 1
+        return RedisConsumer(self._connect(), topic, self._consumers, backlog, took)
+
+    async def left(self, topic: str) -> int:
+        found = await self._ask(await self._primary(), "XPENDING", topic, "workers")
+        return int(found["pending"] if isinstance(found, dict) else found[0])
 
     async def fail(self, topic: str) -> Callable[[], object]:
         self._killed = await self._primary()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 BENCH = Path(__file__).resolve().parents[2] / "benchmarks" / "peers" / "run.py"
-LOADS = "w1,publish_128B_4pub,paced_1000,replay"
+LOADS = "w1,publish_128B_4pub,paced_1000,replay,sow_publish,queue_4_backlog_100"
 COUNTED = ("w1_ms_p50", "publish_128B_4pub", "paced_1000_ack_ms_p50", "replay")
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
@@ -45,6 +45,9 @@ def test_a_peer_holds_what_was_acknowledged(peer: str, tmp_path: Path) -> None:
         assert line["held"][0] >= line["messages"] > 0
     # The loads fail by themselves where a server holds another number than was acknowledged.
     assert lines["replay"]["held"][0] == lines["replay"]["messages"]
+    # They fail, too, where a queue is not empty then, or a message was taken twice.
+    assert lines["queue_4_backlog_100"]["value"] > 0
+    assert ("sow_publish" in lines) == (peer != "rabbitmq")
 
 
 def test_a_ratio_is_of_slices_in_turn(tmp_path: Path) -> None:
