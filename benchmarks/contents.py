@@ -107,6 +107,7 @@ async def sow(bench: Bench) -> list[Figure]:
     store = LmdbSowStore(path)
     flights = SowTopicDefinition("flights", "json", keys=("/flight",))
     feature = SowFeature(sow_book((flights,), (), store))
+    feature.wanted_by(lambda topic: False)  # As in an instance that nobody queries or follows.
     state = feature.book.topics[0].state
     rows = [(orjson.dumps(flight(number)), number) for number in range(RECORDS)]
     rows_mb = anonymous_mb(os.getpid())

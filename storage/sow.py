@@ -262,8 +262,8 @@ class LmdbSowStore:
         """The read transaction that is kept open between two commits, so that the read of a record
         begins none."""
         self._held_transaction: Any = None
-        self._views: dict[bytes, Any] = {}
-        """Blocks as `_held` sees them, by key."""
+        self._views: dict[bytes, dict[int, Any]] = {}
+        """Blocks as `_held` sees them, by topic and number."""
         self._may_hold = True
         """Whether a read transaction may stay open: not while the file is rewritten, or must be
         opened again after a failed write."""
@@ -392,13 +392,14 @@ class LmdbSowStore:
         Raises:
             StorageError: the file cannot be used.
         """
-        views, found = self._views, []
+        views, found = self._views.get(topic.number), []
+        if views is None:
+            views = self._views[topic.number] = {}
         try:
             for number, offset, length in places:
-                key = topic.block_key(number)
-                view = views.get(key)
+                view = views.get(number)
                 if view is None:
-                    view = views[key] = self._block(key)
+                    view = views[number] = self._block(topic.block_key(number))
                 found.append(bytes(view[offset : offset + length]))
             return found
         except lmdb.Error as error:
@@ -610,15 +611,15 @@ def scanned_blocks(
     views: dict[int, Any] = {}
     most = READ_AT_ONCE
     while True:
-        entries = blocks.index.entries(start, end, most)
-        for key, block, offset, length in entries:
+        keys, places = blocks.index.entries(start, end, most)
+        for key, (block, offset, length) in zip(keys, places, strict=True):
             view = views.get(block)
             if view is None:
                 view = views[block] = transaction.get(BLOCK + number + NUMBER.pack(block))
             yield key, bytes(view[offset : offset + length])
-        if len(entries) < most:
+        if len(keys) < most:
             return
-        start = entries[-1][0] + b"\0"
+        start = keys[-1] + b"\0"
 
 
 class LmdbTopic:
@@ -694,11 +695,10 @@ class LmdbTopic:
         """Returns the first `most` pairs of `scan`."""
         found = self._store.chunk(self.front + start, self.front + end, most)
         with self._store.index_lock:
-            entries = self.blocks.index.entries(start, end, most)
-            if not entries:
+            keys, places = self.blocks.index.entries(start, end, most)
+            if not keys:
                 return found
-            values = self._store.read_places(self, [entry[1:] for entry in entries])
-        made = [(entry[0], value) for entry, value in zip(entries, values, strict=True)]
+            made = list(zip(keys, self._store.read_places(self, places), strict=True))
         return sorted(found + made)[:most] if found else made
 
 

@@ -182,24 +182,27 @@ class KeyIndex:
             del bucket[-_ENTRY_BYTES:]
             self.count -= 1
 
-    def entries(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, int, int, int]]:
-        """Returns the first `most` entries (entry key of the record, and place) from `start` on and
-        before `end`, which are keys of entries."""
-        found: list[tuple[bytes, int, int, int]] = []
+    def entries(self, start: bytes, end: bytes, most: int) -> tuple[list[bytes], list[Place]]:
+        """Returns the first `most` keys of entries from `start` on and before `end`, in order, and
+        their places."""
         if start >= _VALUE_END or end <= _VALUE:
-            return found
+            return [], []
         number = bisect_right(self._firsts, _lowest(start)) - 1
-        while number < len(self._buckets) and len(found) < most:
-            made = sorted(_ENTRY.iter_unpack(self._buckets[number]))
-            found += [(b"v" + key.hex().encode(), *place) for key, *place in made]
-            if found and (found[0][0] < start or found[-1][0] >= end):
-                is_end = found[-1][0] >= end
-                low = bisect_left(found, start, key=_key_of)
-                found = found[low : bisect_left(found, end, key=_key_of)]
-                if is_end:
-                    break
-            number += 1
-        return found[:most]
+        # The first bucket also has keys before `start`.
+        wanted = most + len(self._buckets[number]) // _ENTRY_BYTES
+        rows: list[tuple[bytes, int, int, int]] = []
+        for at in range(number, len(self._buckets)):
+            rows += sorted(_ENTRY.iter_unpack(self._buckets[at]))
+            if len(rows) >= wanted or (rows and _VALUE + hexlify(rows[-1][0]) >= end):
+                break
+        if not rows:
+            return [], []
+        digests = b"".join([row[0] for row in rows])
+        text = _VALUE + hexlify(digests, _VALUE, _KEY_BYTES)
+        keys = [text[at : at + _STORED_BYTES] for at in range(0, len(text), _STORED_BYTES)]
+        low = bisect_left(keys, start)
+        high = min(bisect_left(keys, end), low + most)
+        return keys[low:high], [row[1:] for row in rows[low:high]]
 
     def last(self, start: bytes, end: bytes) -> bytes | None:
         """Returns the last key of an entry from `start` on and before `end`; None: there is
@@ -222,10 +225,6 @@ class KeyIndex:
                 return None
             number -= 1
         return None
-
-
-def _key_of(entry: tuple[bytes, int, int, int]) -> bytes:
-    return entry[0]
 
 
 def _lowest(start: bytes) -> bytes:
@@ -290,6 +289,7 @@ class BlockPlan(NamedTuple):
         deleted: keys that are deleted.
         dead: bytes that are dead from now on, by block.
         killed: blocks that are dead from now on.
+        live: bytes of the records in each new block.
     """
 
     removed: list[int]
@@ -298,6 +298,7 @@ class BlockPlan(NamedTuple):
     deleted: list[bytes]
     dead: dict[int, int]
     killed: set[int]
+    live: dict[int, int]
 
 
 class TopicBlocks:
@@ -391,9 +392,9 @@ class TopicBlocks:
         gone = killed.union(self._dead_blocks)
         kills = [each for each in kills if each[0] not in gone] + [(each, 0) for each in killed]
         if not records and not kills:
-            return BlockPlan(self._dead_blocks, {}, [], deleted, dead, killed)
-        blocks, puts = self._packed(records, kills)
-        return BlockPlan(self._dead_blocks, blocks, puts, deleted, dead, killed)
+            return BlockPlan(self._dead_blocks, {}, [], deleted, dead, killed, {})
+        blocks, puts, sizes = self._packed(records, kills)
+        return BlockPlan(self._dead_blocks, blocks, puts, deleted, dead, killed, sizes)
 
     def _victims(self, dead: Mapping[int, int]) -> set[int]:
         """Returns the blocks whose present records are to be written anew."""
@@ -436,8 +437,10 @@ class TopicBlocks:
         self,
         records: list[tuple[bytes, Any, bytearray | None, int]],
         kills: list[tuple[int, int]],
-    ) -> tuple[dict[int, bytes], list[tuple[bytes, bytes, bytearray | None, int]]]:
+    ) -> tuple[dict[int, bytes], list[tuple[bytes, bytes, bytearray | None, int]], dict[int, int]]:
+        """Returns the blocks, the places of the records, and the bytes of each block's records."""
         blocks: dict[int, bytes] = {}
+        sizes: dict[int, int] = {}
         puts: list[tuple[bytes, bytes, bytearray | None, int]] = []
         number, at = self._next, 0
         while at < len(records) or not blocks:
@@ -458,6 +461,7 @@ class TopicBlocks:
                     *[value or b"\0" for value in values],
                 )
             )
+            sizes[number] = sum(lengths) + _RECORD_BYTES * len(part)
             offsets = _offsets(lengths, head)
             puts += [
                 (key, _PLACE.pack(number, offset, length), bucket, place)
@@ -466,7 +470,7 @@ class TopicBlocks:
                 )
             ]
             number, at, kills = number + 1, end, []
-        return blocks, puts
+        return blocks, puts, sizes
 
     def apply(self, plan: BlockPlan, locked: AbstractContextManager[object]) -> None:
         """Changes the index as the file was changed.
@@ -487,11 +491,8 @@ class TopicBlocks:
         for number in plan.killed:
             del self.live_bytes[number], self.size_bytes[number]
         for number, block in plan.blocks.items():
-            self.size_bytes[number], self.live_bytes[number] = len(block), 0
+            self.size_bytes[number], self.live_bytes[number] = len(block), plan.live[number]
             self._next = number + 1
-        for _, place, _, _ in puts:
-            number, _, length = _PLACE.unpack(place)
-            self.live_bytes[number] += length + _RECORD_BYTES
         self._dead_blocks = list(plan.killed)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import struct
+from binascii import hexlify
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
@@ -83,6 +84,34 @@ class KeyRule:
         made = self._begun.copy()
         made.update(b"".join(parts))
         return made.hexdigest().encode()
+
+    def keys_of(self, trees: Sequence[Tree]) -> list[bytes]:
+        """Returns the key of each of many messages, as `key_of` does.
+
+        Raises:
+            SowKeyError: of one of them a key field is missing, empty, or not one value.
+        """
+        if len(self._paths) != 1 or len(self._paths[0]) != 1:
+            return list(map(self.key_of, trees))
+        (name,) = self._paths[0]
+        begun, length_of = self._begun.copy, _LENGTH.pack
+        digests: list[bytes] = []
+        for tree in trees:
+            value = tree.get(name)
+            if type(value) is str and value and value.isascii():
+                text = value.encode()
+            elif type(value) is int:
+                text = key_text(value)
+                if not text:
+                    return list(map(self.key_of, trees))
+            else:
+                return list(map(self.key_of, trees))
+            made = begun()
+            made.update(length_of(len(text)) + text)
+            digests.append(made.digest())
+        keys = hexlify(b"".join(digests))
+        step = 2 * DIGEST_BYTES
+        return [keys[at : at + step] for at in range(0, len(keys), step)]
 
     def _wrong(self, path: FieldPath, value: object) -> str:
         identifier = self.identifiers[self._paths.index(path)]

@@ -222,7 +222,7 @@ class SowTopic:
             MessageTypeError: one of the bodies is of another type.
         """
         assert self._rule is not None
-        return list(map(self._rule.key_of, self.type.parse_all(bodies)))
+        return self._rule.keys_of(self.type.parse_all(bodies))
 
     def _rule_of(self, topic: str) -> KeyRule:
         """Returns the key rule of a logical topic: the topic is its own key domain, where none is

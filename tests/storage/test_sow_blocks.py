@@ -102,10 +102,11 @@ def test_the_index_is_a_dict_in_order(seed: int) -> None:
         ordered = sorted((b"v" + each.hex().encode(), *spot) for each, spot in model.items())
         within = [each for each in ordered if start <= each[0] < end]
         most = chance.choice([1, 7, 1_000])
-        assert index.entries(start, end, most) == within[:most]
+        found, places = index.entries(start, end, most)
+        assert [(each, *spot) for each, spot in zip(found, places, strict=True)] == within[:most]
         assert index.last(start, end) == (within[-1][0] if within else None)
         assert index.find(key) == model.get(key)
-    assert index.entries(b"w", b"x", 5) == [] and index.last(b"w", b"x") is None
+    assert index.entries(b"w", b"x", 5) == ([], []) and index.last(b"w", b"x") is None
 
 
 @pytest.mark.usefixtures("_small_blocks")

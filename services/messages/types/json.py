@@ -64,9 +64,9 @@ class Json(SplicedType[msgspec.Raw]):
 
     def parse_all(self, bodies: Sequence[bytes]) -> list[Tree]:
         together = b"".join(bodies)
-        # Flat objects, few bytes of them: none needs to be looked at by itself.
+        # Flat objects, none of them long: none needs to be looked at by itself.
         if (
-            len(together) <= COUNTED_FROM_BYTES
+            max(map(len, bodies), default=0) <= COUNTED_FROM_BYTES
             and together.count(b"{") == len(bodies)
             and b"[" not in together
         ):

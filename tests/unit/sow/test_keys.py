@@ -119,3 +119,31 @@ def test_keys_of_publishers() -> None:
     ):
         with pytest.raises(SowKeyError, match=why):
             given_key(key, "orders")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, 2, -7, "a", "é"],
+        ["a", "07", "b"],
+        [1, 1.0, True],
+        [1 << 63, 5],
+        [(1 << 64) + 1],
+        [3, None],
+        [3, ""],
+        [[1]],
+        [],
+    ],
+)
+@pytest.mark.parametrize("identifiers", [("/id",), ("/id", "/id"), ("/o/id",)])
+def test_the_keys_of_many_are_the_keys_of_each(values: list[object], identifiers: Any) -> None:
+    rule = KeyRule("orders", identifiers)
+    trees: Any = [{"id": value, "o": {"id": value}} for value in values]
+    try:
+        wanted = [rule.key_of(tree) for tree in trees]
+    except SowKeyError as error:
+        with pytest.raises(SowKeyError) as found:
+            rule.keys_of(trees)
+        assert str(found.value) == str(error)
+    else:
+        assert rule.keys_of(trees) == wanted

@@ -169,3 +169,28 @@ def test_what_is_said_to_be_shallow_is(depth: int) -> None:
 )
 def test_the_depth_is_seen_without_a_walk(body: bytes, is_said: bool) -> None:
     assert is_surely_shallow(body) == is_said
+
+
+@pytest.mark.parametrize(
+    "bodies",
+    [
+        [],
+        BODIES,
+        BODIES[:2],
+        [b'{"a":1}', b"[1]"],
+        [b'{"a":"{"}', b"7"],
+        [b'{"a":1}', b'{"a":'],
+        [b'{"a":1}', b"\xff"],
+        [b'{"a":1}', b'{"a":' * (DEPTH_MAX + 1) + b"1" + b"}" * (DEPTH_MAX + 1)],
+        [b'{"a":"' + b"x" * 3_000_000 + b'"}', b"{}"],
+    ],
+)
+def test_many_bodies_are_parsed_as_each_is(bodies: list[bytes]) -> None:
+    try:
+        wanted = [JSON.parse(body) for body in bodies]
+    except MessageTypeError as error:
+        with pytest.raises(MessageTypeError) as found:
+            JSON.parse_all(bodies)
+        assert str(found.value) == str(error)
+    else:
+        assert JSON.parse_all(bodies) == wanted
