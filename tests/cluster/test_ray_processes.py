@@ -23,6 +23,8 @@ HEAVY = (
     *("numpy", "pandas", "pyarrow", "pydantic", "pyspark"),
     *("aiohttp", "attrs", "grpc", "jinja2", "markdown_it", "starlette", "urllib3"),
     *("opentelemetry.exporter", "ray.data", "ray.serve"),
+    # A client refuses to work in a fork of the process that has imported it.
+    "raylay.services.client",
 )
 """Packages that no instance and no link of a fabric that asks for nothing special may import. The
 environment of the tests has all of them."""
