@@ -28,6 +28,7 @@ RUNS = 2
 LOCAL = tuple(f"queue_{consumers}_backlog_{backlog}" for consumers, backlog in CASES)
 REDIS = tuple(f"redis_{name}" for name in LOCAL)
 OF_REDIS = tuple(f"{name}_of_redis" for name in LOCAL)
+BATCHED = ("queue_1_batches_100",)
 PACED = ("queue_deliver_1000_ms_p50", "queue_deliver_1000_ms_p99")
 SHARED = ("queue_pair_4_backlog_100", "queue_pair_share_of_publisher", "queue_moves_first_ms",
           "queue_moves_all_ms")  # fmt: skip
@@ -71,11 +72,12 @@ async def _until(is_so: Callable[[], bool]) -> None:
 class _Consumers:
     """Consumers, each with a connection of its own, that acknowledge what they get."""
 
-    def __init__(self, clients: list[Client], backlog: int) -> None:
+    def __init__(self, clients: list[Client], backlog: int, *, by_batch: bool = False) -> None:
         self.clients = clients
         self.counts = [0] * len(clients)
         self.took: Callable[[int, bytes], None] | None = None
         self._backlog = backlog
+        self._by_batch = by_batch
         self._tasks: list[asyncio.Task[None]] = []
         self._stack = AsyncExitStack()
 
@@ -96,6 +98,10 @@ class _Consumers:
 
     async def _consume(self, number: int, work: Any) -> None:
         counts = self.counts
+        if self._by_batch:
+            async for batch in work.batches():
+                counts[number] += len(batch)
+            return
         async for message in work:
             counts[number] += 1
             if self.took is not None:
@@ -143,6 +149,7 @@ async def queue_local(bench: Bench) -> list[Figure]:
                     run = partial(publish_all, publisher, "bench/work", message, messages)
                     value = await _best(messages, consumers, run)
                 figures.append(Figure(f"queue_{count}_backlog_{backlog}", value, "messages/s"))
+            figures.append(await _batched(bench, fabric, publisher, message))
             figures += await _paced(bench, fabric, publisher)
     finally:
         await asyncio.to_thread(fabric.stop)
@@ -151,6 +158,15 @@ async def queue_local(bench: Bench) -> list[Figure]:
         figures.append(Figure(f"redis_{ours.name}", redis, "messages/s"))
         figures.append(Figure(f"{ours.name}_of_redis", ours.value / redis, "ratio"))
     return figures
+
+
+async def _batched(bench: Bench, fabric: Fabric, publisher: Client, message: bytes) -> Figure:
+    """One consumer that reads batches."""
+    clients, messages = [bench.client(fabric)], MESSAGES[BACKLOG]
+    async with _Consumers(clients, BACKLOG, by_batch=True) as consumers:
+        run = partial(publish_all, publisher, "bench/work", message, messages)
+        value = await _best(messages, consumers, run)
+    return Figure(BATCHED[0], value, "messages/s")
 
 
 async def _paced(bench: Bench, fabric: Fabric, publisher: Client) -> list[Figure]:

@@ -42,7 +42,17 @@ from publishers import NAMES as PUBLISHERS
 from publishers import many_publishers
 from queries import FILTERED, HOLES, holes, publish_filtered, queries
 from queries import NAMES as QUERIES
-from queues import LOCAL, OF_REDIS, PACED, REDIS, SHARED, queue_local, queue_memory, queue_pair
+from queues import (
+    BATCHED,
+    LOCAL,
+    OF_REDIS,
+    PACED,
+    REDIS,
+    SHARED,
+    queue_local,
+    queue_memory,
+    queue_pair,
+)
 from queues import MEMORY as QUEUE_MEMORY
 from regions import NAMES as REGIONS
 from regions import regions
@@ -142,7 +152,7 @@ MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
     (FILTERED_LIVE, filtered_live, ""),
     (FILTERED, publish_filtered, "filtered"),
     (QUERIES, queries, ""),
-    ((*LOCAL, *PACED, *REDIS, *OF_REDIS), queue_local, ""),
+    ((*LOCAL, *BATCHED, *PACED, *REDIS, *OF_REDIS), queue_local, ""),
     (SHARED, queue_pair, ""),
     (QUEUE_MEMORY, queue_memory, ""),
     (HOLES, holes, ""),

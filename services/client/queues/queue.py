@@ -125,7 +125,7 @@ class QueueOperations:
 
     def settle(self, consumer: QueueConsumer[Any], message: QueueMessage[Any], how: str) -> None:
         """Acknowledges, expires or gives back a message: `ack`, `expire` or `cancel`."""
-        publisher, sequence = message.identity()
+        publisher, sequence = message.leased_key
         message_type = consumer.message_type or message.queue_type
         if how == "cancel":
             self._cancel(consumer, message_type, publisher, sequence)
@@ -134,7 +134,8 @@ class QueueOperations:
         if self._runtime.tracer is not None and message.is_sampled:
             of = consumer.queue, message.queue_type, how, publisher, sequence
             self._sampled_acks.add(SampledAck(*of, message.topic, message.trace, time.time_ns()))
-        self._settled(consumer)
+        if self._acks_timer is None or self._acks.messages >= consumer.said_together:
+            self._settled(consumer)
 
     def settle_batch(self, consumer: QueueConsumer[Any], batch: QueueBatch[Any], how: str) -> None:
         """Acknowledges, expires or gives back the messages of a batch, as `settle` does for one."""

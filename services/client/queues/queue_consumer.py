@@ -49,9 +49,10 @@ class QueueMessage(Message[Value]):
     Attributes:
         is_settled: whether the message was acknowledged, expired or given back, or is not leased to
             this consumer any more.
+        leased_key: publisher id and sequence, as `identity` returns them.
     """
 
-    __slots__ = ("_consumer", "_key", "is_settled")
+    __slots__ = ("_consumer", "is_settled", "leased_key")
 
     def __init__(
         self,
@@ -63,12 +64,12 @@ class QueueMessage(Message[Value]):
     ) -> None:
         super().__init__(batch, offset, end)
         self._consumer = consumer
-        self._key = key
+        self.leased_key = key
         self.is_settled = False
 
     def identity(self) -> tuple[int, int]:
         """Publisher id and sequence."""
-        return self._key
+        return self.leased_key
 
     @property
     def queue(self) -> str:
@@ -297,7 +298,15 @@ class QueueConsumer(Generic[Value]):
         return self
 
     async def __anext__(self) -> QueueMessage[Value]:
-        self._settle_current()
+        current = self._current
+        if type(current) is QueueMessage and self.is_auto:
+            # As `_settle_current`, with fewer calls.
+            self._current = None
+            if not current.is_settled:
+                current.is_settled = True
+                self._host.settle(self, current, "ack")
+        else:
+            self._settle_current()
         while True:
             held = self._held
             while held:
@@ -305,7 +314,7 @@ class QueueConsumer(Generic[Value]):
                 if message.is_settled:
                     continue
                 end_s = message.batch.lease_end_s
-                if end_s and message.is_overdue(time.monotonic()):
+                if 0.0 < end_s <= time.monotonic():
                     held.appendleft(message)
                     self._give_back_overdue()
                     held = self._held
@@ -358,13 +367,7 @@ class QueueConsumer(Generic[Value]):
     def _settle_current(self) -> None:
         """Notes that the application asks for more, and so is done with what it has."""
         current, self._current = self._current, None
-        if current is None or not self.is_auto or current.is_settled:
-            return
-        if type(current) is QueueMessage:
-            # As `QueueMessage._settle`, with fewer calls.
-            current.is_settled = True
-            self._host.settle(self, current, "ack")
-        else:
+        if current is not None and self.is_auto:
             current._settle("ack")
 
     @property

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import msgpack
@@ -607,4 +608,51 @@ async def test_a_lost_connection_drops_batches_that_were_not_handed_out() -> Non
         assert work.queued_messages == 2
         work.disconnected()
         assert work.queued_messages == 0
+    await server.stop()
+
+
+def counted_calls(work: Callable[[], None]) -> int:
+    """The calls of functions that some work takes, this one's and built-in ones included."""
+    count = 0
+
+    def note(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize(("by_batch", "calls_max"), [(False, 7.5), (True, 1.5)])
+@run
+async def test_a_message_takes_so_many_calls_and_fewer_by_batch(
+    by_batch: bool, calls_max: float
+) -> None:
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with client_of(server) as client, client.queue("work", backlog=400) as work:
+        deliver(server.session, *range(1, 401))
+        # The delivery is here, and nothing of what follows waits for the loop.
+        assert await anext(work) is not None
+        rest = range(398)
+        if by_batch:
+            await take(work, 399)
+            deliver(server.session, *range(401, 801))
+            assert await work.next_batch() is not None
+            rest = range(1)
+
+        def read() -> None:
+            for _ in rest:
+                try:
+                    (work.next_batch() if by_batch else work.__anext__()).send(None)
+                except StopIteration:
+                    pass
+
+        found = counted_calls(read) / (200 if by_batch else len(rest))
+        assert found <= calls_max, found
     await server.stop()
