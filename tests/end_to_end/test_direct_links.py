@@ -23,6 +23,7 @@ from support.instance_processes import servers as servers
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.config.transport import TransportConfig
 from raylay.services.messages.records import publisher_id
+from raylay.services.replication.link.direct_link import BEHIND_BYTES_MAX
 
 MESSAGES = 100
 
@@ -123,16 +124,17 @@ def test_who_takes_a_direct_connection_too_slowly_gets_the_rest_from_the_link(
     first, second = pair(servers, tmp_path, window_bytes=64 * 1024)
     client = Client(first.address, "publisher")
     first.wait_for("link_direct")
+    count = BEHIND_BYTES_MAX // 100_000 + 10
     second.process.send_signal(signal.SIGSTOP)
     try:
         # More than the instance keeps in memory for it.
-        for sequence in range(1, 61):
+        for sequence in range(1, count + 1):
             client.publish(range(sequence, sequence + 1), text="m" * 100_000)
         first.wait_for("it takes messages more slowly than they are committed")
     finally:
         second.process.send_signal(signal.SIGCONT)
-    client.persisted(60)
-    assert second.journal() == [(publisher_id("publisher"), n) for n in range(1, 61)]
+    client.persisted(count)
+    assert second.journal() == [(publisher_id("publisher"), n) for n in range(1, count + 1)]
 
 
 @pytest.mark.parametrize("compression, direct", [(False, False), (True, True)])

@@ -20,8 +20,8 @@ PAUSE_US_MAX = 60_000_000
 LASTING_US = 60_000_000
 """Time in microseconds after which a taken-over connection was worth it: the next one is taken over
 without a longer pause."""
-BEHIND_BYTES_MAX = 4 * 1024 * 1024
-BEHIND_RUNS_MAX = 4_096
+BEHIND_BYTES_MAX = 16 * 1024 * 1024
+BEHIND_RUNS_MAX = 16_384
 """Number of runs that are committed and not sent yet, at most: a link keeps its backlog in the
 journal, an instance would keep it in memory."""
 BATCH_BYTES = 512 * 1024
