@@ -98,10 +98,14 @@ def fork_socket() -> str:
 
 
 def fork_process() -> int:
-    """The pid of the process that workers are forked from, when it waits for requests."""
+    """The pid of the process that workers are forked from, when it waits for requests; 0: there is
+    none."""
     with socket.socket(socket.AF_UNIX) as asking:
         asking.settimeout(60)
-        asking.connect(fork_socket())
+        try:
+            asking.connect(fork_socket())
+        except ConnectionRefusedError:
+            return 0
         asking.shutdown(socket.SHUT_WR)
         assert asking.recv(1) == b""
     return int(Path(fork_socket() + ".lock").read_text())
@@ -133,25 +137,43 @@ def test_workers_are_forked_and_live_on_without_the_process_that_they_are_forked
     whole: Fabric,
 ) -> None:
     before = {name: whole.pid(name) for name in ("near-1", "near-2", "far-1")}
+    if not Path(fork_socket()).exists():
+        pytest.skip("the machine stood still: a worker waited 10 s, and gave the process up")
     server = fork_process()
     started: Any = ray.remote(num_cpus=0)(Plain)
-    forked = started.remote()
-    pid, parent = ray.get(forked.pids.remote())
-    assert parent == server
+    kept: list[Any] = []
+
+    def forked_from(parent: int) -> tuple[Any, int]:
+        """An actor whose process is a fork of another one, and its pid. Ray gives the first actors
+        the idle workers that it has."""
+        for _ in range(20):
+            actor = started.remote()
+            pid, found = ray.get(actor.pids.remote())
+            if found == parent:
+                return actor, pid
+            kept.append(actor)
+        raise AssertionError(f"no worker is a fork of {parent}")
+
     # Ray ends a worker that does not answer by the pid that the fork has told it, and its group.
+    stopped, pid = forked_from(server)
     os.kill(pid, signal.SIGSTOP)
-    ray.kill(forked)
+    ray.kill(stopped)
     assert has_ended(pid, 60)
     assert os.path.exists(f"/proc/{server}")
 
-    lasting = started.remote()
-    pid, parent = ray.get(lasting.pids.remote())
-    assert parent == server
+    lasting, pid = forked_from(server)
     os.kill(server, signal.SIGKILL)
     assert has_ended(server, 60)
     assert ray.get(lasting.pids.remote())[0] == pid
-    assert {name: whole.pid(name) for name in ("near-1", "near-2", "far-1")} == before
-    # The next worker runs by itself, and another one is forked from what it leaves.
-    assert ray.get(started.remote().pids.remote())[1] != server
-    assert fork_process() != server
-    ray.kill(lasting)
+    assert {name: whole.pid(name) for name in before} == before
+    # The next worker runs by itself, and another process is forked from it.
+    for _ in range(20):
+        kept.append(started.remote())
+        ray.get(kept[-1].pids.remote())
+        if fork_process():
+            break
+    after = fork_process()
+    assert after not in (0, server)
+    kept.append(forked_from(after)[0])
+    for actor in (lasting, *kept):
+        ray.kill(actor)
