@@ -130,6 +130,30 @@ def test_a_queue_says_its_depth_right_after_each_start(servers: Any) -> None:
         time.sleep(0.01)
 
 
+def test_what_a_consumer_has_acknowledged_before_it_leaves_is_done(servers: Any) -> None:
+    server = servers(
+        work(subscription_backlog_max=10, deliveries_max=1, dead_letters="orders/failed")
+    )
+    failed = Client(server.address, "watcher")
+    failed.send({"c": "subscribe", "sub": "s", "t": "orders/failed", "mt": "json", "cid": "s"})
+    failed.ack(cid="s")
+    publisher = Client(server.address, "pub")
+    consumer = Consumer(server.address, "ann")
+    for number in range(1, 6):
+        publisher.publish(range(number, number + 1))
+        ((key, _),) = consumer.take()
+        consumer.persisted(consumer.done([key]))
+        # The owner hears of the acknowledgment's commit and of this in one read.
+        consumer.send({"c": "unsubscribe", "sub": "s", "cid": "u"})
+        consumer.ack(cid="u")
+        consumer.sub()
+    # The last one is given up: its letter is the only one.
+    publisher.publish(range(6, 7))
+    ((key, body),) = consumer.take()
+    consumer.send({"c": "unsubscribe", "sub": "s", "cid": "u"})
+    assert failed.receive(1) == [body]
+
+
 @pytest.mark.slow
 def test_each_message_is_one_consumers(servers: Any) -> None:
     server = servers(work(subscription_backlog_max=10, lease_us=60_000_000))
