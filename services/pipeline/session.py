@@ -320,6 +320,11 @@ def worker_python() -> str:
     return str(path) if os.access(path, os.X_OK) else sys.executable
 
 
+def is_remote(spark: SparkSession) -> bool:
+    """Returns whether a session is one of Spark Connect, whose Spark runs in a server."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
 def register(spark: SparkSession) -> SparkSession:
     """Registers the format `raylay` with a session, for reading and writing, batch and stream.
 
@@ -331,10 +336,12 @@ def register(spark: SparkSession) -> SparkSession:
     check_spark()
     from raylay.services.pipeline.tables.source import RaylaySource
 
-    context = spark.sparkContext
-    if (context.master or "").startswith("local") and PYTHON_VARIABLE not in os.environ:
-        # Spark would start whatever `python3` in PATH is. On a cluster its administrator decides.
-        context.pythonExec = worker_python()
+    if not is_remote(spark) and PYTHON_VARIABLE not in os.environ:
+        context = spark.sparkContext
+        if (context.master or "").startswith("local"):
+            # Spark would start whatever `python3` in PATH is. On a cluster its administrator
+            # decides, and for a session of Spark Connect that of the server.
+            context.pythonExec = worker_python()
     spark.conf.set(PUSHDOWN_SETTING, "true")
     spark.dataSource.register(RaylaySource)
     return spark

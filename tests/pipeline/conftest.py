@@ -15,12 +15,14 @@ from raylay.services.sow.definition import SowTopicDefinition
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A session on two threads of this machine."""
     from raylay.services.pipeline import session
 
+    warehouse = str(tmp_path_factory.mktemp("warehouse"))
+    settings = FOR_SMALL_QUERIES | {"spark.sql.warehouse.dir": warehouse}
     try:
-        made = session("local[2,3]", "raylay tests", **FOR_SMALL_QUERIES)
+        made = session("local[2,3]", "raylay tests", **settings)
     except ConfigurationError as error:
         if "java" in str(error).lower():
             pytest.skip(str(error))

@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[2]
 NOWHERE = {"servers": "127.0.0.1:9", "connect_wait_s": "0.2"}
 FLIGHTS = 1_500
 SECTIONS = (
-    "Reading", "Following", "Publishing", "Dead letters", "Archiving", "Summing up, live",
+    "Reading", "Following", "Publishing", "SQL", "Dead letters", "Archiving", "Summing up, live",
 )  # fmt: skip
 """Of the page, those whose Python is run."""
 
@@ -383,7 +383,7 @@ def test_the_page_can_be_pasted(
         if "Fabric.of" in block:
             continue  # it runs already
         # The workers are where Spark was started.
-        placed = block.replace('"data/', f'"{tmp_path}/data/')
+        placed = re.sub(r"""(["'])data/""", rf"\1{tmp_path}/data/", block)
         exec(compile(placed, heading, "exec"), names)
     out = capsys.readouterr().out
     assert "2013" in out or "carrier" in out

@@ -96,6 +96,11 @@ class WriteOptions:
     checkpointlocation: str = field(default="")
 
     @classmethod
+    def names(cls) -> frozenset[str]:
+        """Returns the names of all options."""
+        return frozenset(cls.__dataclass_fields__)
+
+    @classmethod
     def of(cls, options: Mapping[str, str]) -> WriteOptions:
         values: dict[str, Any] = {}
         for name, value in dict(options).items():
@@ -253,7 +258,9 @@ def _columns(batch: pa.RecordBatch, topic: str, message_type: str) -> dict[str, 
         if column is None:
             column = pa.repeat(pa.scalar(fixed.get(wanted.name), kind), count)
         columns[wanted.name] = column.cast(kind)
-    columns["message_type"] = pc.fill_null(columns["message_type"], message_type)
+    for name, default in fixed.items():
+        if default:
+            columns[name] = pc.fill_null(columns[name], default)
     return columns
 
 

@@ -51,6 +51,13 @@ from raylay.services.pipeline.journals import (
     record_told,
 )
 from raylay.services.pipeline.publishing.sink import BatchWriter, StreamWriter, WriteOptions
+from raylay.services.pipeline.tables.catalog import (
+    WRITTEN_COLUMNS,
+    as_comment,
+    checked_options,
+    created_options,
+    table_options,
+)
 from raylay.services.pipeline.tables.columns import COLUMNS, Batches
 from raylay.services.pipeline.tables.content import RowFilter, checked_filter, types_at
 from raylay.services.pipeline.tables.inference import InferredType, infer
@@ -128,7 +135,7 @@ class ReadOptions:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
         """Returns the options from those that Spark passes: lower-case names, values as text."""
-        known = {name for name in cls.__dataclass_fields__ if name != "unknown"}
+        known = cls.names()
         values: dict[str, Any] = {}
         for name, value in dict(options).items():
             if name.lower() in SPARK_OPTIONS:
@@ -171,6 +178,11 @@ class ReadOptions:
                 "from there"
             )
         return made
+
+    @classmethod
+    def names(cls) -> frozenset[str]:
+        """Returns the names of all options."""
+        return frozenset(cls.__dataclass_fields__) - {"unknown"}
 
     @property
     def damage(self) -> OnCorrupt:
@@ -223,24 +235,28 @@ class RaylaySource(DataSource):
 
     @plain_errors()
     def schema(self) -> str:
-        options = ReadOptions.of(self.options)
-        parts = [f"`{name}` {DDL_OF[COLUMNS[name]]}" for name in options.column_names()]
-        declared = options.schema
-        if options.inferschema == "true":
-            declared = inferred_schema(options)
-        if declared:
-            parts.append(f"`{VALUE}` STRUCT<{declared}>")
-        return ", ".join(parts)
+        created = created_options(self.options)
+        if created is None:
+            return ", ".join(_ddl(ReadOptions.of(self.options)))
+        # `CREATE TABLE`: its options come back with the schema.
+        read, written = ReadOptions.names(), WriteOptions.names()
+        options = checked_options(created, read, written)
+        if options.keys() & {"path", "fabric"}:
+            parts = _ddl(ReadOptions.of(_of_read(options)))
+        else:
+            WriteOptions.of({name: options[name] for name in options.keys() & written})
+            parts = [f"`{name}` {kind}" for name, kind in WRITTEN_COLUMNS.items()]
+        return ", ".join([f"{parts[0]} COMMENT {as_comment(options)}", *parts[1:]])
 
     @plain_errors()
     def reader(self, schema: StructType) -> BatchReader:
         """Returns the reader of `spark.read`."""
-        return BatchReader(ReadOptions.of(self.options), schema)
+        return BatchReader(self._read_options(schema), schema)
 
     @plain_errors()
     def streamReader(self, schema: StructType) -> StreamReader:
         """Returns the reader of `spark.readStream`."""
-        options = ReadOptions.of(self.options)
+        options = self._read_options(schema)
         if options.inferschema == "true":
             raise ConfigurationError(
                 "a stream takes no option inferSchema, because its fields would differ from start "
@@ -251,12 +267,48 @@ class RaylaySource(DataSource):
     @plain_errors()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Returns the writer of `write`."""
-        return BatchWriter(WriteOptions.of(self.options), schema, overwrite)
+        return BatchWriter(self._write_options(schema), schema, overwrite)
 
     @plain_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """Returns the writer of `writeStream`."""
-        return StreamWriter(WriteOptions.of(self.options), schema, overwrite)
+        return StreamWriter(self._write_options(schema), schema, overwrite)
+
+    def _read_options(self, schema: StructType) -> ReadOptions:
+        own = _of_read(table_options(schema))
+        own.pop("inferschema", None)  # the fields were inferred when the table was created
+        options = own | dict(self.options)
+        if not {"path", "fabric"} & {name.lower() for name in options}:
+            raise ConfigurationError(
+                "give either `path` (a data directory) or `fabric` (a fabric's file, directory or "
+                "name). A table that was created with a list of columns has no options: leave the "
+                "list out, and name the columns in the option `columns`"
+            )
+        return ReadOptions.of(options)
+
+    def _write_options(self, schema: StructType) -> WriteOptions:
+        own = table_options(schema)
+        of_write = {name: own[name] for name in own.keys() & WriteOptions.names()}
+        return WriteOptions.of(of_write | dict(self.options))
+
+
+def _of_read(options: Mapping[str, str]) -> dict[str, str]:
+    """Returns those of a table's options that are for a read."""
+    found = {name: options[name] for name in options.keys() & ReadOptions.names()}
+    if "dead_letter" not in [found.get(name, "").lower() for name in ("mode", "on_corrupt")]:
+        found.pop("dead_letters", None)  # it is for what is written
+    return found
+
+
+def _ddl(options: ReadOptions) -> list[str]:
+    """Returns the columns of a read in DDL."""
+    parts = [f"`{name}` {DDL_OF[COLUMNS[name]]}" for name in options.column_names()]
+    declared = options.schema
+    if options.inferschema == "true":
+        declared = inferred_schema(options)
+    if declared:
+        parts.append(f"`{VALUE}` STRUCT<{declared}>")
+    return parts
 
 
 class StretchTable:

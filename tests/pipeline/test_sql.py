@@ -1,0 +1,135 @@
+"""Tables of Spark's catalog, and sessions of Spark Connect."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from support import connect_child
+from support.pipeline_cases import Log, expected_rows, journaled
+
+CHILD = Path(connect_child.__file__)
+CHILD_TIMEOUT_S = 600
+
+
+@pytest.fixture
+def table(spark: Any) -> Iterator[Callable[[str, str], str]]:
+    """Creates tables with these options, and drops them at the end."""
+    made: list[str] = []
+
+    def create(name: str, options: str) -> str:
+        spark.sql(f"CREATE TABLE {name} USING raylay OPTIONS ({options})")
+        made.append(name)
+        return name
+
+    yield create
+    for name in made:
+        spark.sql(f"DROP TABLE {name}")
+
+
+def count(spark: Any, query: str) -> int:
+    (row,) = spark.sql(query).collect()
+    return int(row[0])
+
+
+@pytest.mark.slow
+@pytest.mark.covers("Data pipeline", "tables of the catalog")
+def test_a_table_that_is_read(spark: Any, mixed: Log, table: Any, tmp_path: Path) -> None:
+    rows = list(expected_rows(mixed, "Chicago-1"))
+    orders = sum(row["topic"] == "orders" for row in rows)
+    options = (
+        f"path '{mixed.directory}', schema 'number INT, carrier STRING', columns 'txid,topic,body'"
+    )
+    table("sql_read", options)
+    described = spark.sql("DESCRIBE sql_read").collect()
+    assert [(row["col_name"], row["data_type"]) for row in described] == [
+        ("txid", "bigint"),
+        ("topic", "string"),
+        ("body", "binary"),
+        ("value", "struct<number:int,carrier:string>"),
+    ]
+    assert count(spark, "SELECT count(*) FROM sql_read") == len(rows)
+    assert count(spark, "SELECT count(*) FROM sql_read WHERE topic = 'orders'") == orders
+    assert count(spark, "SELECT count(*) FROM sql_read WITH (topic = 'orders')") == orders
+    query = (
+        spark.readStream.table("sql_read")
+        .selectExpr("txid", "value.number")
+        .writeStream.format("parquet")
+        .option("path", str(tmp_path / "followed"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    found = spark.read.parquet(str(tmp_path / "followed")).collect()
+    assert sorted(row["txid"] for row in found) == [row["txid"] for row in rows]
+    table("sql_inferred", f"path '{mixed.directory}', columns 'txid', inferSchema 'true'")
+    typed = spark.readStream.table("sql_inferred").schema["value"].dataType
+    assert {"number", "carrier"} <= set(typed.names)
+    assert count(spark, "SELECT count(value.number) FROM sql_inferred") == count(
+        spark, "SELECT count(value.number) FROM sql_read"
+    )
+    for wrong, text in (
+        (f"path '{mixed.directory}', bogus '1'", "there is no option bogus"),
+        (f"path '{mixed.directory}', mode 'lenient'", "mode is 'lenient'"),
+        ("topic 't'", "give either `servers`"),
+    ):
+        with pytest.raises(PySparkException, match=text):
+            table("sql_wrong", wrong)
+    spark.sql(f"CREATE TABLE sql_own (txid BIGINT) USING raylay OPTIONS (path '{tmp_path}')")
+    try:
+        with pytest.raises(PySparkException, match="with a list of columns has no options: leave"):
+            spark.sql("SELECT * FROM sql_own").collect()
+    finally:
+        spark.sql("DROP TABLE sql_own")
+
+
+@pytest.mark.slow
+@pytest.mark.covers("Data pipeline", "tables of the catalog")
+def test_a_table_that_is_written_to(spark: Any, instance: Any, table: Any, tmp_path: Path) -> None:
+    options = f"servers '{instance.address}', topic 'sql/it''s', dead_letters '{tmp_path}'"
+    table("sql_out", options)
+    spark.sql("INSERT INTO sql_out (body, key) VALUES ('a', 'k'), (NULL, 'k')")
+    spark.sql("INSERT INTO sql_out (topic, body) VALUES ('sql/other', 'b')")
+    assert [body for _, _, body in journaled(instance, "sql/it's")] == [b"a"]
+    assert [body for _, _, body in journaled(instance, "sql/other")] == [b"b"]
+    assert spark.read.parquet(str(tmp_path)).count() == 1
+    with pytest.raises(PySparkException, match="give either `path`"):
+        spark.sql("SELECT * FROM sql_out").collect()
+    # One table of both.
+    both = f"path '{instance.directory}', servers '{instance.address}', columns 'topic,body'"
+    table("sql_both", f"{both}, dead_letters '{tmp_path}'")
+    spark.sql("INSERT INTO sql_both VALUES ('sql/both', CAST('c' AS BINARY))")
+    assert count(spark, "SELECT count(*) FROM sql_both WHERE topic LIKE 'sql/%'") == 3
+    with pytest.raises(PySparkException, match="a log cannot be overwritten"):
+        spark.sql("INSERT OVERWRITE sql_out (body) VALUES ('a')")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.covers("Data pipeline", "tables of the catalog")
+def test_a_session_of_spark_connect(mixed: Log, instance: Any, tmp_path: Path) -> None:
+    pytest.importorskip("grpc_status", reason="pip install 'pyspark[connect]'")
+    command = [sys.executable, str(CHILD), str(mixed.directory), instance.address, str(tmp_path)]
+    done = subprocess.run(
+        command,
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=CHILD_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    rows = list(expected_rows(mixed, "Chicago-1"))
+    assert found["read"] == found["followed"] == found["table"] == len(rows)
+    assert "there is no option bogus" in found["error"]
+    assert [body for _, _, body in journaled(instance, "connect/out")] == [b"x", b"y"]
