@@ -332,8 +332,8 @@ def main() -> int:
     alone = [load for load in found.only if load not in in_turn]
     if alone:
         for name in peers:
-            loads = [load for load in alone if load not in PEERS[name].lacks]
-            run_alone(name, loads, report, quick=found.quick)
+            if loads := [load for load in alone if load not in PEERS[name].lacks]:
+                run_alone(name, loads, report, quick=found.quick)
     if in_turn:
         others = [name for name in peers if name != RAYLAY]
     beside = RAYLAY in peers and others
