@@ -231,6 +231,7 @@ def timed_run(first: int, bodies: list[bytes], origin_us: list[int], received_us
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.covers("Data pipeline", "windows of a topic")
 def test_messages_that_come_late_are_counted_one_by_one(
     spark: Any, choosy: Any, tmp_path: Path

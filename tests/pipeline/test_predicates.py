@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import datasource as ds
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -118,7 +118,9 @@ def near(value: Any) -> list[Any]:
     return [value, value[:4], value[2:], value * 2]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(
+    max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
 @given(st.data())
 def test_a_pushed_condition_leaves_every_matching_row(
     journal: Path, everything: Rows, data: st.DataObject

@@ -15,7 +15,7 @@ import msgpack
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
@@ -177,7 +177,9 @@ def _text(value: Any, spelled: str) -> Any:
     return value if isinstance(value, str) or value is None else spelled
 
 
-@settings(max_examples=150, deadline=None)
+@settings(
+    max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
 @given(BODIES)
 def test_any_bodies_give_what_a_plain_parser_gives(bodies: list[bytes]) -> None:
     found, refused = parsed(bodies, OF_HYPOTHESIS)
