@@ -6,7 +6,6 @@ options are described in docs/pipeline.md; an unknown option is an error.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -34,9 +33,14 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 from xxhash import xxh3_64_intdigest as checksum64
 
-from raylay.services.errors import ConfigurationError, CorruptRecord, StorageError
+from raylay.services.errors import ConfigurationError, StorageError
 from raylay.services.messages.bookmarks import EPOCH
 from raylay.services.messages.types.registry import MessageTypes
+from raylay.services.pipeline.changes.source import (
+    ChangeBatchReader,
+    ChangeOptions,
+    ChangeStreamReader,
+)
 from raylay.services.pipeline.dead_letters import DeadLetter, DeadLetterTarget, append_letters
 from raylay.services.pipeline.journals import (
     PARTITION_BYTES_DEFAULT,
@@ -48,7 +52,6 @@ from raylay.services.pipeline.journals import (
     places,
     plan,
     position,
-    record_told,
 )
 from raylay.services.pipeline.publishing.sink import BatchWriter, StreamWriter, WriteOptions
 from raylay.services.pipeline.tables.catalog import (
@@ -61,6 +64,13 @@ from raylay.services.pipeline.tables.catalog import (
 from raylay.services.pipeline.tables.columns import COLUMNS, Batches
 from raylay.services.pipeline.tables.content import RowFilter, checked_filter, types_at
 from raylay.services.pipeline.tables.inference import InferredType, infer
+from raylay.services.pipeline.tables.offsets import (
+    another_journal,
+    bound,
+    given_txids,
+    offset_of,
+    replaced_since,
+)
 from raylay.services.pipeline.tables.predicates import Predicate
 from raylay.services.pipeline.tables.topics import check_held, check_journaled
 from raylay.services.pipeline.tables.values import (
@@ -236,12 +246,18 @@ class RaylaySource(DataSource):
     @plain_errors()
     def schema(self) -> str:
         created = created_options(self.options)
+        if created is None and ChangeOptions.are_meant(self.options):
+            return ", ".join(ChangeOptions.of(self.options).ddl())
         if created is None:
             return ", ".join(_ddl(ReadOptions.of(self.options)))
         # `CREATE TABLE`: its options come back with the schema.
         read, written = ReadOptions.names(), WriteOptions.names()
+        if ChangeOptions.are_meant(created):
+            read, written = ChangeOptions.names(), frozenset()
         options = checked_options(created, read, written)
-        if options.keys() & {"path", "fabric"}:
+        if ChangeOptions.are_meant(options):
+            parts = ChangeOptions.of(options).ddl()
+        elif options.keys() & {"path", "fabric"}:
             parts = _ddl(ReadOptions.of(_of_read(options)))
         else:
             WriteOptions.of({name: options[name] for name in options.keys() & written})
@@ -249,13 +265,17 @@ class RaylaySource(DataSource):
         return ", ".join([f"{parts[0]} COMMENT {as_comment(options)}", *parts[1:]])
 
     @plain_errors()
-    def reader(self, schema: StructType) -> BatchReader:
+    def reader(self, schema: StructType) -> DataSourceReader:
         """Returns the reader of `spark.read`."""
+        if (changes := self._change_options(schema)) is not None:
+            return ChangeBatchReader(changes, schema)
         return BatchReader(self._read_options(schema), schema)
 
     @plain_errors()
-    def streamReader(self, schema: StructType) -> StreamReader:
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Returns the reader of `spark.readStream`."""
+        if (changes := self._change_options(schema)) is not None:
+            return ChangeStreamReader(changes, schema)
         options = self._read_options(schema)
         if options.inferschema == "true":
             raise ConfigurationError(
@@ -273,6 +293,10 @@ class RaylaySource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """Returns the writer of `writeStream`."""
         return StreamWriter(self._write_options(schema), schema, overwrite)
+
+    def _change_options(self, schema: StructType) -> ChangeOptions | None:
+        options = table_options(schema) | dict(self.options)
+        return ChangeOptions.of(options) if ChangeOptions.are_meant(options) else None
 
     def _read_options(self, schema: StructType) -> ReadOptions:
         own = _of_read(table_options(schema))
@@ -522,16 +546,19 @@ class BatchReader(DataSourceReader):
             RaylayError: the journals cannot be read as the options say.
         """
         options = self.options
-        begins, ends = _txids("starting", options.starting), _txids("ending", options.ending)
+        begins, ends = (
+            given_txids("starting", options.starting),
+            given_txids("ending", options.ending),
+        )
         found: list[InputPartition] = []
         wanted = options.places()
         if options.topic:
             check_held(options.topic, wanted)
         for place in wanted:
-            after = _bound(place, begins, options.starting)
+            after = bound(place, begins, options.starting)
             last = last_txid(place, options.damage)
             if options.ending:
-                last = min(last, _bound(place, ends, options.ending))
+                last = min(last, bound(place, ends, options.ending))
             found += map(
                 InputPartition,
                 plan(place, after, last, self.table.predicate, options.partition_bytes),
@@ -543,29 +570,6 @@ class BatchReader(DataSourceReader):
         if partition.value is None:
             return iter(())
         return self.table.read_stretch(partition.value)
-
-
-def _txids(name: str, text: str) -> dict[str, int] | None:
-    """Returns transaction ids by instance, where the option is such JSON."""
-    if not text.lstrip().startswith("{"):
-        return None
-    try:
-        found = json.loads(text)
-        return {str(instance): int(txid) for instance, txid in found.items()}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ConfigurationError(
-            f'{name} is {text!r}: {error}; give {{"instance": last transaction id, …}}'
-        ) from None
-
-
-def _bound(place: JournalPlace, txids: dict[str, int] | None, text: str) -> int:
-    """Returns the last transaction id before the position that an option names."""
-    if txids is None:
-        return position(place, text)
-    found = txids.get(place.instance, txids.get("*"))
-    if found is None:
-        raise ConfigurationError(f"{text} names no transaction id for {place.instance}")
-    return found
 
 
 # -- inference -----------------------------------------------------------------------------------
@@ -593,15 +597,15 @@ def _sample(options: ReadOptions, pieces: int) -> Iterator[tuple[pa.RecordBatch,
     """Yields the messages at so many places of each journal; at one: all of them."""
     kind = from_arrow_schema(pa.schema([(name, COLUMNS[name]) for name in SAMPLED]))
     table = StretchTable(options, kind)
-    begins, ends = _txids("starting", options.starting), _txids("ending", options.ending)
+    begins, ends = given_txids("starting", options.starting), given_txids("ending", options.ending)
     wanted = options.places()
     each = -(-options.samplesize // (pieces * len(wanted)))
     for place in wanted:
         types = types_at(place)
-        after = _bound(place, begins, options.starting)
+        after = bound(place, begins, options.starting)
         last = last_txid(place, options.damage)
         if options.ending:
-            last = min(last, _bound(place, ends, options.ending))
+            last = min(last, bound(place, ends, options.ending))
         for piece in range(pieces):
             first = after + (last - after) * piece // pieces
             upto = min(last, first + each) if pieces > 1 else last
@@ -628,12 +632,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plain_errors()
     def initialOffset(self) -> dict[str, Any]:
         """Returns the offset at which a new query begins: `starting`."""
-        txids = _txids("starting", self.options.starting)
+        txids = given_txids("starting", self.options.starting)
         found = self.options.places()
         if self.options.topic:
             check_journaled(self.options.topic, found)
         return {
-            place.instance: _offset(place, _bound(place, txids, self.options.starting))
+            place.instance: offset_of(place, bound(place, txids, self.options.starting))
             for place in found
         }
 
@@ -679,7 +683,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             wanted = min(wanted, limit.max_rows)
         for name, count in shares(backlogs, wanted).items():
             if count or name not in found:
-                found[name] = _offset(places_read[name], begins[name] + count)
+                found[name] = offset_of(places_read[name], begins[name] + count)
         return found
 
     def _newest(self, place: JournalPlace) -> int:
@@ -690,8 +694,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         None: it begins with the journal."""
         if known is None:
             return None
-        if text := _replaced(place, known):
-            self._lost(_another(place, text))
+        if text := replaced_since(place, known):
+            self._lost(another_journal(place, text))
             return None
         return int(known["txid"])
 
@@ -712,14 +716,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if place.instance not in end:
                 continue
             # Planned before a restart, and replaced since: what was meant is gone.
-            if text := _replaced(place, end[place.instance]):
-                self._lost(_another(place, text))
+            if text := replaced_since(place, end[place.instance]):
+                self._lost(another_journal(place, text))
                 continue
             last = int(end[place.instance]["txid"])
             first = position(place, EPOCH) + 1
             known = start.get(place.instance)
             after = int(known["txid"]) if known is not None else first - 1
-            if known is not None and (after > last or _replaced(place, known)):
+            if known is not None and (after > last or replaced_since(place, known)):
                 after = first - 1
             if after < last and after + 1 < first:
                 self._lost(
@@ -741,41 +745,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if partition.value is None:
             return iter(())
         return self.table.read_stretch(partition.value)
-
-
-def _offset(place: JournalPlace, txid: int) -> dict[str, Any]:
-    with place.reader() as reader:
-        record = record_told(reader, txid)
-    return {"incarnation": place.incarnation(), "txid": txid, "record": record}
-
-
-def _replaced(place: JournalPlace, known: dict[str, Any]) -> str:
-    """Returns how an instance's journal differs from the journal of an offset; empty: it is the
-    same. An offset has no record where the journal had none at its transaction id."""
-    incarnation, txid, record = known["incarnation"], known["txid"], known.get("record")
-    if (its := place.incarnation()) != incarnation:
-        return f"has incarnation {its or 'none'}, but the query read incarnation {incarnation}"
-    if "record" in known and not record:
-        return ""
-    with place.reader() as reader:
-        try:
-            newest = reader.last_txid
-        except CorruptRecord:  # it is to be skipped; nobody knows where the journal ended
-            newest = txid
-        found = record_told(reader, txid)
-    if newest < txid:
-        return f"ends at transaction id {newest}, but the query read {txid}"
-    if record and found and found != record:
-        return f"has another record at transaction id {txid} than the query read"
-    return ""
-
-
-def _another(place: JournalPlace, text: str) -> StorageError:
-    return StorageError(
-        f"{place.journal} {text}: the instance's data was replaced, or restored from a backup; "
-        "begin a new checkpoint, or set on_data_loss to go_on",
-        place.journal,
-    )
 
 
 def shares(backlogs: dict[str, int], wanted: int) -> dict[str, int]:
