@@ -41,6 +41,8 @@ REQUEST_S_MAX = 2.0
 REQUEST_BYTES_MAX = 1 << 22
 OWN_VARIABLES = ("RAY_JOB_ID",)
 """The variables that differ between the workers of one node, and are read after the fork."""
+RAYLET_VARIABLE = "RAY_RAYLET_PID"
+"""The variable in which a raylet tells its workers its pid."""
 KEPT_MODULES = ("raylay.actors.child", "raylay.services.processes.link.run_link", "uvloop")
 """The modules of a link, of which there are most."""
 TITLE = "ray::raylay_fork"
@@ -177,8 +179,10 @@ def start_server(claim: Claim, start: list[Any]) -> None:
         start: what `start_of` returned when this process began.
     """
     raylet = os.getppid()
+    # Else the raylet has ended, and it would watch what took its children over: an init, for good.
+    is_child = raylet != 1 and os.environ.get(RAYLET_VARIABLE, str(raylet)) == str(raylet)
     try:
-        if raylet != 1 and not has_threads() and os.fork() == 0:
+        if is_child and not has_threads() and os.fork() == 0:
             try:
                 serve(claim, start, raylet)
             except BaseException:
@@ -196,6 +200,7 @@ def serve(claim: Claim, start: list[Any], raylet: int) -> None:
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
     os.close(nowhere)
+    close_all_but(claim.lock, claim.listener.fileno())
     watched = os.pidfd_open(raylet)
     name_process()
     files = module_files()
@@ -224,13 +229,23 @@ def serve(claim: Claim, start: list[Any], raylet: int) -> None:
                 # The worker tells it to go on, or the connection's end says that it will not.
                 connection.settimeout(None)
                 join_group(request)
+                become(request, descriptors)
                 if not answer(connection, YES) or connection.recv(1) != GO:
                     os._exit(0)
                 os.close(watched)
-                become(request, descriptors)
                 return
             for descriptor in descriptors:
                 os.close(descriptor)
+
+
+def close_all_but(*kept: int) -> None:
+    """Closes what this process has open, but for these descriptors and the standard ones: the
+    raylet leaves some of its own to each worker, one of them for that worker alone, and the forks
+    would all have those of the first worker."""
+    first = 3
+    for descriptor in [*sorted(kept), os.sysconf("SC_OPEN_MAX")]:
+        os.closerange(first, descriptor)
+        first = descriptor + 1
 
 
 def keep_modules() -> None:

@@ -20,6 +20,7 @@ import runpy
 import sys
 import threading
 from contextlib import suppress
+from types import ModuleType
 from typing import Any
 
 LATE_PACKAGES = ("requests", "jsonschema", "yaml", "psutil")
@@ -29,8 +30,9 @@ PICKLED_PACKAGES = ("pyarrow", "pydantic", "starlette")
 
 
 def load_late(package: str) -> None:
-    """Makes `import package` load nothing until an attribute of the package is used. Python's own
-    `LazyLoader` loads at the next `import` already, and is not for several threads."""
+    """Makes `import package` load nothing until an attribute of the package is asked for, set or
+    listed. Python's own `LazyLoader` loads at the next `import` already, and is not for several
+    threads."""
     spec = None if package in sys.modules else importlib.util.find_spec(package)
     if spec is None or spec.loader is None:
         return
@@ -42,25 +44,38 @@ def load_late(package: str) -> None:
     lock = threading.RLock()
     is_loading = False
 
-    def load(name: str) -> Any:
+    def load() -> None:
         nonlocal is_loading
         with lock:
-            if is_loading:
-                raise AttributeError(f"module {package!r} has no attribute {name!r} yet")
-            if inside.get("__getattr__") is load:
-                is_loading = True
-                inside["__path__"] = path
-                try:
-                    execute(module)
-                except BaseException:
-                    del inside["__path__"]
-                    raise
-                finally:
-                    is_loading = False
-                del inside["__getattr__"]
-        return getattr(module, name)
+            if is_loading or type(module) is not LateModule:
+                return
+            is_loading = True
+            inside["__path__"] = path
+            try:
+                execute(module)
+            except BaseException:
+                del inside["__path__"]
+                raise
+            finally:
+                is_loading = False
+            ModuleType.__setattr__(module, "__class__", ModuleType)
 
-    inside["__getattr__"] = load
+    class LateModule(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            load()
+            # Looks for a `__getattr__` of the package, too.
+            return ModuleType.__getattribute__(self, name)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            # What a user sets (`psutil.PROCFS_PATH`) stays: the package would set it anew.
+            load()
+            ModuleType.__setattr__(self, name, value)
+
+        def __dir__(self) -> list[str]:
+            load()
+            return [*ModuleType.__dir__(self)]
+
+    module.__class__ = LateModule
     sys.modules[package] = module
 
 
@@ -90,9 +105,22 @@ def set_up_pickling_late() -> None:
     serialization.serialization_addons = NoAddons()
 
 
+def fork_server() -> Any:
+    """Returns the module `fork_server.py` beside this file. It is not found by its name where
+    Python is told not to look beside scripts (`PYTHONSAFEPATH`), and as a module of Raylay it would
+    take all that its package imports along."""
+    place = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fork_server.py")
+    spec = importlib.util.spec_from_file_location("fork_server", place)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["fork_server"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 def main() -> None:
     """Runs Ray's worker in this process, or ends it when a fork of another one does so."""
-    forks: Any = importlib.import_module("fork_server")
+    forks = fork_server()
     start = forks.start_of()
     path = forks.socket_path(sys.argv)
     if path and forks.is_taken_over(path, start):
@@ -109,12 +137,14 @@ def main() -> None:
     found = importlib.util.find_spec("ray._private.workers.default_worker")
     assert found is not None and found.origin is not None
     if claim is not None:
-        importlib.import_module("ray._private.node")
+        with suppress(ImportError):
+            importlib.import_module("ray._private.node")
         forks.keep_modules()
         forks.start_server(claim, start)
     # As if Python had been given Ray's file.
     sys.argv[0] = found.origin
-    sys.path[0] = found.origin.rpartition("/")[0]
+    if not sys.flags.safe_path:
+        sys.path[0] = found.origin.rpartition("/")[0]
     runpy.run_path(found.origin, run_name="__main__")
 
 

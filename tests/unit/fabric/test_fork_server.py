@@ -35,6 +35,8 @@ if "--gives-up" in sys.argv:
             assert super().recv(size) == forks.YES
             os._exit(0)
     forks.socket.socket = Hasty
+if "--renames" in sys.argv:
+    os.getcwd = lambda: "/no/such/directory"
 if forks.is_taken_over(path, start):
     os._exit(0)
 with open("/proc/self/oom_score_adj") as file:
@@ -51,14 +53,20 @@ with open("/proc/self/oom_score_adj") as file:
 job = os.environ.get("RAY_JOB_ID")
 print(json.dumps([os.getpid(), os.getppid(), sys.argv[1:], os.getcwd(), job, score, os.getpgrp()]))
 """
-RAYLET = "import subprocess, sys; subprocess.run(sys.argv[1:]); sys.stdin.read()"
+RAYLET = """
+import subprocess, sys
+subprocess.run(sys.argv[1:], close_fds=False)
+sys.stdin.read()
+"""
 """Starts the first worker, and ends when its input does."""
 
 
 class Node:
     """A directory with workers, the first of which is started by a process that plays raylet."""
 
-    def __init__(self, directory: Path, *arguments: str) -> None:
+    def __init__(
+        self, directory: Path, *arguments: str, raylet: str = "", leaves: int | None = None
+    ) -> None:
         self.directory = directory
         self.path = str(directory / fork_server.SOCKET_NAME)
         self.module = directory / "late_module.py"
@@ -68,11 +76,14 @@ class Node:
         self.program.write_text(WORKER.format(actors=actors, patience=PATIENCE_S))
         # With a locale, as else the interpreter sets one for its children.
         self.environment = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
+        if raylet:
+            self.environment[fork_server.RAYLET_VARIABLE] = raylet
         self.raylet = subprocess.Popen(
             [sys.executable, "-c", RAYLET, *self.command("first", *arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=self.environment,
+            pass_fds=() if leaves is None else (leaves,),
         )
         if not arguments:
             self.first = self.said_by_first()
@@ -291,6 +302,56 @@ def test_a_worker_does_not_wait_for_a_process_that_hangs(node: Node, tmp_path: P
         assert third[0] == started
     finally:
         os.kill(server, signal.SIGCONT)
+
+
+def test_no_process_is_forked_from_a_worker_whose_raylet_has_ended(tmp_path: Path) -> None:
+    """It would watch whoever took the raylet's children over, for good."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    node = Node(tmp_path, raylet=str(ended.pid))
+    try:
+        assert node.first[1] != ended.pid
+        assert Path(node.path + ".lock").read_text() == ""
+        with socket.socket(socket.AF_UNIX) as asking, pytest.raises(ConnectionRefusedError):
+            asking.connect(node.path)
+    finally:
+        node.end()
+
+
+def test_the_process_has_nothing_open_of_the_worker_that_it_was_forked_from(
+    tmp_path: Path,
+) -> None:
+    """Raylets leave some of their own files to a worker, and a pipe that ends with it."""
+    own, left = os.pipe()
+    os.set_inheritable(left, True)
+    node = Node(tmp_path, leaves=left)
+    os.close(left)
+    try:
+        node.server()
+        assert node.worker("second")[1][1] == node.server()
+        pipe = os.readlink(f"/proc/self/fd/{own}")
+        server = f"/proc/{node.server()}/fd"
+        assert pipe not in [os.readlink(f"{server}/{each}") for each in os.listdir(server)]
+        node.end()
+    finally:
+        os.close(own)
+
+
+def test_a_worker_runs_by_itself_whose_directory_the_process_cannot_enter(
+    node: Node, tmp_path: Path
+) -> None:
+    """Once a fork has been told to go on, nothing may fail."""
+    directory = tmp_path / "gone"
+    directory.mkdir()
+    started = subprocess.Popen(
+        node.command("second", "--renames"),
+        stdout=subprocess.PIPE,
+        env=node.environment,
+        cwd=directory,
+    )
+    said, _ = started.communicate(timeout=PATIENCE_S)
+    assert json.loads(said)[0] == started.pid
+    assert node.worker("third")[1][1] == node.server()
 
 
 def test_of_two_that_begin_at_once_one_becomes_the_process(node: Node) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -52,6 +53,69 @@ def test_the_import_of_a_submodule_loads_a_late_package_first(package: str) -> N
 
     assert VALUE == 7
     assert sys.modules[package].loads == 1
+
+
+def test_a_late_package_keeps_the_attributes_that_it_makes_when_asked(
+    package: str, tmp_path: Path
+) -> None:
+    """As `jsonschema.RefResolver`."""
+    with (tmp_path / package / "__init__.py").open("a") as file:
+        file.write(
+            "def __getattr__(name):\n"
+            "    if name == 'made':\n        return 8\n"
+            "    raise AttributeError(name)\n"
+        )
+    ray_worker.load_late(package)
+    module = sys.modules[package]
+    assert module.made == 8
+    assert module.made == 8
+    with pytest.raises(AttributeError, match="missing"):
+        _ = module.missing
+    assert module.loads == 1
+
+
+def test_what_is_set_in_a_late_package_before_its_first_use_stays(package: str) -> None:
+    """As `psutil.PROCFS_PATH`."""
+    ray_worker.load_late(package)
+    module = sys.modules[package]
+    module.VALUE = 9
+    assert module.loads == 1
+    assert module.VALUE == 9
+
+
+def test_a_late_package_lists_all_that_it_has(package: str) -> None:
+    ray_worker.load_late(package)
+    assert "VALUE" in dir(sys.modules[package])
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {actors!r})
+import ray_worker
+sys.path.pop(0)
+before = [*sys.path]
+def run(path, run_name):
+    print(path, sys.argv[0], set(sys.path) >= set(before))
+ray_worker.runpy.run_path = run
+sys.argv[:] = ["ray_worker.py"]
+ray_worker.main()
+"""
+
+
+def test_a_worker_begins_where_python_does_not_look_beside_scripts() -> None:
+    """As `PYTHONSAFEPATH` demands; all of `sys.path` is the user's then."""
+    actors = str(Path(ray_worker.__file__).parent)
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", SCRIPT.format(actors=actors)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    path, argument, is_kept = ended.stdout.split()
+    assert path == argument
+    assert path.endswith("default_worker.py")
+    assert is_kept == "True"
 
 
 def test_several_threads_load_a_late_package_once(package: str) -> None:
