@@ -59,8 +59,8 @@ class DeadLetter:
     Attributes:
         source: the instance that holds the message, or the staging directory of the write.
         reason: the cause, in words.
-        position: the message's transaction id, or the row's number in its partition, from 0; the
-            row's sequence where an instance refused it.
+        position: the message's transaction id, or its sequence where it was read over the network;
+            the row's number in its partition, from 0, or its sequence where an instance refused it.
         write: the micro-batch (`batch-N`) or job of the row; empty for a message.
         partition: the row's partition in the write; -1 for a message, and for a row that an
             instance refused.

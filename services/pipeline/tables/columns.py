@@ -14,7 +14,7 @@ import logging
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,9 @@ from raylay.services.messages import records
 from raylay.services.messages.records import RECORD_VERSION, RUN_VERSION, Kind, Run
 from raylay.services.pipeline.journals import LostRecords
 from raylay.services.pipeline.tables.predicates import COMMANDS, FLAGS, Predicate
+
+if TYPE_CHECKING:
+    from raylay.services.client.messages import MessageBatch
 
 log = logging.getLogger("raylay.pipeline")
 
@@ -398,6 +401,39 @@ class Batches:
             passed = np.isin(headers["command"], numbers)
             keep = passed if keep is None else keep & passed
         return keep
+
+
+def rows_of_deliveries(instance: str, deliveries: Sequence[MessageBatch[Any]]) -> Rows:
+    """Returns the rows of deliveries that a client received: they have no segment, transaction id,
+    path, group or flags.
+
+    Args:
+        deliveries: at least one; none is empty.
+
+    Raises:
+        CorruptRecord: the lengths in a delivery do not fit.
+    """
+    data = b"".join([each.payload for each in deliveries])
+    runs = _Runs()
+    at = 0
+    for each in deliveries:
+        end = at + len(each.payload)
+        runs.starts.append(_starts(data, at, end, each.count))
+        runs.count.append(each.count)
+        runs.receive_time_us.append(each.timestamp_us)
+        at = end
+    runs.first_txid = runs.flags = [0] * len(deliveries)
+    runs.names = [0] * len(deliveries)
+    counts = np.array(runs.count, np.int64)
+    starts = np.concatenate([np.asarray(start, np.int64) for start in runs.starts])
+    windows: Any = np.ndarray((len(data) - RECORD_BYTES + 1,), RECORD, data, strides=(1,))
+    run = np.repeat(np.arange(len(counts)), counts)
+    txids = np.zeros(len(starts), np.int64)
+    own = [Names("", "", [], "", True)]
+    rows = Rows(instance, 0, own, data, runs, starts, run, txids, windows[starts])
+    if rows.sound() is not None:
+        raise CorruptRecord("a delivery holds records whose lengths do not fit")
+    return rows
 
 
 def _admitted(values: Any, wanted: Any) -> Any:

@@ -9,10 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Any, Literal
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import (
@@ -53,6 +51,11 @@ from raylay.services.pipeline.journals import (
     plan,
     position,
 )
+from raylay.services.pipeline.network.source import (
+    NetworkBatchReader,
+    NetworkOptions,
+    NetworkStreamReader,
+)
 from raylay.services.pipeline.publishing.sink import BatchWriter, StreamWriter, WriteOptions
 from raylay.services.pipeline.tables.catalog import (
     WRITTEN_COLUMNS,
@@ -73,20 +76,14 @@ from raylay.services.pipeline.tables.offsets import (
 )
 from raylay.services.pipeline.tables.predicates import Predicate
 from raylay.services.pipeline.tables.topics import check_held, check_journaled
-from raylay.services.pipeline.tables.values import (
-    CORRUPT_RECORD,
-    MESSAGE_COMMANDS,
-    BodyParser,
-    Mode,
-    misfit_error,
-)
+from raylay.services.pipeline.tables.value_column import VALUE, ValueColumn
+from raylay.services.pipeline.tables.values import CORRUPT_RECORD, MESSAGE_COMMANDS, Mode
 from raylay.services.pipeline.worker_errors import plain_errors
 from raylay.services.subscriptions.matching import TopicFilter, topic_filter
 
 log = logging.getLogger("raylay.pipeline")
 
 FORMAT = "raylay"
-VALUE = "value"
 SPARK_OPTIONS = frozenset(("checkpointlocation", "queryname"))
 """Options of Spark's own that Spark passes to a source."""
 DDL_OF: dict[pa.DataType, str] = {
@@ -103,11 +100,8 @@ DATA_LOSS = ("fail", "go_on")
 SAMPLE_SIZE_DEFAULT = 10_000
 SAMPLE_PLACES = 16
 """Places of a journal from which a sample is taken, so that it has old and new bodies."""
-LETTER_COLUMNS = ("topic", "key", "correlation_id", "expiration_s")
 LOST_BYTES_MAX = 1024 * 1024
 """Bytes of damaged records that a dead letter holds."""
-LETTER_FIELDS = ("body", "message_type", "command")
-"""Columns of a journal that a dead letter has too."""
 
 
 @dataclass(slots=True)
@@ -249,14 +243,18 @@ class RaylaySource(DataSource):
         if created is None and ChangeOptions.are_meant(self.options):
             return ", ".join(ChangeOptions.of(self.options).ddl())
         if created is None:
+            if NetworkOptions.are_meant(self.options):
+                return ", ".join(_ddl(NetworkOptions.of(self.options)))
             return ", ".join(_ddl(ReadOptions.of(self.options)))
         # `CREATE TABLE`: its options come back with the schema.
-        read, written = ReadOptions.names(), WriteOptions.names()
+        read, written = ReadOptions.names() | NetworkOptions.names(), WriteOptions.names()
         if ChangeOptions.are_meant(created):
             read, written = ChangeOptions.names(), frozenset()
         options = checked_options(created, read, written)
         if ChangeOptions.are_meant(options):
             parts = ChangeOptions.of(options).ddl()
+        elif _reads_network(options):
+            parts = _ddl(NetworkOptions.of(_of_network_read(options)))
         elif options.keys() & {"path", "fabric"}:
             parts = _ddl(ReadOptions.of(_of_read(options)))
         else:
@@ -269,6 +267,8 @@ class RaylaySource(DataSource):
         """Returns the reader of `spark.read`."""
         if (changes := self._change_options(schema)) is not None:
             return ChangeBatchReader(changes, schema)
+        if (options := self._network_options(schema)) is not None:
+            return NetworkBatchReader(options, schema)
         return BatchReader(self._read_options(schema), schema)
 
     @plain_errors()
@@ -276,6 +276,8 @@ class RaylaySource(DataSource):
         """Returns the reader of `spark.readStream`."""
         if (changes := self._change_options(schema)) is not None:
             return ChangeStreamReader(changes, schema)
+        if (networked := self._network_options(schema)) is not None:
+            return NetworkStreamReader(networked, schema)
         options = self._read_options(schema)
         if options.inferschema == "true":
             raise ConfigurationError(
@@ -297,6 +299,13 @@ class RaylaySource(DataSource):
     def _change_options(self, schema: StructType) -> ChangeOptions | None:
         options = table_options(schema) | dict(self.options)
         return ChangeOptions.of(options) if ChangeOptions.are_meant(options) else None
+
+    def _network_options(self, schema: StructType) -> NetworkOptions | None:
+        """Returns the options of a read over the network; None: journals are read."""
+        own = table_options(schema)
+        if _reads_network(own):
+            return NetworkOptions.of(_of_network_read(own) | dict(self.options))
+        return NetworkOptions.of(self.options) if NetworkOptions.are_meant(self.options) else None
 
     def _read_options(self, schema: StructType) -> ReadOptions:
         own = _of_read(table_options(schema))
@@ -324,11 +333,25 @@ def _of_read(options: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _ddl(options: ReadOptions) -> list[str]:
+def _reads_network(options: Mapping[str, str]) -> bool:
+    """Returns whether a created table is read over the network: `servers` alone may be where it is
+    written to."""
+    return options.get("network", "").lower() == "true"
+
+
+def _of_network_read(options: Mapping[str, str]) -> dict[str, str]:
+    """Returns those of a created table's options that are for a read over the network."""
+    found = {name: options[name] for name in options.keys() & NetworkOptions.names()}
+    if found.get("mode", "").lower() != "dead_letter":
+        found.pop("dead_letters", None)  # it is for what is written
+    return found
+
+
+def _ddl(options: ReadOptions | NetworkOptions) -> list[str]:
     """Returns the columns of a read in DDL."""
     parts = [f"`{name}` {DDL_OF[COLUMNS[name]]}" for name in options.column_names()]
     declared = options.schema
-    if options.inferschema == "true":
+    if isinstance(options, ReadOptions) and options.inferschema == "true":
         declared = inferred_schema(options)
     if declared:
         parts.append(f"`{VALUE}` STRUCT<{declared}>")
@@ -372,7 +395,10 @@ class StretchTable:
         values = None
         if self.value_type is not None:
             with plain_errors():
-                values = _Values(options, self.value_type, stretch)
+                types = types_at(stretch.place)
+                source, journal = stretch.place.instance, stretch.place.journal
+                part = f"{source}-{stretch.first_txid:016x}-{stretch.last_txid:016x}"
+                values = ValueColumn(options, self.value_type, types, source, part, journal)
             needed |= dict.fromkeys(values.needed)
         batches = Batches(
             stretch.place.instance,
@@ -438,74 +464,6 @@ class _LostRecords:
         body = content[:LOST_BYTES_MAX] or None
         letter = DeadLetter(self._instance, text, txid, body=body)
         append_letters(self._directory, name, [letter])
-
-
-class _Values:
-    """Makes the column `value` of one stretch, by the option `mode`.
-
-    Attributes:
-        needed: the columns of a journal that it needs.
-
-    Raises:
-        ConfigurationError: no body has values of a declared type.
-        RaylayError: the instance's configuration cannot be used.
-    """
-
-    def __init__(self, options: ReadOptions, kind: pa.StructType, stretch: JournalStretch) -> None:
-        self._options = options
-        self._kind = kind
-        self._stretch = stretch
-        self._reader = BodyParser(kind, types_at(stretch.place), options.columnnameofcorruptrecord)
-        self.needed = ["body", "message_type", "command", "txid", "publisher", "sequence"]
-        self._letters: list[DeadLetter] = []
-        if options.mode == "dead_letter":
-            self.needed += LETTER_COLUMNS
-
-    def of(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
-        """Returns the rows that stay, and their values.
-
-        Raises:
-            ConfigurationError: a body does not fit, and the mode is `failfast`.
-        """
-        mode = self._options.mode
-        found = self._reader.read(rows["body"], rows["message_type"], rows["command"])
-        if not found.refused or mode == "permissive":
-            return rows, found.values
-        if mode == "failfast":
-            row, reason = found.refused[0]
-            txid, publisher, sequence = (
-                rows[name][row].as_py() for name in ("txid", "publisher", "sequence")
-            )
-            where = f", in transaction id {txid} of {self._stretch.place.journal}"
-            raise misfit_error(self._kind, f"{publisher}|{sequence}|", reason, where)
-        if mode == "dead_letter":
-            self._letters += [self._letter(rows, row, reason) for row, reason in found.refused]
-        kept = np.ones(len(rows), bool)
-        kept[[row for row, _ in found.refused]] = False
-        marks = pa.array(kept)
-        return rows.filter(marks), found.values.filter(marks)
-
-    def _letter(self, rows: pa.RecordBatch, row: int, reason: str) -> DeadLetter:
-        values = {name: rows[name][row].as_py() for name in (*LETTER_COLUMNS, *LETTER_FIELDS)}
-        return DeadLetter(self._stretch.place.instance, reason, rows["txid"][row].as_py(), **values)
-
-    def finish(self) -> None:
-        """Writes the dead letters of the whole stretch, so that a task that is repeated adds none
-        twice.
-
-        Raises:
-            StorageError: they cannot be written.
-        """
-        directory = DeadLetterTarget.of(self._options.dead_letters or "-").directory
-        if self._options.mode != "dead_letter" or directory is None:
-            return
-        stretch = self._stretch
-        query = sha256(f"{self._options.topic}|{self._options.filter}|{self._kind}".encode())
-        name = (
-            f"{stretch.place.instance}-{stretch.first_txid:016x}-{stretch.last_txid:016x}-"
-            f"{query.hexdigest()[:16]}"
-        )
-        append_letters(directory, name, self._letters)
 
 
 def _of_topics(rows: pa.RecordBatch, wanted: TopicFilter) -> pa.RecordBatch:

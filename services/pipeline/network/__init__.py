@@ -1,0 +1,1 @@
+"""Reading a fabric over its client protocol, without its data directories."""

@@ -1,0 +1,259 @@
+"""Reads of messages over the client protocol, as the driver and the tasks of a query do them."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from raylay.services.client.messages import MessageBatch, SequenceRange
+from raylay.services.client.sync import SyncClient, SyncSubscription
+from raylay.services.errors import BookmarkNotFound, RaylayError, StorageError
+from raylay.services.messages.bookmarks import EPOCH, NOW
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
+from raylay.services.pipeline.network.offsets import covers, new_in, told_as_held
+
+TO_THE_END = f"[{EPOCH}:{NOW})"
+PERSISTED_MS = 20
+LEFT_LOOKED_AT_S = 0.1
+"""Seconds without a delivery after which a reader looks whether anything is left to come."""
+PAUSE_S, PAUSE_MAX_S = 0.05, 0.5
+"""Pauses, in seconds, between two questions to an instance that lacks messages of a micro-batch."""
+TAKEN_BYTES = 8 * 1024 * 1024
+"""Bytes of deliveries that become one batch of rows."""
+_NAMED_MAX = 3
+
+
+class ReadingStore:
+    """The bookmark store of one reader: what its subscriptions hold, and what one of them still
+    wants.
+
+    Owner: the client's loop thread; the reader's thread calls `want`, `given` and `is_done`.
+    """
+
+    def __init__(self) -> None:
+        self._have: dict[str, PublisherRanges] = {}
+        self._left: dict[int, SequenceSet] = {}
+        self._reading = ""
+        self._lock = threading.Lock()
+
+    def want(self, subscription: str, have: PublisherRanges, portion: PublisherRanges) -> None:
+        """Begins the reading of a portion by a subscription that holds `have`."""
+        self._have[subscription] = have
+        self._reading = subscription
+        self._left = {key: each.copy() for key, each in portion.sets.items() if each}
+
+    def given(self, ranges: Iterable[SequenceRange]) -> None:
+        """Notes messages that the reader was given."""
+        with self._lock:
+            for publisher, first, last in ranges:
+                self._remove(publisher, first, last)
+
+    @property
+    def is_done(self) -> bool:
+        """Returns whether every message of the portion was given or passed over."""
+        return not self._left
+
+    def _remove(self, publisher: int, first: int, last: int) -> None:
+        left = self._left.get(publisher)
+        if left is not None:
+            left.remove(first, last)
+            if not left:
+                del self._left[publisher]
+
+    def _of(self, subscription: str) -> PublisherRanges:
+        return self._have.setdefault(subscription, PublisherRanges())
+
+    def seen(self, subscription: str, publisher: int, first: int, last: int) -> None:
+        self._of(subscription).add(publisher, first, last)
+
+    def persisted(self, subscription: str, ranges: PublisherRanges) -> None:
+        self._of(subscription).update(ranges)
+        if subscription == self._reading:
+            self.given((publisher, first, last) for publisher, (first, last) in ranges.items())
+
+    def load(self, subscription: str) -> PublisherRanges:
+        return self._of(subscription).copy()
+
+    def discard(self, subscription: str) -> None:
+        self._have.pop(subscription, None)
+
+    def flush(self) -> None:
+        """Nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPlace:
+    """Where messages are read, and which.
+
+    Attributes:
+        client: options of the client: servers, group, TLS, credentials.
+        topic: name of a topic, or a regular expression.
+        filter: content filter; empty: none.
+        connect_wait_s: seconds to look for a server.
+        read_wait_s: seconds to wait for messages that an instance is to get from others.
+    """
+
+    client: dict[str, Any]
+    topic: str
+    filter: str = ""
+    connect_wait_s: float = 30.0
+    read_wait_s: float = 60.0
+
+    def __repr__(self) -> str:
+        # The client's options have a password.
+        return f"NetworkPlace({self.topic!r} at {self.client.get('servers')})"
+
+
+class NetworkReader:
+    """A client that reads. Owner: one thread.
+
+    Raises:
+        RaylayError: no server can be reached, or it refuses this user.
+    """
+
+    def __init__(self, place: NetworkPlace) -> None:
+        self._place = place
+        self._store = ReadingStore()
+        self._number = 0
+        self._client = SyncClient(
+            f"spark-{uuid.uuid4().hex[:12]}",
+            **place.client,
+            failover="any",
+            bookmark_store=self._store,
+            connect_wait_s=place.connect_wait_s,
+        )
+
+    @property
+    def instance(self) -> str:
+        """Returns the name of the instance that is read."""
+        return self._client.client.instance
+
+    def close(self) -> None:
+        self._client.close(flush=False)
+
+    def held(self, bookmark: str = NOW) -> PublisherRanges:
+        """Returns the messages before a bookmark, of all topics, as the instance has them.
+
+        Raises:
+            CommandFailed: the instance refuses the topic or the filter.
+            BookmarkNotFound: it lacks the message of the bookmark.
+        """
+        if bookmark == EPOCH:
+            return PublisherRanges()
+        name = self._new_name()
+        subscription = self._subscribe(name, bookmark, paused=True)
+        subscription.unsubscribe()
+        found = self._store.load(name)
+        self._store.discard(name)
+        return found
+
+    def wait_held(self, wanted: PublisherRanges) -> None:
+        """Returns as soon as the instance has all of these messages.
+
+        Raises:
+            StorageError: it lacks some after `read_wait_s`; names them.
+        """
+        deadline_s = time.monotonic() + self._place.read_wait_s
+        pause_s = PAUSE_S
+        while not covers(held := self.held(), wanted):
+            if time.monotonic() >= deadline_s:
+                raise _lacking(self.instance, new_in(held, wanted), self._place.read_wait_s)
+            # Nobody tells when replication brings what is lacking.
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+    def read(
+        self, start: PublisherRanges, end: PublisherRanges, portion: PublisherRanges, *, fails: bool
+    ) -> Iterator[tuple[str, list[MessageBatch[Any]]]]:
+        """Yields the deliveries of a portion, each list with the instance that gave it.
+
+        An instance that ends meanwhile is followed by another of the servers, which is told what
+        came already.
+
+        Args:
+            fails: whether messages that retention removed are an error.
+
+        Raises:
+            StorageError: the instances lack some of them, or they were removed.
+            RaylayError: no server answers any more.
+        """
+        name = self._new_name()
+        self._store.want(name, told_as_held(start, end, portion), portion)
+        while True:
+            instance = self.instance
+            self.wait_held(portion)
+            subscription = self._subscribe(name, TO_THE_END, not_found="fail" if fails else "epoch")
+            yield from self._deliveries(subscription)
+            subscription.unsubscribe()
+            if self._store.is_done or self.instance == instance:
+                self._store.discard(name)
+                return
+
+    def _deliveries(
+        self, subscription: SyncSubscription[Any]
+    ) -> Iterator[tuple[str, list[MessageBatch[Any]]]]:
+        taken: list[MessageBatch[Any]] = []
+        taken_bytes = 0
+        instance = self.instance
+        while not self._store.is_done:
+            try:
+                batch = subscription.next_batch(LEFT_LOOKED_AT_S)
+            except TimeoutError:
+                continue
+            if batch is None:
+                break
+            self._store.given(batch.ranges or ())
+            if taken and (taken_bytes >= TAKEN_BYTES or self.instance != instance):
+                yield instance, taken
+                taken, taken_bytes = [], 0
+            instance = self.instance
+            taken.append(batch)
+            taken_bytes += len(batch.payload)
+        if taken:
+            yield instance, taken
+
+    def _new_name(self) -> str:
+        self._number += 1
+        return f"read-{self._number}"
+
+    def _subscribe(
+        self, name: str, bookmark: str, *, paused: bool = False, not_found: str = "fail"
+    ) -> SyncSubscription[Any]:
+        try:
+            return self._client.subscribe(
+                self._place.topic,
+                filter=self._place.filter,
+                bookmark=bookmark,
+                bookmark_not_found=not_found,
+                subscription_id=name,
+                persisted_ms=PERSISTED_MS,
+                pause=paused,
+            )
+        except BookmarkNotFound as error:
+            raise StorageError(
+                f"{self.instance}: {error}: messages were removed before they were read; begin "
+                "a new checkpoint, or set on_data_loss to go_on",
+                self.instance,
+            ) from None
+
+
+def _lacking(instance: str, missing: PublisherRanges, waited_s: float) -> RaylayError:
+    named = [
+        f"{publisher}|{first}|" + (f" to {last}" if last > first else "")
+        for publisher, (first, last) in _some(missing.items())
+    ]
+    more = " and more" if missing.count > 1 and len(named) == _NAMED_MAX else ""
+    return StorageError(
+        f"{instance} lacks {missing.count:,} messages of the micro-batch after {waited_s:g} s: "
+        f"{', '.join(named)}{more}; another instance had them when the micro-batch was planned: "
+        "name that one in `servers`, or wait until replication has brought them (read_wait_s)",
+        instance,
+    )
+
+
+def _some(found: Iterable[Any]) -> list[Any]:
+    return [each for _, each in zip(range(_NAMED_MAX), found, strict=False)]

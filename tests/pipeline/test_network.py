@@ -1,0 +1,263 @@
+"""Reads over the client protocol: the rows of the journal, from any instance that answers."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructType
+from support.instance_processes import Servers, pair
+from support.instance_processes import servers as servers
+from support.pipeline_cases import RunningInstance
+
+from raylay.services.client import SyncClient
+from raylay.services.errors import CommandFailed, ConfigurationError, StorageError
+from raylay.services.pipeline.network.offsets import from_json, to_json
+from raylay.services.pipeline.network.source import (
+    NETWORK_COLUMNS,
+    NetworkBatchReader,
+    NetworkOptions,
+    NetworkStreamReader,
+)
+from raylay.services.pipeline.tables.source import BatchReader, ReadOptions
+
+pytestmark = pytest.mark.covers("Spark", "reads over the network")
+MESSAGES = 3_000
+FAILOVER_MESSAGES = 200_000
+"""Enough for several batches of rows."""
+LIVE_MESSAGES, LIVE_MESSAGES_MAX = 400, 100_000
+WAIT_S = 120.0
+
+
+def schema_of(*names: str) -> StructType:
+    return from_arrow_schema(pa.schema([(name, NETWORK_COLUMNS[name]) for name in names]))
+
+
+def options(instance: RunningInstance, **more: Any) -> NetworkOptions:
+    given = {"servers": instance.address, **{name: str(value) for name, value in more.items()}}
+    return NetworkOptions.of(given)
+
+
+def publish(instance: RunningInstance, topic: str, numbers: range, name: str = "desk") -> None:
+    with SyncClient(name, [instance.address]) as client:
+        for number in numbers:
+            client.publish(topic, b'{"n": %d}' % number, key=b"k" if number % 3 == 0 else b"")
+        client.flush()
+
+
+def rows(reader: Any, *between: Any) -> list[dict[str, Any]]:
+    return [
+        row
+        for partition in reader.partitions(*between)
+        for batch in pickle.loads(pickle.dumps(reader)).read(partition)
+        for row in batch.to_pylist()
+    ]
+
+
+def numbers(found: list[dict[str, Any]]) -> list[int]:
+    return [json.loads(row["body"])["n"] for row in found]
+
+
+def test_the_rows_are_those_of_the_journal(instance: RunningInstance) -> None:
+    for name in ("desk-a", "desk-b"):
+        publish(instance, "net/same", range(MESSAGES), name)
+    publish(instance, "net/other", range(10))
+    names = tuple(NETWORK_COLUMNS)
+    schema = schema_of(*names)
+    made = options(instance, topic="net/same", readers=3)
+    made_of_journal = ReadOptions.of({"path": str(instance.directory), "topic": "net/same"})
+    over_network = rows(NetworkBatchReader(made, schema))
+    in_journal = rows(BatchReader(made_of_journal, schema))
+    assert len(over_network) == 2 * MESSAGES
+
+    def ordered(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return sorted(found, key=lambda row: (row["publisher"], row["sequence"]))
+
+    for name in names:
+        columns = ([row[name] for row in ordered(each)] for each in (over_network, in_journal))
+        different = [pair for pair in zip(*columns, strict=True) if pair[0] != pair[1]]
+        assert not different, (name, len(different), different[:3])
+
+
+def test_a_stream_gives_each_message_once_in_each_publishers_order(
+    instance: RunningInstance,
+) -> None:
+    schema = schema_of("publisher", "sequence", "body")
+    reader = NetworkStreamReader(options(instance, topic="net/stream", starting="0|1|"), schema)
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadAllAvailable()) == start
+    publish(instance, "net/stream", range(500))
+    first = reader.latestOffset(start, ReadAllAvailable())
+    publish(instance, "net/stream", range(500, 800))
+    # A micro-batch that is read again, later, is the same.
+    assert numbers(rows(reader, start, first)) == list(range(500))
+    assert numbers(rows(reader, start, first)) == list(range(500))
+    second = reader.latestOffset(first, ReadMaxRows(100))
+    assert numbers(rows(reader, first, second)) == list(range(500, 600))
+    third = reader.latestOffset(second, ReadMaxRows(1_000))
+    assert numbers(rows(reader, second, third)) == list(range(600, 800))
+    assert reader.latestOffset(third, ReadAllAvailable()) == third
+    reported = reader.reportLatestOffset()
+    assert reported is not None and reported["messages"] >= third["messages"]
+    reader.stop()
+
+
+def test_a_batch_begins_and_ends_where_it_is_told(instance: RunningInstance) -> None:
+    schema = schema_of("bookmark", "body")
+    publish(instance, "net/part", range(100))
+    found = rows(NetworkBatchReader(options(instance, topic="net/part"), schema))
+    starting, ending = found[9]["bookmark"], found[59]["bookmark"]
+    made = options(instance, topic="net/part", starting=starting, ending=ending)
+    assert numbers(rows(NetworkBatchReader(made, schema))) == list(range(10, 60))
+    made = options(instance, topic="net/part", filter="/n > 90 AND /n < 95")
+    assert numbers(rows(NetworkBatchReader(made, schema))) == [91, 92, 93, 94]
+    made = options(instance, topic="net/part", starting="0|1|")
+    assert rows(NetworkBatchReader(made, schema)) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"servers": "h:1", "fabric": "f"}, "either `servers`"),
+        ({"network": "true"}, "either `servers`"),
+        ({"servers": "h:1", "path": "data"}, "no option path .of a read of journals"),
+        ({"servers": "h:1", "columns": "txid"}, "an instance does not send it"),
+        ({"servers": "h:1", "columns": "typo"}, "no message has it"),
+        ({"servers": "h:1", "readers": "0"}, "whole number above 0"),
+        ({"servers": "h:1", "read_wait_s": "x"}, "number of seconds above 0"),
+        ({"servers": "h:1", "on_data_loss": "x"}, "give fail or go_on"),
+        ({"servers": "h:1", "filter": "/a >"}, "filter"),
+        ({"servers": "h:1", "mode": "dead_letter"}, "give both or neither"),
+    ],
+)
+def test_options_that_are_wrong(given: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        NetworkOptions.of(given).column_names()
+
+
+def test_what_a_server_refuses_is_an_error_before_anything_is_read(choosy: RunningInstance) -> None:
+    reader = NetworkBatchReader(options(choosy, topic="unknown"), schema_of("body"))
+    with pytest.raises(CommandFailed, match="unknown"):
+        reader.partitions()
+
+
+def test_an_instance_that_lacks_what_another_had_is_waited_for(instance: RunningInstance) -> None:
+    made = options(instance, topic="net/lack", read_wait_s=0.2)
+    reader = NetworkStreamReader(made, schema_of("body"))
+    start = reader.initialOffset()
+    held = from_json(start)
+    held.add(77, 1, 5)
+    end = to_json(held)
+    with pytest.raises(StorageError, match=r"lacks 5 messages .*77\|1\| to 5;"):
+        rows(reader, start, end)
+    reader.stop()
+
+
+@pytest.mark.parametrize("ended", ["killed", "stopped"])
+def test_a_reader_goes_on_at_another_instance(servers: Servers, tmp_path: Path, ended: str) -> None:
+    first, second = pair(servers, tmp_path)
+    with SyncClient("desk", [first.address]) as client:
+        for number in range(FAILOVER_MESSAGES):
+            client.publish("net/moved", b'{"n": %d, "text": "%0100d"}' % (number, number))
+        client.flush()
+    made = NetworkOptions.of(
+        {"servers": f"{first.address},{second.address}", "topic": "net/moved", "readers": "1"}
+    )
+    reader = NetworkBatchReader(made, schema_of("instance", "body"))
+    (partition,) = reader.partitions()
+    found: list[pa.RecordBatch] = []
+    for batch in reader.read(partition):
+        found.append(batch)
+        if len(found) == 1:
+            first.kill() if ended == "killed" else first.stop()
+    table = pa.Table.from_batches(found)
+    assert set(table["instance"].to_pylist()) == {"A", "B"}
+    got = [json.loads(body)["n"] for body in table["body"].to_pylist()]
+    assert sorted(got) == list(range(FAILOVER_MESSAGES))
+
+
+# -- with Spark ------------------------------------------------------------------------------------
+def test_a_stream_of_spark_goes_on_after_a_restart(
+    spark: Any, instance: RunningInstance, tmp_path: Path
+) -> None:
+    def run() -> list[int]:
+        query = (
+            spark.readStream.format("raylay")
+            .options(servers=instance.address, topic="net/spark", schema="n BIGINT", readers="2")
+            .option("columns", "topic")
+            .load()
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(WAIT_S)
+        found = spark.read.parquet(str(tmp_path / "out"))
+        return sorted(row.n for row in found.select("value.n").collect())
+
+    publish(instance, "net/spark", range(1_000))
+    assert run() == list(range(1_000))
+    publish(instance, "net/spark", range(1_000, 1_500))
+    assert run() == list(range(1_500))
+
+
+def test_messages_that_come_while_a_stream_runs(
+    spark: Any, instance: RunningInstance, tmp_path: Path
+) -> None:
+    seen: list[int] = []
+    enough = threading.Event()
+
+    def take(frame: Any, _: int) -> None:
+        seen.extend(sorted(row.n for row in frame.select("value.n").collect()))
+        if len(seen) >= LIVE_MESSAGES:
+            enough.set()
+
+    query = (
+        spark.readStream.format("raylay")
+        .options(servers=instance.address, topic="net/live", schema="n BIGINT", starting="0|1|")
+        .load()
+        .writeStream.foreachBatch(take)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    published = 0
+    try:
+        # The query begins at some moment after its start.
+        while not enough.wait(0.1):
+            assert query.isActive and published < LIVE_MESSAGES_MAX, query.exception()
+            publish(instance, "net/live", range(published, published + 100))
+            publish(instance, "net/live-other", range(10))
+            published += 100
+    finally:
+        query.stop()
+    assert seen == list(range(seen[0], seen[0] + len(seen)))
+
+
+def test_a_checkpoint_of_journals_is_refused(
+    spark: Any, instance: RunningInstance, tmp_path: Path
+) -> None:
+    def query(**given: str) -> Any:
+        return (
+            spark.readStream.format("raylay")
+            .options(topic="net/spark", columns="body", **given)
+            .load()
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    publish(instance, "net/spark", range(3))
+    assert query(path=str(instance.directory)).awaitTermination(WAIT_S)
+    refused = query(servers=instance.address)
+    with pytest.raises(StreamingQueryException, match="begin a new checkpoint"):
+        refused.awaitTermination(WAIT_S)
