@@ -39,7 +39,8 @@ ROOT = Path(__file__).parents[2]
 NOWHERE = {"servers": "127.0.0.1:9", "connect_wait_s": "0.2"}
 FLIGHTS = 1_500
 SECTIONS = (
-    "Reading", "Following", "Publishing", "SQL", "Dead letters", "Archiving", "Summing up, live",
+    "Reading", "Following", "Publishing", "Over the network", "SQL", "Dead letters", "Archiving",
+    "Summing up, live",
 )  # fmt: skip
 """Of the page, those whose Python is run."""
 

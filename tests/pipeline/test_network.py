@@ -29,7 +29,7 @@ from raylay.services.pipeline.network.source import (
 )
 from raylay.services.pipeline.tables.source import BatchReader, ReadOptions
 
-pytestmark = pytest.mark.covers("Spark", "reads over the network")
+pytestmark = pytest.mark.covers("Data pipeline", "the journal's rows, at any instance")
 MESSAGES = 3_000
 FAILOVER_MESSAGES = 200_000
 """Enough for several batches of rows."""
