@@ -87,7 +87,7 @@ class ReadingStore:
 
 @dataclass(frozen=True, slots=True)
 class NetworkPlace:
-    """Where messages are read, and which.
+    """The servers at which a query reads, and the messages that it wants.
 
     Attributes:
         client: options of the client: servers, group, TLS, credentials.

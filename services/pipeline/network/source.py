@@ -218,7 +218,7 @@ def _known_column(name: str) -> pa.DataType:
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """What one task reads.
+    """The part of a micro-batch that one task reads.
 
     Attributes:
         start, end, wanted: as the reader's `read` takes them, in the form of the wire.
