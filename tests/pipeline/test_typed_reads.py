@@ -223,9 +223,12 @@ CASES: list[tuple[Any, bytes, Any]] = [
     (DecimalType(10, 2), b"1e3", Decimal("1000.00")),
     (DecimalType(10, 2), b'"1.50"', Decimal("1.50")),
     (DecimalType(2, 2), b"0", Decimal("0.00")),
+    (DecimalType(10, 2), b'" 1_0.5 "', Decimal("10.50")),
     (DateType(), b'"2026-01-02"', dt.date(2026, 1, 2)),
     (TimestampType(), b'"2026-01-02T05:04:05.5+02:00"', HALF_PAST),
     (TimestampType(), b'"2026-01-02 03:04"', dt.datetime(2026, 1, 2, 3, 4, tzinfo=UTC)),
+    (TimestampType(), b'"2026-01-02t03:04:05.4999996z"', HALF_PAST),
+    (TimestampNTZType(), b'"20260102-03:04:05.4999996"', HALF_PAST.replace(tzinfo=None)),
     (TimestampType(), b"1.5", dt.datetime(1970, 1, 1, 0, 0, 1, 500000, UTC)),
     (TimestampType(), b"-1", dt.datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC)),
     (TimestampNTZType(), b'"2026-01-02T03:04:05"', dt.datetime(2026, 1, 2, 3, 4, 5)),
@@ -265,6 +268,9 @@ MISFITS: list[tuple[Any, bytes]] = [
     (TimestampType(), b'"now"'),
     (TimestampType(), b"1e300"),
     (TimestampType(), b"true"),
+    (TimestampType(), b'"0001-01-01T00:00:00+00:01"'),
+    (BinaryType(), b"9" * 4500),
+    (VariantType(), b"9" * 4500),
     (TimestampNTZType(), b'"2026-01-02T03:04:05Z"'),
     (BinaryType(), b'"AAE"'),
     (BinaryType(), b"1"),
@@ -274,7 +280,7 @@ MISFITS: list[tuple[Any, bytes]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "text"), MISFITS, ids=[f"{c[0]}-{c[1]!r}" for c in MISFITS])
+@pytest.mark.parametrize(("kind", "text"), MISFITS, ids=[f"{c[0]}-{c[1][:40]!r}" for c in MISFITS])
 def test_a_value_that_its_type_cannot_hold_is_refused(kind: Any, text: bytes) -> None:
     schema = {"a": kind, "b": IntegerType()}
     bodies = [b'{"a": null, "b": 1}', b'{"b": 2, "a": %s}' % text, b'{"b": 3}']
@@ -304,6 +310,18 @@ def test_parts_of_a_value_that_do_not_fit(tmp_path: Path) -> None:
         "field a.m: a key is empty", "field a.s.x: 5 is no date32",
     ):  # fmt: skip
         assert text in str(raised.value)
+
+
+def test_a_time_beyond_the_years_is_refused_within_other_values() -> None:
+    late = b'"9999-12-31T23:59:59-00:01"'
+    kind = StructType([StructField("x", TimestampType())])
+    for its, text, value in (
+        (ArrayType(TimestampType()), b"[%s]", [None]),
+        (MapType(StringType(), TimestampType()), b'{"x": %s}', [("x", None)]),
+        (kind, b'{"x": %s}', {"x": None}),
+    ):
+        found, refused = parsed([b"{}", b'{"a": %s}' % (text % late)], {"a": its})
+        assert found == [{"a": None}, {"a": value}] and refused.keys() == {1}
 
 
 def test_a_variant_holds_any_value() -> None:

@@ -45,6 +45,8 @@ Reader = Callable[[Any, Misfits], Any]
 FLOAT_MAX = 3.4028234663852886e38
 DOUBLE_MAX = 1.7976931348623157e308
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+YEARS_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The first and last microsecond of the years 1 to 9999, which Python and SQL have."""
 _WHOLE = re.compile(r"[+-]?[0-9]{1,40}")
 _REAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _FIX_TIME = re.compile(r"(\d{8})-(\d\d:\d\d:\d\d(?:\.\d{1,9})?)")
@@ -236,7 +238,7 @@ def _plain(kind: pa.DataType, path: str, source: FieldSource) -> Callable[[Any],
     if pa.types.is_boolean(kind):
         return lambda value: _truth(value, source.texts)
     if pa.types.is_decimal(kind):
-        return lambda value: _decimal(value, kind.precision, kind.scale)
+        return lambda value: _decimal(value, kind.precision, kind.scale, source.texts)
     if pa.types.is_date(kind):
         return _date
     if pa.types.is_timestamp(kind):
@@ -287,13 +289,14 @@ def _truth(value: Any, texts: bool) -> bool | None:
     return value if type(value) is bool else None
 
 
-def _decimal(value: Any, precision: int, scale: int) -> Decimal | None:
+def _decimal(value: Any, precision: int, scale: int, texts: bool) -> Decimal | None:
     if isinstance(value, NumberText):
         value = value.text
     if type(value) is float:
         value = repr(value)
     if type(value) is str:
-        value = Decimal(value) if _REAL.fullmatch(value) else None
+        # The decoder of JSON bodies takes whatever text Decimal does.
+        value = Decimal(value) if not texts or _REAL.fullmatch(value) else None
     if type(value) is int:
         value = Decimal(value)
     if type(value) is not Decimal or not value.is_finite():
@@ -313,8 +316,14 @@ def _iso(value: Any) -> dt.datetime | None:
         return value
     if type(value) is not str:
         return None
-    match = _FIX_TIME.fullmatch(value)
-    return dt.datetime.fromisoformat(f"{match[1]}T{match[2]}" if match else value)
+    if match := _FIX_TIME.fullmatch(value):
+        day, time = match.groups()
+        value = f"{day[:4]}-{day[4:6]}-{day[6:]}T{time}"
+    try:
+        # As the decoder of JSON bodies: it rounds to the microsecond.
+        return msgspec.convert(value, dt.datetime)
+    except msgspec.ValidationError:
+        return dt.datetime.fromisoformat(value)
 
 
 def _time(value: Any) -> dt.datetime | None:

@@ -30,6 +30,7 @@ from raylay.services.messages.types.json import Json
 from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.pipeline.tables.fields import (
     FLOAT_MAX,
+    YEARS_US,
     FieldSource,
     Misfits,
     NumberText,
@@ -258,8 +259,12 @@ class BodyParser:
                     if value is None or row in patches:
                         continue
                     misfits = []
-                    whole = _decode_whole(value) if type(value) is msgspec.Raw else value
-                    values[row] = readers[at](whole, misfits)
+                    try:
+                        whole = _decode_whole(value) if type(value) is msgspec.Raw else value
+                        values[row] = readers[at](whole, misfits)
+                    except msgspec.MsgspecError as error:  # a number of thousands of digits
+                        values[row] = None
+                        misfits.append(f"field {declared.name}: {error}")
                     if misfits:
                         refused.setdefault(row, []).extend(misfits)
                 made = pa.array(values, declared.type)
@@ -312,9 +317,26 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array | None:
     """Returns the values as Arrow holds them; None where one has to be converted, or does not
     fit."""
     try:
-        return pa.array(values, kind)
+        made = pa.array(values, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return None
+    return made if _has_years(made) else None
+
+
+def _has_years(made: pa.Array) -> bool:
+    """Returns whether all times are of the years 1 to 9999, which a zone or rounding can leave."""
+    kind = made.type
+    if pa.types.is_struct(kind):
+        return all(map(_has_years, made.flatten()))
+    if pa.types.is_map(kind):
+        return _has_years(made.items)
+    if pa.types.is_list(kind):
+        return _has_years(made.flatten())
+    if not pa.types.is_timestamp(kind):
+        return True
+    ends = pc.min_max(made.cast(pa.int64()))
+    low, high = ends["min"].as_py(), ends["max"].as_py()
+    return low is None or (low >= YEARS_US[0] and high <= YEARS_US[1])
 
 
 class _JsonDecoder:
